@@ -1,4 +1,4 @@
-"""The engines of one look beside what is remembered of them: steps, doubts and what is lost."""
+"""Compare the engines of one tick with their stored memory: steps, doubts and lost series."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from servingslo.estimation.windows.freshness import is_new
 from servingslo.estimation.windows.unscraped_pods import counting_for_seconds
 from servingslo.models.engine.service_time import ServiceLaw
 
-# Told of a page whose counters fell, and count nothing since.
+# Reported for a page whose counters fell and have counted nothing since.
 FELL = "counters that count again: they fell, and no container started"
 # Engines with their pods.
 _Seen = Sequence[tuple[PodSample, EngineSample]]
@@ -21,7 +21,10 @@ _Seen = Sequence[tuple[PodSample, EngineSample]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """A window of a pod's engine that cannot be: how many in a row, and why, with the numbers."""
+    """A window of a pod's engine that is impossible.
+
+    windows: impossible windows in a row. why: the reason, with the numbers.
+    """
 
     pod: str
     windows: int
@@ -35,9 +38,9 @@ def engine_steps(
     now: float,
     elapsed: float | None,
 ) -> tuple[EngineStep, ...]:
-    """What each engine that is seen did since it was seen before.
+    """Return what each engine in use did since its last tick.
 
-    elapsed: seconds since the look before, None for the first.
+    elapsed: seconds since the previous tick, None for the first.
     """
     known = {(m.pod, m.engine): m for m in memories}
     steps = []
@@ -52,7 +55,7 @@ def engine_steps(
 def law_of_pods(
     known: tuple[Configuration, ServiceLaw] | None, pods: Sequence[PodSample]
 ) -> Mapping[str, ServiceLaw]:
-    """The law that is trusted of a configuration, by its pods that tell each step once."""
+    """Return the trusted law of a configuration for each of its pods that counts each step once."""
     found = fleet_configuration(pods) if known is not None else None
     if known is None or found is None or not known[0].same_as(found[0]):
         return {}
@@ -61,7 +64,7 @@ def law_of_pods(
 
 
 def doubts_of(steps: Sequence[EngineStep]) -> tuple[Doubt, ...]:
-    """The windows of these steps that cannot be."""
+    """Return the impossible windows among these steps."""
     return tuple(
         Doubt(pod=s.memory.pod, windows=s.memory.doubted, why=s.doubt) for s in steps if s.doubt
     )
@@ -70,11 +73,11 @@ def doubts_of(steps: Sequence[EngineStep]) -> tuple[Doubt, ...]:
 def lost_families(
     memories: Sequence[EngineMemory], seen: _Seen, scrape_seconds: float | None = None
 ) -> tuple[tuple[str, str], ...]:
-    """Pods whose engines lack series that they or their siblings have, each with which.
+    """Return pods whose engines lack series that they or their siblings had, with the series.
 
-    An engine that was never counted, as after a restart of ours, is short of counters where it runs
-    requests and its pod should have been scraped by now.
-    scrape_seconds: how far apart scrapes are, None while that was not seen.
+    An engine without earlier counters, as after a restart of the operator, is listed if it runs
+    requests, exports no counters and should have been scraped by now. scrape_seconds: interval
+    between scrapes, None while unknown.
     """
     known = {(m.pod, m.engine): m for m in memories}
     beside = families.missing_beside_siblings(seen, long_known(memories))
@@ -94,10 +97,10 @@ def lost_families(
 
 
 def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tuple[str, str], ...]:
-    """Pods whose counters fell to zero and stay there, though no container started.
+    """Return pods whose counters fell to zero and stayed there, though no container started.
 
-    An engine that began again counts with its next request, and one that stays at zero for longer
-    than latencies are observed over is taken to be idle. memories: with this look in them.
+    An engine that restarted counts again with its next request. One that stays at zero for longer
+    than the window of observed latencies is treated as idle. memories: include this tick.
     """
     known = {(m.pod, m.engine): m.counters for m in memories}
     fell = (
@@ -112,7 +115,7 @@ def counting_nothing(memories: Sequence[EngineMemory], seen: _Seen) -> tuple[tup
 
 
 def long_known(memories: Sequence[EngineMemory]) -> frozenset[tuple[str, str]]:
-    """Pods and engines that were looked at for so long that each of their families was read."""
+    """Return pods and engines known for long enough that each of their families has been read."""
     return frozenset(
         (m.pod, m.engine)
         for m in memories

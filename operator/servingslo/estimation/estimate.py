@@ -1,4 +1,4 @@
-"""What is read of a workload at one tick, and what is known of it then."""
+"""The sample read of a workload at one tick, and the estimate made from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ class FleetSample:
     """One snapshot of a workload's pods and of its gateway.
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
-    history: past arrival rates, at the tick at which they were read. season_days: 1 or 7 where it
-    is stated that they have a season of a day or a week. cold_start_seconds, service_law,
-    stated_limits: where one is stated. runtime: of the engines; None where no limit is assumed.
-    batches: executions of servers of dynamic batches and their time in microseconds, by pod and
-    size, since their model was loaded; empty where they are not read.
+    history: past arrival rates, set at the tick that read them. season_days: 1 or 7 if a daily or
+    weekly season is stated. cold_start_seconds, service_law, stated_limits: set if stated. runtime:
+    of the engines; None if no default limit may be assumed. batches: executions of servers of
+    dynamic batches and their time in microseconds, by pod and size, since their model was loaded;
+    empty if not read.
     """
 
     time_seconds: float
@@ -49,7 +49,7 @@ class FleetSample:
 
     @property
     def batcher(self) -> DynamicBatcher | None:
-        """How batches of whole requests form, where the engines serve those and it is stated."""
+        """How batches of whole requests form; None if the engines serve none, or if not stated."""
         serves = self.runtime is not None and profile(self.runtime).serves_batches
         return self.stated_limits.batcher if serves else None
 
@@ -58,22 +58,25 @@ class FleetSample:
 class Estimate:
     """What is known at one tick. None means unknown.
 
-    arrival_rate_per_second: now, of the whole workload, retries removed; offered_rate_per_second
-    with them. workload: at that rate. limits: in force on the newest ready pods, None unless all
-    are known; in_force: each batch limit with its source; kv_capacity_tokens by itself.
+    arrival_rate_per_second: now, of the whole workload, without retries; offered_rate_per_second:
+    with retries. workload: at that rate. limits: in force on the newest ready pods, None unless all
+    are known; in_force: each batch limit with its source; kv_capacity_tokens: known separately.
     engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
-    engines, those that finish before they go among them. backlog_requests: without a first token,
-    in engines that stay and gateway. prefill_tokens_per_token: prompt tokens computed for each
-    token decoded, of the last scrapes. observed: latencies over the last two minutes by metric.
-    calibration: observed / predicted by metric. unreliable_pods: Ready and no capacity, each with
-    why; slow_pods: serving, but more slowly than their siblings.
-    gateway: what became of its count, None where none is read. ledger: where the requests went.
-    retries_known: whether what refusals bring back was measured; else it is assumed.
-    discarded_per_second: counted, and does not stand since new pods served unseen; else None.
-    doubts: windows of this tick that no engine can have done, and that nothing was learnt from.
-    lost_families: pods that lack series which they had or their siblings have, each with which; and
-    those whose numbers stand still ('movement'). means: by metric, of engines that tell sums alone;
-    summaries: those of `observed` that are of the worst pod.
+    engines, including those of pods that are being deleted. backlog_requests: requests without a
+    first token, in engines that stay and at the gateway. prefill_tokens_per_token: prompt tokens
+    computed for each token decoded, over the last scrapes. observed: latencies over the last two
+    minutes by metric. calibration: observed / predicted by metric. unreliable_pods: Ready pods that
+    provide no capacity, each with the reason; slow_pods: they serve, but more slowly than their
+    siblings.
+    gateway: how its count was used, None if none is read. ledger: where the requests went.
+    retries_known: whether retries per refusal were measured; otherwise they are assumed.
+    discarded_per_second: a rate that was counted but not used because new pods served unscraped;
+    else None. doubts: windows of this tick that no engine can have produced; nothing was learnt
+    from them.
+    lost_families: pods that lack series which they had or their siblings have, with the series;
+    also pods whose numbers do not move ('movement'). means: by metric, of engines that export only
+    sums.
+    summaries: the metrics of `observed` that come from the worst pod.
     """
 
     arrival_rate_per_second: float | None

@@ -1,7 +1,7 @@
-"""What is known of a workload now: `update(state, sample) -> (state, estimate)`.
+"""Estimate a workload's present state: `update(state, sample) -> (state, estimate)`.
 
-Pure: the state goes in and comes out, time comes with the sample. Everything that may be unknown
-is None, and an estimate says how it came about.
+Pure: the state is an argument and a result, and time comes with the sample. Everything that may be
+unknown is None. An estimate says how it was obtained.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,15 +58,15 @@ from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
-# Judgement; measured by wrong conclusions of routing during simulated surges.
+# Judgement; measured by wrong conclusions about routing during simulated surges.
 STEADY_PROBABILITY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorState:
-    """All that is remembered of a workload; the default knows nothing. Bounded by its pods.
+    """All stored state of a workload; the default knows nothing. Its size is bounded by its pods.
 
-    scrape_seconds: how far apart scrapes are; None while that was not seen. batches: as read last.
+    scrape_seconds: interval between scrapes; None while unknown. batches: as last read.
     """
 
     time_seconds: float | None = None
@@ -87,10 +87,10 @@ class EstimatorState:
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
-    """The state after a sample, and what is known with it.
+    """Return the state after a sample, and the estimate.
 
-    A sample that is not newer than the state (a clock that went back, a tick that was repeated)
-    teaches nothing; the estimate is made from the state as it is.
+    A sample that is not newer than the state (a clock went back, a tick was repeated) teaches
+    nothing. The estimate is then made from the state as it is.
     """
     fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds)
     lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
@@ -114,11 +114,11 @@ def calibrate(
     predicted_seconds: Mapping[str, Mapping[float, float]],
     estimate: Estimate,
 ) -> EstimatorState:
-    """The state after comparing predictions for the present load with the observed percentiles.
+    """Return the state after comparing predicted with observed percentiles at the present load.
 
     predicted_seconds: by metric and percentile, uncalibrated, at the current rate and the current
-    reliable pods. Call it once for each RECENT_SECONDS, only while the law is trusted and the
-    replica count has not changed in them.
+    reliable pods. Call it once per RECENT_SECONDS, only while the law is trusted and the replica
+    count has not changed during that time.
     """
     return replace(
         state,
@@ -127,7 +127,7 @@ def calibrate(
 
 
 def _steps(state: EstimatorState, sample: FleetSample, fresh: Freshness) -> tuple[EngineStep, ...]:
-    """One step of each fresh engine, by the law that is trusted of the configuration in force."""
+    """Return one step of each fresh engine, checked with the trusted law in force."""
     fit = state.law.fits[0] if state.law.fits else None
     known = None if fit is None or fit.trusted is None else (fit.configuration, fit.trusted.law)
     now, before = sample.time_seconds, state.time_seconds
@@ -143,7 +143,7 @@ def _learn(
     steps: Sequence[EngineStep],
     windows: Sequence[Window],
 ) -> tuple[EstimatorState, ArrivalMeasurement]:
-    """The state with one tick's windows in every part."""
+    """Return the state with one tick's windows in every part."""
     now = sample.time_seconds
     memories = {(m.pod, m.engine): m for m in state.engines}
     memories.update({(s.memory.pod, s.memory.engine): s.memory for s in steps})
@@ -202,12 +202,12 @@ def _learn(
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
-    """Engines that get what arrives: those of pods that are deleted finish what they have."""
+    """Engines that receive arrivals: engines of deleted pods only finish their requests."""
     return [engine for pod, engine in fresh.engines if not pod.deleting]
 
 
 def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | None:
-    """λ·(O·b + I·c) of one engine, None without a trusted law or lengths."""
+    """Return λ·(O·b + I·c) of one engine; None without a trusted law or lengths."""
     trusted = state.law.fits[0].trusted if state.law.fits else None
     prompt, output = state.lengths.published_prompt, state.lengths.published_output
     if trusted is None or prompt is None or output is None:
@@ -223,7 +223,7 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
 def _learn_law(
     state: EstimatorState, sample: FleetSample, windows: Sequence[Window], dispersion: float
 ) -> tuple[LawState, tuple[PodSlowdown, ...]]:
-    """The law pool over the pods of the configuration in force, and how slow each of them is."""
+    """Learn the law from the pods of the configuration in force, and each pod's slowdown."""
     found = fleet_configuration(sample.pods)
     if found is None:
         return state.law, state.slowdowns
@@ -257,7 +257,7 @@ def _learn_law(
 def _learn_limits(
     evidence: LimitEvidence, sample: FleetSample, steps: Sequence[EngineStep]
 ) -> LimitEvidence:
-    """What the engines of the configuration in force have shown of their limits."""
+    """Return what the engines of the configuration in force have shown about their limits."""
     found, newest = fleet_configuration(sample.pods), newest_pod(sample.pods)
     if found is None or newest is None:
         return evidence
@@ -265,7 +265,7 @@ def _learn_limits(
 
 
 def _context_tokens(state: EstimatorState) -> float | None:
-    """Tokens that a running sequence attends, None while lengths are unknown."""
+    """Return the tokens that a running sequence attends; None while lengths are unknown."""
     workload = _workload(0.0, lengths.publish(state.lengths)[1], 1.0)
     return None if workload is None else workload.held_tokens_per_sequence
 
@@ -277,7 +277,7 @@ def _estimate(
     windows: Sequence[Window],
     measured: ArrivalMeasurement,
 ) -> tuple[EstimatorState, Estimate]:
-    """The estimate, and the state that remembers what was published."""
+    """Return the estimate, and the state that remembers the published values."""
     length_state, now_lengths = lengths.publish(state.lengths)
     batcher = batcher_in_requests(sample.batcher, state.lengths)
     if batcher is not None:

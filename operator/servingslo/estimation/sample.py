@@ -1,7 +1,7 @@
-"""What is measured: one snapshot of the pods of a workload and of the engines in them.
+"""Raw measurements: one snapshot of the pods of a workload and of their engines.
 
 Raw on purpose: counters are cumulative as the engine exports them, histograms are cumulative
-buckets, nothing is decided by the reader. None means unknown, never zero. An age is the time since
+buckets, and the reader decides nothing. None means unknown, never zero. An age is the time since
 the newest sample of its group was taken, in seconds, computed by Prometheus itself.
 """
 
@@ -12,18 +12,21 @@ from typing import ClassVar
 
 from servingslo.runtimes.gateways import CountedWhen
 
-# Between an engine's own name and the server of its pod that has it.
+# Separates an engine's own name from the server of its pod.
 _SERVER_SEPARATOR = "@"
 _PORT_OF_SERVER = re.compile(r"@:[0-9]{1,5}$")
 
 
 def engine_of_server(engine: str, server: str) -> str:
-    """What an engine is called whose pod has another of its name. server: ':8000', or a name."""
+    """Return the name of an engine whose pod has another of the same name.
+
+    server: ':8000', or a name.
+    """
     return f"{engine}{_SERVER_SEPARATOR}{server}"
 
 
 def model_of_engine(engine: str) -> str:
-    """The model that an engine is called after, whichever server of its pod has it."""
+    """Return the model name in an engine's name, without the server of its pod."""
     return _PORT_OF_SERVER.sub("", engine)
 
 
@@ -36,7 +39,7 @@ class HistogramSample:
     sum: of the observed values, in their own unit. count: of observations.
     """
 
-    # JSON has no infinity: whoever writes a sample down writes the last edge as a string.
+    # JSON has no infinity: stored samples hold the last edge as a string.
     __pydantic_config__: ClassVar[dict[str, str]] = {"ser_json_inf_nan": "strings"}
 
     upper_bounds: tuple[float, ...]
@@ -45,7 +48,7 @@ class HistogramSample:
     count: float
 
     def __post_init__(self) -> None:
-        """Raises: ValueError where edges and counts do not belong together."""
+        """Raises: ValueError if edges and counts do not fit."""
         if len(self.upper_bounds) != len(self.cumulative_counts):
             raise ValueError("as many cumulative_counts as upper_bounds")
 
@@ -54,20 +57,20 @@ class HistogramSample:
 class EngineSample:
     """One engine in a pod (a data-parallel pod holds several).
 
-    runtime: whose names it exports; None where it was not read from metrics.
+    runtime: the runtime whose metric names it exports; None if it was not read from metrics.
     finished_total: completed requests by reason ('stop', 'length', 'abort', ...).
     cached_prompt_tokens_total: prompt tokens served by the prefix cache.
-    accepted_draft_tokens_total: of the generated ones, those that a draft had guessed; None without
-    speculative decoding.
+    accepted_draft_tokens_total: generated tokens that a draft had guessed; None without speculative
+    decoding.
     executions_total: batches that ran; request_seconds_total, queued_seconds_total: summed over the
     requests that ended, of servers of dynamic batches. latency_quantiles, queue_quantiles: seconds
-    by share ('0.95'), of those that export summaries.
-    max_num_seqs, max_num_batched_tokens: limits that the container's command line gives; None where
-    it gives none, see `limits.resolve` for those in force.
+    by share ('0.95'), of servers that export summaries.
+    max_num_seqs, max_num_batched_tokens: limits on the container's command line; None if absent
+    there, see `batch_limits.resolve` for those in force.
     num_seqs_in_force, batched_tokens_in_force: the same limits as the engine exports them; 0 or
-    None where it does not.
+    None if it does not.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
-    impossible_metrics: what no engine can have, as name=value; their field is None as well.
+    impossible_metrics: values that no engine can have, as name=value; their field is None as well.
     """
 
     engine: str
@@ -132,14 +135,14 @@ class GPUSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaunch:
-    """What the container's command line says of its engines besides their limits; None: nothing.
+    """Engine settings on the container's command line, besides the limits; None: not given.
 
-    flags: fields of the limits that the command line itself gives, by a number and not through a
-    variable or a file. accelerator: whether the container asks for a device of any kind.
-    throughput_mode: limits that are not given are doubled. api_server_count: processes in front of
-    the engines, each of which counts an engine's steps by itself; 0 where the pod has none. unread:
-    which part of it could not be read, and why; '' for none. unread_limits: fields of the limits
-    that it gives and that could not be read: no default holds in their place.
+    flags: fields of the limits that the command line gives as a number, not through a variable or a
+    file. accelerator: whether the container asks for a device of any kind. throughput_mode: limits
+    that are not given are doubled. api_server_count: processes in front of the engines, each of
+    which counts an engine's steps by itself; 0 if the pod has none. unread: which part of it could
+    not be read, and why; '' for none. unread_limits: fields of limits that are given but could not
+    be read: no default replaces them.
     """
 
     flags: tuple[str, ...] = ()
@@ -160,11 +163,11 @@ class PodSample:
     ready_after_seconds: time from creation to readiness, None while it never was ready.
     scheduled_after_seconds: time from creation to scheduling. started_after_seconds: to the start
     of its last container, after images were pulled. launch: None in observations that were stored
-    without it. metrics_off: why its engine exports no metrics at all, by its command line; '' where
-    nothing says so. queued_reason: what holds it back from the scheduler, None where nothing does.
-    failing_reason: why its containers do not start or go on, such as 'CrashLoopBackOff after exit
-    code 1'; None where nothing says so. unready_for_seconds: time since it was ready last, or since
-    it was made; None while it is ready.
+    without it. metrics_off: why its command line disables the engine's metrics; '' if it does not.
+    queued_reason: what prevents its scheduling, None if nothing does. failing_reason: why its
+    containers do not start or keep running, such as 'CrashLoopBackOff after exit code 1'; None if
+    unknown. unready_for_seconds: time since it was last ready, or since its creation; None while it
+    is ready.
     """
 
     name: str
@@ -191,9 +194,9 @@ class PodSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayInstance:
-    """What one proxy or endpoint picker counts for the workload, cumulative.
+    """Cumulative counts of one proxy or endpoint picker for the workload.
 
-    requests_total: those that it refused included, and each of its own retries again.
+    requests_total: includes those that it refused, and each of its own retries.
     rejected_total: refused by the gateway itself. retried_total: its own retries. queued: waiting
     there now.
     """
@@ -208,11 +211,11 @@ class GatewayInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySample:
-    """What a gateway in front of the workload counts, where one is read.
+    """The counts of a gateway in front of the workload, if one is read.
 
-    counted: when it counts a request. instances: each with its own counters; one that tells none
-    is a single one with the counters below. Without instances and counters nothing is known of the
-    workload there.
+    counted: when it counts a request. instances: each with its own counters; a gateway that reports
+    no instances is a single one with the counters below. Without instances and counters nothing is
+    known about the workload there.
     """
 
     counted: CountedWhen = CountedWhen.ARRIVED
@@ -224,7 +227,7 @@ class GatewaySample:
 
     @property
     def all_instances(self) -> tuple[GatewayInstance, ...]:
-        """The instances, also of a gateway that tells none."""
+        """The instances; for a gateway that reports none, itself as one."""
         if self.instances or self.requests_total is None:
             return self.instances
         return (

@@ -1,7 +1,8 @@
-"""What must survive a restart, compact: written to the resource's status and read back.
+"""State that survives a restart, compact: written to the resource's status and read back.
 
-The law, lengths, cold start, calibration and the forecast, which goes on where the pause was short.
-Reading ignores whatever does not fit: a status may have been edited. One table of fields a class.
+The law, lengths, cold start, calibration and the forecast, which continues after a short pause.
+Reading ignores parts that do not fit, because a status may have been edited. Each class has one
+table of fields.
 """
 
 import math
@@ -47,33 +48,33 @@ from servingslo.estimation.stored_fields import (
     is_number,
 )
 
-# Of the stored form; another one is not read.
+# Version of the stored form; another version is not read.
 VERSION = 1
 # Two configurations (before and after a rollout) and these sizes keep it below 3 KiB.
 STORED_CONFIGURATIONS = 2
 STORED_STARTS = 8
-# A few surges of an hour say how likely the next one is.
+# A few surges of an hour show how likely the next one is.
 REMEMBERED_SURGES = 5
 # Five probabilities of four digits each sum to one within this.
 PROBABILITY_ROUNDING = 0.01
 
 
 def _increasing(delta: HistogramDelta) -> HistogramDelta | None:
-    """The histogram, unless its edges do not rise from 0 or their number does not fit."""
+    """Return the histogram; None if its edges do not rise from 0 or their number does not fit."""
     bounds = delta.upper_bounds
     fits = len(delta.counts) == len(bounds) + 1 and all(b > a for a, b in pairwise(bounds))
     return delta if fits and (not bounds or bounds[0] >= 0.0) else None
 
 
 def _with_possible_ends(sums: LengthState) -> LengthState:
-    """The sums, without the requests that were given up if more are said to be than ended."""
+    """Return the sums, without aborted requests if more are stored than ended."""
     if sums.aborted <= sums.finished:
         return sums
     return replace(sums, aborted=0.0, running_change=0.0)
 
 
 def _with_image_in_loading(start: StartRecord) -> StartRecord:
-    """Pulling the image is a part of loading."""
+    """Limit the time of pulling the image to the time of loading, of which it is a part."""
     image = start.image_seconds
     return replace(
         start, image_seconds=None if image is None else min(image, start.loading_seconds)
@@ -81,16 +82,16 @@ def _with_image_in_loading(start: StartRecord) -> StartRecord:
 
 
 def _in_order(surge: Surge) -> Surge | None:
-    """The surge, unless it ends before it begins."""
+    """Return the surge; None if it ends before it begins."""
     if surge.start_seconds > surge.last_seconds:
         return None
-    # 1 is how an earlier version stored that it was over.
+    # An earlier version stored 1 for a surge that was over.
     ended = surge.ended_seconds
     return replace(surge, ended_seconds=None if ended is None else max(ended, surge.last_seconds))
 
 
 def _whole(state: ForecastState) -> ForecastState | None:
-    """The forecast with surges of the past; None unless its filters are a whole bank."""
+    """Forecast without surges of the future; None if its bank of filters is incomplete."""
     bank, at = state.filters, state.time_seconds or 0.0
     if len(bank) != len(MODELS):
         return None
@@ -100,7 +101,7 @@ def _whole(state: ForecastState) -> ForecastState | None:
     return replace(state, errors=replace(state.errors, surges=past))
 
 
-# Tables of fields. Digits are few, to keep a status small: nothing here is known to a thousandth.
+# Tables of fields. Digits are few, to keep a status small: no value here is known to a thousandth.
 HISTOGRAM = Record(
     HistogramDelta,
     Items(
@@ -125,7 +126,7 @@ LENGTHS = Record(
                 Number("held_tokens", digits=6, least=0.0),
                 Number("held_by", digits=6, least=0.0),
             ),
-            # What was given up and what still runs; absent from what older releases stored.
+            # Aborted and running requests; absent in the status of older releases.
             "ends": Numbers(
                 Number("aborted", digits=6, least=0.0), Number("running_change", digits=6)
             ),
@@ -136,7 +137,7 @@ LENGTHS = Record(
     ),
     finish=_with_possible_ends,
 )
-# Tenths of a second, which no start is known to.
+# Tenths of a second: no start is known better.
 START = Record(
     StartRecord,
     Items(
@@ -160,7 +161,7 @@ FILTER = Record(
         )
     ),
 )
-# Whole seconds: a scrape is no finer.
+# Whole seconds: scrapes are no finer.
 SURGE = Record(
     Surge,
     Numbers(
@@ -172,7 +173,7 @@ SURGE = Record(
     ),
     finish=_in_order,
 )
-# Where today lies beside the season; the season itself is found in history again.
+# Today's offset from the season. The season itself is found again from history.
 SEASON = Record(
     SeasonState,
     Numbers(
@@ -187,13 +188,13 @@ SEASON = Record(
     ),
     finish=lambda state: state if state.variance > 0.0 else None,
 )
-# Without what waits to be judged, which comes again within a few minutes.
+# Without forecasts that wait for their outcome; new ones follow within a few minutes.
 FORECAST = Record(
     ForecastState,
     Keys(
         {
             "at": One("time_seconds", decimal(1)),
-            # One more than there can be, so that a longer bank is refused.
+            # One more than possible, so that a longer bank is refused.
             "filters": Many("filters", FILTER, most=len(MODELS) + 1),
             "usual": Numbers(
                 Number("usual_mean_per_second", digits=4, least=0.0),
@@ -242,13 +243,13 @@ ESTIMATOR = Record(
 
 
 def learned(state: EstimatorState) -> dict[str, Any]:
-    """What was learnt, as plain JSON values of at most 3 KiB."""
+    """Return the learnt state, as plain JSON values of at most 3 KiB."""
     stored: dict[str, Any] = ESTIMATOR.dump(state)
     return {"version": VERSION, **stored, "calibration": _dump_calibration(state)}
 
 
 def restore(stored: object) -> EstimatorState:
-    """The state with what was stored; parts that are absent or malformed are left unknown."""
+    """Return the stored state; parts that are absent or malformed stay unknown."""
     if not isinstance(stored, Mapping) or stored.get("version") != VERSION:
         return EstimatorState()
     state = ESTIMATOR.load(stored) or EstimatorState()
@@ -257,7 +258,7 @@ def restore(stored: object) -> EstimatorState:
 
 
 def _dump_calibration(state: EstimatorState) -> dict[str, float]:
-    """The log ratios, with a mark where the law that the resource states predicted."""
+    """Return the log ratios, marked if they are of the law that the resource states."""
     ratios = {k: round(v, 4) for k, v in state.calibration.log_ratios.items()}
     return ratios if state.calibration.stated is None else {**ratios, "stated": 1}
 

@@ -1,4 +1,4 @@
-"""What is kept over a restart, by one table of fields for each class.
+"""Store state over a restart, with one table of fields for each class.
 
 A status may have been edited by hand or written by another version, and each field that is written
 must be read back. So a class has one table; its `Record` both dumps and loads:
@@ -7,7 +7,7 @@ must be read back. So a class has one table; its `Record` both dumps and loads:
 
 A `Part` reads fields from one JSON value: `Numbers` a list of numbers, `One` a single field, `Many`
 a tuple of records, `Items` a list of parts, `Keys` an object. A field may be dotted: "errors.due".
-What cannot be read is None, and the field keeps its default, unless the table needs it.
+An unreadable field is None and keeps its default, unless the table needs it.
 """
 
 import math
@@ -27,25 +27,25 @@ class Part(Protocol):
     """Some fields of a class as one JSON value."""
 
     def dump(self, value: Any) -> Any:
-        """The JSON value of these fields of an object."""
+        """Return the JSON value of these fields of an object."""
 
     def read(self, stored: object) -> Fields | None:
-        """The fields in a JSON value; None if it is malformed."""
+        """Return the fields in a JSON value; None if it is malformed."""
 
 
 class Codec(Protocol):
     """One value as JSON, and back."""
 
     def dump(self, value: Any) -> Any:
-        """The JSON value; None of None."""
+        """Return the JSON value; None for None."""
 
     def load(self, stored: object) -> Any:
-        """The value; None if it is malformed."""
+        """Return the value; None if it is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A plain value: how it is rounded, and what of a JSON value is one."""
+    """A plain value: how to round it, and how to load it from JSON."""
 
     round: Callable[[Any], Any]
     load: Callable[[object], Any]
@@ -78,7 +78,8 @@ class Record(Generic[T]):
     ) -> None:
         """nested: classes of dotted fields, by the name before the dot.
 
-        finish: completes what was loaded, or refuses it by None. blank: of what nothing is stored.
+        finish: completes a loaded value, or refuses it with None. blank: values for which nothing
+        is stored.
         """
         self._make = make
         self._part = part
@@ -87,13 +88,13 @@ class Record(Generic[T]):
         self._blank = blank
 
     def dump(self, value: T | None) -> Any:
-        """The fields as a JSON value; None of nothing."""
+        """Return the fields as a JSON value; None for a blank value."""
         if value is None or (self._blank is not None and self._blank(value)):
             return None
         return self._part.dump(value)
 
     def load(self, stored: object) -> T | None:
-        """What was stored; None if a field that the table needs is malformed."""
+        """Return the stored value; None if a needed field is malformed."""
         fields = self._part.read(stored)
         if fields is None:
             return None
@@ -108,11 +109,11 @@ class Record(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number in a row of them, or several in a tuple.
+    """A number in a list of numbers, or several in a tuple.
 
-    digits: significant ones, None for all. decimals: instead of them. count: of a tuple's numbers.
-    rest: a tuple of all that follow. least, most: else it is malformed. bounds: it
-    is brought within. whole: an int. zero_for_none: None is stored as 0.
+    digits: significant ones, None for all. decimals: used in place of digits. count: numbers in a
+    tuple. rest: a tuple of all numbers that follow. least, most: values outside are malformed.
+    bounds: values outside are clipped. whole: an int. zero_for_none: None is stored as 0.
     """
 
     field: str
@@ -127,7 +128,7 @@ class Number:
     zero_for_none: bool = False
 
     def dump(self, value: Any) -> list[float]:
-        """One number, or those of a tuple."""
+        """Return one number, or those of a tuple."""
         found = attrgetter(self.field)(value)
         many = found if self.count is not None or self.rest else (found,)
         return [self._round(number or 0.0 if self.zero_for_none else number) for number in many]
@@ -138,7 +139,10 @@ class Number:
         return number if self.digits is None else round_digits((number,), self.digits)[0]
 
     def load(self, numbers: Sequence[float]) -> Any:
-        """The value of the field; raises ValueError for what is out of range."""
+        """Return the value of the field.
+
+        Raises: ValueError if it is out of range.
+        """
         low, high = self.bounds
         found = tuple(min(max(number, low), high) for number in numbers)
         out = any(not self.least <= number <= self.most for number in numbers)
@@ -158,11 +162,11 @@ class Numbers:
         self._numbers = numbers
 
     def dump(self, value: Any) -> list[float]:
-        """The numbers of all fields in a row."""
+        """Return the numbers of all fields in a row."""
         return [number for column in self._numbers for number in column.dump(value)]
 
     def read(self, stored: object) -> Fields | None:
-        """The fields; None if a number is missing, one too many, or out of range."""
+        """Return the fields; None if a number is missing, surplus or out of range."""
         row = numbers_of(stored, None) if isinstance(stored, list | tuple) else None
         if row is None:
             return None
@@ -198,20 +202,20 @@ class One:
 
 
 class Many:
-    """A tuple of records; those that are malformed are left out."""
+    """A tuple of records; malformed ones are left out."""
 
     def __init__(self, field: str, codec: Codec, most: int, *, newest_last: bool = False) -> None:
-        """most: of them are stored, the last ones if the newest comes last."""
+        """most: store at most so many, the last ones if the newest comes last."""
         self._field = field
         self._codec = codec
         self._kept = slice(-most, None) if newest_last else slice(most)
 
     def dump(self, value: Any) -> list[Any]:
-        """The JSON values of the records that are kept."""
+        """Return the JSON values of the stored records."""
         return [self._codec.dump(one) for one in attrgetter(self._field)(value)[self._kept]]
 
     def read(self, stored: object) -> Fields:
-        """The field; empty if nothing of it can be read."""
+        """Return the field; empty if nothing of it can be read."""
         found = [self._codec.load(one) for one in items_of(stored)]
         return {self._field: tuple(one for one in found if one is not None)[self._kept]}
 
@@ -226,7 +230,7 @@ class Items:
         self._optional = optional
 
     def dump(self, value: Any) -> list[Any]:
-        """The parts' values, without those at the end that are optional and None."""
+        """Return the parts' values, without optional None values at the end."""
         found = [part.dump(value) for part in self._parts]
         while self._optional and found[-1] is None:
             found.pop()
@@ -252,7 +256,7 @@ class Keys:
     def __init__(
         self, parts: Mapping[str, Part], *, needed: Sequence[str] = (), sparse: Sequence[str] = ()
     ) -> None:
-        """needed: keys without which nothing is read. sparse: left out rather than null."""
+        """needed: keys without which nothing is read. sparse: keys that are left out if null."""
         self._parts = parts
         self._needed = frozenset(needed)
         self._sparse = frozenset(sparse)
@@ -263,7 +267,7 @@ class Keys:
         return {k: v for k, v in found.items() if v is not None or k not in self._sparse}
 
     def read(self, stored: object) -> Fields | None:
-        """The fields of all keys; None if one that is needed is malformed."""
+        """Return the fields of all keys; None if a needed one is malformed."""
         if not isinstance(stored, Mapping):
             return None
         fields: Fields = {}
@@ -276,12 +280,12 @@ class Keys:
 
 
 def round_digits(values: Sequence[float], digits: int) -> list[float]:
-    """The values with so many significant digits."""
+    """Return the values with so many significant digits."""
     return [float(f"{value:.{digits}g}") for value in values]
 
 
 def numbers_of(stored: object, count: int | None) -> tuple[float, ...] | None:
-    """Finite numbers, so many of them unless count is None."""
+    """Return finite numbers; exactly count of them unless count is None."""
     values = items_of(stored)
     if (count is not None and len(values) != count) or not all(map(is_number, values)):
         return None
@@ -289,7 +293,7 @@ def numbers_of(stored: object, count: int | None) -> tuple[float, ...] | None:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a finite number; a boolean is none."""
+    """Return whether it is a finite number; a boolean is not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -299,17 +303,17 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether it is a whole number, 0 or more, that a float holds exactly."""
+    """Return whether it is a whole number, 0 or more, that a float holds exactly."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def items_of(value: object) -> list[Any]:
-    """The items of a list; none of anything else."""
+    """Return the items of a list; none for anything else."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
 def text_of(value: object) -> str | None:
-    """A string, as long as the longest name; None for anything else."""
+    """Return a string, at most as long as the longest name; None for anything else."""
     return value[:LONGEST_NAME] if isinstance(value, str) else None
 
 

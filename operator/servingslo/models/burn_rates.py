@@ -12,7 +12,7 @@ def _check_target(target_ratio: float) -> float:
 
 
 def error_budget_requests(target_ratio: float, request_count: float) -> float:
-    """Requests that may miss the objective, (1 − target)·requests.
+    """Return the requests that may miss the objective, (1 − target)·requests.
 
     Source: "Serving and Systems Tradeoffs", error budget.
     """
@@ -20,7 +20,7 @@ def error_budget_requests(target_ratio: float, request_count: float) -> float:
 
 
 def burn_rate(missed_ratio: float, target_ratio: float) -> float:
-    """How many times faster than allowed the budget is spent: missed share / (1 − target).
+    """Return how many times faster than allowed the budget is spent: missed share / (1 − target).
 
     Source: Google, The Site Reliability Workbook (2018), chapter 5, burn rate.
     """
@@ -28,7 +28,7 @@ def burn_rate(missed_ratio: float, target_ratio: float) -> float:
 
 
 def budget_left_ratio(missed_count: float, request_count: float, target_ratio: float) -> float:
-    """Share of the budget of a window that is left; negative when overspent, 1 without requests.
+    """Return the share of a window's budget left; negative when overspent, 1 without requests.
 
     Source: Google, Site Reliability Engineering (2016), chapter 3, error budgets.
     """

@@ -7,7 +7,7 @@ from servingslo.units import SECONDS_PER_HOUR, TOKENS_PER_MEGATOKEN
 def cost_per_megatoken(
     cost_per_hour: float, tokens_per_second: float, utilization: float = 1.0
 ) -> float:
-    """Cost of a million tokens, 10⁶·$/h / (3600·tokens/s), at this share of the full rate.
+    """Return the cost of a million tokens, 10⁶·$/h / (3600·tokens/s), at this utilization.
 
     tokens_per_second: at full utilization. utilization: in (0, 1].
     Source: "Serving and Systems Tradeoffs", cost of tokens.
@@ -19,7 +19,7 @@ def cost_per_megatoken(
 
 
 def megatokens_in_hour(tokens_per_second: float) -> float:
-    """Million tokens in an hour at this rate.
+    """Return million tokens per hour at this rate.
 
     Source: change of units.
     """

@@ -1,4 +1,4 @@
-"""Cards with a model on them, as service laws: what can be sized or simulated by its name."""
+"""Known cards with a model on them, as service laws for sizing and simulation by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """One card with one model: its service law, its limits by default, its price and its label.
+    """One card with one model: its service law, default limits, price and label.
 
     price_per_hour: in dollars. gpu_product: as the GPU operator labels nodes.
     """
@@ -22,9 +22,9 @@ class EngineKind:
     gpu_product: str
 
 
-# The two fleets that every comparison of this project is measured on: an 8B model on a large card
-# and on a small one whose KV cache binds before its batch limit. Prices are on-demand list prices
-# of 2025, rounded.
+# The two fleets used in every comparison of this project: an 8B model on a large card, and on a
+# small one whose KV cache binds before its batch limit. Prices are rounded on-demand list prices of
+# 2025.
 _KINDS = (
     EngineKind(
         name="h100-8b",
@@ -60,7 +60,10 @@ ENGINE_KINDS: Mapping[str, EngineKind] = MappingProxyType({kind.name: kind for k
 
 
 def engine_kind(name: str) -> EngineKind:
-    """The kind with this name. Raises: InvalidInputError when there is none."""
+    """Return the kind with this name.
+
+    Raises: InvalidInputError if there is none.
+    """
     kind = ENGINE_KINDS.get(name)
     if kind is None:
         raise InvalidInputError("engine kind", name, ", ".join(ENGINE_KINDS))

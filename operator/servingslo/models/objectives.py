@@ -1,4 +1,4 @@
-"""What an objective is about: a percentile of a metric, and how requests reach replicas."""
+"""Objectives: a percentile of a metric, and how requests reach replicas."""
 
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -8,7 +8,7 @@ from enum import StrEnum, unique
 class Routing(StrEnum):
     """How requests reach the replicas of a group.
 
-    POOLED: one queue for all, which least-loaded routing comes close to (optimistic bound).
+    POOLED: one queue for all, an optimistic bound that least-loaded routing comes close to.
     RANDOM: independent queues (pessimistic bound).
     """
 
@@ -18,7 +18,7 @@ class Routing(StrEnum):
 
 @unique
 class LatencyMetric(StrEnum):
-    """What an objective is about, by its name in the API."""
+    """The metric of an objective, by its name in the API."""
 
     TTFT = "ttft"
     TPOT = "tpot"

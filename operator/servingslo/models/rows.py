@@ -1,9 +1,9 @@
-"""Numbers of many loads side by side: arrays whose first axis is the load.
+"""Evaluate many loads at once: arrays whose first axis is the load.
 
-Percentile laws are made of a hundred operations on arrays of 20 to 360 numbers, most of whose time
-is the call itself. Laws of many loads share the calls. What is one number for each load is computed
-load by load, in plain floats; what is an array is computed for all loads at once. A load by itself
-has no axis of loads: numpy takes twice as long to spread a column of one number as to take a float.
+Percentile laws consist of a hundred operations on arrays of 20 to 360 numbers, and most of the time
+is the overhead of each call. So many loads share the calls. Single numbers of a load are computed
+load by load, in plain floats; arrays are computed for all loads at once. A single load has no axis
+of loads: numpy takes twice as long to broadcast a column of one number as a float.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ import numpy as np
 
 
 def columns(rows: Sequence[Sequence[float]]) -> Any:
-    """For each number of a row the column of it (loads × 1); for one row the numbers."""
+    """Return each number of a row as its column (loads × 1); for one row, its numbers."""
     if len(rows) == 1:
         return rows[0]
     return np.array(rows, dtype=np.float64).T[:, :, None]
 
 
 def stack(arrays: Sequence[Any]) -> Any:
-    """The arrays as rows of one; for one array that array, not to be written to."""
+    """Return the arrays stacked as rows; for one array that array, which must not be written to."""
     return arrays[0] if len(arrays) == 1 else np.array(arrays)

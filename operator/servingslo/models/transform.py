@@ -38,11 +38,11 @@ class TabulatedLaw(NamedTuple):
         return float(np.interp(probability, self.probability, self.seconds))
 
     def share_within(self, seconds: float) -> float:
-        """P(T ≤ t) for t in seconds."""
+        """Return P(T ≤ t) for t in seconds."""
         return float(np.interp(seconds, self.seconds, self.probability))
 
     def cumulants(self) -> tuple[float, float]:
-        """Mean and variance, in seconds and their square."""
+        """Return mean and variance, in seconds and their square."""
         mass = np.diff(self.probability)
         middle = 0.5 * (self.seconds[1:] + self.seconds[:-1])
         mean = float(mass @ middle)
@@ -50,22 +50,22 @@ class TabulatedLaw(NamedTuple):
 
 
 def frequencies(range_seconds: float) -> FloatArray:
-    """Angular frequencies of the cosine series on this range, per second."""
+    """Return angular frequencies of the cosine series on this range, per second."""
     index: FloatArray = np.arange(TERM_COUNT, dtype=np.float64)
     return index * (np.pi / range_seconds)
 
 
 @cache
 def _fine_and_coarse() -> FloatArray:
-    """Indexes 0, 1, … below a part of the terms, and the multiples of that part."""
+    """Return the indexes 0, 1, … below a part of the terms, and the multiples of that part."""
     fine = np.arange(_FINE_COUNT, dtype=np.float64)
     return np.concatenate((fine, np.arange(0.0, TERM_COUNT, _FINE_COUNT)))
 
 
 def phases(seconds: FloatArray, range_seconds: float) -> ComplexArray:
-    """e^(iωt) at `frequencies(range)`, as times × frequencies.
+    """Return e^(iωt) at `frequencies(range)`, as times × frequencies.
 
-    Frequencies are even: 120 powers are the products of 12 and 10 of them.
+    Frequencies are evenly spaced: 120 powers are the products of 12 and 10 of them.
     """
     angles = np.multiply.outer(seconds, _fine_and_coarse() * (np.pi / range_seconds))
     powers = np.exp(1j * angles)
@@ -75,7 +75,7 @@ def phases(seconds: FloatArray, range_seconds: float) -> ComplexArray:
 
 @cache
 def sine_table() -> FloatArray:
-    """Integrated cosines, shape (terms, points), for a range of length 1.
+    """Return integrated cosines, shape (terms, points), for a range of length 1.
 
     Lanczos factors damp the ringing at kinks of the density.
     """
@@ -94,7 +94,7 @@ def _grid(range_seconds: float) -> FloatArray:
 
 
 def invert(characteristics: FloatArray, ranges_seconds: Sequence[float]) -> list[TabulatedLaw]:
-    """Distribution functions of times in [0, range] from their characteristic functions, by row.
+    """Return distribution functions of times in [0, range] from characteristic functions, by row.
 
     characteristics: real part of E[exp(iωT)] at `frequencies(range)`. Mass beyond the range is
     reflected into it, so choose the range to hold all but the last 0.01 %.

@@ -1,4 +1,4 @@
-"""What arrives: rate, variability, and the lengths of prompts and outputs."""
+"""Arrivals of a workload: rate, variability, and the lengths of prompts and outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ _WEIGHT_SUM_TOLERANCE = 1e-6
 
 
 class _Moments:
-    """Slots of moments that were computed already; no fields, so that they are never stored."""
+    """Slots for computed moments; they are no fields, so they are never stored."""
 
     __slots__ = ("_mean", "_second", "_third")
 
@@ -42,13 +42,13 @@ class LengthDistribution(_Moments):
 
     @classmethod
     def from_samples(cls, samples: Sequence[float]) -> "LengthDistribution":
-        """The empirical distribution of observed lengths, in tokens."""
+        """Return the empirical distribution of observed lengths, in tokens."""
         points, counts = np.unique(np.asarray(samples, dtype=float), return_counts=True)
         return cls(tokens=tuple(points.tolist()), weights=tuple((counts / counts.sum()).tolist()))
 
     @classmethod
     def constant(cls, tokens: float) -> "LengthDistribution":
-        """Every request has this length, in tokens."""
+        """Return a distribution in which every request has this length, in tokens."""
         return cls(tokens=(float(tokens),), weights=(1.0,))
 
     @property
@@ -67,7 +67,7 @@ class LengthDistribution(_Moments):
         return self._moment("_third", 3)
 
     def _moment(self, slot: str, power: int) -> float:
-        """E[X^power], computed once."""
+        """Return E[X^power], computed once."""
         try:
             return float(getattr(self, slot))
         except AttributeError:
@@ -75,20 +75,20 @@ class LengthDistribution(_Moments):
             for _ in range(power):
                 terms = list(map(mul, self.tokens, terms))
             moment = sum(terms)
-            # The value follows from the fields, so the distribution stays what it is.
+            # The value depends only on the fields, so the distribution stays unchanged.
             object.__setattr__(self, slot, moment)
             return moment
 
     def compact(self, point_count: int, *, keep_short: bool = False) -> "LengthDistribution":
-        """At most this many points with the same mean, for fast quadrature.
+        """Return at most this many points with the same mean, for fast quadrature.
 
-        keep_short: also resolve short lengths, for what falls with the length.
+        keep_short: also resolve short lengths, for values that fall with the length.
 
         Neighbours are merged into their conditional mean. Cuts are equal steps of the average of
         two measures, probability and share of the second moment (three with the share of the mean
         of 1/length), so that the heavy tail, which makes the percentiles, keeps as many points as
-        the body. The second moment shrinks by the
-        variance inside the merged groups (below 1 % with 16 points on conversation lengths).
+        the body. The second moment shrinks by the variance inside the merged groups (below 1 % with
+        16 points on conversation lengths).
         """
         if len(self.tokens) <= point_count:
             return self
@@ -119,10 +119,10 @@ class Workload:
     arrival_rate_per_second: of the whole fleet. cached_ratio: share of prompt tokens that the
     prefix cache serves (they skip prefill but are attended and held). arrival_dispersion: index of
     dispersion of arrival counts at the time scale of a residence, 1 for Poisson.
-    arrival_correlation_seconds: how long the rate remembers where arrivals are burstier than that,
-    half the length of a burst; None where it is unknown, see `bursts`.
-    context_tokens_per_sequence: tokens held by a running sequence, E[O·(P + O/2)]/E[O]; None where
-    it must be approximated from the marginals (products of means).
+    arrival_correlation_seconds: memory of the rate if arrivals are burstier than that, half the
+    length of a burst; None if unknown, see `bursts`.
+    context_tokens_per_sequence: tokens held by a running sequence, E[O·(P + O/2)]/E[O]; None if it
+    must be approximated from the marginals (products of means).
     """
 
     arrival_rate_per_second: float
@@ -134,14 +134,14 @@ class Workload:
     context_tokens_per_sequence: float | None = None
 
     def at_rate(self, arrival_rate_per_second: float) -> "Workload":
-        """The same requests at another fleet arrival rate, per second."""
+        """Return the same requests at another fleet arrival rate, per second."""
         return replace(self, arrival_rate_per_second=arrival_rate_per_second)
 
     @property
     def held_tokens_per_sequence(self) -> float:
         """Tokens of context that a running sequence holds, averaged over time.
 
-        Measured value where there is one. From marginals: E[P] + E[O²]/(2·E[O]), exact when prompt
+        The measured value if there is one. From marginals: E[P] + E[O²]/(2·E[O]), exact when prompt
         and output lengths are independent; 8 % high on conversation traces, where long prompts get
         short answers.
         """

@@ -1,8 +1,8 @@
-"""Demand at the lead time: a predictive distribution, corrected by its own realized errors.
+"""Forecast demand at the lead time: a predictive distribution, corrected by its realized errors.
 
-The bank of `rate_filters` gives level, slope and their uncertainty. Demand that keeps returning to
-its mean is predicted by that mean and its spread instead, as far as this has predicted better at
-the lead in question. Where history has a season, it is a third opinion (`seasonal`).
+The bank of `rate_filters` gives level, slope and their uncertainty. Demand may also return to its
+mean: then that mean and its spread predict it, weighted by how much better this has predicted at
+the same lead. If history has a season, the season is a third opinion (`season_offset`).
 """
 
 import math
@@ -37,19 +37,19 @@ from servingslo.estimation.forecast.season_profile import RateHistory, find_seas
 from servingslo.estimation.forecast.surges import Recurrence, recurrence
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 
-# After a longer pause demand is taken as new: two to three times the longest scored lead.
+# After a longer pause demand is treated as new: two to three times the longest scored lead.
 # Judgement; measured by `python -m tests.benchmarks.forecast` with pauses of 5 to 30 minutes.
 LONGEST_SILENCE_SECONDS = 600.0
-# Of the mean and spread that demand may return to.
+# Memory of the mean and spread to which demand may return.
 # Judgement; measured by the pinball loss of `python -m tests.benchmarks.forecast`.
 RETURN_MEMORY_SECONDS = 900.0
-# Of demand seen before it is said what is usual.
+# Demand observed before a usual mean is used.
 LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
-# Deviations that the usual mean must lie above zero: below, two levels are in it and not one that
-# demand varies around, such as rest and a surge, or a ramp, and no normal law is near.
+# Deviations by which the usual mean must exceed zero. Below, the mean mixes two levels, such as
+# rest and a surge, or a ramp, and demand does not vary around it; no normal law fits.
 # Judgement; measured by the pinball loss on the two-level rows of that benchmark.
 USUAL_LEAST_DEVIATIONS = 3.0
-# The usual mean is itself known to no better than this share of it.
+# The usual mean itself is known no better than to this share of it.
 USUAL_ERROR_RATIO = 0.02
 
 
@@ -58,7 +58,7 @@ class ForecastState:
     """The filters, when they were last updated, and the log of realized errors.
 
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    begun_seconds: when demand became something new, of which earlier forecasts know nothing.
+    begun_seconds: when demand became new, so that earlier forecasts do not apply to it.
     """
 
     time_seconds: float | None = None
@@ -73,12 +73,12 @@ class ForecastState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Arrival rate to come, as a mixture of normal laws cut at zero.
+    """Future arrival rate, as a mixture of normal laws cut at zero.
 
-    age_seconds: time since the last window that entered. furthest_lead_seconds: beyond it demand is
-    taken to be as it is there. recurrence: rises that nothing foretells and that may come again.
-    trend_damping: share of what slopes carry that has come true far ahead.
-    Nothing is known before the first window, and there is no arrival rate then either.
+    age_seconds: time since the last window used. furthest_lead_seconds: beyond it demand is assumed
+    constant. recurrence: unforeseen rises that may come again. trend_damping: share of predicted
+    trend rises that came true far ahead. Before the first window nothing is known, not even an
+    arrival rate.
     """
 
     filters: tuple[FilterState, ...] = ()
@@ -94,7 +94,7 @@ class Forecast:
 
     @property
     def known(self) -> bool:
-        """Whether any window has entered."""
+        """Whether any window was used."""
         return bool(self.filters)
 
     @property
@@ -106,14 +106,14 @@ class Forecast:
     def unsettled_probability(self) -> float:
         """Probability that demand moves as in a surge or has just jumped, up or down.
 
-        The first window of a surge is a jump, as far as can be told.
+        The first window of a surge looks like a jump.
         """
         if not self.filters:
             return 0.0
         return min(self.filters[JUMP].probability + self.filters[SURGE].probability, 1.0)
 
     def season_weight(self, lead_seconds: float) -> float:
-        """Share that the season has in the forecast this far ahead, 0 without one."""
+        """Return the season's share in the forecast this far ahead, 0 without a season."""
         if self.season is None:
             return 0.0
         return at_horizon(self._lead(lead_seconds), self.season.weights)
@@ -122,7 +122,7 @@ class Forecast:
         return min(max(lead_seconds, 0.0), self.furthest_lead_seconds) + self.age_seconds
 
     def mean_per_second(self, lead_seconds: float) -> float:
-        """Expected arrival rate this far ahead, 0 or more.
+        """Return the expected arrival rate this far ahead, 0 or more.
 
         Raises: MetricsUnavailableError before the first window.
         """
@@ -137,14 +137,14 @@ class Forecast:
         return max(mixture_quantile(self._components(lead_seconds), probability), 0.0)
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
-        """(weight, mean, standard deviation) of each model at the lead."""
+        """Return (weight, mean, standard deviation) of each model at the lead."""
         if not self.filters:
             raise MetricsUnavailableError("forecast: no window of arrivals was measured yet")
         lead = self._lead(lead_seconds)
         ratio = at_horizon(lead, self.spread_ratios)
         mean, deviation, explained = self._usual()
         usual = at_horizon(lead, self.return_probabilities) * explained
-        # Beyond the leads that were scored there is no evidence for it.
+        # Beyond the scored leads there is no evidence for returning to the mean.
         usual *= min(HORIZONS_SECONDS[-1] / max(lead, 1.0), 1.0)
         seasonal_weight, found = 0.0, []
         if self.season is not None:
@@ -160,7 +160,7 @@ class Forecast:
         return found
 
     def _usual(self) -> tuple[float, float, float]:
-        """Mean and deviation of what is usual, and whether the present is, 0 to 1."""
+        """Return the usual mean, its deviation, and how usual the present rate is, 0 to 1."""
         mean = self.usual_mean_per_second
         deviation = math.sqrt(
             self.usual_variance + (USUAL_ERROR_RATIO * mean) ** 2 + LEAST_LEVEL_VARIANCE
@@ -168,7 +168,7 @@ class Forecast:
         return mean, deviation, self._usual_share(mean, deviation)
 
     def _usual_share(self, usual_mean: float, usual_deviation: float) -> float:
-        """Whether the present is usual, 0 to 1: what is usual says nothing about a surge."""
+        """How usual the present rate is, 0 to 1; during a surge the usual mean says nothing."""
         if usual_mean < USUAL_LEAST_DEVIATIONS * usual_deviation:
             return 0.0
         now = [
@@ -183,7 +183,7 @@ class Forecast:
 
 
 def forecast(state: ForecastState, now_seconds: float) -> Forecast:
-    """What is known now of the demand to come."""
+    """Return the forecast of demand, as known now."""
     if state.time_seconds is None:
         return Forecast()
     return Forecast(
@@ -203,7 +203,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
 
 
 def _level_before_surges(state: ForecastState) -> float:
-    """The level now, or a lead ago where it was lower: what has risen since may be a surge."""
+    """Return the level now, or a lead ago if it was lower: the rise since may be a surge."""
     level = sum(f.probability * f.level for f in state.filters)
     return min([level, *(p.level_per_second for p in state.errors.due[SURGE_HORIZON][:1])])
 
@@ -211,18 +211,17 @@ def _level_before_surges(state: ForecastState) -> float:
 def with_history(
     state: ForecastState, history: RateHistory, stated_days: int | None = None
 ) -> ForecastState:
-    """The state with the season that this history of the arrival rate holds, if any.
+    """Return the state with the season found in this history of the arrival rate, if any.
 
-    Where today lies and how far the season is believed are kept: they are of the workload, and a
-    new history a day later holds the same season. stated_days: 1 or 7 where it is said that there
-    is one.
+    Today's offset and the trust in the season are kept: they belong to the workload, and a new
+    history a day later holds the same season. stated_days: 1 or 7 if a season is stated.
     """
     finding = find_season(history, stated_days)
     return replace(state, season=replace(state.season, finding=finding))
 
 
 def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> ForecastState:
-    """The state after a window of arrivals that ended now."""
+    """Return the state after a window of arrivals that ended now."""
     gap = None if state.time_seconds is None else now_seconds - state.time_seconds
     if gap is None or gap > 0:
         waited = window.seconds if gap is None else gap
@@ -261,10 +260,11 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
 
 
 def _begin_anew(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterState, ...], float]:
-    """The filters after a long pause, and the rate that is usual: what this window counts.
+    """Return new filters after a long pause, and the usual rate: the rate of this window.
 
-    One that is too short to tell a level (four requests in a second, where 1.5 came on average) is
-    set against the level before the pause instead, as known as after a plain first window.
+    A window that is too short to show a level (four requests in a second, where 1.5 came on
+    average) is instead compared with the level before the pause, known as well as after a plain
+    first window.
     """
     level = sum(f.probability * f.level for f in state.filters)
     if level <= 0.0 or window.seconds >= LEAST_INTERVAL_SECONDS:
@@ -277,7 +277,7 @@ def _begin_anew(state: ForecastState, window: RateWindow) -> tuple[tuple[FilterS
 
 
 def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> ForecastState:
-    """The state with mean and variance of the rate brought up to date, counting noise left out."""
+    """Return the state with the rate's mean and variance updated, without counting noise."""
     seen = state.observed_seconds + gap
     share = min(gap / min(seen, RETURN_MEMORY_SECONDS), 1.0)
     mean = state.usual_mean_per_second + share * (rate - state.usual_mean_per_second)
@@ -293,7 +293,7 @@ def _with_usual(state: ForecastState, rate: float, noise: float, gap: float) -> 
 def _score_due(
     state: ForecastState, rate: float, level: float, noise: float, now_seconds: float
 ) -> ForecastState:
-    """The state with due forecasts scored and new ones noted; level: of the filters now."""
+    """Score due forecasts and add new ones; level: of the filters now."""
     log, season_odds = realized_errors.score_due(
         state.errors,
         state.season.log_odds,
@@ -315,7 +315,7 @@ def _forecast_at(
     now_seconds: float,
     lead: float,
 ) -> DueForecast:
-    """What each opinion predicts now for this lead."""
+    """Return each opinion's prediction for this lead."""
     plain, gain = ahead(state.filters, lead), damping_at(lead, state.errors.trend.damping)
     parts = plain if gain == 1.0 else ahead(state.filters, lead, gain)
     mean = sum(w * m for w, m, _ in parts)

@@ -4,18 +4,18 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-# A bound: halvings alone need 14 where the range is as wide as its upper end.
+# An upper bound: halvings alone need 14 if the range is as wide as its upper end.
 MOST_HALVINGS = 40
-# Far below what any quantile of demand is known to.
+# Far finer than any quantile of demand is known.
 QUANTILE_ERROR_RATIO = 1e-4
 ROOT_TWO, ROOT_TWO_PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 _NORMAL = NormalDist()
-# Components less likely than this do not move a quantile that anybody plans with.
+# Less likely components move no quantile that is used for planning.
 NEGLIGIBLE_PROBABILITY = 1e-5
 
 
 def mixture_quantile(components: Sequence[tuple[float, float, float]], probability: float) -> float:
-    """The value that the mixture exceeds with the other probability, exact to 0.01 % of it.
+    """Return the mixture's quantile, exact to 0.01 % of it.
 
     components: (weight, mean, standard deviation) of each, weights adding up to one. probability:
     within (0, 1).
@@ -34,7 +34,8 @@ def mixture_quantile(components: Sequence[tuple[float, float, float]], probabili
         else:
             high = value
         newton = value - (below - probability) / density if density > 0.0 else math.inf
-        # Newton's step while steps shrink, else half of what is left: it can swing for ever.
+        # Newton's step while steps shrink, else half of the rest: Newton alone can oscillate
+        # forever.
         fits = low < newton < high and abs(newton - value) < 0.5 * abs(step)
         following = newton if fits else 0.5 * (low + high)
         step, value = following - value, following
@@ -46,7 +47,7 @@ def mixture_quantile(components: Sequence[tuple[float, float, float]], probabili
 def _distribution(
     components: Sequence[tuple[float, float, float]], value: float
 ) -> tuple[float, float]:
-    """Distribution and density of the mixture at a value."""
+    """Return distribution and density of the mixture at a value."""
     erfc, exp = math.erfc, math.exp
     below = density = 0.0
     for weight, mean, deviation in components:

@@ -1,13 +1,14 @@
-"""How the arrival rate moves: a bank of damped-trend filters that runs side by side.
+"""Track how the arrival rate moves with a bank of parallel damped-trend filters.
 
-Five linear Gaussian models (steady, drift, ramp, jump, surge) exchange their states by an
-interacting multiple model filter; each explains the last window or does not, and its probability
-follows within one or two scrapes. Observation noise is known: a window of T seconds counts a
-dispersed Poisson number of requests. How demand moves is relative to its level, so nothing in the
-bank explains a fleet that wakes from next to nothing: then it begins anew at what was counted.
+No single model fits all demand. Five linear Gaussian models (steady, drift, ramp, jump, surge)
+exchange their states by an interacting multiple model filter. Each explains the last window or does
+not, and its probability follows within one or two scrapes. Observation noise is known: a window of
+T seconds counts a dispersed Poisson number of requests. Demand moves in proportion to its level, so
+no model explains a fleet that wakes from almost nothing: then the bank restarts at the counted
+rate.
 Source: H. A. P. Blom and Y. Bar-Shalom, "The interacting multiple model algorithm", IEEE TAC 1988;
 E. S. Gardner, "Exponential smoothing: the state of the art", 1985 (damped trend); R. P. Adams and
-D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (beginning anew).
+D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (the restart).
 """
 
 import math
@@ -24,8 +25,8 @@ class RateModel:
     level_ratio: standard deviation of the level after a minute. trend_ratio: of the slope (per
     minute) after a minute. damping_seconds: time in which a slope dies out. lasting_seconds: how
     long demand stays of this kind. first_level_ratio, first_trend_ratio: standard deviation of
-    level and slope (per minute) at the moment at which demand becomes of this kind: a ramp, a jump
-    or a surge begins with something unknown and then goes on as it began.
+    level and slope (per minute) when demand becomes of this kind: a ramp, a jump or a surge begins
+    with an unknown value and then continues with it.
     """
 
     level_ratio: float
@@ -36,7 +37,7 @@ class RateModel:
     first_trend_ratio: float = 0.0
 
 
-# Chosen by pinball loss over the Azure trace and generated ramps, steps and surges, and by what is
+# Chosen by pinball loss over the Azure trace and generated ramps, steps and surges, and by the
 # forecast after a step (`python -m tests.benchmarks.forecast`); the figures are in
 # docs/lab/estimation.md.
 MODELS = (
@@ -70,23 +71,23 @@ PRIOR = (0.5, 0.3, 0.1, 0.08, 0.02)
 # Uncertainty of the first level and slope, relative to the first rate.
 FIRST_LEVEL_RATIO = 0.15
 FIRST_TREND_RATIO_PER_MINUTE = 0.05
-# How often demand becomes something that its past says nothing of, and what it is then: any rate
-# from one request in a quarter of an hour to ten thousand a second (a factor of e^16), every order
-# of magnitude as likely as any other. It is of the kinds that begin with something unknown.
+# How often demand becomes unrelated to its past, and its distribution then: any rate from one
+# request in a quarter of an hour to ten thousand a second (a factor of e^16), every order of
+# magnitude equally likely. Its kind is one of those that begin with an unknown value.
 NEW_DEMAND_SECONDS = SECONDS_PER_DAY
 LOG_RATE_RANGE = 16.0
-# Less than this from one scrape to the next is left to jump and surge: twentyfold within a minute
+# A smaller factor from one scrape to the next is left to jump and surge: twentyfold within a minute
 # is 5.8 at the first scrape of 15 s, and its slope must not be lost.
 NEW_DEMAND_RATIO = 6.0
 PRIOR_OF_NEW = (0.0, 0.0, 0.0, 0.8, 0.2)
-# Of a level, in (requests per second)²: nothing is known without any error.
+# Variance of a level, in (requests per second)²: no level is known without any error.
 LEAST_LEVEL_VARIANCE = 1e-12
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateWindow:
-    """Mean arrival rate over a window that ended now, and how well it is known.
+    """Mean arrival rate over a window that ended now, and its accuracy.
 
     dispersion: index of dispersion of counts. error_ratio: standard error beyond counting noise.
     """
@@ -97,7 +98,7 @@ class RateWindow:
     error_ratio: float = 0.02
 
     def variance(self, rate_per_second: float) -> float:
-        """Variance of the measured rate around this true one, at least that of one request."""
+        """Measured rate's variance around this true rate, at least that of one request."""
         counted = max(rate_per_second, 1.0 / self.seconds)
         error = self.error_ratio * rate_per_second
         return self.dispersion * counted / self.seconds + error * error
@@ -116,7 +117,7 @@ class FilterState:
 
 
 def first_filters(window: RateWindow, prior: tuple[float, ...] = PRIOR) -> tuple[FilterState, ...]:
-    """The bank after its first window: that rate, no slope, and little certainty of either."""
+    """Return the bank after its first window: its rate, no slope, large uncertainty of both."""
     rate = window.rate_per_second
     level = window.variance(rate) + (FIRST_LEVEL_RATIO * rate) ** 2
     trend = (FIRST_TREND_RATIO_PER_MINUTE * rate / SECONDS_PER_MINUTE) ** 2
@@ -136,9 +137,9 @@ def first_filters(window: RateWindow, prior: tuple[float, ...] = PRIOR) -> tuple
 def next_filters(
     filters: tuple[FilterState, ...], window: RateWindow, gap: float
 ) -> tuple[FilterState, ...] | None:
-    """The bank after a window that ended `gap` seconds after the one before.
+    """Return the bank after a window that ended `gap` seconds after the previous one.
 
-    None where it is likelier that demand has become something new, of which the bank knows nothing.
+    None if it is likelier that demand has become new, so that the bank does not apply.
     """
     scale = _scale(filters)
     predicted = [
@@ -152,9 +153,9 @@ def next_filters(
 
 
 def _log_likelihood_of_new(rate: float, gap: float, scale: float) -> float:
-    """Log density of this rate together with demand having become new since the window before.
+    """Return the log density of this rate and of demand having become new since the last window.
 
-    Nothing for what a jump or a surge may begin with: they go on with what they have begun.
+    Zero probability for rises with which a jump or a surge may begin: those models continue.
     """
     if rate <= NEW_DEMAND_RATIO * scale:
         return -math.inf
@@ -164,9 +165,9 @@ def _log_likelihood_of_new(rate: float, gap: float, scale: float) -> float:
 def ahead(
     filters: tuple[FilterState, ...], lead: float, trend_damping: float = 1.0
 ) -> list[tuple[float, float, float]]:
-    """(probability, mean, variance) of the rate `lead` seconds from now, by model.
+    """Return (probability, mean, variance) of the rate `lead` seconds from now, by model.
 
-    trend_damping: share of the rise that slopes carry, other than a surge's.
+    trend_damping: share of the rise that slopes predict, except a surge's.
     """
     scale = _scale(filters)
     found = []
@@ -179,9 +180,9 @@ def ahead(
 
 
 def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
-    """States after modes may have changed: each starts from all that could have led to it.
+    """Return states after modes may have changed: each mixes all states that may have led to it.
 
-    The slope of a surge ends with the surge: what follows starts from its level alone.
+    The slope of a surge ends with the surge: the next mode starts from its level alone.
     """
     leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
     scale = _scale(filters)
@@ -214,13 +215,13 @@ def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
 
 
 def _settle(surge: FilterState, scale: float) -> FilterState:
-    """What is left of a surge that is over: its level, and no more slope than at first sight."""
+    """Return a surge that is over: its level, and only the slope uncertainty of a first window."""
     trend = FIRST_TREND_RATIO_PER_MINUTE * scale / SECONDS_PER_MINUTE
     return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
 
 
 def _begin(state: FilterState, model: RateModel, scale: float) -> FilterState:
-    """A state in which demand has just become of another kind."""
+    """Return a state in which demand has just become of another kind."""
     level = model.first_level_ratio * scale
     trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
     return replace(
@@ -231,16 +232,16 @@ def _begin(state: FilterState, model: RateModel, scale: float) -> FilterState:
 
 
 def _scale(filters: tuple[FilterState, ...]) -> float:
-    """The rate that relative noise refers to: the level now, at least one request a minute."""
+    """Rate that relative noise refers to: the level now, at least one request a minute."""
     level = sum(f.probability * f.level for f in filters)
     return max(level, 1.0 / SECONDS_PER_MINUTE)
 
 
 def _predict(state: FilterState, model: RateModel, gap: float, scale: float) -> FilterState:
-    """One model's state after `gap` seconds without a measurement.
+    """Return one model's state after `gap` seconds without a measurement.
 
-    A rate that falls ends at zero, and its slope with it: else the next count, which is never below
-    zero, would be taken for a rise.
+    A falling rate ends at zero, and so does its slope. Otherwise the next count, which is never
+    below zero, would look like a rise.
     """
     dynamics = reach, keep, _, trend_noise = _dynamics(model, gap, scale)
     level, variance = _level(state, dynamics)
@@ -256,7 +257,7 @@ def _predict(state: FilterState, model: RateModel, gap: float, scale: float) -> 
 
 
 def _level(state: FilterState, dynamics: tuple[float, float, float, float]) -> tuple[float, float]:
-    """Mean, which may be below zero, and variance of a state's level after the time of these."""
+    """Return mean (it may be below zero) and variance of a state's level after these dynamics."""
     reach, _, level_noise, trend_noise = dynamics
     variance = (
         state.level_variance
@@ -269,7 +270,7 @@ def _level(state: FilterState, dynamics: tuple[float, float, float, float]) -> t
 
 
 def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, float, float, float]:
-    """(seconds of slope collected, share of slope kept, level noise, slope noise) over a time."""
+    """Slope seconds collected, share of slope kept, level noise and slope noise over a time."""
     keep = math.exp(-seconds / model.damping_seconds)
     reach = model.damping_seconds * (1.0 - keep)
     minutes = seconds / SECONDS_PER_MINUTE
@@ -283,9 +284,9 @@ def _dynamics(model: RateModel, seconds: float, scale: float) -> tuple[float, fl
 def _correct(
     predicted: list[FilterState], window: RateWindow
 ) -> tuple[tuple[FilterState, ...], float]:
-    """States and probabilities after the measurement, the mean over a window that ended now.
+    """Return states and probabilities after a window that ended now, and its log density.
 
-    With the log density that the bank gave to this measurement.
+    The measurement is the mean over the window. The log density is that of the whole bank.
     """
     lag = 0.5 * window.seconds
     updated: list[tuple[float, FilterState, float, float, float, float]] = []

@@ -1,10 +1,10 @@
-"""Realized errors of the forecast at its horizons, and all that is learnt from them.
+"""Score each forecast when its time comes, and learn from its errors.
 
-A forecast waits until it is due. Its outcome then says by how much predicted spreads are out, how
-far trends carry, how likely demand returns to its usual mean, whether a season holds, and what
-nobody foresaw (`surges`). Trends are damped by the regression of realized on carried rises, with a
-prior at one: workloads differ, a ramp goes on, and where demand swings around a level a trend
-foretells its opposite.
+The outcome of a forecast shows five things: how wrong predicted spreads are, how far trends carry,
+how likely demand returns to its usual mean, whether a season holds, and unforeseen rises
+(`surges`). Trends are damped by the regression of realized on predicted rises, with a prior at one.
+Workloads differ: a ramp continues, but if demand swings around a level, a trend predicts its
+opposite.
 Source: R. J. Hyndman and G. Athanasopoulos, "Forecasting: Principles and Practice", damped trend
 methods, where the damping is estimated from the series.
 """
@@ -18,50 +18,50 @@ from servingslo.estimation.forecast.surges import Surge
 
 # Cold starts of the evaluation protocol, 30 and 240 s, and one in between.
 HORIZONS_SECONDS = (30.0, 90.0, 240.0)
-# The horizon at which it is learnt how far trends carry; up to the one before they carry fully.
+# The horizon at which trend damping is learnt; up to the previous one trends carry fully.
 TREND_HORIZON = 2
-# The horizon at which a rise that was not expected could not be met any more.
+# The horizon at which it is too late to meet an unexpected rise.
 SURGE_HORIZON = 1
-# Forecasts that wait at once: 16 at the longest horizon and 15 s, and as many again.
+# Forecasts that wait at once: 16 at the longest horizon and 15 s, and the same number in reserve.
 DUE_PER_HORIZON = 32
 # Outcomes that the realized error is averaged over, ten minutes of 15 s windows. Measured with
 # `python -m tests.benchmarks.forecast`: 20 and 80 change the loss over all demands by 1 % at most.
 SCORE_MEMORY = 40.0
-# Of the spread that the filters predict, what it is corrected to. Measured there: 0.7 to 1.5 loses
-# 2 % more in surges of two minutes, no correction 6 to 10 %.
+# Bounds of the correction of the filters' predicted spread. Measured there: 0.7 to 1.5 loses 2 %
+# more in surges of two minutes, no correction 6 to 10 %.
 SPREAD_BOUNDS = (0.5, 2.5)
-# Three deviations: one outcome further off than that says no more. Measured there: two deviations
-# lose 4 % more in surges of two minutes.
+# Three deviations: a larger error counts no more than this. Measured there: two deviations lose 4 %
+# more in surges of two minutes.
 LARGEST_SQUARED_ERROR = 9.0
-# How evidence for returning to the usual mean is weighed: log odds before any, their memory in
-# windows, their bounds and the most that one window may add.
+# Evidence for returning to the usual mean: its prior log odds, its memory in windows, its bounds
+# and the most that one window may add.
 RETURN_PRIOR_LOG_ODDS = -2.0
 RETURN_EVIDENCE_MEMORY = 40.0
 RETURN_LOG_ODDS_BOUND = 3.0
 RETURN_EVIDENCE_BOUND = 2.0
-# Evidence that a window must bring to count for returning: steady demand fits both alike.
+# Evidence that a window must exceed to count for returning: steady demand fits both alike.
 RETURN_LEAST_EVIDENCE = 0.1
 # Windows (20 minutes of 15 s), and the squared rises, in predicted variances, of the trends' prior.
 TREND_MEMORY_WINDOWS = 80.0
 TREND_PRIOR_SQUARES = 4.0
-# A surge has a slope of its own: with more of it than this the others say nothing.
+# A surge has its own slope: if it is likelier than this, the other slopes show nothing.
 SURGE_SLOPE_PROBABILITY = 0.3
 # The most that one outcome counts: squared rises, and deviations between outcome and level.
 LARGEST_SQUARE = 4.0
 LARGEST_DEVIATIONS = 3.0
-# Forecasts are scored by windows at least this long: those of scrapes 15 s apart, Prometheus'
-# default, stand alone, although they jitter. One of 5 s swings by the root of three as much and
-# comes three times as often, so that one surge falls back and rises again several times within
-# itself, which reads as surges that recur. The filters see every window.
+# Forecasts are scored by windows of at least this length. Windows between scrapes 15 s apart,
+# Prometheus' default, are long enough, although they jitter. A window of 5 s swings by the root of
+# three as much and comes three times as often: one surge would fall and rise several times within
+# itself and look like surges that recur. The filters use every window.
 LEAST_INTERVAL_SECONDS = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueForecast:
-    """What each opinion predicted earlier of the time it is due.
+    """What each opinion predicted earlier for the time when it is due.
 
-    level_per_second, surge_probability: when it was made. carried_per_second: the rise that trends,
-    but for a surge's, would have carried it by.
+    level_per_second, surge_probability: when it was made. carried_per_second: the rise that trends
+    predicted, except a surge's.
     """
 
     due_seconds: float
@@ -85,7 +85,7 @@ class TrendEvidence:
 
     @property
     def damping(self) -> float:
-        """What a carried rise is multiplied with, 0 to 1; 1 without evidence."""
+        """The factor for predicted rises, 0 to 1; 1 without evidence."""
         found = (TREND_PRIOR_SQUARES + self.products) / (TREND_PRIOR_SQUARES + self.squares)
         return min(max(found, 0.0), 1.0)
 
@@ -95,8 +95,8 @@ class ErrorLog:
     """What realized errors have taught, by horizon, and the forecasts that wait.
 
     squared_errors: moving average of squared error over predicted variance. return_log_odds:
-    evidence that demand returns to its usual mean. surges: of the last hour, rises that nothing
-    foretold. interval: windows that are together still too short to score by, None without any.
+    evidence that demand returns to its usual mean. surges: unforeseen rises of the last hour.
+    interval: recent windows that are together still too short to score, None without any.
     """
 
     due: tuple[tuple[DueForecast, ...], ...] = ((),) * len(HORIZONS_SECONDS)
@@ -108,7 +108,7 @@ class ErrorLog:
 
     @property
     def spread_ratios(self) -> tuple[float, ...]:
-        """What predicted deviations are multiplied with."""
+        """The factors for predicted deviations."""
         return tuple(map(_spread_ratio, self.squared_errors))
 
 
@@ -116,7 +116,7 @@ EMPTY_LOG = ErrorLog()
 
 
 def at_horizon(lead_seconds: float, values: tuple[float, ...]) -> float:
-    """Value at a lead, linear between the horizons and constant outside."""
+    """Return the value at a lead, linear between the horizons and constant outside."""
     leads = HORIZONS_SECONDS
     if lead_seconds <= leads[0]:
         return values[0]
@@ -128,17 +128,18 @@ def at_horizon(lead_seconds: float, values: tuple[float, ...]) -> float:
 
 
 def damping_at(lead_seconds: float, furthest: float) -> float:
-    """Share that trends carry at this lead: all of it near, `furthest` at the longest horizon."""
+    """Share that trends carry at this lead: all near, `furthest` at the longest horizon."""
     return at_horizon(lead_seconds, (1.0,) * TREND_HORIZON + (furthest,))
 
 
 def with_window(
     begun: RateWindow | None, window: RateWindow, gap_seconds: float
 ) -> tuple[RateWindow, bool]:
-    """What was begun with one more window, `gap_seconds` after the one before; if long enough.
+    """Add a window to the interval begun, and return whether it is long enough.
 
-    Engines that are scraped at different moments give windows that overlap, so a window counts for
-    no more time than has passed. What was begun before a hole in the windows is left out.
+    gap_seconds: since the previous window. Engines that are scraped at different moments give
+    overlapping windows, so a window counts for at most the time that has passed. An interval begun
+    before a gap in the windows is dropped.
     """
     seconds = min(window.seconds, gap_seconds)
     if begun is None or gap_seconds > LEAST_INTERVAL_SECONDS:
@@ -165,10 +166,10 @@ def score_due(
     now_seconds: float,
     begun_seconds: float | None,
 ) -> tuple[ErrorLog, tuple[float, ...]]:
-    """The log and the season's odds after the outcome of the forecasts that are due.
+    """Return the log and the season's odds after the outcome of the forecasts that are due.
 
-    noise: variance of the measured rate. begun_seconds: when demand became something new: what was
-    predicted of other demand does not say how well this one is, only how it rose.
+    noise: variance of the measured rate. begun_seconds: when demand became new. Earlier forecasts
+    were of other demand: they show only the rise, not the quality of present forecasts.
     """
     waiting, errors, odds, seasons = [], [], [], []
     for index, horizon in enumerate(HORIZONS_SECONDS):
@@ -196,7 +197,7 @@ def score_due(
 
 
 def with_forecasts(log: ErrorLog, made: tuple[DueForecast, ...]) -> ErrorLog:
-    """The log with one more forecast at each horizon."""
+    """Return the log with one more forecast at each horizon."""
     due = zip(log.due, made, strict=True)
     return replace(log, due=tuple((*queue, one)[-DUE_PER_HORIZON:] for queue, one in due))
 
@@ -209,7 +210,7 @@ def _with_surge(
     now_seconds: float,
     made_seconds: float,
 ) -> ErrorLog:
-    # A rise is one from what was there, not only from a fall that was carried on.
+    # A rise is measured from the actual level, not only from a predicted fall.
     expected = max(newest.mean_per_second, newest.level_per_second)
     found = surges.note_window(
         log.surges, rate, expected, noise, now_seconds, expected_since_seconds=made_seconds
@@ -218,7 +219,7 @@ def _with_surge(
 
 
 def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float) -> float:
-    """Log odds of the season, after the outcome of a forecast."""
+    """Return the log odds of the season, after the outcome of a forecast."""
     if one.season_mean_per_second is None:
         return log_odds
     return season_offset.weigh_evidence(
@@ -232,7 +233,7 @@ def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float)
 def _judge(
     one: DueForecast, rate: float, noise: float, squared_error: float, log_odds: float
 ) -> tuple[float, float]:
-    """Squared error and log odds of returning, after a forecast's outcome."""
+    """Return squared error and log odds of returning, after a forecast's outcome."""
     variance = one.variance * _spread_ratio(squared_error) ** 2 + noise
     error = (rate - one.mean_per_second) ** 2
     squared = min(error / (one.variance + noise), LARGEST_SQUARED_ERROR)
@@ -254,7 +255,7 @@ def _judge(
 def _trend_after(
     evidence: TrendEvidence, one: DueForecast, rate: float, noise: float
 ) -> TrendEvidence:
-    """The evidence after the outcome of a forecast."""
+    """Return the evidence after the outcome of a forecast."""
     carried, variance = one.carried_per_second, one.variance + noise
     weight = 1.0 / variance
     square = carried * carried * weight
@@ -270,6 +271,6 @@ def _trend_after(
 
 
 def _spread_ratio(squared_error: float) -> float:
-    """What predicted deviations are multiplied with, from the mean squared error over variance."""
+    """Return the factor for predicted deviations, from the mean squared error over variance."""
     low, high = SPREAD_BOUNDS
     return min(max(math.sqrt(squared_error), low), high)

@@ -1,11 +1,11 @@
-"""The season as a second opinion on the demand to come, and how far it is believed.
+"""Use the season as a second opinion on future demand, weighted by its evidence.
 
-Season times a slowly changing offset of today's level: a filter in log rate whose noise is that of
-the history at this time of day. Dividing every rate by the season and forecasting what is left
-would need the level at night to foretell the morning, and a fleet that sleeps has none; in log rate
-an empty window says just as much as the requests that were expected in it.
-Its say is the share of variance that the season explained in history, lowered wherever the present
-is not what it expected, and moved by its own errors against those of the forecast without it.
+Dividing every rate by the season and forecasting the rest would need the level at night to predict
+the morning, and a fleet that sleeps has none. So the season is multiplied by a slowly changing
+offset of today's level: a filter in log rate whose noise is that of history at this time of day. In
+log rate an empty window carries as much information as the requests that were expected in it. The
+season's weight starts as the share of variance that it explained in history. It is lowered while
+the present is unexpected, and moved by its own errors against those of the forecast without it.
 Source: M. West and J. Harrison, "Bayesian Forecasting and Dynamic Models", 1997, ch. 14 (dynamic
 generalised linear models, Poisson with log link); J. Hoeting et al., "Bayesian model averaging: a
 tutorial", 1999.
@@ -18,19 +18,20 @@ from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import Season, SeasonFinding
 from servingslo.units import SECONDS_PER_DAY
 
-# Before the first window today may lie a factor of two beside the profile.
+# Before the first window today may differ from the profile by a factor of two.
 FIRST_VARIANCE = math.log(2.0) ** 2
 LARGEST_VARIANCE = math.log(4.0) ** 2
-# No day has a thousandth of what it has usually, nor a thousand times as much.
+# No day has a thousandth of its usual demand, nor a thousand times as much.
 LARGEST_OFFSET = math.log(1000.0)
-# How a day lies beside the profile is of that day.
+# Memory of the offset: a day's deviation from the profile belongs to that day.
 OFFSET_MEMORY_SECONDS = SECONDS_PER_DAY
-# A season that explained everything may still be another one now, so it does not begin with all of
-# the say; how far evidence moves that, the most that one window may add, and how long it counts:
-# what misled this morning is not believed this afternoon, nor quite tomorrow. Chosen by pinball
-# loss with the right season and with one that is hours off (`python -m tests.benchmarks.forecast`).
+# A season that explained all of history may still be another one now, so its weight starts below
+# one.
+# Then: how far evidence moves the weight, the most that one window may add, and how long it counts:
+# evidence of this morning is not used this afternoon, and hardly tomorrow. Chosen by pinball loss
+# with the right season and with one that is hours off (`python -m tests.benchmarks.forecast`).
 LARGEST_PRIOR = 0.8
-# One that was stated and explains little begins with no more say than the forecast without it.
+# A stated season that explains little starts with the same weight as the forecast without it.
 LEAST_PRIOR = 0.5
 LOG_ODDS_BOUND = 6.0
 EVIDENCE_BOUND = 2.0
@@ -38,8 +39,8 @@ EVIDENCE_MEMORY_SECONDS = SECONDS_PER_DAY
 # The present is as expected within this distance (squared, in variances).
 # Judgement; measured by the pinball loss with a season that is hours off.
 USUAL_DISTANCE = 4.0
-# Windows over which a growing distance is averaged: one odd count is chance, two are not. A season
-# that was off may meet the rate by accident, in crossing it; it is believed again after a while.
+# Windows over which a growing distance is averaged: one odd count is chance, two are not. A wrong
+# season may match the rate by accident when it crosses it, so trust returns only after a while.
 DISTANCE_MEMORY_WINDOWS = 2.0
 DISTANCE_MEMORY_SECONDS = 600.0
 LARGEST_DISTANCE = 40.0
@@ -48,11 +49,11 @@ NEWTON_STEPS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeasonState:
-    """The season in force and where today lies beside it.
+    """The season in force and today's offset from it.
 
     finding: the last one, None before any history arrived. offset: log of today's rate over the
-    profile. variance: of it. distance: squared, in variances, of the last windows from what was
-    expected. log_odds: evidence, by lead, moved by errors since the prior.
+    profile. variance: of it. distance: squared, in variances, of the last windows from the expected
+    rate. log_odds: evidence, by lead, moved by errors since the prior.
     """
 
     finding: SeasonFinding | None = None
@@ -63,13 +64,13 @@ class SeasonState:
 
     @property
     def season(self) -> Season | None:
-        """The season in force, None where none was found."""
+        """The season in force, None if none was found."""
         return None if self.finding is None else self.finding.season
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeasonForecast:
-    """What the season says of the time after `time_seconds`, and its weight by scored lead."""
+    """The season's forecast for times after `time_seconds`, and its weight by scored lead."""
 
     season: Season
     time_seconds: float
@@ -78,7 +79,7 @@ class SeasonForecast:
     weights: tuple[float, ...]
 
     def ahead(self, lead_seconds: float) -> tuple[float, float]:
-        """(mean, variance) of the arrival rate this far ahead."""
+        """Return (mean, variance) of the arrival rate this far ahead."""
         return _ahead(self.season, self.time_seconds, lead_seconds, self.offset, self.variance)
 
 
@@ -88,7 +89,7 @@ NO_SEASON = SeasonState()
 def observe(
     state: SeasonState, window: RateWindow, now_seconds: float, gap_seconds: float
 ) -> SeasonState:
-    """The state after a window of arrivals that ended now, `gap_seconds` after the one before."""
+    """Return the state after a window that ended now, `gap_seconds` after the previous one."""
     season = state.season
     if season is None:
         return state
@@ -116,7 +117,7 @@ def observe(
 
 
 def season_forecast(state: SeasonState, time_seconds: float) -> SeasonForecast | None:
-    """What the season says after its last window at this time; None without a season."""
+    """Return the season's forecast after its last window at this time; None without a season."""
     season = state.season
     if season is None:
         return None
@@ -135,9 +136,9 @@ def season_forecast(state: SeasonState, time_seconds: float) -> SeasonForecast |
 def weigh_evidence(
     log_odds: float, *, season_error: float, plain_error: float, variance: float
 ) -> float:
-    """Evidence after an outcome: squared errors of both, over the variance of either together.
+    """Update the evidence from the squared errors of both forecasts, over their joint variance.
 
-    Only where they differ does it say anything, so quiet hours wear no evidence away.
+    Only differences between the two count, so quiet hours do not wear evidence away.
     """
     evidence = 0.5 * (plain_error - season_error) / variance
     evidence = min(max(evidence, -EVIDENCE_BOUND), EVIDENCE_BOUND)
@@ -147,7 +148,7 @@ def weigh_evidence(
 def _ahead(
     season: Season, time_seconds: float, lead: float, offset: float, variance: float
 ) -> tuple[float, float]:
-    """(mean, variance) of the rate at a lead: the profile there, and what may change until then."""
+    """Return (mean, variance) of the rate at a lead: the profile there, and the possible change."""
     kept = math.exp(-lead / OFFSET_MEMORY_SECONDS)
     then = time_seconds + lead
     noise = max(season.variance_per_second(time_seconds), season.variance_per_second(then))
@@ -157,7 +158,7 @@ def _ahead(
 
 
 def _offset_step(expected: float, counted: float, variance: float, dispersion: float) -> float:
-    """How far the offset moves: the mode of its posterior, by Newton's method.
+    """Return the move of the offset: the mode of its posterior, by Newton's method.
 
     The root of δ/variance = (counted − expected·e^δ)/dispersion, which rises in δ.
     """

@@ -1,9 +1,9 @@
-"""A daily or weekly season in the history of an arrival rate, and the profile it gives.
+"""Find a daily or weekly season in the history of an arrival rate, and its profile.
 
-A day begins at its quietest hour, so that no busy evening is cut in two wherever the users live.
-Weeks are told by their rest days, the day or two that are least like the others, which have a
-profile of their own: two weeks hold ten working days and four rest days, but only two Mondays, and
-nothing can be learnt from two that a single holiday would not spoil.
+A day begins at its quietest hour, so that no busy evening is cut in two wherever the users live. A
+weekday profile cannot be learnt from two weeks: they hold only two Mondays, and a single holiday
+would spoil them. So a week is described by its rest days, the day or two that differ most from the
+others, which have their own profile: two weeks hold ten working days and four rest days.
 Source: how much of the variance a season explains, and from where on it counts, X. Wang, K. Smith
 and R. Hyndman, "Characteristic-based clustering for time series data", 2006 (strength of
 seasonality; 0.64 is the bound of `nsdiffs` in Hyndman's forecast and feasts); here it is measured
@@ -25,24 +25,24 @@ from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 WEEK_DAYS = 7
 # Source: R. Hyndman, `nsdiffs` in forecast and feasts: a seasonal strength from here on counts.
 LEAST_STRENGTH = 0.64
-# The season must also tell changes over this time better than "no change" does: a lead, about.
+# The season must also predict changes over this time, about a lead, better than "no change" does.
 CHANGE_SECONDS = 600.0
-# Two days to learn from and one to test on; a day counts with half of its bins known.
+# Two days to learn from and one to test on; a day counts if half of its bins are known.
 LEAST_DAYS = 3
 LEAST_DAY_COVERAGE = 0.5
-# With so many days of a kind, the one that is furthest off is left out of their spread.
+# With so many days of a kind, the most unusual one is left out of their spread.
 LEAST_DAYS_FOR_ODD_ONE = 4
-# Rest days are told apart where the history holds rest days of two weeks and they explain another
+# Rest days are separated if the history holds rest days of two weeks and they explain another
 # twentieth of the variance: one day, or two in a row.
 LEAST_WEEKLY_DAYS = 8
 LEAST_WEEKLY_GAIN = 0.05
 MOST_REST_DAYS = 2
 # Jeffreys' prior of a Poisson rate: half a request, so that a quiet slot is not taken for never.
 JEFFREYS_REQUESTS = 0.5
-# Changes of the log rate from slot to slot beyond the profile's own: at least a percent.
+# Least deviation of the log rate's change from slot to slot beyond the profile: one percent.
 LEAST_SLOT_DEVIATION = 0.01
-# How many slots to either side may be put together; what tells changes best out of sample is
-# chosen: none where offices open at nine sharp, half an hour where few requests were counted.
+# How many slots to either side may be averaged. The value that predicts changes best out of sample
+# is chosen: none if offices open at nine sharp, half an hour if few requests were counted.
 FIRST_REACH = 1
 OTHER_REACHES = (0, 3, 6)
 
@@ -54,7 +54,7 @@ Table = Sequence[float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateHistory:
-    """Mean arrival rate of a workload in the past, bin by bin; None where nothing is known.
+    """Past mean arrival rate of a workload, bin by bin; None in unknown bins.
 
     start_seconds: when the first bin begins, since the epoch. detail: why nothing is known at all.
     """
@@ -71,9 +71,8 @@ class Season:
 
     day_start_seconds: when a day begins, after midnight UTC. rest_days: days since 1970-01-01, a
     Thursday, mod 7; none in a daily season. profiles: rate per second by slot, for working days
-    and, if told apart, rest days. slot_variances: variance of the change of the
-    log rate over one slot beyond the profile's. strength_ratio: share of the variance explained out
-    of sample.
+    and, if separate, rest days. slot_variances: variance of the log rate's change over one slot
+    beyond the profile's change. strength_ratio: share of the variance explained out of sample.
     """
 
     slot_seconds: float
@@ -84,7 +83,7 @@ class Season:
     strength_ratio: float
 
     def rate_per_second(self, time_seconds: float) -> float:
-        """The profile at a time, linear between the middles of slots; greater than 0."""
+        """Return the profile at a time, linear between the middles of slots; greater than 0."""
         place = (time_seconds - self.day_start_seconds) / self.slot_seconds - 0.5
         slot = math.floor(place)
         share = place - slot
@@ -93,7 +92,7 @@ class Season:
         )
 
     def variance_per_second(self, time_seconds: float) -> float:
-        """How fast the log rate leaves the profile at a time, variance per second."""
+        """Return how fast the log rate leaves the profile at a time, variance per second."""
         place = (time_seconds - self.day_start_seconds) / self.slot_seconds
         return self._at(self.slot_variances, math.floor(place)) / self.slot_seconds
 
@@ -104,10 +103,10 @@ class Season:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeasonFinding:
-    """What was found in a history. reason: SEASON_FOUND, SEASON_NOT_FOUND or HISTORY_TOO_SHORT.
+    """The season found in a history; reason: SEASON_FOUND, SEASON_NOT_FOUND or HISTORY_TOO_SHORT.
 
-    day_count: days with enough data. strength_ratio: share of the variance that days before
-    explain, change_ratio: share of the changes over ten minutes; None where neither was measured.
+    day_count: days with enough data. strength_ratio: share of the variance that previous days
+    explain, change_ratio: share of the changes over ten minutes; None if neither was measured.
     """
 
     reason: Reason
@@ -119,7 +118,7 @@ class SeasonFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Days:
-    """A history cut into days: rates by day and slot, and what day of the week each is."""
+    """A history cut into days: rates by day and slot, and the weekday of each."""
 
     rates: Rates
     weekdays: NDArray[np.int64]
@@ -149,18 +148,18 @@ class _Score:
 
 
 def _explained_share(error: float, flat_error: float) -> float:
-    """Share of the flat error that is explained; 0 where nothing but counting noise was there."""
+    """Return the explained share of the flat error; 0 if it was nothing but counting noise."""
     return 1.0 - error / flat_error if flat_error > 0 else 0.0
 
 
 def find_season(history: RateHistory, stated_days: int | None = None) -> SeasonFinding:
-    """The season of a history, or why there is none.
+    """Return the season of a history, or why there is none.
 
-    stated_days: 1 or 7 where somebody says that there is one of a day or a week; then it need not
-    explain much, only be long enough to be seen.
-    A season is found where days predicted from the days before them explain LEAST_STRENGTH of the
-    variance (of the square root of the rate, in which counting noise is the same at every rate and
-    is taken off), and changes over ten minutes are told better than by no change.
+    stated_days: 1 or 7 if a daily or weekly season is stated; then the history need only be long
+    enough, and the season may explain little. Two conditions: days predicted from the days before
+    them explain LEAST_STRENGTH of the variance (of the square root of the rate, in which counting
+    noise is the same at every rate and is subtracted), and changes over ten minutes are predicted
+    better than by no change.
     """
     days = _days(history)
     count = 0 if days is None else len(days.rates)
@@ -180,7 +179,7 @@ def find_season(history: RateHistory, stated_days: int | None = None) -> SeasonF
 
 
 def _days(history: RateHistory) -> _Days | None:
-    """The days with enough data, oldest first; None where bins do not fit into a day."""
+    """Return the days with enough data, oldest first; None if bins do not fit into a day."""
     width = history.bin_seconds
     if not history.rates_per_second or width <= 0 or not (SECONDS_PER_DAY / width).is_integer():
         return None
@@ -205,9 +204,10 @@ def _days(history: RateHistory) -> _Days | None:
 
 
 def _quietest_hour(rates: Rates, first: int, slots: int) -> int:
-    """Hour in which least arrives, with the hours beside it; from noon on it is of the day before.
+    """Return the hour of least arrivals, averaged with its neighbours; -12 to 11, in UTC.
 
-    -12 to 11, in UTC: a day is called after the date that it holds most of.
+    From noon on, the hour belongs to the previous day: a day is named after the date that covers
+    most of it.
     """
     hours = (first + np.arange(len(rates))) % slots * 24 // slots
     sums = np.bincount(hours, weights=np.nan_to_num(rates), minlength=24)
@@ -218,7 +218,7 @@ def _quietest_hour(rates: Rates, first: int, slots: int) -> int:
 
 
 def _best_week(days: _Days, stated_days: int | None) -> tuple[tuple[int, ...], _Score]:
-    """The rest days that explain most, none where all days are alike, and how well."""
+    """Return the rest days that explain most (none if all days are alike), and their score."""
     best: tuple[tuple[int, ...], _Score] = ((), _score(days, (), FIRST_REACH))
     if len(days.rates) < LEAST_WEEKLY_DAYS or stated_days == 1:
         return best
@@ -232,7 +232,7 @@ def _best_week(days: _Days, stated_days: int | None) -> tuple[tuple[int, ...], _
 
 
 def _unlike_others(days: _Days) -> Iterator[tuple[int, ...]]:
-    """The day of the week least like the others, and the two in a row; each known twice."""
+    """Yield the weekday least like the others, then the two in a row; each known twice."""
     rates = np.sqrt(days.rates)
     for length in range(1, MOST_REST_DAYS + 1):
         distances = {}
@@ -247,14 +247,14 @@ def _unlike_others(days: _Days) -> Iterator[tuple[int, ...]]:
 
 
 def _mean_by_slot(rates: Rates) -> Rates:
-    """Mean of what is known of each slot, NaN where nothing is."""
+    """Return the mean of each slot's known rates, NaN if none is known."""
     counts = np.sum(np.isfinite(rates), axis=0)
     means: Rates = np.where(counts > 0, np.nansum(rates, axis=0) / np.maximum(counts, 1), math.nan)
     return means
 
 
 def _best_reach(days: _Days, rest_days: tuple[int, ...], first: _Score) -> tuple[int, _Score]:
-    """Over how many slots to either side the profile tells changes best, and how well."""
+    """Return the reach in slots for which the profile predicts changes best, and its score."""
     best = (FIRST_REACH, first)
     for reach in OTHER_REACHES:
         score = _score(days, rest_days, reach)
@@ -264,9 +264,9 @@ def _best_reach(days: _Days, rest_days: tuple[int, ...], first: _Score) -> tuple
 
 
 def _score(days: _Days, rest_days: tuple[int, ...], reach: int) -> _Score:
-    """Errors of each day but the first as predicted from the days before it.
+    """Score the prediction of each day from the days before it, except the first day.
 
-    A week or more may hold one odd day: the one that is furthest off is left out.
+    A week or more may hold one odd day, so the worst day is left out.
     """
     step = max(round(CHANGE_SECONDS / days.slot_seconds), 1)
     noise = 0.25 / days.slot_seconds
@@ -294,7 +294,7 @@ def _score(days: _Days, rest_days: tuple[int, ...], reach: int) -> _Score:
 def _predictions(
     days: _Days, rest_days: tuple[int, ...], reach: int
 ) -> Iterator[tuple[Rates, Rates, float]]:
-    """Square roots of each day's rates, of the profile before it, and of the mean before it."""
+    """Yield square roots: each day's rates, the profile before it, and the mean before it."""
     resting = days.rest_mask(rest_days)
     for day in range(1, len(days.rates)):
         before = days.rates[:day]
@@ -304,13 +304,13 @@ def _predictions(
 
 
 def _squares(errors: Rates, noise: float) -> float:
-    """Sum of squares beyond counting noise, over what is known."""
+    """Return the sum of known squares beyond counting noise."""
     known = errors[np.isfinite(errors)]
     return float(np.sum(known * known) - noise * len(known))
 
 
 def _profile(rates: Rates, slot_seconds: float, reach: int) -> Rates:
-    """Rate by slot: the mean of the middle third of days, so that no single odd day counts."""
+    """Return the rate by slot: the mean of the middle third of days, so that no odd day counts."""
     ordered = np.sort(rates, axis=0)
     counts = np.sum(np.isfinite(ordered), axis=0)
     places = np.arange(len(rates))[:, None]
@@ -320,7 +320,7 @@ def _profile(rates: Rates, slot_seconds: float, reach: int) -> Rates:
     mean = np.sum(np.where(middle, ordered, 0.0), axis=0) / used
     known = np.flatnonzero(counts)
     slots = np.arange(len(mean))
-    # Slots that no day knows lie between those before and after them, round the clock.
+    # Slots that no day knows are interpolated between known neighbours, round the clock.
     mean = np.interp(slots, known, mean[known], period=len(mean))
     mean = mean + JEFFREYS_REQUESTS / (used * slot_seconds)
     weights = np.bartlett(2 * reach + 3)[1:-1]
@@ -348,10 +348,10 @@ def _season(days: _Days, rest_days: tuple[int, ...], reach: int, strength: float
 
 
 def _slot_variances(rates: Rates, profile: Rates, slot_seconds: float) -> Rates:
-    """Variance of the change of log rate to the next slot, beyond the profile and counting noise.
+    """Return the variance of the log rate's change to the next slot, beyond profile and noise.
 
-    Without the odd day, if there are enough others; the largest of each slot and its neighbours,
-    because what happens at nine may happen at five past nine.
+    The odd day is left out if there are enough others. Each slot takes the largest value of itself
+    and its neighbours, because an event at nine may also happen at five past nine.
     """
     counts = rates * slot_seconds + JEFFREYS_REQUESTS
     change = np.log(np.roll(counts, -1, axis=1) / counts)

@@ -1,8 +1,8 @@
-"""Rises of demand that nothing foretold, and how likely they come again.
+"""Unforeseen rises of demand, and how likely they come again.
 
-A surge that is over before capacity for it is ready is met by standing capacity or not at all. So
-what one reached is worth keeping capacity for as long as its return would cost more than holding.
-How likely a return is is learnt: one surge in two comes again until some have been seen.
+A surge that is over before new capacity is ready must be met by existing capacity. So capacity for
+the last peak is worth keeping as long as its return would cost more than holding it. The
+probability of a return is learnt: one surge in two comes again until some have been observed.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,27 @@ from itertools import pairwise
 
 from servingslo.units import SECONDS_PER_HOUR
 
-# Of what was expected one lead earlier: with a quantile of demand a tenth above its mean, at a
-# utilization of 0.85, a fleet saturates there. 1.5 left surges of 1.6 times unseen behind what
-# counting noise allows for.
+# Factor over the forecast of one lead earlier. With a quantile of demand a tenth above its mean,
+# and a utilization of 0.85, a fleet saturates there. A factor of 1.5 missed surges of 1.6 times
+# behind the allowance for counting noise.
 SURGE_RATIO = 1.3
 NOISE_DEVIATIONS = 4.0
 SURGE_MEMORY_SECONDS = SECONDS_PER_HOUR
-# Of nothing seen, one return in two (Laplace's rule of succession).
+# Without observations, one return in two (Laplace's rule of succession).
 PRIOR_RETURNS, PRIOR_SURGES = 1.0, 2.0
-# A later rise is no return of the one before: nobody would have kept capacity for it.
+# A later rise is no return of the previous one: no one would have kept capacity for it.
 # Judgement; measured by replica-hours held and requests kept by them, rows `flash` of the guard.
 LONGEST_RETURN_SECONDS = 1200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surge:
-    """A rise beyond what was expected: its first and last window, its end, and its highest rate.
+    """A rise above the forecast: its first and last window, its end, and its highest rate.
 
-    peak_per_second: the highest rate, less a standard deviation. expected_per_second: when it
-    began. ended_seconds: when demand was back there, or had fallen from the peak by as much as
-    makes a rise; until then all that demand does is the same surge, such as what retries make of
-    one.
+    peak_per_second: the highest rate, less a standard deviation. expected_per_second: the forecast
+    when it began. ended_seconds: when demand was back at that forecast, or had fallen from the peak
+    by the factor that makes a rise; until then all movements, such as those of retries, are the
+    same surge.
     """
 
     start_seconds: float
@@ -47,13 +47,13 @@ class Surge:
 
     @property
     def until_seconds(self) -> float:
-        """When it ended, or was seen last."""
+        """When it ended, or was last observed."""
         return self.last_seconds if self.ended_seconds is None else self.ended_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """Surges that may come again: how many in an hour, their mean interval, and the rate to expect.
+    """Surges that may come again: their number in an hour, mean interval, and expected rate.
 
     over_seconds: since the last one ended, 0 while it lasts. probability: that it comes again.
     """
@@ -74,10 +74,11 @@ def note_window(
     *,
     expected_since_seconds: float,
 ) -> tuple[Surge, ...]:
-    """The surges of the last hour with this window's, where it is one.
+    """Return the surges of the last hour, with this window if it is a surge.
 
-    expected_per_second: one lead ago for now; expected_since_seconds: that moment. noise: variance
-    of the measured rate.
+    expected_per_second: forecast for now, made one lead ago; expected_since_seconds: when it was
+    made.
+    noise: variance of the measured rate.
     """
     kept = recent(surges, now_seconds)
     last = kept[-1] if kept else None
@@ -87,7 +88,7 @@ def note_window(
         return tuple(kept)
     if rate_per_second <= SURGE_RATIO * expected_per_second + NOISE_DEVIATIONS * noise**0.5:
         return tuple(kept)
-    # What it surely reached: next to refusals the rate of first tries is hardly known.
+    # A lower bound of its rate: while requests are refused, the first-attempt rate is hardly known.
     sure = max(rate_per_second - noise**0.5, 0.0)
     if last is not None and not last.over:
         peak = max(last.peak_per_second, sure)
@@ -105,10 +106,10 @@ def note_window(
 
 
 def _has_ended(surge: Surge, rate_per_second: float, expected_since_seconds: float) -> bool:
-    """Whether demand is back where the surge began, or has fallen from its peak by a whole rise.
+    """Return whether demand is back to where the surge began, or fell from its peak by a full rise.
 
-    The latter only once something was expected since it began: until then all that it does at its
-    height is beyond what was expected, and a surge that wavers would be many.
+    The second test needs a forecast made since the surge began. Until then all demand at its height
+    exceeds the forecast, and one surge that wavers would be counted as many.
     """
     if rate_per_second <= SURGE_RATIO * surge.expected_per_second:
         return True
@@ -117,19 +118,19 @@ def _has_ended(surge: Surge, rate_per_second: float, expected_since_seconds: flo
 
 
 def recent(surges: Sequence[Surge], now_seconds: float) -> list[Surge]:
-    """Those of the last hour."""
+    """Return the surges of the last hour."""
     return [s for s in surges if now_seconds - s.until_seconds <= SURGE_MEMORY_SECONDS]
 
 
 def recurrence(
     surges: Sequence[Surge], level_per_second: float, now_seconds: float
 ) -> Recurrence | None:
-    """What may come again at any time; None where no surge came in the last hour.
+    """Return the surge that may come again at any time; None if there was none in the last hour.
 
-    The rate that two reached, or what there is now with as much on top as two added to what was
-    expected, whichever is more: surges grow with demand. Of a single one, what it reached. Never
-    more than twice the highest rate that was measured: neither part of the sum is above it.
-    level_per_second: of demand before what may be one of them.
+    After two or more surges, the rate is the larger of two: the rate that two surges reached, and
+    the present level plus the rise over the forecast that two surges reached (surges grow with
+    demand). After a single one, its peak. Never more than twice the highest measured rate: neither
+    part of the sum exceeds it. level_per_second: of demand before a possible present surge.
     """
     lately = recent(surges, now_seconds)
     if not lately:

@@ -1,10 +1,11 @@
-"""Whether a gateway counts all that engines get, by the requests that each has counted.
+"""Check whether a gateway counts all requests that the engines receive.
 
-Windows of the two are not in step: one is scraped more often, and a pod that was woken tells only
-in its first window of what the gateway passed on before. So requests are added up on both sides,
-and compared once both have told. While nothing comes nothing is forgotten: who came past the
-gateway would come past it again, and no first request of his would be counted. First windows do
-not begin together: what engines count in theirs may have passed the gateway before its own began.
+The windows of both sides are not in step. One side is scraped more often, and the first window of a
+new pod includes requests that the gateway passed on earlier. So requests are added up on both
+sides, and compared once both have reported. Without traffic nothing is forgotten: a client that
+bypasses the gateway would bypass it again, and its first request would not be counted. First
+windows do not begin together: requests in the engines' first window may have passed the gateway
+before the gateway's first window began.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from servingslo.estimation.windows.plausible import can_have_passed
 
-# A gateway that counts less than this share of what the engines got is not all there is.
+# A gateway that counts less than this share of the engines' requests does not see all traffic.
 # Judgement; measured by false alarms of a real gateway whose scrapes are out of step.
 UNDERCOUNT_RATIO = 0.9
 MEMORY_COMPARISONS = 20.0
@@ -20,7 +21,7 @@ PRIOR_COMPARISONS = 5.0
 
 
 class Told(NamedTuple):
-    """Requests of windows that ended together, and the seconds of the longest."""
+    """Requests of windows that ended together, and the seconds of the longest window."""
 
     requests: float
     seconds: float
@@ -28,11 +29,11 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Requests that the gateway passed on and that engines counted, and how often compared.
+    """Requests passed on by the gateway and counted by the engines, and the number of comparisons.
 
-    doubted_requests: that engines counted in a first window longer than the gateway is known for.
-    gateway_open, engines_open: counted since both were compared last; None for no window yet.
-    gateway_seconds: for how long it is known.
+    doubted_requests: counted by engines in a first window that is longer than the gateway has been
+    known. gateway_open, engines_open: counted since the last comparison; None without a window yet.
+    gateway_seconds: for how long the gateway has been known.
     """
 
     gateway_requests: float = 0.0
@@ -44,7 +45,7 @@ class Comparison:
     gateway_seconds: float = 0.0
 
     def add_windows(self, gateway: Told | None, engines: Told | None) -> "Comparison":
-        """With the windows that ended now; None where none did."""
+        """Add the windows that ended now; None if none ended."""
         told = replace(
             self,
             gateway_open=_add(self.gateway_open, gateway),
@@ -71,7 +72,7 @@ class Comparison:
 
     @property
     def undercounts(self) -> bool:
-        """Whether the gateway has lastingly counted less."""
+        """Whether the gateway has counted too few requests over several comparisons."""
         known = self.comparisons >= PRIOR_COMPARISONS
         most = self.gateway_requests + self.doubted_requests
         return known and most < UNDERCOUNT_RATIO * self.engines_requests

@@ -1,7 +1,7 @@
-"""What a gateway counted since its last scrapes: requests and refusals by instance, then in sum.
+"""Requests and refusals that a gateway counted since its last scrapes, by instance and in sum.
 
-Each instance has windows of its own, between two of its own scrapes, as engines have. One that is
-seen for the first time says nothing yet: its counter may hold a day's requests.
+Each instance has its own windows, between two of its own scrapes, as engines have. An instance seen
+for the first time has no window yet: its counter may hold a day's requests.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from servingslo.runtimes.gateways import CountedWhen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceFlow:
-    """The last scrape of one instance, and what it counted before it, per second over `seconds`.
+    """The last scrape of one instance, and its counts before that, per second over `seconds`.
 
     requests_per_second: None until two scrapes are known. queueing_per_second: growth of its queue.
     """
@@ -35,13 +35,13 @@ class InstanceFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFlow:
-    """What the gateway counts, over all of its instances.
+    """The gateway's counts, over all of its instances.
 
-    requests_per_second: those it refused included, its own retries not; None while nothing can be
-    said. queued: waiting there; None where no instance tells. queueing_per_second: by how much
-    more of the requests wait there than before. seconds: of the longest window.
-    is_new: one ended at this tick. problem: GATEWAY_SILENT or GATEWAY_STALE where nothing can be
-    said for that reason.
+    requests_per_second: includes refused requests, excludes its own retries; None while unknown.
+    queued: waiting there; None if no instance exports it. queueing_per_second: growth of that
+    queue.
+    seconds: of the longest window. is_new: a window ended at this tick. problem: GATEWAY_SILENT or
+    GATEWAY_STALE if that is why the rate is unknown.
     """
 
     counted: CountedWhen
@@ -60,7 +60,7 @@ def measure(
     now_seconds: float,
     stale_after_seconds: float,
 ) -> tuple[tuple[InstanceFlow, ...], GatewayFlow | None]:
-    """The instances' flows after a sample, and their sum; None where no gateway is read."""
+    """Return the instances' flows after a sample, and their sum; None if no gateway is read."""
     if sample is None:
         return (), None
     known = {flow.instance.name: flow for flow in flows}
@@ -73,7 +73,7 @@ def measure(
 
 
 def _age_seconds(instance: GatewayInstance) -> float:
-    """An unknown age is older than any bound."""
+    """Return the age; an unknown age is older than any bound."""
     return float("inf") if instance.age_seconds is None else instance.age_seconds
 
 
@@ -108,13 +108,13 @@ def _advance(
 
 
 def _fell(before: GatewayInstance, after: GatewayInstance) -> bool:
-    """Whether fewer were counted than before, and too many for one that began again meanwhile."""
+    """Whether the count fell, and is too high for an instance that restarted meanwhile."""
     old, new = before.requests_total, after.requests_total
     return old is not None and new is not None and FEW_REQUESTS < new < old
 
 
 def _since(after: float | None, before: float | None) -> float:
-    """How much was counted beside the requests; a counter often appears with its first event."""
+    """Return the increase of a secondary counter; it often appears with its first event."""
     return increase(after, 0.0 if before is None else before) or 0.0
 
 
@@ -135,7 +135,7 @@ def _sum(
         return GatewayFlow(counted=counted, queued=queued)
     return GatewayFlow(
         counted=counted,
-        # A queue that drains is scraped apart from its counter: only the sum is cut at zero.
+        # A draining queue is scraped apart from its counter, so only the sum is cut at zero.
         requests_per_second=max(sum(rate for _, rate in measured), 0.0),
         rejected_per_second=sum(flow.rejected_per_second for flow, _ in measured),
         queued=queued,
@@ -146,7 +146,7 @@ def _sum(
 
 
 def queued_requests(sample: GatewaySample | None, stale_after_seconds: float) -> float:
-    """Requests that wait at the gateway, as far as they were seen lately."""
+    """Return the requests that wait at the gateway, from samples that are fresh enough."""
     through = () if sample is None else sample.all_instances
     return sum(
         instance.queued or 0.0

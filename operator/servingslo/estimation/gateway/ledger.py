@@ -1,7 +1,7 @@
 """Where the requests went: offered = admitted + refused + queued, for each workload.
 
-What a limit refuses is demand all the same: it is in no engine's metric, so that a fleet behind a
-bound would look idle, were it not counted here.
+Requests refused by a limit are still demand. They appear in no engine's metric, so a fleet behind a
+bound would look idle if they were not counted here.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from servingslo.reasons import Reason
 class RequestLedger:
     """Requests of the last windows, per second; None is unknown.
 
-    offered: all that came, those that come again among them. admitted: let into the engines.
-    refused: by the gateway and by engines; None where neither tells. queueing: by how much the
-    gateway's own queue grows, below zero while it drains. retried: of those offered, the ones taken
-    to come again because they were refused. reason: who counts what is refused.
+    offered: all requests, including retries. admitted: let into the engines. refused: by the
+    gateway and by engines; None if neither counts them. queueing: growth of the gateway's own
+    queue, below zero while it drains. retried: those of the offered requests that are taken for
+    retries of refused ones.
+    reason: who counts the refusals.
     """
 
     reason: Reason
@@ -35,12 +36,13 @@ def ledger_of(
     first_per_second: float,
     reason: Reason,
 ) -> RequestLedger:
-    """The ledger of what is offered, refused and queued; the rest was admitted.
+    """Return the ledger from offered, refused and queued requests; the rest was admitted.
 
-    Gateway and engines are scraped apart: what does not fit into the offered rate is left out, so
-    that the sum is always exact. first_per_second: first tries among the offered ones. reason:
-    REFUSALS_UNSEEN where nobody counts what is refused; what is offered is then known as far as it
-    was admitted.
+    Gateway and engines are scraped separately. Refusals or queueing beyond the offered rate are
+    left out, so that the sum is always exact. first_per_second: first attempts among the offered
+    requests.
+    reason: REFUSALS_UNSEEN if no one counts refusals; the offered rate is then only the admitted
+    rate.
     """
     queueing = min(queueing_per_second, offered_per_second)
     refused = min(refused_per_second, offered_per_second - queueing)

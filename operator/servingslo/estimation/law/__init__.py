@@ -1,5 +1,5 @@
 """How long does a step of this engine take, and may that law be used?
 
-Rows of windows, the fit, the stated law, calibration; `trust` alone says trusted, and why.
+Rows of windows, the fit, the stated law, calibration; `trust` alone decides trust, and says why.
 Must not import pods or forecast.
 """

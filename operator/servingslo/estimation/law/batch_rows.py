@@ -1,10 +1,10 @@
-"""What counters of a server of dynamic batches say about its law T(b) = fixed + per request·b.
+"""Learn the law T(b) = fixed + per request·b of a server of dynamic batches from its counters.
 
-Triton adds what a batch takes once for each request in it: over a window the requests of batches of
-b add b·T(b) each, so their mean is fixed + per request·E[b²]/E[b]. Only E[b] is counted. Batches
-vary as what arrives in an interval does (Poisson, beside the request that opens it), but for those
-that are full: the variance is (m − 1)·(B − m)/(B − m + 1) at a mean of m, which is that of Poisson
-for a large limit B and none for full batches.
+Only the mean batch size E[b] is counted, but the law needs E[b²]/E[b]. Triton adds a batch's time
+once for each request in it: over a window the requests of batches of b add b·T(b) each, so their
+mean is fixed + per request·E[b²]/E[b]. Batch sizes vary as the arrivals in an interval do (Poisson,
+besides the request that opens it), except full batches: the variance is (m − 1)·(B − m)/(B − m + 1)
+at a mean of m, which is that of Poisson for a large limit B and zero for full batches.
 """
 
 import math
@@ -22,30 +22,30 @@ from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution
 
-# Of E[b²]/E[b] by simulation of 1 to 4 instances, with a window and without: 2 to 9 % of the time
-# of a batch, the more of it is per request.
+# Error of E[b²]/E[b], by simulation of 1 to 4 instances, with a window and without: 2 to 9 % of the
+# time of a batch, larger if more of it is per request.
 BATCH_ERROR_RATIO = 0.05
-# Of a mean over so many batches, whose sizes vary about as much as they are large.
+# Error of a mean over so many batches, whose sizes vary about as much as they are large.
 ONE_BATCH_ERROR_RATIO = 0.5
 LEAST_BATCHES = 4.0
-# Per request over fixed where loads do not tell: the larger one of the book's laws, 5 ms + 0.6 ms·b
-# and 50 ms + 0.5 ms·b, for a full batch that is thought too short is a fleet that is too small.
+# Per request over fixed, while loads do not show it: the larger one of the book's laws, 5 ms + 0.6
+# ms·b and 50 ms + 0.5 ms·b, because underestimating a full batch means a fleet that is too small.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving".
 REQUEST_RATIO = 0.12
-# Requests of one row each may look a little larger: counters are not of one moment.
+# Requests of one row each may look a little larger: counters are not read at one moment.
 ONE_ROW = 1.05
 # A request is answered once; no prompt is computed before, and no memory is shared.
 WHOLE_REQUESTS = Lengths(
     prompt=LengthDistribution.constant(0.0), output=LengthDistribution.constant(1.0)
 )
 _NO_BOUND = 1_000_000_000
-# Of the time of one execution, where each is counted by its size: what a busy machine adds to it.
+# Error of one execution's time, if executions are counted by size: the effect of a busy machine.
 EXECUTION_ERROR_RATIO = 0.1
 COUNTED_ERROR_RATIO = 0.02
 
 
 def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...]:
-    """The equation that a window gives; none where too little ran in it."""
+    """Return the equation of a window; none if too little ran in it."""
     batches, requests = window.executions, window.finished
     if window.from_zero or window.restarted or not batches or not requests:
         return ()
@@ -67,9 +67,9 @@ def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...
 
 
 def counted_rows(before: BatchCounts, now: BatchCounts) -> tuple[Row, ...]:
-    """An equation of each size that ran in between: what a batch of it took on average.
+    """Return one equation per batch size that ran in between: its mean time.
 
-    Counts that fell are those of a model that was loaded anew.
+    If counts fell, the model was loaded again.
     """
     if any(count < before.get(size, (0, 0))[0] for size, (count, _) in now.items()) or any(
         size not in now for size in before
@@ -103,7 +103,7 @@ def _variance(mean: float, batcher: DynamicBatcher | None) -> float:
 def batcher_in_requests(
     batcher: DynamicBatcher | None, lengths: LengthState
 ) -> DynamicBatcher | None:
-    """The batcher with its largest batch in requests: what it states is in rows."""
+    """Return the batcher with its largest batch in requests; it is stated in rows."""
     ended = ended_requests(lengths)
     rows = lengths.generated_tokens / ended if ended > 0.0 else 1.0
     if batcher is None or rows <= ONE_ROW:
@@ -112,7 +112,7 @@ def batcher_in_requests(
 
 
 def limits_of(batcher: DynamicBatcher) -> EngineLimits:
-    """The limits of an engine that serves batches: those of its batcher alone."""
+    """Return the limits of an engine that serves batches: only those of its batcher."""
     return EngineLimits(
         max_num_seqs=batcher.largest_batch,
         max_num_batched_tokens=_NO_BOUND,
@@ -122,7 +122,7 @@ def limits_of(batcher: DynamicBatcher) -> EngineLimits:
 
 
 def mean_deltas(windows: Sequence[Window]) -> dict[str, HistogramDelta]:
-    """Sums over the requests that ended in these windows, by the names that means have."""
+    """Return sums over the requests that ended in these windows, by the names of means."""
     sums = {
         LatencyMetric.LATENCY.value: sum(w.request_seconds or 0.0 for w in windows),
         LatencyMetric.QUEUE_TIME.value: sum(w.queued_seconds or 0.0 for w in windows),
@@ -139,7 +139,7 @@ def mean_deltas(windows: Sequence[Window]) -> dict[str, HistogramDelta]:
 def summary_deltas(
     engines: Sequence[EngineSample], windows: Sequence[Window]
 ) -> dict[str, HistogramDelta]:
-    """Latencies by the summaries of servers, by metric; nothing where none are exported.
+    """Return latencies from the summaries of servers, by metric; empty if none are exported.
 
     Quantiles of several servers cannot be added: each is that of the worst.
     """
@@ -153,7 +153,7 @@ def summary_deltas(
 
 
 def _of_worst(quantiles: Sequence[Mapping[str, float]], count: float) -> HistogramDelta | None:
-    """A histogram whose edges are these quantiles; the open bucket holds what lies beyond."""
+    """Return a histogram with these quantiles as edges; the open bucket holds the values above."""
     worst: dict[float, float] = {}
     for one in quantiles:
         for share, seconds in one.items():

@@ -19,8 +19,8 @@ EXPECTED_BEYOND = 5.0
 class CalibrationState:
     """Logarithms of observed / predicted by metric.
 
-    stated: the law that predicted, where the resource states it; None where it was fitted, which
-    follows the engine by itself.
+    stated: the law that predicted, if the resource states it; None for a fitted law, which follows
+    the engine by itself.
     """
 
     log_ratios: Mapping[str, float]
@@ -31,7 +31,7 @@ EMPTY_CALIBRATION = CalibrationState(log_ratios={})
 
 
 def ratios(state: CalibrationState) -> dict[str, float]:
-    """Observed over predicted by metric, within [0.7, 2]; absent metrics stand at 1."""
+    """Return observed over predicted by metric, within [0.7, 2]; absent metrics have 1."""
     low, high = RATIO_BOUNDS
     return {
         metric: min(max(math.exp(value), low), high) for metric, value in state.log_ratios.items()
@@ -39,9 +39,9 @@ def ratios(state: CalibrationState) -> dict[str, float]:
 
 
 def of_law(state: CalibrationState, stated: ServiceLaw | None) -> CalibrationState:
-    """The state where it was learnt under this law; else nothing, for what was off has gone.
+    """Return the state if it was learnt under this law; else an empty one.
 
-    stated: None for a fitted law.
+    The errors of another law no longer apply. stated: None for a fitted law.
     """
     if state.stated == stated:
         return state
@@ -53,11 +53,11 @@ def learn(
     predicted_seconds: Mapping[str, Mapping[float, float]],
     observed: Mapping[str, HistogramDelta],
 ) -> CalibrationState:
-    """The state after comparing predictions for the present load with what was observed.
+    """Return the state after comparing predictions for the present load with observations.
 
-    predicted_seconds: uncalibrated, by metric and percentile. Buckets are coarse, so a prediction
-    that lies in the observed quantile's bucket is right, and one outside is off by the distance to
-    the bucket's edge only.
+    predicted_seconds: uncalibrated, by metric and percentile. Buckets are coarse: a prediction
+    inside the observed quantile's bucket is right. Outside, only the distance to the bucket's edge
+    counts as error.
     """
     low, high = (math.log(bound) for bound in RATIO_BOUNDS)
     logs = dict(state.log_ratios)
@@ -77,7 +77,7 @@ def learn(
 
 
 def log_error(latency: HistogramDelta, percentile: float, predicted: float) -> float | None:
-    """Log of observed over predicted, 0 inside the bucket; None without evidence."""
+    """Return the log of observed over predicted, 0 inside the bucket; None without evidence."""
     bucket = latency.bucket_of(percentile)
     if bucket is None or not math.isfinite(predicted) or predicted <= 0:
         return None

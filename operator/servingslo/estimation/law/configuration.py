@@ -1,19 +1,19 @@
-"""What the pods of a fleet have in common, which is what a service law belongs to."""
+"""The configuration that a fleet's pods share, to which a service law belongs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.sample import PodSample
 
-# Between the products of a fleet on several kinds of cards.
+# Separates the products of a fleet on several kinds of cards.
 CARD_SEPARATOR = " + "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a law belongs to: another template, image, card or limit may mean another law.
+    """The key of a law: another template, image, card or limit may mean another law.
 
-    gpu_product: of all cards, joined where they differ; None while no exporter tells.
+    gpu_product: of all cards, joined if they differ; None while no exporter reports it.
     """
 
     template_hash: str | None = None
@@ -28,13 +28,13 @@ class Configuration:
         return self.image == other.image and (not mine or not theirs or bool(mine & theirs))
 
     def same_as(self, other: "Configuration") -> bool:
-        """Whether nothing that is known of both differs: a card that is not told is no other."""
+        """Return whether no known value differs; an unknown card does not differ."""
         unknown = self.gpu_product is None or other.gpu_product is None
         return self == other or (unknown and replace(self, gpu_product=other.gpu_product) == other)
 
 
 def newest_pod(pods: Sequence[PodSample]) -> PodSample | None:
-    """The youngest pod that is ready and has engines: its template is the one in force."""
+    """Return the youngest pod that is ready and has engines: its template is the one in force."""
     ready = [p for p in pods if p.ready and not p.deleting and p.engines]
     if not ready:
         return None
@@ -44,9 +44,9 @@ def newest_pod(pods: Sequence[PodSample]) -> PodSample | None:
 def fleet_configuration(
     pods: Sequence[PodSample],
 ) -> tuple[Configuration, frozenset[str]] | None:
-    """The configuration in force and the names of its pods; None while no pod serves.
+    """Return the configuration in force and the names of its pods; None while no pod serves.
 
-    Pods of one template on other cards are one fleet, and the law is that of all of them.
+    Pods of one template on different cards are one fleet with one law.
     """
     newest = newest_pod(pods)
     if newest is None:
@@ -65,7 +65,7 @@ def fleet_configuration(
 
 
 def _made_by_template(pod: PodSample) -> Configuration:
-    """What the pod template makes of a pod, without the card that it was given."""
+    """Return the part of a pod's configuration that its template decides, without the card."""
     engine = pod.engines[0] if pod.engines else None
     return Configuration(
         template_hash=pod.template_hash,

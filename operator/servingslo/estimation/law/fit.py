@@ -1,11 +1,11 @@
-"""The service law of one configuration, fitted by accounting for engine time.
+"""Fit the service law of one configuration by accounting for engine time.
 
-Over a window in which an engine never idles its time is
-T = a·steps + b·generated + c·uncached prompt tokens + d·Σ context, linear in exported counters.
-Context per sequence hardly varies inside one workload, so b and d cannot be told apart: the fit
-returns b + d·k̄ as b and no d, which is all that is needed for that workload.
-Source: accounting identity of continuous batching; step law of Machine Learning Systems
-(V. J. Reddi), appendix "Inference Foundations", equation 1.
+Over a window in which an engine never idles its time is T = a·steps + b·generated + c·uncached
+prompt tokens + d·Σ context, linear in exported counters. Context per sequence hardly varies inside
+one workload, so b and d cannot be separated. The fit returns b + d·k̄ as b and no d, which is
+enough for that workload.
+Source: accounting identity of continuous batching; step law of Machine Learning Systems (V. J.
+Reddi), appendix "Inference Foundations", equation 1.
 """
 
 from collections.abc import Sequence
@@ -33,21 +33,21 @@ JUDGED_CONCURRENCY_FACTOR = 2.0
 ERROR_MEMORY_WINDOWS = 20.0
 # Memory of the fit, in windows; long, because a law changes with its configuration, not with time.
 FIT_MEMORY_WINDOWS = 2000.0
-# Share of the information that survives when predictions stay biased: the engine itself changed.
+# Share of the information kept if predictions stay biased, because the engine itself changed.
 # Judgement; measured by the error in the hour after another engine begins, on a simulated one.
 CHANGED_ENGINE_KEEP_RATIO = 0.05
 BIASED_RATIO = 0.10
-# A law that is wrong by half gives nothing away: what it rests on did not happen, as where a page
-# told a window of twenty times its work.
+# A law that is wrong by half is not used: its data are false, for example if a page reported a
+# window with twenty times its work.
 WRONG_RATIO = 0.5
 # Weight, in windows, of what an unchanged engine under new limits inherits.
 # Judgement; measured by the windows until a fit under new limits is trusted, and its error then.
 INHERITED_WINDOWS = 8.0
 
-# What b and c are where nothing tells, relative to the mean step time, and how uncertain: between
-# b = 1/65 (8B model on an H100, context included), 1/23 (on an L4) and 1/9 (vLLM 0.32.0 on a CPU)
-# of a; c = 1/217 and 1/188 of a on the cards. A few loaded windows outweigh it; without it a fit at
-# night could say that concurrency costs nothing.
+# Prior of b and c relative to the mean step time, and its uncertainty: between b = 1/65 (8B model
+# on an H100, context included), 1/23 (on an L4) and 1/9 (vLLM 0.32.0 on a CPU) of a; c = 1/217 and
+# 1/188 of a on the cards. A few loaded windows outweigh it. Without it a fit at night could say
+# that concurrency costs nothing.
 PRIOR_SEQUENCE_RATIO = 1 / 40
 PRIOR_PREFILL_RATIO = 1 / 200
 PRIOR_SPREAD = 1.5
@@ -59,7 +59,7 @@ REMEMBERED_CONFIGURATIONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredLaw:
-    """A law and how well it predicted so many windows: one that was trusted, or is stated."""
+    """A law, trusted earlier or stated, and its prediction error over so many windows."""
 
     law: ServiceLaw
     error_ratio: float
@@ -71,10 +71,9 @@ class LawFit:
     """The running fit of one configuration.
 
     error_ratio, bias_ratio: moving averages of |predicted − observed| / observed and of its signed
-    value, out of sample. window_count: windows that entered. sequences_high: largest concurrency
-    seen (slowly forgotten); prefill_per_step_tokens: moving average. stated: the score of the law
-    that the resource states, on this configuration; None where it has none yet.
-    sequence_ratio: what b/a is where nothing tells.
+    value, out of sample. window_count: windows used. sequences_high: largest concurrency observed
+    (slowly forgotten); prefill_per_step_tokens: moving average. stated: the score of the resource's
+    stated law on this configuration; None without one. sequence_ratio: prior of b/a.
     """
 
     configuration: Configuration
@@ -93,16 +92,16 @@ class LawFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawState:
-    """Fits of the configurations seen last, the current one first."""
+    """Fits of the most recent configurations, the current one first."""
 
     fits: tuple[LawFit, ...] = ()
 
 
 def select_configuration(state: LawState, configuration: Configuration) -> LawState:
-    """The state with this configuration's fit first, started where it is new.
+    """Return the state with this configuration's fit first; a new configuration gets a new fit.
 
-    An unchanged engine under a new template or new limits inherits what was learnt as a weak prior;
-    another image or card starts from nothing.
+    An unchanged engine under a new template or new limits inherits its old fit as a weak prior.
+    Another image or card starts from nothing.
     """
     if state.fits and state.fits[0].configuration == configuration:
         return state
@@ -136,7 +135,7 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
 
 
 def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
-    """The fit after one tick's windows: scored against the law before them, then updated."""
+    """Score one tick's windows against the present law, then update the fit with them."""
     law = solution(fit) if rows else None
     for row in rows:
         predicted = (
@@ -144,8 +143,8 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
         )
         fit = _update(fit, row, predicted)
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
-        # Errors stay on one side: the engine itself changed under the same configuration, and what
-        # was trusted was the law of another one.
+        # Errors stay on one side: the engine itself changed under the same configuration, and the
+        # trusted law was of another engine.
         if abs(fit.bias_ratio) > WRONG_RATIO:
             return LawFit(configuration=fit.configuration, stated=fit.stated)
         return replace(
@@ -159,7 +158,7 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
 
 
 def _update(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
-    """The fit with one more window; a residual that stands out loses weight (Huber).
+    """Return the fit with one more window; a residual that stands out loses weight (Huber).
 
     predicted_ratio: predicted over observed busy time, out of sample; None before there is a law.
     """
@@ -170,7 +169,7 @@ def _update(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
         and predicted_ratio is not None
         and (fit.window_count >= LEAST_SCORED_WINDOWS or fit.inherited)
     ):
-        # One wild window must not decide over the gate, so its part is bounded.
+        # One wild window must not decide the trust gate, so its error is bounded.
         error = min(max(predicted_ratio - 1.0, -1.0), 1.0)
         step = 1.0 / min(scored + 1.0, ERROR_MEMORY_WINDOWS)
         before = error_ratio if error_ratio is not None else abs(error)
@@ -197,16 +196,16 @@ def _update(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
 
 
 def solution(fit: LawFit) -> Vector | None:
-    """(a, b, c) of the fit, None before the first window."""
+    """Return (a, b, c) of the fit, None before the first window."""
     return solve_nonnegative(_with_prior(fit.information, fit.sequence_ratio))
 
 
 def _with_prior(information: Information, sequence_ratio: float) -> Information:
-    """The equations with weak ones for b and c, in units of the mean step time so far.
+    """Return the equations with weak ones for b and c, in units of the mean step time so far.
 
-    Where nothing decodes, steps are mostly prefill, and nearly all as full as each other: a and c
-    are hardly told apart, and what they have in common is all that matters there. So the unit is
-    what of the step is not prefill, and the equations weigh as much as all windows together.
+    If nothing decodes, steps are mostly prefill and nearly equally full: a and c can hardly be
+    separated, and only their combination matters there. So the unit is the part of the step that is
+    not prefill, and the added equations weigh as much as all windows together.
     """
     if information.normal[0] <= 0:
         return information
@@ -222,12 +221,12 @@ def _with_prior(information: Information, sequence_ratio: float) -> Information:
 
 
 def standard_error_ratio(fit: LawFit) -> float | None:
-    """Relative standard error of the step time at twice the concurrency seen, None without a fit.
+    """Return the step time's relative standard error at twice the concurrency seen; None unfitted.
 
-    This is the identifiability check: where concurrency hardly varied, b is not known, and the step
-    time at a higher concurrency has a wide error although the present one is predicted well. Where
-    nothing decodes, b is not needed, and load makes steps longer by their prompts: it is the error
-    at twice the tokens that they have.
+    This is the identifiability check. If concurrency hardly varied, b is unknown: the present step
+    time is predicted well, but that at a higher concurrency has a wide error. If nothing decodes, b
+    is not needed, and load makes steps longer through their prompts: then it is the error at twice
+    the prompt tokens per step.
     """
     values = solution(fit)
     if values is None:
@@ -244,7 +243,7 @@ def standard_error_ratio(fit: LawFit) -> float | None:
 
 
 def law_of(values: Vector) -> ServiceLaw:
-    """The law of (a, b, c), in seconds."""
+    """Return the law of (a, b, c), in seconds."""
     return ServiceLaw(
         step_fixed_seconds=values[0],
         step_per_sequence_seconds=values[1],

@@ -16,7 +16,7 @@ class Information:
     """Normal equations of rows 1 = x·θ: Σ w x xᵀ (upper triangle), Σ w x, Σ w, and Σ weight.
 
     normal: (xx00, xx01, xx02, xx11, xx12, xx22). moment: Σ w x. squares: Σ w (the right side is 1).
-    weight: number of rows, less what was forgotten.
+    weight: number of rows, less the forgotten share.
     """
 
     normal: tuple[float, float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -25,7 +25,7 @@ class Information:
     weight: float = 0.0
 
     def scaled(self, keep_ratio: float) -> "Information":
-        """The same equations at a fraction of their weight: forgetting."""
+        """Return the same equations at a fraction of their weight: forgetting."""
         k = keep_ratio
         n, m = self.normal, self.moment
         return Information(
@@ -40,7 +40,7 @@ EMPTY_INFORMATION = Information()
 
 
 def add_row(information: Information, x: Vector, weight: float, keep_ratio: float) -> Information:
-    """The equations at `keep_ratio` of their weight, with one more row 1 = x·θ.
+    """Return the equations at `keep_ratio` of their weight, with one more row 1 = x·θ.
 
     weight: 1 / variance of the row.
     """
@@ -63,7 +63,7 @@ def add_row(information: Information, x: Vector, weight: float, keep_ratio: floa
 
 
 def pull(information: Information, unknown: int, ratio: float, weight: float) -> Information:
-    """The equations with 0 = θ[unknown] − ratio·θ[0] added at this weight; unknown is 1 or 2."""
+    """Equations with 0 = θ[unknown] − ratio·θ[0] added at this weight; unknown is 1 or 2."""
     n = list(information.normal)
     n[0] += weight * ratio * ratio
     n[unknown] -= weight * ratio
@@ -72,7 +72,7 @@ def pull(information: Information, unknown: int, ratio: float, weight: float) ->
 
 
 def solve_nonnegative(information: Information) -> Vector | None:
-    """The θ ≥ 0 of least squares; None before there is any information.
+    """Return the least-squares θ ≥ 0; None before there is any information.
 
     Exhaustive over the seven supports: exact in three unknowns and cheap.
     """
@@ -95,13 +95,13 @@ def solve_nonnegative(information: Information) -> Vector | None:
 
 
 def residual_variance(information: Information, theta: Vector) -> float:
-    """Mean of w·residual² over the rows less the unknowns, at least 1: what w promises."""
+    """Return the mean w·residual² over rows less unknowns; at least 1, the value that w implies."""
     freedom = max(information.weight - UNKNOWNS, 1.0)
     return max(_cost(information, theta) / freedom, 1.0)
 
 
 def standard_error(information: Information, point: Vector, variance: float) -> float | None:
-    """Standard error of point·θ, None where the equations do not determine it."""
+    """Return the standard error of point·θ, None if the equations do not determine it."""
     solution = _solve_system(information.normal, point)
     if solution is None:
         return None
@@ -123,7 +123,7 @@ def _cost(information: Information, theta: Vector) -> float:
 
 
 def _solve(information: Information, support: tuple[int, ...]) -> Vector | None:
-    """Least squares on a support, zero elsewhere; None where the support has no data."""
+    """Least squares on a support, zero elsewhere; None if the support has no data."""
     n = information.normal
     if len(support) == UNKNOWNS:
         return _solve_system(n, information.moment)
@@ -138,10 +138,10 @@ def _solve(information: Information, support: tuple[int, ...]) -> Vector | None:
 
 
 def _solve_system(normal: tuple[float, ...], right: tuple[float, ...]) -> Vector | None:
-    """Solution of the symmetric 3×3 system, scaled to unit diagonal with a small ridge.
+    """Solve the symmetric 3×3 system, scaled to unit diagonal with a small ridge.
 
-    An unknown that no row mentions has a zero diagonal: its solution is zero, unless the right
-    side asks for it, and then there is none.
+    An unknown that no row mentions has a zero diagonal: its solution is zero. If the right side
+    requires another value, there is no solution.
     """
     diagonal = (normal[0], normal[3], normal[5])
     if any(d <= 0 and r != 0 for d, r in zip(diagonal, right, strict=True)):

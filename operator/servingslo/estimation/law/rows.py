@@ -1,4 +1,4 @@
-"""What one window says about the service law: equations 1 = x·(a, b, c) with their errors."""
+"""Turn one window into equations 1 = x·(a, b, c) for the service law, with their errors."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.windows.counters import Window, tokens_per_sequence_step
 
-# Executions and their time in microseconds, by size of the batch, as a server adds them up.
+# Executions and their time in microseconds, by batch size, as a server sums them up.
 BatchCounts = Mapping[int, tuple[int, int]]
 
 # Relative error of a window's accounting: measured residuals are 0.5–1.6 % on 15 s scrapes.
@@ -15,20 +15,20 @@ WINDOW_ERROR_RATIO = 0.01
 INTER_TOKEN_ERROR_RATIO = 0.05
 # The same from mean time to first token: its first part, the rest of a step, is only estimated.
 FIRST_TOKEN_ERROR_RATIO = 0.15
-# Steps of one to three sequences lie off the affine law (vLLM 0.32.0: up to 30 % at n = 1–2).
+# Steps of one to three sequences deviate from the affine law (vLLM 0.32.0: up to 30 % at n = 1–2).
 FEW_SEQUENCES = 4.0
 FEW_SEQUENCES_ERROR_RATIO = 0.05
 # Beyond this many arrivals during one time to first token, prefills share steps and delay each
-# other, and it is more than the own prompt's work.
+# other, and the time is more than the own prompt's work.
 LARGEST_PREFILL_OVERLAP = 0.2
 # A window that is known less well than this does not judge predictions.
 LARGEST_SCORED_ERROR_RATIO = 0.1
-# Tokens of an answer up to which it is the first one alone: counters and histograms may be of
-# moments a little apart. In a window with so many answers that is no accident.
+# Most tokens of an answer that counts as its first token alone: counters and histograms may be read
+# a little apart. In a window with so many answers that is no accident.
 LARGEST_ONE_TOKEN_ANSWER = 1.02
 LEAST_ONE_TOKEN_ANSWERS = 3.0
-# Busy time of an engine that only prefills, from its mean time to first token: 0.96 to 1.01 of the
-# truth in simulation of one engine that is busy between a tenth and 94 % of the time.
+# Error of the busy time of an engine that only prefills, from its mean time to first token: 0.96 to
+# 1.01 of the truth in simulation of one engine that is busy between a tenth and 94 % of the time.
 ONE_TOKEN_ERROR_RATIO = 0.05
 # Windows of an engine that is half idle are known to 10 to 15 %; they judge on average.
 LARGEST_SCORED_ONE_TOKEN_ERROR_RATIO = 0.2
@@ -40,10 +40,10 @@ ACCOUNTED_CONCURRENCY = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One equation 1 = x·(a, b, c), with the relative error it is trusted to.
+    """One equation 1 = x·(a, b, c), with its relative error.
 
-    sequences: mean concurrency in it, 0 where nothing decodes. scored: predictions are judged by
-    it. sequence_ratio: what b/a is of such engines where nothing tells, None as of any.
+    sequences: mean concurrency in it, 0 if nothing decodes. scored: whether it judges predictions.
+    sequence_ratio: prior of b/a for such engines, None for the general prior.
     """
 
     x: tuple[float, float, float]
@@ -54,7 +54,7 @@ class Row:
     sequence_ratio: float | None = None
 
     def scaled(self, ratio: float) -> "Row":
-        """The equation of a usual pod, from that of one whose steps take so many times as long."""
+        """Usual pod's equation, from that of a pod whose steps take `ratio` times as long."""
         if ratio == 1.0:
             return self
         a, b, c = self.x
@@ -64,22 +64,21 @@ class Row:
 def regression_rows(
     window: Window, dispersion: float = 1.0, engine_count: int = 1
 ) -> tuple[Row, ...]:
-    """The equations that a window gives, none where it gives none.
+    """Return the equations of a window; it may give none.
 
-    With a step count and little idle time: time = a·steps + b·generated + c·prefilled, where the
-    idle share of a window with L in the system on average is taken as e^(−L/F) (the number in an
-    insensitive queue is Poisson; F its dispersion) and widens the error. Otherwise, and where this
-    is known too little to judge by: mean inter-token latency, a + b·(1 + L) + c·(prompt tokens per
+    With a step count and little idle time: time = a·steps + b·generated + c·prefilled. The idle
+    share of a window with L in the system on average is e^(−L/F) (the number in an insensitive
+    queue is Poisson; F its dispersion), and it widens the error. Otherwise, or if that error is too
+    large to judge by, two equations: mean inter-token latency, a + b·(1 + L) + c·(prompt tokens per
     step), since a token sees on average one more than the time average of concurrency; and mean
-    time to first token, which alone shows c there.
-    Where answers are one token, as in a prefill pool: a·steps + c·prefilled.
-    None where load began or ended inside: for the first windows of a new engine, until it has made
-    tokens, and where a loaded engine was empty at a scrape; the idle share is then not that of a
-    queue.
-    With speculative decoding a step makes several tokens of a sequence. The law is that of a token:
-    a step counts as so many, each of its share of the step's time, so that times per token and of
-    whole answers come out as they are; a first token waits longer than it says, by part of a step.
-    engine_count: of the fleet, which share its load.
+    time to first token, the only one that shows c there. If answers are one token, as in a prefill
+    pool: a·steps + c·prefilled. None if load began or ended inside, because the idle share is then
+    not that of a queue: the first windows of a new engine, until it has generated tokens, and
+    windows in which a loaded engine was empty at a scrape. With speculative decoding a step
+    generates several tokens of a sequence. The law is that of a token: a step counts as several,
+    each with its share of the step's time. Times per token and of whole answers are then right; a
+    first token waits longer than predicted, by part of a step.
+    engine_count: engines of the fleet, which share its load.
     """
     inter_token_sum = window.inter_token_sum_seconds
     began = window.restarted or window.from_zero or not window.warm
@@ -105,7 +104,7 @@ def regression_rows(
 
 
 def _idle_at_an_end(window: Window) -> bool:
-    """Whether the engine is known to have been empty at one of the two scrapes."""
+    """Return whether the engine is known to have been empty at one of the two scrapes."""
     ends = (
         (window.running_before, window.waiting_before),
         (window.running_after, window.waiting_after),
@@ -134,10 +133,10 @@ def _accounting_row(
 
 
 def _one_token_row(window: Window, uncached_tokens: float, engine_count: int) -> Row | None:
-    """Time = a·steps + c·prefilled, of an engine whose answers are one token; None for others.
+    """Time = a·steps + c·prefilled, for an engine whose answers are one token; else None.
 
-    Nothing decodes there: b is not told, and nothing that such an engine does depends on it. What
-    a sequence adds to the step that prefills it is in c.
+    Nothing decodes there: b cannot be measured and does not matter. The time that a sequence adds
+    to the step that prefills it is in c.
     """
     steps, answers = window.step_count, window.first_tokens or 0.0
     if not steps or answers < LEAST_ONE_TOKEN_ANSWERS or not uncached_tokens:
@@ -161,11 +160,11 @@ def _one_token_row(window: Window, uncached_tokens: float, engine_count: int) ->
 
 
 def busy_ratio(in_system: float, engine_count: int) -> float:
-    """Share of the time ρ that each of so many engines is busy which hold this many on average.
+    """Return the busy share ρ of each of so many engines that hold in_system requests on average.
 
-    Of engines that share one queue, in_system = ρ + ρ^√(2(c+1)) / (c·(1−ρ)); one alone is busy
+    For engines that share one queue, in_system = ρ + ρ^√(2(c+1)) / (c·(1−ρ)); one alone is busy
     in_system / (1 + in_system) of the time. Engines that are chosen at random hold more at the same
-    ρ, so theirs comes out too high.
+    ρ, so their result is too high.
     Source: H. Sakasegawa, "An approximation formula L_q ≃ α·ρ^β / (1−ρ)", 1977.
     """
     exponent = math.sqrt(2.0 * (engine_count + 1.0))
@@ -180,7 +179,7 @@ def busy_ratio(in_system: float, engine_count: int) -> float:
 def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float) -> Row | None:
     if not window.inter_token_count or window.inter_token_count < 1:
         return None
-    # vLLM observes the time between two steps that bring tokens, however many they bring.
+    # vLLM observes the time between two steps that output tokens, however many tokens they output.
     step_seconds = (window.inter_token_sum_seconds or 0.0) / window.inter_token_count
     step_seconds /= tokens_per_sequence_step(window)
     sequences = 1.0 + concurrency

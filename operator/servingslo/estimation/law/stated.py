@@ -1,7 +1,7 @@
-"""The service law that a resource states: what is planned with until one fitted here is trusted.
+"""The service law that a resource states, used until a law fitted here is trusted.
 
-It is held against the same windows as a fit, by the same bound, and falls out where it does not
-predict them: then measured saturation decides, as without any law.
+It is scored on the same windows as a fit, with the same bound. If it does not predict them it is
+dropped: measured saturation then decides, as without any law.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ def score_stated(
     rows: Sequence[Row],
     context_tokens: Callable[[], float | None],
 ) -> LawFit:
-    """The fit of a configuration, with how well the stated law predicted one tick's windows.
+    """Return the fit with the stated law's score after one tick's windows.
 
-    Another law starts anew. context_tokens: gives what a running sequence attends on average; a law
-    with a term for that is not judged while it is unknown.
+    Another law starts a new score. context_tokens: returns the mean tokens that a running sequence
+    attends; a law with a term for that is not scored while it is unknown.
     """
     score = fit.stated if fit.stated is not None and fit.stated.law == law else None
     judging = [row for row in rows if row.scored]
@@ -39,7 +39,7 @@ def score_stated(
 
 
 def _coefficients(law: ServiceLaw, context_tokens: Callable[[], float | None]) -> Vector | None:
-    """(a, b + d·k̄, c) of the law, None while the mean context k̄ is needed and unknown."""
+    """Return (a, b + d·k̄, c) of the law, None while the mean context k̄ is needed and unknown."""
     attended = 0.0
     if law.context_per_token_seconds > 0.0:
         context = context_tokens()
@@ -51,7 +51,7 @@ def _coefficients(law: ServiceLaw, context_tokens: Callable[[], float | None]) -
 
 
 def _with_window(score: ScoredLaw | None, law: ServiceLaw, predicted_ratio: float) -> ScoredLaw:
-    """The score with one more window, bounded and averaged as the error of a fit is."""
+    """Return the score with one more window, bounded and averaged as the error of a fit is."""
     error = min(abs(predicted_ratio - 1.0), 1.0)
     if score is None:
         return ScoredLaw(law=law, error_ratio=error, window_count=1)

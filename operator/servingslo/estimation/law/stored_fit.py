@@ -19,12 +19,12 @@ from servingslo.estimation.stored_fields import (
 from servingslo.estimation.windows.plausible import is_law
 from servingslo.models.engine.service_time import ServiceLaw
 
-# Normal equations lose digits where columns are nearly alike, as steps and tokens are.
+# Normal equations lose digits if columns are nearly alike, as steps and tokens are.
 SIGNIFICANT_DIGITS = 9
 
 
 def _score(law_digits: int | None, error: Number) -> Record[ScoredLaw]:
-    """A law with so many digits of each coefficient, None for all, and its score."""
+    """Table of a law and its score; digits: of each coefficient, None for all."""
     return Record(
         ScoredLaw,
         Numbers(
@@ -41,13 +41,13 @@ def _score(law_digits: int | None, error: Number) -> Record[ScoredLaw]:
 
 
 def _with_positive_squares(information: Information) -> Information | None:
-    """The information, unless a square of it is negative."""
+    """Return the information; None if a square in it is negative."""
     normal = information.normal
     return None if min(normal[0], normal[3], normal[5]) < 0.0 else information
 
 
 def _plausible(fit: LawFit) -> LawFit | None:
-    """The fit, unless the law that was trusted can be that of no engine."""
+    """Return the fit; None if no engine can have its trusted law."""
     if fit.trusted is not None and not is_law(fit.trusted.law):
         return None
     return replace(fit, scored_count=min(fit.window_count, int(ERROR_MEMORY_WINDOWS)))
@@ -74,11 +74,11 @@ INFORMATION = Record(
     ),
     finish=_with_positive_squares,
 )
-# What was trusted is fitted, and no better known than to six digits.
+# A trusted law is fitted, and known to six digits at most.
 TRUSTED = _score(6, Number("error_ratio", digits=6, least=0.0))
 # Unrounded: it is compared with the law of the resource.
 STATED = _score(None, Number("error_ratio", decimals=4, least=0.0))
-# The table of a fit; what it inherits and its prior are found again with the next windows.
+# The table of a fit; inherited values and its prior are found again with the next windows.
 FIT = Record(
     LawFit,
     Keys(

@@ -1,10 +1,11 @@
-"""Which law is planned with, whether it is trusted, and why: the only place that decides that.
+"""Decide which law the planner uses, whether it is trusted, and why.
 
-A fit is trusted if it predicts windows that it has not seen, and if it is identifiable: the step
-time at twice the concurrency seen has a small standard error. Else an earlier fit that still
-predicts is used, else the law that the resource states, unless the windows refute it. A server of
-dynamic batches is held to each size of batch that ran as well. The model decides if the law is
-trusted and a prediction could be prepared with it; otherwise measured saturation decides.
+This is the only place that decides it. A fit is trusted if it predicts windows that it has not
+seen, and if it is identifiable: the step time at twice the concurrency seen has a small standard
+error. Otherwise an earlier fit that still predicts is used, else the law that the resource states,
+unless the windows refute it. The law of a server of dynamic batches must also predict each batch
+size that ran. The model decides if the law is trusted and a prediction could be prepared with it;
+otherwise measured saturation decides.
 """
 
 import math
@@ -36,17 +37,17 @@ LEAST_WINDOWS = 8
 # Judgement; measured by `make guard` with half and twice of each.
 TRUSTED_ERROR_RATIO = 0.15
 TRUSTED_STANDARD_ERROR_RATIO = 0.20
-# Of one size, so that its mean is known to a few per cent.
+# Executions of one size, so that its mean is known to a few per cent.
 # Judgement; measured by the spread of a size's mean over a recorded Triton's executions.
 LEAST_EXECUTIONS = 8
 
 
 class LawSource(StrEnum):
-    """Where the law that is planned with comes from.
+    """The origin of the law that the planner uses.
 
     FIT: the running fit. LAST_TRUSTED: an earlier fit of this engine that still predicts. STATED:
-    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to what
-    it tells by size of a batch. SATURATION: measured saturation decides, whatever law there is.
+    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to its
+    statistics by batch size. SATURATION: measured saturation decides, whatever law there is.
     """
 
     FIT = "fit"
@@ -62,12 +63,10 @@ class LawSource(StrEnum):
 class LawEstimate:
     """The law to plan with, whether it may be used, and why.
 
-    law: None when there is none at all.
-    fit_error: mean out-of-sample error of a window's busy time, with that of limits which are
-    assumed. standard_error_ratio: of the
-    step time at twice the concurrency seen. sample_count: windows behind the fit, or behind the
-    error of a stated law. stated_error_ratio: of a law that the resource states, where it is known.
-    Use it only when `trusted`.
+    law: None if there is none at all. fit_error: mean out-of-sample error of a window's busy time,
+    including the error of assumed limits. standard_error_ratio: of the step time at twice the
+    concurrency seen. sample_count: windows behind the fit, or behind the error of a stated law.
+    stated_error_ratio: of a law that the resource states, if known. Use it only when `trusted`.
     """
 
     law: ServiceLaw | None = None
@@ -81,10 +80,10 @@ class LawEstimate:
 
 
 def law_in_force(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstimate]:
-    """The law to use: a trusted fit of the configuration in force, else the stated one.
+    """Return the law to use: a trusted fit of the configuration in force, else the stated one.
 
-    stated: None where no law is. Where neither can be used the estimate is not trusted, and says
-    so of the stated law, which somebody can correct.
+    stated: None without one. If neither can be used, the estimate is not trusted. The reason then
+    names the stated law, which the user can correct.
     """
     estimate, score = LawEstimate(), None
     if law.fits:
@@ -115,7 +114,7 @@ def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
 
 
 def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
-    """The law to use from this fit, and the fit with its last trusted law brought up to date."""
+    """Return the law to use from this fit, and the fit with its last trusted law updated."""
     values = solution(fit)
     error = standard_error_ratio(fit)
     reason = _reason(fit, values, error)
@@ -149,17 +148,17 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
 
 
 def add_assumed_error(estimate: LawEstimate, error_ratios: Sequence[float]) -> LawEstimate:
-    """The estimate with a stated error that tells of what is assumed beside the law."""
+    """Return the estimate with an error that includes the errors of assumptions outside the law."""
     if estimate.fit_error is None or not error_ratios:
         return estimate
     return replace(estimate, fit_error=math.hypot(estimate.fit_error, *error_ratios))
 
 
 def distrust_if_size_misfits(found: LawEstimate, counts: Iterable[BatchCounts]) -> LawEstimate:
-    """The law as it stands beside each size of batch that ran, not beside the mean of them all.
+    """Distrust the law if it misses any batch size that ran.
 
-    Where most batches are small a table with a step predicts them well on average, and a full batch
-    not at all. Not trusted where any size is further off than a law may be.
+    The mean over all sizes is not enough. If most batches are small, a law may predict them well on
+    average and be wrong about a full batch. The error is that of the worst size.
     """
     law = found.law
     ran: dict[int, tuple[int, int]] = {}
@@ -177,12 +176,12 @@ def distrust_if_size_misfits(found: LawEstimate, counts: Iterable[BatchCounts]) 
 
 
 def model_decides(law: LawEstimate, *, prepared: bool) -> bool:
-    """Whether the latency model decides. prepared: a prediction could be made with the law."""
+    """Whether the latency model decides; prepared: a prediction could be made with the law."""
     return prepared and law.trusted
 
 
 def model_reason(law: LawEstimate, *, prepared: bool, limits_known: bool) -> Reason:
-    """Why the latency model decides or does not: a law alone is not enough for a prediction.
+    """Return why the latency model decides or not: a law alone is not enough for a prediction.
 
     limits_known: whether the batch limits in force are known, which a prediction needs.
     """

@@ -1,16 +1,16 @@
-"""Batch limits in force, and where each is known from.
+"""Find the batch limits in force, and the source of each.
 
-In this order: stated (spec.engine), exported by the engine, given on its command line, shown by
-the data, the runtime's default for the version and the card. vLLM exports neither limit (read in
+In this order: stated (spec.engine), exported by the engine, given on its command line, shown by the
+data, the runtime's default for the version and the card. vLLM exports neither limit (read in
 0.32.0).
 
 What data show, and what they rule out:
-- running stands at its highest value while requests end, others wait and the KV cache is not full:
-  that value is the limit of sequences; a value above a default refutes it;
-- steps while requests wait, although neither sequences nor KV cache are at their limit, are full:
-  mean tokens per step are the budget. Over any window the mean is no more than the budget, and a
-  step with so many tokens refutes a default below them less one prompt, whose tokens are counted
-  when its last chunk is computed.
+- If running requests stay at their highest value while requests end, others wait and the KV cache
+  is not full, that value is the limit of sequences. A value above a default refutes the default.
+- If requests wait although neither sequences nor KV cache are at their limit, steps are full: mean
+  tokens per step are the budget. Over any window the mean is at most the budget. The largest step
+  refutes a default below its tokens less one prompt, whose tokens are counted when its last chunk
+  is computed.
 """
 
 from collections.abc import Sequence
@@ -26,28 +26,28 @@ from servingslo.runtimes.profile import EngineSetting, RuntimeProfile
 from servingslo.runtimes.vllm_images import vllm_version
 
 # Scrapes at the highest value with requests waiting before it is taken for the limit. One or two
-# may be the token budget's doing; it does not hold the count of sequences at one value.
+# may be caused by the token budget, which does not hold the number of sequences at one value.
 # Judgement; measured by limits found wrongly on recordings whose limits are known.
 STANDING_SCRAPES = 3
-# A request that has just ended leaves a place until the next step.
+# A request that has just ended leaves its slot empty until the next step.
 STANDING_RATIO = 0.95
-# Above, waiting requests may wait for memory.
+# Above this, waiting requests may wait for memory.
 # Judgement; measured by the KV use at which a recorded engine first makes requests wait.
 FREE_KV_RATIO = 0.9
-# A window whose queue was empty in between is not full throughout: there were more at both ends
-# than a few steps admit, and two windows agree on what a full step holds.
+# A window whose queue was empty in between is not full throughout. So both ends must have more
+# waiting requests than a few steps admit, and two windows must agree on the tokens of a full step.
 LEAST_WAITING = 4.0
 LEAST_FULL_WINDOWS = 2
 FULL_WINDOWS_AGREE_RATIO = 0.1
-# Running that rises by so much inside a window is not held by the limit of sequences.
+# If running requests rise by this much inside a window, the limit of sequences does not bind.
 RISING_RATIO = 1.1
-# Steps over which the prompt that a window began or ended in is no large part of the mean.
+# Steps over which a prompt cut by the window's ends is no large part of the mean.
 LEAST_STEPS = 20.0
-# What a mean must exceed a default by to refute it.
+# Factor by which a mean must exceed a default to refute it.
 REFUTED_RATIO = 1.1
-# What a default may be wrong by shows in the percentiles: with 128 / 2,048 in place of 64 / 512 the
-# predicted p95 TTFT of the recorded vLLM 0.32.0 is 9 to 13 % lower at 22 to 71 % utilization, TPOT
-# less than 1 %. Each assumed limit adds it to the stated error of the law, as an independent one.
+# A wrong default shows in the percentiles: with 128 / 2,048 in place of 64 / 512 the predicted p95
+# TTFT of the recorded vLLM 0.32.0 is 9 to 13 % lower at 22 to 71 % utilization, TPOT less than 1 %.
+# Each assumed limit adds this to the stated error of the law, as an independent error.
 ASSUMED_ERROR_RATIO = 0.1
 _VERSION_UNKNOWN = (
     "the tag of image {} does not say vLLM's version; defaults of 0.9 to 0.31 are assumed"
@@ -57,7 +57,7 @@ _SEQUENCES, _BUDGET = "max_num_seqs", "max_num_batched_tokens"
 
 
 class LimitSource(StrEnum):
-    """Where a limit in force is known from."""
+    """The source of a limit in force."""
 
     STATED = "stated"
     EXPORTED = "exported"
@@ -68,9 +68,9 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedLimits:
-    """Limits that the resource states; None where it states none.
+    """Limits that the resource states; None if it states none.
 
-    batcher: how batches of whole requests form, of engines that serve those.
+    batcher: how batches of whole requests form, for engines that serve those.
     """
 
     max_num_seqs: int | None = None
@@ -83,7 +83,7 @@ NOTHING_STATED = StatedLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A limit in force. assumed: the default that holds where nothing else tells."""
+    """A limit in force. assumed: the default that holds without other evidence."""
 
     value: int
     source: LimitSource
@@ -92,11 +92,11 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsInForce:
-    """Both limits; None where they are not known.
+    """Both limits; None if unknown.
 
-    That is where nothing tells and the runtime has no default that is known, and where the command
-    line gives a limit that could not be read.
-    unread: what of the command line, and of the image, could not be read; '' for nothing.
+    A limit is unknown if no source gives it and the runtime's default is unknown, or if the command
+    line gives it in a form that could not be read. unread: the parts of the command line and of the
+    image that could not be read; '' for none.
     """
 
     max_num_seqs: Limit | None = None
@@ -105,19 +105,19 @@ class LimitsInForce:
 
     @property
     def assumed_count(self) -> int:
-        """How many of them are defaults that nothing confirms."""
+        """How many of them are unconfirmed defaults."""
         both = (self.max_num_seqs, self.max_num_batched_tokens)
         return sum(one is not None and one.source is LimitSource.DEFAULT for one in both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitEvidence:
-    """What the engines of one pod template and image have shown of their limits.
+    """What the engines of one pod template and image have shown about their limits.
 
-    running_high: most sequences seen running. standing_count, below_count: scrapes with requests
-    waiting and KV cache free, at that value and below it. tokens_low: most tokens that a step
-    certainly held on average. full_tokens: mean tokens per step of the fullest windows in which
-    steps were full, largest first.
+    running_high: most running sequences observed. standing_count, below_count: scrapes with
+    requests waiting and KV cache free, at that value and below it. tokens_low: most tokens that a
+    step certainly held on average. full_tokens: mean tokens per step of the fullest windows in
+    which steps were full, largest first.
     """
 
     template_hash: str | None = None
@@ -146,9 +146,9 @@ class LimitEvidence:
 def observe(
     evidence: LimitEvidence, newest: PodSample, steps: Sequence[EngineStep], names: frozenset[str]
 ) -> LimitEvidence:
-    """The evidence after one tick's new scrapes of the pods with these names.
+    """Return the evidence after one tick's new scrapes of the pods with these names.
 
-    newest: their youngest; another template or image starts anew.
+    newest: their youngest; another template or image starts new evidence.
     """
     if (evidence.template_hash, evidence.image) != (newest.template_hash, newest.image):
         evidence = LimitEvidence(template_hash=newest.template_hash, image=newest.image)
@@ -164,7 +164,7 @@ def observe(
 
 
 def counted_several_times(pod: PodSample) -> bool:
-    """Whether several processes count each step of its engines, so that steps are not known.
+    """Return whether several processes count each step of its engines, so that steps are unknown.
 
     Source: vllm/v1/metrics/loggers.py of 0.32.0, the remark at iteration_tokens_total; without a
     count there are as many API servers as data-parallel engines.
@@ -177,7 +177,7 @@ def _with_running(evidence: LimitEvidence, scraped: EngineSample, window: Window
     running = scraped.running or 0.0
     if running > evidence.running_high:
         evidence = replace(evidence, running_high=running, standing_count=0, below_count=0)
-    # Where none ended in between, running stands because nothing happened.
+    # If no request ended in between, running requests are constant only because nothing happened.
     if not _waits_for_capacity(scraped) or running < 1.0 or not window.finished:
         return evidence
     if running == evidence.running_high:
@@ -188,7 +188,7 @@ def _with_running(evidence: LimitEvidence, scraped: EngineSample, window: Window
 
 
 def _waits_for_capacity(scraped: EngineSample) -> bool:
-    """Whether requests wait and memory is not what they wait for."""
+    """Return whether requests wait for something other than memory."""
     reasons = scraped.waiting_by_reason
     waiting = reasons.get("capacity", 0.0) if reasons else scraped.waiting or 0.0
     kv = scraped.kv_usage_ratio
@@ -212,19 +212,19 @@ def _with_tokens(evidence: LimitEvidence, window: Window, scraped: EngineSample)
 
 
 def _certain_tokens(scraped: EngineSample) -> float:
-    """Fewest tokens that the fullest step computed, since the engine started."""
+    """Return the fewest tokens that the fullest step computed, since the engine started."""
     fullest, longest = scraped.iteration_tokens, scraped.prompt_tokens
     if fullest is None or longest is None:
         return 0.0
     most, tokens = _highest_bucket(longest), _highest_bucket(fullest, lower=True)
     if most is None or tokens is None:
         return 0.0
-    # Everything in a step was scheduled in it, save the first chunks of one prompt.
+    # Everything in a step was scheduled in it, except the first chunks of one prompt.
     return max(tokens - most, 0.0)
 
 
 def _highest_bucket(histogram: HistogramSample, *, lower: bool = False) -> float | None:
-    """Upper (or lower) edge of the highest bucket that holds something, None for an empty one."""
+    """Upper (or lower) edge of the highest bucket in use, None for an empty histogram."""
     edges, counts = histogram.upper_bounds, histogram.cumulative_counts
     for index in range(len(counts) - 1, -1, -1):
         before = counts[index - 1] if index else 0.0
@@ -234,7 +234,7 @@ def _highest_bucket(histogram: HistogramSample, *, lower: bool = False) -> float
 
 
 def _full_throughout(evidence: LimitEvidence, window: Window, scraped: EngineSample) -> bool:
-    """Whether requests waited for the token budget from the window's beginning to its end."""
+    """Return whether requests waited for the token budget from the window's start to its end."""
     waited = min(window.waiting_before or 0.0, window.waiting_after or 0.0)
     if waited < LEAST_WAITING or not _waits_for_capacity(scraped) or window.preempted:
         return False
@@ -249,9 +249,9 @@ def resolve(
     runtime: str | None,
     evidence: LimitEvidence,
 ) -> LimitsInForce:
-    """The limits in force on the youngest pod, each with its source.
+    """Return the limits in force on the youngest pod, each with its source.
 
-    runtime: whose defaults are assumed; without one no limit is.
+    runtime: whose defaults are assumed; None assumes no limit.
     """
     engine = newest.engines[0]
     sequences = _known_limit(stated.max_num_seqs, engine.num_seqs_in_force, engine.max_num_seqs)
@@ -290,7 +290,7 @@ def resolve(
 
 
 def _defaults_of(pod: PodSample, profile: RuntimeProfile, setting: EngineSetting) -> dict[str, int]:
-    """Defaults by field; none for a limit that is given and could not be read."""
+    """Return defaults by field; none for a limit that is given but could not be read."""
     if profile.default_limits is None:
         return {}
     defaults = profile.default_limits(setting)
@@ -310,7 +310,7 @@ def _known_limit(stated: int | None, exported: float | None, given: int | None) 
 def _inferred_limit(
     shown: int | None, least: float, assumed: int | None, usual: Sequence[int]
 ) -> Limit | None:
-    """What data show, else the default, or the next usual value where data refute it."""
+    """Limit that data show, else the default, or the next usual value if data refute it."""
     if shown is not None:
         return Limit(value=shown, source=LimitSource.LEARNT, assumed=assumed)
     if assumed is None:
@@ -346,7 +346,7 @@ def _few(evidence: LimitEvidence) -> LimitEvidence | None:
     return evidence if len(evidence.full_tokens) <= LEAST_FULL_WINDOWS else None
 
 
-# How the evidence is kept over a restart; six digits hold any limit.
+# How the evidence is stored over a restart; six digits hold any limit.
 EVIDENCE = Record(
     LimitEvidence,
     Keys(

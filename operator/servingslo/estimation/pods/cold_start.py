@@ -1,4 +1,4 @@
-"""How long a replica takes from its order to readiness, from this workload's own pods."""
+"""Learn how long a replica takes from order to readiness, from this workload's own pods."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from servingslo.estimation.sample import PodSample
 # Judgement; measured by the median first start over clusters that send theirs.
 PRIOR_MEAN_SECONDS = 120.0
 REMEMBERED_PODS = 16
-# Waiting for a GPU is shortage, not cold start: scheduling beyond this is left out.
+# Waiting for a GPU is shortage, not cold start: longer scheduling times are left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
 # A Ready condition that flipped back much later than its siblings' is not a start.
 OUTLIER_FACTOR = 3.0
@@ -20,7 +20,7 @@ OUTLIER_FACTOR = 3.0
 class StartRecord:
     """One start: creation to scheduling, and scheduling to readiness, in seconds.
 
-    image_seconds: of the second, until the containers started; None where that was not seen.
+    image_seconds: the part of the second until the containers started; None if unknown.
     """
 
     pod: str
@@ -40,9 +40,9 @@ class ColdStartState:
 class ColdStartEstimate:
     """Seconds from order to readiness; source is 'measured' or 'prior'.
 
-    The parts of the mean: scheduling; image, until the containers started; loading, until they
-    were ready. Without the start of containers loading has the image in it, and image is None; all
-    are None before a start was measured.
+    The parts of the mean: scheduling; image, until the containers started; loading, until they were
+    ready. If the start of containers is unknown, image is None and loading includes it. All are
+    None before a start was measured.
     """
 
     mean_seconds: float
@@ -54,11 +54,11 @@ class ColdStartEstimate:
 
 
 def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
-    """The state with the pods that have become ready since."""
+    """Return the state with the pods that have become ready since."""
     known = {s.pod: s for s in state.starts}
     started = sorted((pod for pod in pods if _has_started(pod)), key=_oldest_first)
     there = {pod.name for pod in started}
-    # The newest count: where more pods are there than are remembered, the oldest leave.
+    # Only the newest starts are kept: the oldest leave if there are more pods than are remembered.
     starts = (
         *(s for s in state.starts if s.pod not in there),
         *(known.get(pod.name) or _record(pod) for pod in started),
@@ -67,7 +67,7 @@ def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
 
 
 def _has_started(pod: PodSample) -> bool:
-    """Whether the pod tells how long its first start took."""
+    """Return whether the time of the pod's first start is known."""
     return pod.ready_after_seconds is not None and pod.ready_after_seconds > 0 and not pod.restarts
 
 
@@ -87,7 +87,7 @@ def _record(pod: PodSample) -> StartRecord:
 
 
 def estimate(state: ColdStartState) -> ColdStartEstimate:
-    """The cold start, from the starts that were seen."""
+    """Return the cold start, from the observed starts."""
     loading = _without_outliers([s.loading_seconds for s in state.starts])
     if not loading:
         return ColdStartEstimate(
@@ -117,7 +117,7 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
 
 
 def _image_seconds(pod: PodSample) -> float | None:
-    """From scheduling to the start of the containers, None where either was not seen."""
+    """Return seconds from scheduling to the start of the containers, None if either is unknown."""
     scheduled, started = pod.scheduled_after_seconds, pod.started_after_seconds
     ready = pod.ready_after_seconds
     if scheduled is None or started is None or ready is None:

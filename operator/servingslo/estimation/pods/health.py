@@ -1,4 +1,4 @@
-"""Pods that lie (Ready, but no capacity), and how saturated the honest ones are."""
+"""Pods that are Ready but provide no capacity, and the saturation of the others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,18 +6,19 @@ from dataclasses import dataclass, replace
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.counters import Window
 
-# Two windows in a row: one alone may be a long prefill or a scrape in the wrong moment.
-# Judgement; measured by the fault rows of `tests/chaos`: pods that lie found, and honest ones.
+# Two windows in a row: one alone may be a long prefill or a scrape at the wrong moment.
+# Judgement; measured by the fault rows of `tests/chaos`: failed pods found, and healthy ones
+# accused.
 SUSPICIOUS_WINDOWS = 2
 # Requests that a pod's fair share of traffic would have brought before silence is proof: Poisson
-# gives e^−20 to receiving none by chance.
+# gives e^−20 for receiving none by chance.
 EXPECTED_REQUESTS = 20.0
 # A pod's endpoint needs time to reach every client before silence counts.
 # Judgement; measured by the time from readiness to the first request on a real cluster.
 ENDPOINT_GRACE_SECONDS = 60.0
 # XID errors after which the driver or the card needs a reset (NVIDIA XID catalogue): double-bit
 # ECC, micro-controller halt, ECC page retirement, NVLink, fallen off the bus, contained and
-# uncontained ECC, GSP timeouts. Others are raised by applications and do not outlive them.
+# uncontained ECC, GSP timeouts. Other errors are raised by applications and end with them.
 FATAL_XID_ERRORS = frozenset({48, 62, 64, 74, 79, 94, 95, 119, 120})
 
 SERVING_NOTHING = "serving-nothing"
@@ -25,14 +26,14 @@ ZERO_THROUGHPUT = "zero-throughput"
 RECEIVING_NOTHING = "receiving-nothing"
 XID_ERROR = "xid-error"
 
-# Waiting is sustained where requests wait in half of the windows of a minute, at 15 s.
+# Waiting is sustained if requests wait in half of the windows of a minute, at 15 s.
 WAITING_MEMORY_WINDOWS = 4.0
 SUSTAINED_WAITING_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """What is suspicious of a pod: windows in a row, and traffic it should have seen."""
+    """Suspicious signs of a pod: windows in a row, and the traffic that it should have received."""
 
     pod: str
     serving_nothing: int = 0
@@ -50,9 +51,9 @@ class HealthState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationSignal:
-    """Measured saturation, for when no law is trusted.
+    """Measured saturation, used when no law is trusted.
 
-    waiting_sustained: at both ends of at least half of the recent windows requests waited.
+    waiting_sustained: requests waited at both ends of at least half of the recent windows.
     kv_usage_ratio: mean over engines. preemptions_per_second: over the fleet.
     """
 
@@ -67,7 +68,7 @@ def observe(
     windows: Sequence[Window],
     fair_share_per_second: float,
 ) -> HealthState:
-    """The state with one tick's windows. fair_share_per_second: arrivals per reliable pod."""
+    """State with one tick's windows; fair_share_per_second: arrivals per reliable pod."""
     by_pod: dict[str, list[Window]] = {}
     for window in windows:
         by_pod.setdefault(window.pod, []).append(window)
@@ -115,7 +116,7 @@ def _record(
 def unreliable(
     state: HealthState, pods: Sequence[PodSample], unseen: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """Ready pods that are no capacity, each with why.
+    """Return Ready pods that provide no capacity, each with the reason.
 
     unseen: pods without fresh metrics, and why.
     """
@@ -146,7 +147,7 @@ def _why(pod: PodSample, record: PodRecord | None) -> str | None:
 def saturation(
     state: HealthState, engines: Sequence[EngineSample], windows: Sequence[Window]
 ) -> SaturationSignal:
-    """Saturation of the reliable pods' engines."""
+    """Return the saturation of the reliable pods' engines."""
     usage = [e.kv_usage_ratio for e in engines if e.kv_usage_ratio is not None]
     return SaturationSignal(
         waiting_sustained=state.waiting_share >= SUSTAINED_WAITING_RATIO,

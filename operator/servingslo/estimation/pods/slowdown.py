@@ -1,7 +1,7 @@
-"""How fast each pod is beside its siblings: its windows against the law of all of them.
+"""Find pods slower than their siblings: compare each pod's windows with the law of all of them.
 
-A card that throttles, a neighbour on the same host, a bad link: such a pod serves, only slower. The
-pooled law learns what the fleet carries on average; which pods pull it down is told here.
+A card that throttles, a busy neighbour on the host or a bad link makes a pod serve slowly. The
+pooled law shows only the fleet's average. This module finds the pods that lower it.
 """
 
 import math
@@ -16,16 +16,16 @@ from servingslo.estimation.law.rows import Row
 PACE_MEMORY_WINDOWS = 8.0
 LEAST_PACE_WINDOWS = 8
 # Steps this many times as long as the siblings' are no scatter: windows are known to 1 to 5 %, and
-# what the law leaves out (few sequences, long prompts) moves all of them alike.
+# effects outside the law (few sequences, long prompts) move all of them alike.
 # Judgement; measured by `python -m tests.benchmarks.pod_laws`: slow pods found, and false ones.
 SLOW_RATIO = 1.3
-# One wild window must not name a pod.
+# One wild window must not accuse a pod.
 LARGEST_LOG = math.log(4.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSlowdown:
-    """Logarithm of observed over predicted busy time, a moving average; windows that entered."""
+    """Logarithm of observed over predicted busy time, a moving average, and the windows in it."""
 
     pod: str
     log_ratio: float = 0.0
@@ -34,7 +34,7 @@ class PodSlowdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPod:
-    """A pod whose steps take ratio times as long as those of its siblings."""
+    """A pod whose steps take `ratio` times as long as those of its siblings."""
 
     pod: str
     ratio: float
@@ -46,7 +46,7 @@ def observe(
     law: Vector | None,
     pods: frozenset[str],
 ) -> tuple[PodSlowdown, ...]:
-    """The slowdowns after one tick's equations by pod, against the law before them.
+    """Return the slowdowns after one tick's equations by pod, compared with the previous law.
 
     pods: of the configuration in force; others are forgotten.
     """
@@ -62,7 +62,7 @@ def observe(
 
 
 def slow_pods(slowdowns: Sequence[PodSlowdown]) -> tuple[SlowPod, ...]:
-    """Pods that are slower than their siblings, the slowest first; none where fewer than two."""
+    """Return pods slower than their siblings, the slowest first; none with fewer than two pods."""
     settled = [slowdown for slowdown in slowdowns if slowdown.window_count >= LEAST_PACE_WINDOWS]
     if len(settled) < 2:
         return ()

@@ -1,11 +1,11 @@
-"""How many requests arrive: from balance of flow, because no engine counts arrivals.
+"""Estimate arrivals from balance of flow, because no engine counts arrivals.
 
 Arrivals = increase of the first-token count + change in requests without a first token (waiting;
-those in prefill are unseen and bounded by one step's worth) + rejections. Completions plus change
-in system is the cross-check, and the substitute where first tokens are not counted. A gateway that
-counts requests as they come wins, unless it passed on fewer than the engines got: then some go past
-it. It adds what it refused to what the engines got then, and so does one that counts requests as
-they end: what a limit refuses is demand.
+those in prefill are invisible, at most one step's worth) + rejections. Completions plus change in
+system is the cross-check, and the substitute if first tokens are not counted. A gateway that counts
+requests when they arrive has precedence, unless it passed on fewer than the engines received: then
+some requests bypass it. In that case its refusals are added to the engines' count. The same holds
+for a gateway that counts requests when they end. Refused requests are demand.
 """
 
 import math
@@ -34,29 +34,29 @@ from servingslo.estimation.windows.unscraped_pods import hidden_seconds
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
-# Memory of the dispersion, in windows (20 minutes at 15 s), and the Poisson windows it starts from.
+# Memory of the dispersion, in windows (20 minutes at 15 s), and the weight of its Poisson prior.
 # Judgement; measured by `make guard` with half and twice the memory on its bursty rows.
 DISPERSION_MEMORY_WINDOWS = 80.0
 DISPERSION_PRIOR_WINDOWS = 20.0
-# Traffic smoother than Poisson is not believed: the estimate is noisy and the error unsafe.
+# A dispersion below Poisson is not used: the estimate is noisy and the error would be unsafe.
 DISPERSION_BOUNDS = (1.0, 10.0)
-# A second difference beyond this many variances may be a change of level, not burstiness: it counts
-# no more than this, so that one step hardly matters and lasting burstiness is still learnt.
+# A second difference beyond this many variances may be a change of level, not burstiness. It is cut
+# here, so that one step hardly matters and lasting burstiness is still learnt.
 LARGEST_STANDARDIZED_SQUARE = 6.0
 # Second difference of three equal-variance terms (1, −2, 1) has six times their variance.
 SECOND_DIFFERENCE_VARIANCE = 6.0
-# Error of the sum of flows in a steady fleet, and what is added where all engines are new.
+# Error of the sum of flows in a steady fleet, and what is added if all engines are new.
 COUNTING_ERROR_RATIO = 0.02
 UNSETTLED_ERROR_RATIO = 0.2
 UNSETTLED_KEEP_RATIO = 0.5
-# At a first look engines tell of a window one after another, as each is scraped again. From fewer
-# than this share of them nothing is concluded for the others.
+# At the first ticks engines report a window one after another, as each is scraped again. If fewer
+# than this share have reported, nothing is concluded for the others.
 LEAST_TOLD_RATIO = 0.5
-# Of a vanished engine's flow, what the others' windows do not show yet; for one tick.
+# Share of a vanished engine's flow that the others' windows do not show yet; for one tick.
 # Judgement; measured by the demand that is planned for in a rolling restart, by simulation.
 VANISHED_SHARE = 0.5
-# Windows of gateway and engines are not in step: a single one in which it counts too little of what
-# they got counts only where it is this many deviations below as well.
+# Windows of gateway and engines are not in step. A single window in which the gateway counts too
+# little is used as proof only if it is also this many deviations below the engines' count.
 UNDERCOUNT_DEVIATIONS = 3.0
 
 
@@ -64,8 +64,8 @@ UNDERCOUNT_DEVIATIONS = 3.0
 class EngineFlow:
     """The last measured flow of one engine, per second, over `seconds`.
 
-    vanished: the engine is gone. What it received goes to others now, but their last windows began
-    before that; on average half of it is not in them yet. counts_refusals: it exports them.
+    vanished: the engine is gone. Its requests go to others now, but their last windows began before
+    that; on average half of the flow is missing in them. counts_refusals: it exports them.
     """
 
     pod: str
@@ -79,9 +79,9 @@ class EngineFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayUse:
-    """What became of the gateway's count at this tick; rates per second, None where unknown.
+    """How the gateway's count was used at this tick; rates per second, None if unknown.
 
-    reason: GATEWAY_COUNTS, GATEWAY_REFUSALS_ADDED, or why the engines' own count stands.
+    reason: GATEWAY_COUNTS, GATEWAY_REFUSALS_ADDED, or why the engines' own count is used.
     """
 
     reason: Reason
@@ -94,8 +94,8 @@ class GatewayUse:
 class ArrivalState:
     """Flows by engine and by gateway instance, recent rates, dispersion and retries.
 
-    unsettled_ratio: share of the engines that came or went lately. all_told: once every engine has
-    told of a window; who comes later is new.
+    unsettled_ratio: share of the engines that started or vanished recently. all_told: whether every
+    engine has reported a window once; engines that appear later are new.
     """
 
     flows: tuple[EngineFlow, ...] = ()
@@ -118,14 +118,14 @@ class ArrivalState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalMeasurement:
-    """Arrivals over the last window, per second; first_attempts_per_second without retry traffic.
+    """Arrivals over the last window, per second; first_attempts_per_second: without retries.
 
     seconds: length of the window. is_new: something was measured at this tick. error_ratio: error
-    beyond counting noise, since windows of several engines are not in step, their flow moves when
-    engines come and go, and retry traffic is not known well. gateway: None where none is read.
-    retries_known: whether what refusals bring back was measured; else it is assumed.
-    discarded_per_second: counted, and does not stand since new pods served unseen; else None.
-    ledger: where the requests went; None while no rate is known.
+    beyond counting noise. Windows of several engines are not in step, flows move when engines start
+    or vanish, and retry traffic is not well known. gateway: None if none is read. retries_known:
+    whether retries per refusal were measured; else they are assumed. discarded_per_second: a rate
+    that was counted but not used because new pods served unscraped; else None. ledger: where the
+    requests went; None while no rate is known.
     """
 
     offered_per_second: float | None = None
@@ -142,10 +142,9 @@ class ArrivalMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
-    """Arrivals as one side counted them; offered_per_second None where it cannot say.
+    """Arrivals as counted by one side; offered_per_second is None if that side does not know it.
 
-    requests: that the windows of this tick count. refusals: who counts what is refused, or that
-    nobody does.
+    requests: counted in this tick's windows. refusals: who counts refusals, or that no one does.
     """
 
     offered_per_second: float | None
@@ -164,11 +163,10 @@ def measure(
     fresh: Freshness,
     gateway: GatewayFlow | None,
 ) -> tuple[ArrivalState, ArrivalMeasurement]:
-    """Arrivals now, and the state with this tick's windows in it.
+    """Return arrivals now, and the state with this tick's windows in it.
 
-    fresh: the engines of this sample; flows of others are dropped with their pods, and what pods
-    without fresh metrics receive is taken to be as much each. gateway: what it counts, None where
-    none is read.
+    fresh: the engines of this sample. Flows of engines that are gone are dropped, and pods without
+    fresh metrics are assumed to receive the same flow. gateway: its count, None if none is read.
     """
     flows, windows, passed_over = _counted_flows(state.flows, windows, fresh)
     changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
@@ -234,7 +232,7 @@ def _ledger(counted: _Counted, first_per_second: float | None) -> RequestLedger 
 def _with_gateway(
     state: ArrivalState, engines: _Counted, gateway: GatewayFlow | None
 ) -> tuple[ArrivalState, _Counted, GatewayUse | None]:
-    """Whose count stands, and why. A gateway that says nothing never means that nothing came."""
+    """Which count is used, and why. A silent gateway never means that no requests arrived."""
     if gateway is None:
         return state, engines, None
     rate, own = gateway.requests_per_second, engines.offered_per_second
@@ -246,7 +244,8 @@ def _with_gateway(
     )
     if rate is None:
         return state, engines, use
-    # What an engine refuses has passed the gateway: it is among its requests, not its refusals.
+    # A request refused by an engine has passed the gateway: it is among its requests, not its
+    # refusals.
     rejected = gateway.rejected_per_second + engines.rejected_per_second
     if gateway.counted is CountedWhen.ENDED:
         return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_REFUSALS_ADDED)
@@ -276,7 +275,7 @@ def _with_gateway(
 def _refusals_added(
     engines: _Counted, gateway: GatewayFlow, use: GatewayUse, reason: Reason
 ) -> tuple[_Counted, GatewayUse]:
-    """The engines' count and what the gateway refused, which none of them ever saw."""
+    """Add the gateway's refusals, which no engine ever saw, to the engines' count."""
     own, refused = engines.offered_per_second, gateway.rejected_per_second
     added = replace(
         engines,
@@ -290,17 +289,17 @@ def _refusals_added(
 def _far_below(
     passed_on_per_second: float, seconds: float, engines: _Counted, state: ArrivalState
 ) -> bool:
-    """Whether chance does not explain by how much the gateway's window is below the engines'."""
+    """Whether the gateway's window is further below the engines' than chance explains."""
     own = engines.offered_per_second
     if own is None or seconds <= 0:
         return False
-    # Two windows out of step share no request in the worst case: both counts have their own noise.
+    # In the worst case two windows out of step share no request: both counts have their own noise.
     noise = math.sqrt(2.0 * state.dispersion * own / seconds) + engines.error_ratio * own
     return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
 def _reporting_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
-    """Share of the engines that have told of a window: at a first look none has."""
+    """Return the share of the engines that have reported a window; at the first tick none has."""
     known = {(flow.pod, flow.engine) for flow in flows}
     engines = [(pod.name, engine.engine) for pod, engine in fresh.engines]
     return sum(key in known for key in engines) / len(engines) if engines else 1.0
@@ -317,11 +316,11 @@ def _longest_seconds(windows: Sequence[Window]) -> float:
 def _counted_flows(
     old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
 ) -> tuple[tuple[EngineFlow, ...], Sequence[Window], float | None]:
-    """Flows after this tick's windows, the windows that count, and the rate of those that do not.
+    """Return flows after this tick, the windows used, and the rate of windows that are not used.
 
-    Where a new pod served unseen for more of a window than the error that new engines have anyway,
-    less than before says nothing: the flows before stand. So does an engine's own where it began
-    again inside of a window: what came before that is in no counter.
+    If a new pod served unscraped for a large part of a window (more than the error that new engines
+    have anyway), a lower sum means nothing: the previous flows are kept. An engine's own flow is
+    also kept if it restarted inside the window: arrivals before the restart are in no counter.
     """
     known = {(flow.pod, flow.engine): flow.arrivals_per_second for flow in old}
     windows = [w for w in windows if tells_all(w, known.get((w.pod, w.engine), 0.0))]
@@ -336,7 +335,7 @@ def _counted_flows(
 def _flows(
     old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
 ) -> tuple[EngineFlow, ...]:
-    """Flows after windows: half of what is lost with a pod goes to others at once."""
+    """Return flows after windows: half of a lost pod's flow goes to the others at once."""
     engines = {(pod.name, engine.engine) for pod, engine in fresh.engines}
     unseen = {pod for pod, _ in fresh.unseen}
     flows = {}
@@ -366,9 +365,9 @@ def _flows(
 
 
 def _with_dispersion(state: ArrivalState, rate: float, seconds: float) -> ArrivalState:
-    """The state with one more term of the dispersion, from second differences of counts.
+    """Add one term to the dispersion, from second differences of counts.
 
-    Second differences cancel level and slope, so a ramp is not taken for burstiness.
+    Second differences cancel level and slope, so a ramp is not mistaken for burstiness.
     """
     recent = (*state.recent_rates_per_second, rate)[-3:]
     state = replace(state, recent_rates_per_second=recent)

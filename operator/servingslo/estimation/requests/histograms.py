@@ -1,4 +1,4 @@
-"""Cumulative histograms: what was observed in a window, its quantiles, its distribution."""
+"""Cumulative histograms: observations of a window, their quantiles, their distribution."""
 
 import math
 from bisect import bisect_right
@@ -10,13 +10,13 @@ from servingslo.estimation.sample import HistogramSample
 from servingslo.models.numerics import ROUNDING
 from servingslo.models.workload import LengthDistribution
 
-# How much wider than its lower edge the open last bucket is taken to be where nothing tells more.
+# Assumed width of the open last bucket, relative to its lower edge, if nothing else is known.
 OPEN_BUCKET_FACTOR = 2.0
-# Points closer than this are one: arithmetic must not reorder them.
+# Points closer than this are one point: rounding must not reorder them.
 SAME_LENGTH_RATIO = 1e-6
 # Mean token counts outside of this are no measurement.
 SHORTEST_MEAN, LONGEST_MEAN = 1e-3, 1e9
-# Points that stand for one bucket: the mid-quantiles of five equal parts.
+# Points that represent one bucket: the mid-quantiles of five equal parts.
 POINTS_OF_BUCKET = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -44,7 +44,7 @@ class HistogramDelta:
         return self.sum / count if count > 0 else None
 
     def bucket_of(self, percentile: float) -> tuple[float, float, float] | None:
-        """The bucket that holds this percentile and how far into it: (lower, upper, share).
+        """Return the bucket of this percentile and the position in it: (lower, upper, share).
 
         The open bucket's upper edge is infinite. None without observations.
         """
@@ -62,7 +62,7 @@ class HistogramDelta:
         return (edges[-2] if len(edges) > 1 else 0.0), float("inf"), 1.0
 
     def quantile(self, percentile: float) -> float | None:
-        """Quantile by linear interpolation inside its bucket; None without observations.
+        """Return a quantile by linear interpolation inside its bucket; None without observations.
 
         percentile: in percent, 0 to 100. In the open bucket the answer is its lower edge, a lower
         bound, as in PromQL's histogram_quantile.
@@ -74,9 +74,9 @@ class HistogramDelta:
         return lower if upper == float("inf") else lower + (upper - lower) * share
 
     def share_within(self, threshold: float) -> tuple[float, float] | None:
-        """Share of observations at or below the threshold, as an interval (low, high).
+        """Return the share at or below the threshold, as an interval (low, high).
 
-        Exact (low = high) where the threshold is a bucket edge; where it lies between two edges the
+        Exact (low = high) if the threshold is a bucket edge. If it lies between two edges, the
         bucket's observations may lie on either side. None without observations.
         """
         count = self.count
@@ -92,10 +92,10 @@ class HistogramDelta:
 def pooled_delta(
     pairs: Sequence[tuple[HistogramSample | None, HistogramSample]],
 ) -> HistogramDelta | None:
-    """Observations between the samples of each pair, summed; a first None counts from zero.
+    """Return the observations between the samples of each pair, summed; a first None is zero.
 
     Pairs whose edges differ from the first pair's are left out (a rollout may change them, and
-    counts between other edges cannot be added). None where no pair has buckets.
+    counts between other edges cannot be added). None if no pair has buckets.
     """
     bounds: tuple[float, ...] | None = None
     columns: list[tuple[float, ...]] = []
@@ -120,7 +120,7 @@ def pooled_delta(
         old = [sum(column) for column in zip(*negative, strict=True)]
         cumulative = [a - b for a, b in zip(cumulative, old, strict=True)]
     finite = tuple(bound for bound in bounds if bound != float("inf"))
-    # The count stands for the open bucket whether or not the sample carries an infinite edge.
+    # The total count includes the open bucket even if the sample has no infinite edge.
     edges = [*cumulative[: len(finite)], cumulative[-1]]
     counts = [edges[0], *(b - a for a, b in pairwise(edges))]
     return HistogramDelta(
@@ -131,7 +131,7 @@ def pooled_delta(
 def merge(
     deltas: Sequence[HistogramDelta], weights: Sequence[float] | None = None
 ) -> HistogramDelta | None:
-    """Weighted sum of windows with the edges of the last one; others are left out."""
+    """Return the weighted sum of windows with the edges of the last one; others are left out."""
     if not deltas:
         return None
     bounds = deltas[-1].upper_bounds
@@ -152,14 +152,14 @@ def merge(
 
 
 def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
-    """Token counts as a discrete distribution whose mean is the histogram's own sum / count.
+    """Return token counts as a discrete distribution with the histogram's own mean, sum / count.
 
-    Inside a bucket the density is taken as linear between its edges, where it is the harmonic mean
-    of the two buckets that meet: next to an empty bucket it falls to zero, so that a tail that ends
-    early in a wide bucket is not spread over all of it. Five points stand for each bucket. They
-    are moved within their buckets, all by the same share of the way to one edge, until the mean is
-    exact. The open bucket ends at twice its lower edge, or further out where the mean asks for it.
-    None without observations, or where sum and counts cannot be of token counts.
+    Inside a bucket the density is linear between its edges. At an edge it is the harmonic mean of
+    the two buckets that meet there: next to an empty bucket it falls to zero, so that a tail that
+    ends early in a wide bucket is not spread over all of it. Five points represent each bucket.
+    They are moved within their buckets, all by the same share of the way to one edge, until the
+    mean is exact. The open bucket ends at twice its lower edge, or further out if the mean requires
+    it. None without observations, or if sum and counts cannot be of token counts.
     """
     mean = delta.mean
     if mean is None or not SHORTEST_MEAN <= mean <= LONGEST_MEAN:
@@ -205,7 +205,7 @@ def _harmonic(one: float, other: float) -> float:
 
 
 def _places(low: float, high: float) -> list[float]:
-    """Where the mid-quantiles of a linear density lie in the unit interval."""
+    """Return the positions of a linear density's mid-quantiles in the unit interval."""
     if abs(high - low) <= ROUNDING * (low + high) or low + high <= 0:
         return list(POINTS_OF_BUCKET)
     square = high * high - low * low
@@ -213,7 +213,7 @@ def _places(low: float, high: float) -> list[float]:
 
 
 def _buckets(delta: HistogramDelta, mean: float) -> list[tuple[float, float, float]]:
-    """(lower, upper, probability) of every bucket up to the last that holds something."""
+    """Return (lower, upper, probability) of every bucket up to the last that holds something."""
     count = delta.count
     lowers = (0.0, *delta.upper_bounds)
     finite = [
@@ -228,7 +228,7 @@ def _buckets(delta: HistogramDelta, mean: float) -> list[tuple[float, float, flo
         return finite
     edge = lowers[-1]
     middle = sum(weight * (lower + upper) / 2 for lower, upper, weight in finite)
-    # What the open bucket must hold on average for the mean to come out with half-full buckets.
+    # Mean of the open bucket that gives the known mean if the other buckets are half-full.
     held = (mean - middle) / beyond
     upper = max(edge * OPEN_BUCKET_FACTOR, 2.0 * held - edge, edge + 1.0)
     return [*finite, (edge, upper, beyond)]

@@ -1,9 +1,9 @@
-"""How long prompts and outputs are, although the long ones are still running.
+"""Estimate lengths of prompts and outputs without bias against long, unfinished requests.
 
-Engines observe lengths when a request ends, so at start only short outputs have been seen. Mean
-output length is tokens over requests ended. Those of running requests, beyond those that ran
-before, count by the spread of lengths: fully where lengths are memoryless (maximum likelihood under
-censoring), not at all where all are equal; exact for any law in the steady state. The histogram
+Engines observe lengths when a request ends, so at first only short outputs have been observed. Mean
+output length is tokens over requests ended. Tokens of running requests, beyond those that ran
+before, are weighted by the spread of lengths: fully if lengths are memoryless (maximum likelihood
+under censoring), not at all if all are equal; exact for any law in the steady state. The histogram
 gives the shape and is stretched to that mean. Prompts are counted at their first token.
 """
 
@@ -23,16 +23,16 @@ from servingslo.estimation.requests.mix_change import (
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.workload import LengthDistribution
 
-# Memory of lengths: long enough for the tail, short enough for a change of mix. What a mean is off
-# by is σ/√(λτ) from chance and grows by √τ as the mix drifts, so the best memory τ is as 1/√λ: from
-# ten minutes at the rate of the small fleet of docs/lab/planner.md down to two.
+# Memory of lengths: long enough for the tail, short enough for a change of mix. The error of a mean
+# is σ/√(λτ) from chance and grows with √τ as the mix drifts, so the best memory τ is proportional
+# to 1/√λ: from ten minutes at the rate of the small fleet of docs/lab/planner.md down to two.
 LENGTH_MEMORY_SECONDS = 600.0
 LEAST_MEMORY_SECONDS = 120.0
 PLAIN_RATE_PER_SECOND = 30.0
-# Memory of how much prefill comes with each token, which batches are bounded by: two or three
-# scrapes. Requests of a mix that changes slow those that run long before their lengths are known.
+# Memory of the prefill per decoded token, which bounds batches: two or three scrapes. When the mix
+# changes, new requests slow the running ones long before the new lengths are known.
 RECENT_PREFILL_SECONDS = 30.0
-# Means of the Azure LLM inference trace 2023 (conversation), the prior until there are requests,
+# Means of the Azure LLM inference trace 2023 (conversation): the prior until there are requests,
 # worth this many of them.
 PRIOR_PROMPT_TOKENS = 1155.0
 PRIOR_OUTPUT_TOKENS = 211.0
@@ -44,24 +44,25 @@ EXPONENTIAL_POINTS = (0.105, 0.353, 0.687, 1.193, 2.662)
 SHAPE_REQUESTS = 20.0
 # How far the histogram may be stretched to the censored mean.
 STRETCH_BOUNDS = (0.5, 3.0)
-# A distribution is published anew when mean or second moment moved by more than this, so that
-# tables computed for it stay valid while nothing changes.
-# Judgement; measured by the percentiles that 3 % longer requests move, beside the time of a tick.
+# A distribution is published again only if its mean or second moment moved by more than this, so
+# that tables computed for it stay valid while nothing changes.
+# Judgement; measured by the percentiles that 3 % longer requests move, and by the time of a tick.
 CHANGE_RATIO = 0.03
-# Shapes are looked at again when this share of the histogram is new.
+# Shapes are computed again when this share of the histogram is new.
 NEW_SHAPE_RATIO = 0.1
-# Hidden aborts, requests that began and are in no counter of those that ended, are told beyond so
-# many standard deviations of their own count: engines admit a request before its first token.
+# Hidden aborts are requests that began and are in no counter of finished ones. They are reported
+# only beyond this many standard deviations of their own count: engines admit a request before its
+# first token.
 HIDDEN_DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthState:
-    """Exponentially forgotten sums of flows, pooled histograms, and what was published last.
+    """Exponentially forgotten sums of flows, pooled histograms, and the last published values.
 
-    unpublished: requests that ended since the histograms were last looked at. recent_*: computed
-    prompt tokens, and tokens decoded, with a shorter memory. evidence: the last minute, by which
-    a change of the workload is judged.
+    unpublished: requests that ended since shapes were last computed. recent_*: computed prompt
+    tokens and decoded tokens, with a shorter memory. evidence: the last minute, used to detect a
+    change of the workload.
     """
 
     started: float = 0.0
@@ -85,12 +86,12 @@ class LengthState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Lengths as they are now; None where nothing was counted yet.
+    """Lengths as they are now; None if nothing was counted yet.
 
     context_tokens_per_sequence: KV tokens held by a running sequence. abort_ratio: share of the
-    requests that ended whose clients gave up: those that the engine counts as aborted, and those
-    that got a first token and are in none of its counters, beyond chance; None of a handful.
-    prefill_tokens_per_token: prompt tokens computed for each token decoded, lately.
+    ended requests whose clients gave up: those that the engine counts as aborted, and those that
+    got a first token and are in none of its counters, beyond chance; None with too few requests.
+    prefill_tokens_per_token: prompt tokens computed for each token decoded, recently.
     """
 
     prompt: LengthDistribution | None = None
@@ -111,13 +112,13 @@ def observe(
     *,
     unbroken: bool = True,
 ) -> LengthState:
-    """The state with the windows and the pooled length histograms of one tick.
+    """Return the state with the windows and the pooled length histograms of one tick.
 
-    unbroken: whether every engine that was scraped told of a window, and began anew in none.
+    unbroken: whether every scraped engine reported a window and none restarted inside it.
     """
     evidence = gather(state.evidence, windows, unbroken=unbroken)
     state = _without_old_workload(state, evidence) if windows else state
-    # Of an engine that began anew some requests are in no counter, and others have just begun.
+    # Some requests of a restarted engine are in no counter, and others have just begun.
     lasting = [window for window in windows if not window.restarted]
     return replace(_count(state, lasting, prompt, output), evidence=evidence)
 
@@ -166,7 +167,7 @@ def _count(
 
 
 def _memory_seconds(rate_per_second: float) -> float:
-    """How long lengths are remembered at this rate of requests.
+    """Return how long lengths are remembered at this rate of requests.
 
     Source: the steady gain of a local-level model with little drift, proportional to the root of
     drift over noise (A. Harvey, "Forecasting, Structural Time Series Models and the Kalman Filter",
@@ -179,12 +180,12 @@ def _memory_seconds(rate_per_second: float) -> float:
 
 
 def ended_requests(state: LengthState) -> float:
-    """Requests that ended, those that no counter of finished ones holds (aborts) among them."""
+    """Return the requests that ended, including aborts that no counter of finished ones holds."""
     return max(state.finished, state.started - max(state.running_change, 0.0))
 
 
 def publish(state: LengthState) -> tuple[LengthState, Lengths]:
-    """Lengths now, and the state that remembers what was published."""
+    """Return lengths now, and the state that remembers the published values."""
     if state.started + state.finished <= 0:
         return state, Lengths()
     starts = max(state.started, state.finished)
@@ -226,11 +227,12 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
 
 
 def _output_mean(state: LengthState, starts: float, ended: float) -> float:
-    """Mean output length; ended: requests that ended, of those that the state remembers.
+    """Return the mean output length; ended: ended requests, of those that the state remembers.
 
     A request that has made x tokens makes m - w·x more on average, with w = (1 - v) / (1 + v) for a
-    squared coefficient of variation v: the straight line through the mean m of one that begins, and
-    the mean age and mean rest m·(1 + v) / 2 of those that run in the steady state.
+    squared coefficient of variation v. This is the straight line through two points: a request that
+    begins has the mean m left; running requests in the steady state have the mean age and the mean
+    rest m·(1 + v) / 2.
     Source: mean residual life in renewal theory (W. Feller, "An Introduction to Probability Theory
     and Its Applications", vol. 2, 1971, section XI.4).
     """
@@ -241,7 +243,7 @@ def _output_mean(state: LengthState, starts: float, ended: float) -> float:
         weight = min(seen.count / ended, 1.0) if ended > 0.0 else 1.0
         shape = length_distribution(seen) if seen.count >= SHAPE_REQUESTS else None
         if shape is None:
-            # Too few ended to tell what the running ones will make beyond what they have made.
+            # Too few requests ended to know how many more tokens the running ones will make.
             least = tokens / starts
         else:
             variation = shape.second_moment_tokens2 / shape.mean_tokens**2 - 1.0
@@ -262,7 +264,7 @@ def _remember(
 
 
 def _shape(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistribution:
-    """The histogram's shape at this mean; the prior's shape while it holds too few requests."""
+    """Return the histogram's shape at this mean; with too few requests, the prior's shape."""
     mean_tokens = max(mean_tokens, 1.0)
     shape = None
     if histogram is not None and histogram.count >= SHAPE_REQUESTS:
@@ -286,7 +288,7 @@ def _has_moved(published: LengthDistribution | None, mean_tokens: float) -> bool
 def _stable(
     published: LengthDistribution | None, candidate: LengthDistribution
 ) -> LengthDistribution:
-    """What was published, unless the candidate differs in mean or second moment."""
+    """Return the published value, unless the candidate differs in mean or second moment."""
     if published is None:
         return candidate
     mean, second = candidate.mean_tokens, candidate.second_moment_tokens2
@@ -306,11 +308,11 @@ def _abort_ratio(state: LengthState) -> float | None:
 
 
 def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> LengthState:
-    """What is remembered before these windows enter: of another workload only what still holds.
+    """Forget what these windows disprove: after a change of workload, keep only what still holds.
 
-    Only longer requests count: shorter ones cost something until memory has followed, longer ones
-    are a fleet that is too small. The newest ticks that are enough to show it are believed. What
-    did not change keeps its mean, with the weight of the evidence alone.
+    Only longer requests trigger this. Shorter requests only cost money until memory has followed;
+    longer requests mean that the fleet is too small. The shortest run of newest ticks that shows
+    the change is used. What did not change keeps its mean, with the weight of the evidence alone.
     """
     if state.started <= 0:
         return state

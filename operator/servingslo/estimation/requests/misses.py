@@ -1,8 +1,9 @@
-"""Misses of any objective, as an interval: what histograms of single objectives can say of 'all'.
+"""Misses of any objective, as an interval from the histograms of the single objectives.
 
-A request that misses two objectives is counted by both, and none of them tells that it is one. So
-of N requests at least as many missed as missed the worst objective, and at most the sum of all.
-A threshold between two bucket edges widens that. What was refused missed every objective.
+A request that misses two objectives is counted in both histograms, and neither shows that it is the
+same request. So of N requests at least as many missed as missed the worst objective, and at most
+the sum over all objectives. A threshold between two bucket edges widens the interval. Refused
+requests missed every objective.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misses:
-    """Requests, refused ones included, and how many of them missed any objective."""
+    """Requests, including refused ones, and how many of them missed any objective."""
 
     requests: float = 0.0
     least: float = 0.0
@@ -29,7 +30,7 @@ class Misses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowMisses:
-    """The misses of the last so many seconds. most: the pessimistic end, which is what is spent."""
+    """Misses of the last `seconds` seconds. most: the pessimistic end, which spends the budget."""
 
     seconds: float
     requests: float
@@ -39,10 +40,10 @@ class WindowMisses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetReading:
-    """What the counters tell up to a time, in seconds since the epoch.
+    """The counters up to a time, in seconds since the epoch.
 
-    windows: of the burn rates, and the budget's own as the last. covered_ratio: share of the
-    budget's window of which anything is known.
+    windows: of the burn rates; the last one is the budget's own. covered_ratio: share of the
+    budget's window for which there is data.
     """
 
     time_seconds: float
@@ -51,9 +52,10 @@ class BudgetReading:
 
 
 def within_threshold(counts: Sequence[tuple[float, float]], threshold_seconds: float) -> Within:
-    """Requests within a threshold by cumulative counts: (upper edge, requests up to it), any order.
+    """Return requests within a threshold, from cumulative counts in any order.
 
-    The open bucket's edge is infinite; all zero without one.
+    counts: pairs (upper edge, requests up to it). The open bucket's edge is infinite; all zero
+    without one.
     """
     total = next((count for edge, count in counts if edge == float("inf")), 0.0)
     below = [count for edge, count in counts if edge <= threshold_seconds]
@@ -64,7 +66,7 @@ def within_threshold(counts: Sequence[tuple[float, float]], threshold_seconds: f
 
 
 def misses(objectives: Iterable[Within], refused: float) -> Misses:
-    """Misses of any objective among requests that were served, and those that were refused."""
+    """Return the misses of any objective, from served and refused requests."""
     found = tuple(objectives)
     served = max((one.requests for one in found), default=0.0)
     least = max((one.requests - one.most for one in found), default=0.0)
@@ -73,7 +75,7 @@ def misses(objectives: Iterable[Within], refused: float) -> Misses:
 
 
 def over(seconds: float, parts: Iterable[Misses]) -> WindowMisses:
-    """The misses of a window, from those of its parts."""
+    """Return the misses of a window, from those of its parts."""
     found = tuple(parts)
     return WindowMisses(
         seconds=seconds,

@@ -1,8 +1,9 @@
-"""Whether requests have become so much longer that memory would follow too late, and the evidence.
+"""Detect requests that have become so much longer that memory would follow too late.
 
-In a short window few requests begin, and its tokens are mostly of others: a second of one engine
-that makes 770 tokens while one request begins says nothing of lengths. So windows are taken
-together, back to a minute, until they hold enough, and judged by their own sampling error.
+In a short window few requests begin, and most of its tokens are of earlier requests. A second of
+one engine that makes 770 tokens while one request begins says nothing about lengths. So windows are
+combined, back to a minute, until they hold enough requests, and are judged by their own sampling
+error.
 """
 
 import math
@@ -15,19 +16,19 @@ from servingslo.models.workload import LengthDistribution
 # Evidence is of the last minute at most.
 LONGEST_SECONDS = 60.0
 # Nothing is concluded from less time than one of Prometheus's default scrapes, which jitter, or
-# from fewer requests: as many as a histogram needs before its shape is preferred to the prior's.
+# from fewer requests than a histogram needs before its shape is preferred to the prior's.
 LEAST_MIX_SECONDS = 12.0
 LEAST_MIX_REQUESTS = 20.0
 # A change of the workload: requests so much longer than those remembered that memory would follow
-# too late. With prompts three times as long a fleet was sized for the old work for 12 minutes
+# too late. With prompts three times as long, a fleet stayed sized for the old work for 12 minutes
 # without one request in its objectives. Within the hour of the Azure conversation trace windows are
-# up to 1.6 times as long as what is remembered; to follow those at once costs 1.5 % of its
-# replica-hours and meets no more.
+# up to 1.6 times as long as the remembered lengths. Following those at once costs 1.5 % of its
+# replica-hours and meets no more objectives.
 CHANGED_RATIO = 2.0
-# And beyond so many standard deviations of what chance makes of the requests counted.
+# The change must also exceed this many standard deviations of the requests counted.
 # Judgement; measured by false changes on the hours of the Azure traces.
 CHANGED_DEVIATIONS = 5.0
-# As many requests end as begin, but for this share of them.
+# In the steady state as many requests end as begin, within this share.
 STEADY_RATIO = 0.1
 
 
@@ -36,7 +37,8 @@ class Evidence:
     """Sums over windows of engines that count without a break.
 
     seconds: of the longest window of each tick, summed. started: requests that got their first
-    token. running_change: growth of batches. Tokens: prompts, of these cached, and generated.
+    token. running_change: growth of batches. Tokens: of prompts, cached ones among them, and
+    generated.
     """
 
     seconds: float = 0.0
@@ -53,12 +55,12 @@ class Evidence:
 
     @property
     def ended(self) -> float:
-        """Requests that ended, or that were given up."""
+        """Requests that ended, or that were aborted."""
         return self.started - self.running_change
 
     @property
     def output_mean_tokens(self) -> float:
-        """Mean output of the requests that ended, where as many end as begin; else 0.
+        """Mean output of the ended requests if as many end as begin; else 0.
 
         While the batch grows, tokens are generated for requests that end later.
         """
@@ -70,11 +72,11 @@ class Evidence:
 def gather(
     old: tuple[Evidence, ...], windows: Sequence[Window], *, unbroken: bool
 ) -> tuple[Evidence, ...]:
-    """The ticks of the last minute, the newest first.
+    """Return the ticks of the last minute, the newest first.
 
-    Tokens and requests of one window are of the same scrapes, else they are not set against each
-    other. unbroken: whether no engine began again or was doubted: requests go to others then, and
-    what these do is not the mix. Evidence is gathered anew after it.
+    Tokens and requests of one window must be of the same scrapes; other windows are skipped.
+    unbroken: whether no engine restarted or was doubted. If one did, its requests go to other
+    engines, and their counts do not show the mix: gathering starts again.
     """
     if not unbroken:
         return ()
@@ -99,7 +101,7 @@ def gather(
 
 
 def enough(ticks: Sequence[Evidence]) -> Iterator[Evidence]:
-    """The newest ticks taken together, ever more of them, from where lengths may be judged."""
+    """Yield sums over ever more of the newest ticks, once they are enough to judge lengths."""
     total = Evidence()
     for tick in ticks:
         total = Evidence(
@@ -115,7 +117,7 @@ def enough(ticks: Sequence[Evidence]) -> Iterator[Evidence]:
 
 
 def running_changes(windows: Sequence[Window]) -> list[float]:
-    """By how much the batch of each engine grew that did not begin anew inside its window."""
+    """Growth of each engine's batch, without engines that restarted inside the window."""
     return [
         w.running_after - w.running_before
         for w in windows
@@ -124,10 +126,11 @@ def running_changes(windows: Sequence[Window]) -> list[float]:
 
 
 def is_longer(known: LengthDistribution | None, mean_tokens: float, count: float) -> bool:
-    """Whether the mean of so many requests is that of another workload than the known one.
+    """Return whether the mean of these requests belongs to another workload than the known one.
 
-    With known lengths that many tokens are those of more requests, by chance as many as a compound
-    Poisson process has: tokens / mean, with the variance of that count times E[x²] / mean².
+    With the known lengths, that many tokens would be of more requests: tokens / mean of them. By
+    chance this count varies as in a compound Poisson process, with the variance count times E[x²] /
+    mean².
     Source: the renewal reward theorem and its central limit (W. Feller, "An Introduction to
     Probability Theory and Its Applications", vol. 2, 1971, section XI.5).
     """

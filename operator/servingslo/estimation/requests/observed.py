@@ -1,4 +1,4 @@
-"""Latencies as observed over the recent window, pooled over engines."""
+"""Latencies observed over the recent window, pooled over engines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from servingslo.estimation.windows.counters import EngineStep
 from servingslo.models.fleet.objective_metrics import ROWS
 
 # Recent enough for the present load, long enough for a p99 at a few requests per second.
-# Judgement; measured by the error of a p99 at one request per second, beside its age.
+# Judgement; measured by the error of a p99 at one request per second, and by its age.
 RECENT_SECONDS = 120.0
 REMEMBERED_WINDOWS = 24
 LATENCIES = tuple(row.metric.value for row in ROWS)
-# Under these names stand observations of engines that tell sums alone.
+# Names under which observations of engines that export only sums are stored.
 MEANS = {name: f"mean {name}" for name in LATENCIES}
 # Fields of a sample by the name that their observations have here.
 _HISTOGRAMS = {row.metric.value: row.histogram for row in ROWS} | {
@@ -24,7 +24,7 @@ _HISTOGRAMS = {row.metric.value: row.histogram for row in ROWS} | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedWindow:
-    """What one tick's windows observed, by metric."""
+    """One tick's observations, by metric."""
 
     time_seconds: float
     deltas: Mapping[str, HistogramDelta]
@@ -41,7 +41,7 @@ class ObservedState:
         return self._recent({metric: metric for metric in LATENCIES}, now_seconds)
 
     def means(self, now_seconds: float) -> dict[str, HistogramDelta]:
-        """Sums and counts over the recent window by metric, of engines that tell no more."""
+        """Sums and counts over the recent window by metric, of engines that export only those."""
         return self._recent(MEANS, now_seconds)
 
     def _recent(self, names: Mapping[str, str], now_seconds: float) -> dict[str, HistogramDelta]:
@@ -54,7 +54,7 @@ class ObservedState:
 
 
 def pool(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
-    """Observations since the last tick over all engines, by metric."""
+    """Return the observations since the last tick over all engines, by metric."""
     ended = [s for s in steps if s.flow is not None and s.after is not None]
     if not ended:
         return {}
@@ -75,7 +75,7 @@ def pool(steps: Sequence[EngineStep]) -> dict[str, HistogramDelta]:
 def observe_latencies(
     state: ObservedState, histograms: Mapping[str, HistogramDelta], now_seconds: float
 ) -> ObservedState:
-    """The state with this tick's latencies, without those that are too old."""
+    """Add this tick's latencies, and drop those that are too old."""
     names = (*LATENCIES, *MEANS.values())
     deltas = {name: histograms[name] for name in names if name in histograms}
     kept = [w for w in state.windows if now_seconds - w.time_seconds < RECENT_SECONDS]

@@ -1,13 +1,13 @@
-"""First tries: what is offered, less the requests that come again because they were refused.
+"""Estimate first attempts: the offered load less retries of refused requests.
 
-A refused request comes again once at most, and mostly in a later window: first tries lie between
-the offered rate and that less the refusals of the window before. Which it is shows when capacity
-comes: refusals fall, and what is offered falls with them as far as it was retry traffic. Until then
-totals cannot tell: a rate that steps up before clients that always come again, and a rate that
-rises on and on before clients that never do, give the same offered and refused rates. So a mean is
-taken, and the error says how far it may be off; docs/lab/estimation.md has what that costs.
-A surge that ends lowers both as well: then less is admitted than was a moment before, which retries
-that fade before engines that still refuse never bring about.
+Totals cannot show which requests are retries. A refused request is retried at most once, mostly in
+a later window. So first attempts lie between the offered rate and the offered rate less the
+refusals of the previous window. New capacity shows which: refusals fall, and the offered rate falls
+with them as far as it was retry traffic. Until then two cases look the same: a step in demand from
+clients that always retry, and steadily rising demand from clients that never retry. So a mean is
+used, and the error says how wrong it may be; docs/lab/estimation.md shows what that costs. The end
+of a surge lowers both rates as well. Then less is admitted than a moment before, which fading
+retries cannot cause while engines still refuse.
 Source: essay "Inference Is a Queueing System", retries: where rejections and offered load rise
 together, plan for first attempts, not for what comes again.
 """
@@ -15,42 +15,42 @@ together, plan for first attempts, not for what comes again.
 import math
 from dataclasses import dataclass, replace
 
-# Before it is known: between clients that never ask again and those of the usual library, which
-# sends a request three times at most, so that of three refusals two come again.
+# Prior: the mean between clients that never retry and the usual client library, which sends a
+# request at most three times, so that two of three refusals are retried.
 # Source: openai-python `_constants.py`, DEFAULT_MAX_RETRIES = 2.
 PRIOR_RETRIES_PER_REFUSAL = 1.0 / 3.0
 MOST_RETRIES_PER_REFUSAL = 1.0
-# Refusals have fallen by this share of their most, and this much more is admitted than then:
-# capacity came, it was not chance.
+# Refusals must have fallen by the first share of their peak, and admissions risen by the second
+# share since then: capacity was added, it was not chance.
 # Judgement; measured by the share of retries that is learnt from simulated clients of known habit.
 FALLEN_RATIO = 0.25
 CAPACITY_CAME_RATIO = 0.25
-# Less admitted than a moment before by more than chance: demand has fallen, and nothing is told.
+# Admissions fell by more than chance within a moment: demand has fallen, nothing can be learnt.
 DEMAND_FELL_RATIO = 0.1
-# Windows that capacity has to come in, a minute: what happens later is no answer to it.
+# Windows within which capacity must arrive, a minute: a later change is no answer to it.
 ANSWER_WINDOWS = 5
-# Memory of what shortages told, in windows that told something.
+# Memory of the evidence from shortages, in windows that gave evidence.
 RETRY_MEMORY_WINDOWS = 40.0
-# What was left out may all have been demand: the error of a value at one end of a uniform law.
+# All retries left out may have been demand: the error of one end of a uniform law.
 ECHO_DEVIATIONS = 1.0 / math.sqrt(3.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedWindow:
-    """What was offered in a window and what of it was refused, per second."""
+    """Offered and refused requests of a window, per second."""
 
     offered_per_second: float
     refused_per_second: float
 
     @property
     def admitted_per_second(self) -> float:
-        """What was let in."""
+        """Admitted requests."""
         return max(self.offered_per_second - self.refused_per_second, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryState:
-    """The last windows, none while nothing is refused, and what they told of retries.
+    """The last windows (none while nothing is refused), and the evidence about retries.
 
     squares, products: Σ (fall of refusals)² and Σ fall of refusals x fall of offered load.
     """
@@ -61,12 +61,12 @@ class RetryState:
 
     @property
     def known(self) -> bool:
-        """Whether capacity that came has shown what refusals bring back."""
+        """Whether added capacity has shown how many refusals are retried."""
         return self.squares > 0.0
 
     @property
     def retries_per_refusal(self) -> float:
-        """Requests that one refusal brings back, 0 to 1; the prior while that is not known."""
+        """Retries per refusal, 0 to 1; the prior while unknown."""
         if not self.known:
             return PRIOR_RETRIES_PER_REFUSAL
         return min(max(self.products / self.squares, 0.0), MOST_RETRIES_PER_REFUSAL)
@@ -78,7 +78,7 @@ UNTOLD = RetryState()
 def first_attempts(
     state: RetryState, offered_per_second: float, refused_per_second: float
 ) -> tuple[RetryState, float]:
-    """The state after one more window, and the rate of first tries in it, per second."""
+    """Return the state after one more window, and its rate of first attempts per second."""
     if not state.windows and refused_per_second <= 0.0:
         return state, offered_per_second
     now = RefusedWindow(
@@ -92,17 +92,17 @@ def first_attempts(
 
 
 def retry_error_ratio(offered_per_second: float, first_per_second: float) -> float:
-    """Standard error of first tries, over their rate, from not knowing what comes again."""
+    """Return the standard error of first attempts, over their rate, from unknown retries."""
     if first_per_second <= 0.0:
         return ECHO_DEVIATIONS if offered_per_second > 0.0 else 0.0
     return ECHO_DEVIATIONS * (offered_per_second - first_per_second) / first_per_second
 
 
 def _again(state: RetryState, offered: float) -> float:
-    """Refusals that may have come again in this window: the last window's, as many at most.
+    """Return the largest possible retries in this window: at most the last window's refusals.
 
-    Nor a larger share than was refused then: where capacity comes, clients that waited for more
-    than a window are still coming.
+    At most the last window's refused share as well: after capacity is added, clients that waited
+    for more than a window are still retrying.
     """
     if not state.windows or state.windows[-1].offered_per_second <= 0.0:
         return 0.0
@@ -111,9 +111,9 @@ def _again(state: RetryState, offered: float) -> float:
 
 
 def _learnt(state: RetryState, now: RefusedWindow) -> RetryState:
-    """The state after holding this window against that of the most refusals among the last ones.
+    """Return the state after comparing this window with the recent one of most refusals.
 
-    Refusals of the window before are what may have come again in this one. Only where much more is
+    Retries in this window come from the refusals of the previous window. Used only if much more is
     admitted than at the most refusals, and no less than since.
     """
     if not state.windows:

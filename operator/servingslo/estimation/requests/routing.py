@@ -1,13 +1,13 @@
-"""How requests are routed, learnt from the spread of running requests over engines.
+"""Learn how requests are routed, from the spread of running requests over engines.
 
 Independent queues (random routing) hold numbers with variance/mean F = 1/(1 − ρ), ρ the work ratio
-(negative binomial law). Joining the least loaded makes each of c engines hold 1/c of one total
-with that same F, so variance/mean is F/c, seen because engines are scraped at different moments,
-and what whole numbers leave. Each look at the fleet is evidence for one or the other: the ratio of
-the likelihoods of the spread that is seen, by the law of a sample variance of normal numbers.
-Without a trusted law ρ is unknown and nothing is concluded.
+(negative binomial law). Joining the least loaded makes each of c engines hold 1/c of one total with
+the same F, so variance/mean is F/c, plus two disturbances: engines are scraped at different
+moments, and the numbers are whole. Each tick is evidence for one or the other: the ratio of the
+likelihoods of the observed spread, by the law of a sample variance of normal numbers. Without a
+trusted law ρ is unknown and nothing is concluded.
 Source: A. Wald, "Sequential Tests of Statistical Hypotheses", 1945, with a bound on the evidence,
-so that what once was true is unlearnt as fast as it was learnt.
+so that a conclusion is unlearnt as fast as it was learnt.
 """
 
 import math
@@ -17,20 +17,20 @@ from dataclasses import dataclass, replace
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.fleet.latency import Routing
 
-# Joining the least loaded leaves this much even where all engines are seen at once.
+# Joining the least loaded leaves this spread even if all engines are scraped at once.
 LEAST_SPREAD_RATIO = 0.25
-# Variance of what is left of a number when whole ones are taken away: at most a quarter.
+# Variance of a number's fractional part: at most a quarter.
 WHOLE_NUMBERS_VARIANCE = 0.25
 LARGEST_WORK_RATIO = 0.9
 LEAST_ENGINES = 2
-# With fewer running than this per engine every rule looks the same.
+# With fewer running requests than this per engine every rule looks the same.
 LEAST_RUNNING = 1.0
-# Of what runs at an engine, what may wait without being a backlog: those that came in a step.
+# Waiting requests, as a share of running ones, that are no backlog: the arrivals within a step.
 LARGEST_WAITING_RATIO = 0.25
-# A pod that just started has not filled up yet, nor are engines level as soon as a backlog is gone.
+# A new pod has not filled up yet, and engines are not level right after a backlog is gone.
 SETTLED_SECONDS = 60.0
-# Evidence in log odds: of one look at most, since looks that follow each other show the same
-# requests; all in all at most; and what changes the conclusion, either way.
+# Evidence in log odds: the most per tick, because successive ticks show the same requests; the most
+# in total; and the value that changes the conclusion, either way.
 LARGEST_LOOK = 1.0
 LARGEST_LOG_ODDS = 6.0
 CONCLUDED_LOG_ODDS = 4.0
@@ -38,10 +38,10 @@ CONCLUDED_LOG_ODDS = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingState:
-    """Log odds that routing is random, and what was concluded.
+    """Log odds that routing is random, and the conclusion.
 
     behind_count: engines with a backlog. unlevel_seconds: when demand last moved or their number
-    changed, None while neither was seen.
+    changed, None if neither was observed.
     """
 
     log_odds: float = 0.0
@@ -58,11 +58,11 @@ def learn_routing(
     *,
     steady: bool,
 ) -> RoutingState:
-    """The state after one more look at the fleet.
+    """Return the state after one more tick.
 
-    Engines with a backlog are left out: what runs there was sent before others were there, whatever
-    rule sends requests now. steady: whether demand is; engines that are scraped while it moves
-    differ by when they are.
+    Engines with a backlog are left out: their requests were sent before the other engines were
+    there, whatever the present routing is. steady: whether demand is steady; while it moves,
+    engines differ because they are scraped at different moments.
     """
     serving = [
         (pod, engine)
@@ -92,12 +92,12 @@ def learn_routing(
 
 
 def _is_behind(engine: EngineSample) -> bool:
-    """Whether more waits at an engine than comes within a step."""
+    """Return whether more requests wait at an engine than arrive within a step."""
     return (engine.waiting or 0.0) > max(LARGEST_WAITING_RATIO * (engine.running or 0.0), 1.0)
 
 
 def _evidence(running: Sequence[float], mean: float, work_ratio: float) -> float:
-    """Log of how much likelier this spread is by random routing, within bounds."""
+    """Log likelihood ratio of random over pooled routing for this spread, within bounds."""
     independent = 1.0 / (1.0 - min(work_ratio, LARGEST_WORK_RATIO))
     whole = WHOLE_NUMBERS_VARIANCE / mean
     pooled = max(independent / len(running) + whole, LEAST_SPREAD_RATIO)
@@ -109,5 +109,5 @@ def _evidence(running: Sequence[float], mean: float, work_ratio: float) -> float
 
 
 def routing_of(state: RoutingState) -> Routing:
-    """Pooled until the spread over engines says otherwise."""
+    """Return the routing: pooled until the spread over engines shows otherwise."""
     return Routing.RANDOM if state.random else Routing.POOLED

@@ -1,5 +1,5 @@
-"""What happened at an engine since its last scrape, and may it be believed?
+"""What happened at an engine since its last scrape, and is it plausible?
 
 Counters, scrapes, balance of flow, plausibility, freshness, pods that were not scraped yet.
-Must not import any other room of estimation.
+Must not import any other package of estimation.
 """

@@ -4,7 +4,7 @@ from servingslo.estimation.windows.counters import Window
 
 
 def arrivals_of(window: Window) -> float | None:
-    """Requests that arrived at an engine in a window, None where it exports neither balance.
+    """Requests that arrived at an engine in a window; None if it exports neither balance.
 
     May be slightly negative: preempted requests count as waiting again. Sums over windows are
     exact, so only the sum is cut at zero.
@@ -21,10 +21,10 @@ def arrivals_of(window: Window) -> float | None:
 
 
 def tells_all(window: Window, known_per_second: float) -> bool:
-    """Whether a window tells all that arrived, or at least more than is known.
+    """Return whether a window counts all arrivals, or at least more than the known rate.
 
-    Where the engine began again, what arrived before that in the window is in no counter.
-    known_per_second: the engine's arrivals in the window before, 0 where none are known.
+    If the engine restarted inside the window, arrivals before the restart are in no counter.
+    known_per_second: the engine's arrivals in the previous window, 0 if unknown.
     """
     if not window.restarted:
         return True

@@ -1,8 +1,8 @@
-"""Deltas between two scrapes of one engine: what happened in between, and how long that was.
+"""Deltas between two scrapes of one engine: what happened, and over how many seconds.
 
-A window lies between two scrapes, not between two ticks: where no new scrape has arrived since the
-last tick there is no window, and its length is the difference of scrape times (time − age). A
-counter that falls, and nothing else, is a restart: it counts from zero again.
+A window lies between two scrapes, not between two ticks. Without a new scrape since the last tick
+there is no window. Its length is the difference of scrape times (time − age). Only a falling
+counter means a restart: it then counts from zero again.
 """
 
 import math
@@ -21,18 +21,19 @@ from servingslo.estimation.windows.scrapes import (
 )
 from servingslo.models.engine.service_time import ServiceLaw
 
-# Two groups read from one scrape carry one timestamp; PromQL evaluates their ages apart.
+# Groups read from one scrape share a timestamp, but PromQL evaluates their ages separately.
 SAME_SCRAPE_SECONDS = 0.5
-# A shorter distance between scrapes is jitter of the reading, not a window.
+# Scrapes closer than this are jitter of the reading, not a window.
 SHORTEST_WINDOW_SECONDS = 0.5
-# Beyond this a gap between scrapes is an outage: what happened inside says nothing about now.
+# A longer gap between scrapes is an outage: its content says nothing about the present.
 LONGEST_WINDOW_SECONDS = 300.0
-# After so many windows in a row that cannot be, what the engine counts now is a new beginning. And
-# after so many its law may be that of another engine.
+# After the first number of impossible windows in a row, the present counts become the new start.
+# After the second, the law may be that of another engine and is no longer used for this check.
 # Judgement; measured by the fault rows of `tests/chaos` that cut or exchange pages.
 DOUBTED_WINDOWS = 3
 DOUBTED_LAW_WINDOWS = 20
-# After so many without a number that moved the engine hangs, and is told as a pod that lies.
+# After so many windows in which no number moved, the engine hangs and is reported as an unreliable
+# pod.
 STILL_WINDOWS = 2
 # Reason of requests whose clients gave up.
 # Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.
@@ -41,15 +42,15 @@ ABORTED = "abort"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """The last scrapes of one engine, which windows are measured from.
+    """The last scrapes of one engine, from which windows are measured.
 
-    Counters and histograms may be read at different cadences, so each group keeps the scrape it
-    was last new in. restarts: of the pod at the last look. histograms_paired: whether the counters
-    in `histograms` are of the same scrape as its histograms. doubted: windows in a row that cannot
-    be; doubted_seconds: when the last of them was scraped. same_since_seconds: when it began to
-    tell the same numbers again and again with requests running, None while they move: an engine
-    that hangs, or a page that somebody keeps. exported: fields that it exported since its container
-    started. since_seconds: when it was scraped that was seen first.
+    Counters and histograms may be read at different intervals, so each group keeps its own newest
+    scrape. restarts: of the pod at the last tick. histograms_paired: whether the counters in
+    `histograms` are of the same scrape as its histograms. doubted: impossible windows in a row;
+    doubted_seconds: when the last of them was scraped. same_since_seconds: since when all numbers
+    are the same although requests run, None while they move: the engine hangs, or its page is a
+    cached copy. exported: fields that it exported since its container started. since_seconds: time
+    of its first known scrape.
     """
 
     pod: str
@@ -67,18 +68,18 @@ class EngineMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one engine did between two scrapes; None where the engine does not export it.
+    """What one engine did between two scrapes; None if the engine does not export the number.
 
-    restarted: counters began again at zero inside. from_zero: first window of a new engine.
-    warm: the engine had made tokens before it; the first ones of an engine take longer than its
-    law, as kernels are compiled and caches filled.
-    paired: counters and histograms are of the same scrapes and may be set against each other.
+    restarted: counters restarted at zero inside. from_zero: first window of a new engine.
+    warm: the engine had generated tokens before it; the first tokens of an engine take longer than
+    its law says, because kernels are compiled and caches filled.
+    paired: counters and histograms are of the same scrapes and may be compared.
     first_tokens: requests that got their first token. step_count: engine steps.
-    accepted_tokens: of the generated ones, guessed by a draft; None without speculative decoding.
-    still: not one number moved although requests ran, for the first or second time: an engine that
-    begins to hang, or the page before once more.
-    cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, aborted
-    ones included where the engine counts them; aborted: of these, None where it tells no reason.
+    accepted_tokens: generated tokens that a draft had guessed; None without speculative decoding.
+    still: no number moved although requests ran, for the first or second time: the engine begins to
+    hang, or the previous page was read once more.
+    cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, including
+    aborted ones if the engine counts them; aborted: of these, None if it exports no reasons.
     executions: batches that ran; request_seconds, queued_seconds: summed over finished requests.
     """
 
@@ -117,11 +118,11 @@ class Window:
 class EngineStep:
     """One engine at one tick: its new memory and the windows that ended since the last tick.
 
-    counters: between scrapes of counters and gauges. flow: between scrapes of histograms. Either
-    is None where no newer scrape of its group has arrived. before, after: the samples that bound
-    `flow`; `before` is None where histograms count from zero. Histograms that are read in turns are
-    of longer windows than counters: what is now is told by those, what lasts by these. doubt: why
-    no engine can have done what it seems to have done, '' where one can; then there is no window.
+    counters: between scrapes of counters and gauges. flow: between scrapes of histograms. Either is
+    None without a newer scrape of its group. before, after: the samples that bound `flow`; `before`
+    is None if histograms count from zero. Histograms that are read in turns give longer windows
+    than counters: use counters for the present, flow for lasting properties. doubt: why no engine
+    can have done this, '' if it is possible; with a doubt there is no window.
     """
 
     memory: EngineMemory
@@ -133,14 +134,14 @@ class EngineStep:
 
     @property
     def lasting(self) -> Window | None:
-        """The window that laws and lengths are learnt from, once from each moment."""
+        """The window that laws and lengths are learnt from; each moment is used once."""
         return self.counters if self.memory.histograms is None else self.flow
 
 
 def tokens_per_sequence_step(window: Window) -> float:
-    """Tokens that a step makes for each sequence in it: 1, and those that a draft guessed.
+    """Return the tokens that a step generates per sequence in it: 1 plus accepted draft tokens.
 
-    Source: vllm/v1/spec_decode/metrics.py of 0.32.0: generated tokens count the accepted ones.
+    Source: vllm/v1/spec_decode/metrics.py of 0.32.0: generated tokens include the accepted ones.
     """
     generated = window.generated_tokens or 0.0
     verified = generated - (window.accepted_tokens or 0.0)
@@ -148,7 +149,7 @@ def tokens_per_sequence_step(window: Window) -> float:
 
 
 def increase(after: float | None, before: float | None) -> float | None:
-    """How much a counter grew; None where either end is unknown. A fall is a restart from zero."""
+    """Return a counter's growth; None if either end is unknown. A fall is a restart from zero."""
     if after is None or before is None:
         return None
     return after - before if after >= before else after
@@ -162,11 +163,11 @@ def advance(
     counting_for_seconds: float | None,
     law: ServiceLaw | None = None,
 ) -> EngineStep:
-    """The engine's new memory and the windows that end with this sample.
+    """Return the engine's new memory and the windows that end with this sample.
 
-    counting_for_seconds: for an engine not seen before whose counters provably started from zero
-    this long ago (its pod became ready while it was watched); None otherwise. law: that this engine
-    is known to follow, None while none is.
+    counting_for_seconds: set for an engine seen for the first time whose counters provably started
+    from zero this long ago (its pod became ready while it was watched); else None. law: the trusted
+    law of this engine, None without one.
     """
     old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     kept = old.exported if old.restarts == pod.restarts else frozenset()
@@ -179,7 +180,7 @@ def advance(
     old = _with_window_start(old, sample, pod.restarts)
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
     same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
-    # What moves again after it stood still is not of the last window alone.
+    # The first movement after a standstill belongs to more than the last window.
     still_since = None if same else old.same_since_seconds
     paired = new_counters and new_histograms and of_one_scrape and still_since is None
     counted = sample if of_one_scrape else without_histograms(sample)
@@ -225,7 +226,7 @@ def advance(
 
 
 def lost_families(memory: EngineMemory, sample: EngineSample) -> tuple[str, ...]:
-    """Families that this engine had and has no more; gauges are missed by who reads those."""
+    """Families that this engine exported before and lacks now; gauges are checked elsewhere."""
     had = (
         ("counters", memory.counters is not None and not has_counters(sample)),
         ("histograms", memory.histograms is not None and not _has_histograms(sample)),
@@ -234,7 +235,7 @@ def lost_families(memory: EngineMemory, sample: EngineSample) -> tuple[str, ...]
 
 
 def has_counters(sample: EngineSample) -> bool:
-    """Whether the engine tells what it has served."""
+    """Return whether the engine exports counters of its work."""
     return sample.generation_tokens_total is not None or bool(sample.finished_total)
 
 
@@ -249,7 +250,7 @@ def _same_since(old: EngineMemory, *, same: bool) -> float | None:
 
 
 def _with_window_start(memory: EngineMemory, sample: EngineSample, restarts: int) -> EngineMemory:
-    """The memory with the scrapes that windows to this sample begin with."""
+    """Return the memory with the scrapes from which windows to this sample start."""
     counters = histograms = window_start(memory.counters, sample, restarts)
     if memory.histograms is not memory.counters:
         histograms = window_start(memory.histograms, sample, restarts)
@@ -264,7 +265,7 @@ def _scrape(
     restarts: int,
     pod: PodSample,
 ) -> Scrape:
-    """A restart is of a scrape that showed it, and of every scrape after the look that told it."""
+    """The new scrape; a restart counts from the scrape that shows it, or the next tick's."""
     fell = window is not None and window.restarted
     moved = window is not None and bool(window.generated_tokens or window.finished)
     restarts = pod.restarts if fell else restarts
@@ -272,7 +273,7 @@ def _scrape(
 
 
 def _is_newer(time_seconds: float, memory: EngineMemory, before: Scrape | None) -> bool:
-    """Whether this was scraped after what was known, and after what was doubted, of its group."""
+    """Whether this was scraped after the last known and the last doubted scrape of its group."""
     seen = (memory.doubted_seconds, None if before is None else before.time_seconds)
     latest = max((seconds for seconds in seen if seconds is not None), default=-math.inf)
     return time_seconds - latest >= SHORTEST_WINDOW_SECONDS
@@ -302,10 +303,10 @@ def _window(
     *,
     paired: bool,
 ) -> tuple[Window | None, str]:
-    """The window from a scrape to a sample, and why it cannot be; before: None counts from zero.
+    """Window from a scrape to a sample, and why it is impossible; before: None is from zero.
 
-    Only counters that fell began again: what Kubernetes tells of a restart may be of another
-    container, and comes before the scrape that shows it or after.
+    Only counters that fell have restarted. A restart reported by Kubernetes may be of another
+    container, and may be reported before or after the scrape that shows it.
     """
     if seconds is None or seconds <= 0:
         return None, ""
@@ -353,7 +354,7 @@ def _flow_between(pod: PodSample, old: EngineSample, after: EngineSample, second
 
 
 def _doubt(window: Window, law: ServiceLaw | None, slots: float | None) -> str:
-    """Why no engine can have done this, '' where one can."""
+    """Return why no engine can have done this; '' if it is possible."""
     uncached = None
     if window.prompt_tokens is not None:
         uncached = window.prompt_tokens - (window.cached_tokens or 0.0)

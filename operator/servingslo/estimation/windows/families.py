@@ -1,7 +1,8 @@
-"""What an engine exports of what decisions need, by field, and what these series are called.
+"""The series that decisions need: which of them an engine exports, and their names.
 
 A page may be cut at the end of a line, buckets may be dropped to save series, an older engine may
-lack a family: each is named by its series, so that a person can look for it.
+lack a family. Each missing family is reported by its series name, so that a person can search for
+it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,18 +24,18 @@ _HISTOGRAMS = (
     "iteration_tokens",
 )
 _COMPARED = (*GAUGES, *COUNTERS, *_HISTOGRAMS)
-# What observes a latency where the engine exports no histogram of it.
+# The summary that observes a latency if the engine exports no histogram of it.
 SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
 # Without these there is no law, whatever the objectives are.
 _OF_LAWS = ("ttft_seconds", "inter_token_seconds")
-# Of one engine: further ones are counted.
+# Per engine; further series are only counted.
 MOST_NAMED_SERIES = 3
-# Some engines export a family with the first request that ends, and that may take minutes.
+# Some engines export a family only after the first request ends, which may take minutes.
 FIRST_REQUEST_SECONDS = 300.0
 
 
 def exported_fields(engine: EngineSample) -> frozenset[str]:
-    """The fields whose series the engine exports, also where they hold no number."""
+    """Return the fields whose series the engine exports, even if the value is not a number."""
     found = {name for name in _COMPARED if getattr(engine, name) not in (None, {})}
     broken = {*engine.nan_metrics, *(one.split("=")[0] for one in engine.impossible_metrics)}
     if broken and (profile := _profile(engine)) is not None:
@@ -53,9 +54,9 @@ def is_busy(engine: EngineSample) -> bool:
 
 
 def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Names of the series of these fields that the engine does not export.
+    """Return the names of these fields' series that the engine does not export.
 
-    None where its runtime is not known: an observation that was stored without it.
+    Empty if its runtime is unknown, as in observations that were stored without it.
     """
     lacking = set(wanted) - exported_fields(engine)
     profile = _profile(engine) if lacking else None
@@ -67,10 +68,10 @@ def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ..
 def missing_beside_siblings(
     seen: Sequence[tuple[PodSample, EngineSample]], long_known: Collection[tuple[str, str]] = ()
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """By pod and engine, the series that engines of pods like it export and it does not.
+    """Return, by pod and engine, the series that similar engines export and this one does not.
 
     seen: engines in use, with their pods. Only engines that have served for a while are compared.
-    long_known: those whose histograms were read by now, if they have any: in a large cluster they
+    long_known: engines whose histograms must have been read by now; in a large cluster histograms
     are read in turns.
     """
     busy = [(pod, engine) for pod, engine in seen if _has_served(pod, engine)]
@@ -92,9 +93,9 @@ def exported_by_none(
     histograms: Iterable[str],
     long_known: Collection[tuple[str, str]] = (),
 ) -> tuple[str, ...]:
-    """Series that decisions need and no engine of these pods exports, though one has served.
+    """Return needed series that no engine of these pods exports, though one has served.
 
-    histograms: fields that the objectives are observed by. long_known: as for siblings.
+    histograms: fields that observe the objectives. long_known: as in `missing_beside_siblings`.
     """
     engines = _engines_if_served(pods)
     wanted = {*GAUGES, *COUNTERS}
@@ -106,9 +107,9 @@ def exported_by_none(
 def missing_observations(
     pods: Sequence[PodSample], histogram: str, long_known: Collection[tuple[str, str]] = ()
 ) -> str:
-    """The series without which no share of an objective is known; '' where one is exported.
+    """Missing series without which an objective's share is unknown; '' if one is exported.
 
-    histogram: the field that observes the objective. long_known: as for siblings.
+    histogram: the field that observes the objective. long_known: as in `missing_beside_siblings`.
     """
     engines = _engines_if_served(pods)
     summary = SUMMARY_OF.get(histogram)
@@ -125,9 +126,9 @@ def missing_observations(
 
 
 def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
-    """Series of the gauges that decisions rest on and engines of these pods do not export.
+    """Return needed gauge series that engines of these pods do not export.
 
-    Of engines that export other metrics of their runtime: the scrape works.
+    Only for engines that export other metrics of their runtime: there the scrape works.
     """
     lacking = [
         missing_series(engine, GAUGES)
@@ -139,7 +140,7 @@ def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
 
 
 def in_words(series: Sequence[str]) -> str:
-    """Some of these series, and how many there are beside."""
+    """Name some of these series, and count the rest."""
     shown = ", ".join(series[:MOST_NAMED_SERIES])
     more = len(series) - MOST_NAMED_SERIES
     return f"{shown} and {more} more" if more > 0 else shown
@@ -150,10 +151,10 @@ def _has_histograms(engine: EngineSample) -> bool:
 
 
 def _are_read(pods: Sequence[PodSample], long_known: Collection[tuple[str, str]]) -> bool:
-    """Whether histograms of these pods were read, or would have been."""
+    """Return whether histograms of these pods were read, or should have been."""
     each = [(pod, engine) for pod in pods for engine in pod.engines]
     return any(
-        # The age is that of one family, which may be the one that is dropped.
+        # The age is that of one family, and that family may be the dropped one.
         engine.histograms_age_seconds is not None
         or _has_histograms(engine)
         or (pod.name, engine.engine) in long_known
@@ -167,7 +168,7 @@ def _has_served(pod: PodSample, engine: EngineSample) -> bool:
 
 
 def _engines_if_served(pods: Sequence[PodSample]) -> list[EngineSample]:
-    """All engines of these pods, where one of them has served for a while; else none."""
+    """Return all engines of these pods if one of them has served for a while; else none."""
     each = [(pod, engine) for pod in pods for engine in pod.engines]
     return [engine for _, engine in each] if any(_has_served(*one) for one in each) else []
 
@@ -177,7 +178,7 @@ def _profile(engine: EngineSample) -> RuntimeProfile | None:
 
 
 def _series(metric: MetricNames) -> str:
-    """The series to look for; of a histogram the buckets, which are dropped to save series."""
+    """Series to search for; for a histogram its buckets, which are dropped to save series."""
     return metric.names[0] + ("_bucket" if metric.kind is MetricKind.HISTOGRAM else "")
 
 
@@ -186,7 +187,7 @@ def _names(profile: RuntimeProfile, field: str) -> tuple[str, ...]:
 
 
 def _common(each: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """What is in all of them, in the order of the first."""
+    """Return the names that are in all of them, in the order of the first."""
     if not each:
         return ()
     rest = [set(one) for one in each[1:]]

@@ -1,7 +1,7 @@
-"""Staleness, the one home of it: what each pod's metrics are worth, and which engines may be used.
+"""Freshness of metrics: the state of each pod's metrics, and which engines may be used.
 
-Whoever decides asks for the state of a pod; whoever learns takes the engines; gateways ask for one
-instance. All of them use the same ages, and the same grace for a new pod.
+The only place that decides staleness. Policy asks for the state of a pod, estimators take the
+engines, gateways ask for one instance. All use the same ages and the same grace for a new pod.
 """
 
 from collections.abc import Sequence
@@ -10,33 +10,33 @@ from dataclasses import dataclass
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.reasons import Reason
 
-# Why a pod is not seen, as an estimate names it.
+# Why a pod's metrics are not used, as named in an estimate.
 METRICS_MISSING = "metrics-missing"
 METRICS_STALE = "metrics-stale"
 
-# An age beyond which nothing is concluded from a sample, where a resource states none.
+# Samples older than this are not used, if the resource states no age.
 # Source: the default of spec.fallback.staleAfter, two minutes.
 DEFAULT_STALE_AFTER_SECONDS = 120.0
-# Three scrapes that are missed are no longer jitter. Prometheus scrapes every 15 s by default; what
-# is scraped every second still waits for the tick.
+# Three missed scrapes are more than jitter. Prometheus scrapes every 15 s by default. Metrics
+# scraped every second are still read only at the next tick.
 MISSED_SCRAPES = 3.0
 DEFAULT_SCRAPE_SECONDS = 15.0
 SHORTEST_FRESH_SECONDS = 15.0
-# A pod that became ready this recently may not have been scraped yet, at the least.
+# Shortest time after readiness in which a pod may not have been scraped yet.
 # Judgement; measured by the time from readiness to the first scrape on a real Prometheus.
 FIRST_SCRAPE_SECONDS = 45.0
-# A distance of scrapes that grows is believed by so much more at each look.
+# If the scrape interval grows, the known interval grows by at most this factor per tick.
 SLOWER_RATIO = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMetrics:
-    """What one pod's metrics are worth.
+    """The state of one pod's metrics.
 
-    state: METRICS_FRESH, METRICS_PARTIAL while they age, some of its engines lack them, or one of
-    two gauges is no number, METRICS_STALE, METRICS_MISSING, METRICS_NOT_A_NUMBER or
+    state: METRICS_FRESH; METRICS_PARTIAL while they age, if some of its engines lack them, or if
+    one of two gauges is not a number; METRICS_STALE, METRICS_MISSING, METRICS_NOT_A_NUMBER or
     METRICS_IMPLAUSIBLE; None while a new pod may not have been scraped. age_seconds: of the oldest
-    group that is there, histograms aside: they may be read less often. engines: those that may be
+    group present, without histograms, which may be read less often. engines: those that may be
     used.
     """
 
@@ -47,11 +47,11 @@ class PodMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """Which engines may be used, and for how many of the others they speak.
+    """Which engines may be used, and the share of pods that they represent.
 
-    coverage_ratio: share of the ready pods (those just started aside) with engines that may be
-    used. unseen: the others, each with why. starting: Ready, and not scraped yet. engines: those
-    that may be used, with their pods.
+    coverage_ratio: share of the ready pods (without those that just started) with usable engines.
+    unseen: the other ready pods, each with the reason. starting: Ready, and not scraped yet.
+    engines: usable ones, with their pods.
     """
 
     coverage_ratio: float
@@ -61,16 +61,16 @@ class Freshness:
 
 
 def is_usable(age_seconds: float | None, stale_after_seconds: float) -> bool:
-    """Whether a sample of this age may be used; one of unknown age may not. In seconds."""
+    """Return whether a sample of this age may be used; an unknown age may not. In seconds."""
     return age_seconds is not None and age_seconds <= stale_after_seconds
 
 
 def seen_scrape_seconds(
     before_seconds: float | None, window_seconds: Sequence[float]
 ) -> float | None:
-    """How far apart scrapes are, as far as looks tell; None while two were never seen.
+    """Return the scrape interval, estimated from ticks; None until an interval is known.
 
-    window_seconds: between scrapes, of the windows of one look.
+    window_seconds: intervals between scrapes, from the windows of one tick.
     """
     if not window_seconds:
         return before_seconds
@@ -79,23 +79,23 @@ def seen_scrape_seconds(
 
 
 def fresh_seconds(scrape_seconds: float | None) -> float:
-    """Up to which age a sample is the newest that there should be."""
+    """Return the age up to which a sample counts as fresh."""
     apart = DEFAULT_SCRAPE_SECONDS if scrape_seconds is None else scrape_seconds
     return max(MISSED_SCRAPES * apart, SHORTEST_FRESH_SECONDS)
 
 
 def first_scrape_seconds(scrape_seconds: float | None) -> float:
-    """For how long a pod that has become ready may not have been scraped."""
+    """Return how long after readiness a pod may still be unscraped."""
     return max(FIRST_SCRAPE_SECONDS, fresh_seconds(scrape_seconds))
 
 
 def metrics_of(
     pod: PodSample, stale_after_seconds: float, scrape_seconds: float | None = None
 ) -> PodMetrics:
-    """What this pod's metrics are worth.
+    """Return the state of this pod's metrics.
 
-    stale_after_seconds: an age beyond which nothing is concluded from them. scrape_seconds: how far
-    apart scrapes are, None while that was not seen.
+    stale_after_seconds: metrics older than this are not used. scrape_seconds: interval between
+    scrapes, None while unknown.
     """
     ages = [engine_age_seconds(engine) for engine in pod.engines]
     age = max((own for own in ages if own is not None), default=None)
@@ -111,7 +111,7 @@ def metrics_of(
 def _state(
     pod: PodSample, age: float | None, stale_after_seconds: float, scrape_seconds: float | None
 ) -> Reason | None:
-    """Whether the gauges that decisions rest on are there, and as new as they should be."""
+    """Return whether the gauges that decisions need are present and fresh."""
     if any(engine.impossible_metrics for engine in pod.engines):
         return Reason.METRICS_IMPLAUSIBLE
     with_gauges = [e for e in pod.engines if e.running is not None or e.waiting is not None]
@@ -129,7 +129,7 @@ def _state(
 
 
 def is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
-    """Whether the pod may not have been scraped since it became ready."""
+    """Return whether the pod may not have been scraped since it became ready."""
     ready_for = pod.ready_for_seconds
     return ready_for is not None and ready_for <= first_scrape_seconds(scrape_seconds)
 
@@ -137,7 +137,7 @@ def is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
 def assess(
     pods: Sequence[PodSample], stale_after_seconds: float, scrape_seconds: float | None = None
 ) -> Freshness:
-    """Which engines may be used, and for how many pods they speak."""
+    """Return which engines may be used, and the share of pods that they represent."""
     used: list[tuple[PodSample, EngineSample]] = []
     unseen: list[tuple[str, str]] = []
     starting: list[PodSample] = []
@@ -165,7 +165,7 @@ def assess(
 
 
 def engine_age_seconds(engine: EngineSample) -> float | None:
-    """Age of the older of gauges and counters; None where the engine carries no usable number."""
+    """Age of the older of gauges and counters; None if the engine has no usable number."""
     has_gauges = engine.running is not None or engine.waiting is not None
     has_counters = engine.generation_tokens_total is not None or bool(engine.finished_total)
     if not has_gauges and not has_counters:

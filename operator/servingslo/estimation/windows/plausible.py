@@ -1,7 +1,7 @@
-"""Whether what an engine's counters say of a window can be true of any engine.
+"""Check whether any engine can have produced the counters of a window.
 
-A page may be cut short, come from another pod, or be garbage; Prometheus stores what it is given.
-What cannot have happened is not learnt from, orders nothing and gives nothing back.
+A page may be cut short, come from another pod, or be garbage, and Prometheus stores it anyway. An
+impossible window is not learnt from and changes no replica count.
 """
 
 from collections.abc import Mapping
@@ -10,22 +10,23 @@ from itertools import pairwise
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.models.engine.service_time import ServiceLaw
 
-# Requests that an engine may well have served since it restarted without its container: by a
-# supervisor, or in a container whose new start is not known yet. And tokens, where none are told.
+# Requests that an engine may have served since it restarted without its container: restarted by a
+# supervisor, or in a container whose new start is not reported yet. The tokens are used if no
+# requests are counted.
 # Judgement; measured by restarts of a supervised engine between two scrapes.
 FEW_REQUESTS = 100.0
 FEW_TOKENS = 1e5
-# No engine makes a step faster (the stated law's lower bound), with more sequences than this, or
-# more tokens of one sequence in it, speculation included.
+# Bounds of any engine: the shortest step (also the lower bound of a stated law), the most sequences
+# in a step, the most tokens of one sequence in a step, speculation included.
 SHORTEST_STEP_SECONDS = 1e-4
 LONGEST_STEP_SECONDS = 10.0
 MOST_SEQUENCES = 4096.0
 MOST_TOKENS_PER_SEQUENCE = 10.0
-# Prompt tokens are computed, or found in a cache, by this many at most in a second.
+# Most prompt tokens per second that are computed or found in a cache.
 MOST_PROMPT_TOKENS_PER_SECOND = 1e8
-# Full is 1; an engine that tells a little more in passing is believed, one that tells percent not.
+# Full is 1. Slightly more is accepted for a moment; a value in percent is not.
 LARGEST_KV_USAGE = 1.05
-# Far above what engines hold at once, and beyond what a counter of ours can have come to.
+# Far above what engines hold at once, and above what any real counter reaches.
 MOST_REQUESTS_HELD = 1e6
 LARGEST_COUNT = 1e15
 _MOST = {
@@ -33,29 +34,29 @@ _MOST = {
     "waiting": MOST_REQUESTS_HELD,
     "kv_usage_ratio": LARGEST_KV_USAGE,
 }
-# How much longer than the window an engine's own law may say that its work takes: at few sequences
-# what another one adds to a step is known to a factor of three.
+# How much longer than the window an engine's own law may say that its work takes. At few sequences
+# the growth of a step per sequence is known only to a factor of three.
 # Judgement; measured by the largest ratio over honest windows of the recordings.
 FASTER_THAN_LAW = 4.0
-# Between two of its tokens a sequence has a slot. A gap counts when it ends, and may have begun
+# A sequence occupies a slot between two of its tokens. A gap counts when it ends and may have begun
 # before the window, one for each slot.
 GAPS_OF_A_SLOT = 2.0
-# Refused without a token, by a server that does nothing else.
+# Requests refused without a token, by a server that does nothing else.
 MOST_REFUSALS_PER_SECOND = 1e5
-# How many more requests may end than begin: some are counted by their parts.
+# How many more requests may end than begin: some requests are counted in parts.
 BALANCE_RATIO = 10.0
 BALANCE_REQUESTS = 100.0
-# Requests that a gateway may have passed on before the engines' scrapes show any of them.
+# Requests that a gateway may have passed on before any scrape of the engines shows them.
 CROWD_REQUESTS = 1000.0
 
 
 def can_be(field: str, value: float) -> bool:
-    """Whether an engine can have this value in a field of its sample."""
+    """Return whether an engine can have this value in a field of its sample."""
     return 0.0 <= value <= _MOST.get(field, LARGEST_COUNT)
 
 
 def can_be_counts(histogram: HistogramSample) -> bool:
-    """Whether buckets are cumulative, and nothing of the histogram is negative or without bound."""
+    """Whether buckets are cumulative and no number of the histogram is negative or unbounded."""
     counts = histogram.cumulative_counts
     return (
         all(low <= high for low, high in pairwise((0.0, *counts, LARGEST_COUNT)))
@@ -67,7 +68,7 @@ def can_be_counts(histogram: HistogramSample) -> bool:
 def find_restart(
     before: EngineSample, after: EngineSample, *, container_started: bool
 ) -> tuple[bool, str]:
-    """Whether the counters began again at zero, and why that cannot be; '' where it can."""
+    """Whether the counters restarted at zero, and why that is impossible; '' if it is possible."""
     old, new = _counters(before), _counters(after)
     falls = [name for name in old if name in new and new[name] < old[name]]
     if not falls:
@@ -89,12 +90,12 @@ def impossible(
     slots: float | None,
     law: ServiceLaw | None,
 ) -> str:
-    """Why no engine can have done this in a window, with the numbers; '' where one can.
+    """Return why no engine can have done this in a window, with the numbers; '' if it is possible.
 
     increases: of 'generation_tokens', 'prompt_tokens' (without cached ones), 'first_tokens',
     'finished', 'aborted', 'rejected', 'steps' and 'inter_token_seconds', as far as they are known.
-    requests_held: running and waiting before it. slots: sequences that can run at once, None where
-    that is not known. law: of this engine, None while none is trusted.
+    requests_held: running and waiting before it. slots: sequences that can run at once, None if
+    unknown. law: of this engine, None while none is trusted.
     """
     most_generated = MOST_SEQUENCES * MOST_TOKENS_PER_SEQUENCE / SHORTEST_STEP_SECONDS * seconds
     most_prompt = MOST_PROMPT_TOKENS_PER_SECOND * seconds
@@ -116,7 +117,7 @@ def impossible(
         "finished": most_generated,
         "rejected": MOST_REFUSALS_PER_SECOND * seconds,
     }
-    # A request that begins was given a token; one that ends began, or was given up before.
+    # A request that begins was given a token. A request that ends has begun, or was aborted before.
     generated, first = increases.get("generation_tokens"), increases.get("first_tokens")
     if generated is not None:
         bounds["first_tokens"] = BALANCE_RATIO * generated + BALANCE_REQUESTS
@@ -131,7 +132,7 @@ def impossible(
 
 
 def can_have_passed(passed_per_second: float, received_per_second: float, seconds: float) -> bool:
-    """Whether a gateway can have passed on so many in a window while the engines received so many.
+    """Return whether a gateway can have passed on so many while the engines received so many.
 
     seconds: of the gateway's window.
     """
@@ -140,7 +141,7 @@ def can_have_passed(passed_per_second: float, received_per_second: float, second
 
 
 def is_law(law: ServiceLaw) -> bool:
-    """Whether an engine may follow this law: its step is neither too short nor too long."""
+    """Return whether an engine may follow this law: its step is neither too short nor too long."""
     shortest = law.step_fixed_seconds + law.step_per_sequence_seconds
     return (
         SHORTEST_STEP_SECONDS / 10.0 <= shortest <= LONGEST_STEP_SECONDS
@@ -150,7 +151,7 @@ def is_law(law: ServiceLaw) -> bool:
 
 
 def _counters(sample: EngineSample) -> dict[str, float]:
-    """What only ever grows while an engine runs, as far as it is told."""
+    """Counters of a sample that only grow while an engine runs, as far as they are known."""
     found = {
         "generation_tokens": sample.generation_tokens_total,
         "prompt_tokens": sample.prompt_tokens_total,

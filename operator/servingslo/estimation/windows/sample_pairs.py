@@ -1,18 +1,18 @@
-"""Samples of an engine beside each other: its zero, its counters, and whether anything moved."""
+"""Compare samples of one engine: its zero sample, its counters, and whether any number moved."""
 
 from dataclasses import fields, replace
 from typing import Any
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
 
-# Names of fields of a sample: its counters, and histograms that windows are measured from.
+# Names of sample fields: counters, and the histograms from which windows are measured.
 _COUNTERS = tuple(f.name for f in fields(EngineSample) if f.name.endswith("_total"))
 _COUNTED = ("ttft_seconds", "inter_token_seconds", "iteration_tokens")
 _EMPTY = HistogramSample(upper_bounds=(), cumulative_counts=(), sum=0.0, count=0.0)
 
 
 def zero_like(sample: EngineSample) -> EngineSample:
-    """The engine as it was when its counters stood at zero; unknown stays unknown."""
+    """Return the engine's sample with all counters at zero; unknown stays unknown."""
     zeros: dict[str, Any] = dict.fromkeys(_COUNTERS, 0.0) | dict.fromkeys(_COUNTED, _EMPTY)
     known = {name: zero for name, zero in zeros.items() if getattr(sample, name) is not None}
     known["finished_total"] = dict.fromkeys(sample.finished_total, 0.0)
@@ -27,7 +27,7 @@ def zero_like(sample: EngineSample) -> EngineSample:
 
 
 def without_histograms(sample: EngineSample) -> EngineSample:
-    """The counters and gauges of a sample whose histograms are of another scrape."""
+    """Return the counters and gauges of a sample whose histograms are of another scrape."""
     return replace(
         sample,
         ttft_seconds=None,
@@ -42,7 +42,7 @@ def without_histograms(sample: EngineSample) -> EngineSample:
 
 
 def tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
-    """Whether not one number has moved although requests run."""
+    """Return whether no number has moved although requests run."""
     if before is None or not after.running:
         return False
     names = (

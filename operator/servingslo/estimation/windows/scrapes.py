@@ -1,4 +1,4 @@
-"""Scrapes of an engine: when they were, and which one the next window is measured from."""
+"""Scrapes of an engine: their times, and from which one the next window is measured."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,12 @@ from servingslo.estimation.windows import plausible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """A sample, when it was scraped, and how often its pod's containers had restarted by then.
+    """A sample, its scrape time, and how often its pod's containers had restarted by then.
 
-    restarts: at least; a restart that is told before a scrape shows it is not of this number.
-    fell_from: the one before, where counters fell, no container had started and nothing was
-    counted since. A page that lost its numbers for a while looks alike.
+    restarts: a lower bound; a restart that Kubernetes reports before a scrape shows it is not
+    included.
+    fell_from: the previous scrape, if counters fell, no container had started and nothing was
+    counted since. A page that lost its numbers for a while looks the same.
     """
 
     sample: EngineSample
@@ -22,7 +23,10 @@ class Scrape:
 
 
 def window_start(before: Scrape | None, after: EngineSample, restarts: int) -> Scrape | None:
-    """The scrape that a window to this sample begins with: what fell and came back never fell."""
+    """Return the scrape from which a window to this sample starts.
+
+    If counters fell and have returned, they never fell: the window starts before the fall.
+    """
     whole = None if before is None else before.fell_from
     if whole is None or whole.restarts != restarts:
         return before
@@ -39,7 +43,7 @@ def next_scrape(
     fell: bool,
     moved: bool,
 ) -> Scrape:
-    """The scrape of this sample, which ends a window in which counters fell, or moved, or not."""
+    """Return this sample's scrape, from whether the window's counters fell or moved."""
     fell_from = None
     if before is not None and fell:
         fell_from = before if before.restarts == restarts else None
@@ -49,18 +53,18 @@ def next_scrape(
 
 
 def counters_age_seconds(sample: EngineSample) -> float:
-    """How old the counters are; an unknown age falls back on the gauges', then on 0."""
+    """Return the age of the counters; if unknown, the age of the gauges, then 0."""
     ages = (sample.counters_age_seconds, sample.gauges_age_seconds)
     return next((age for age in ages if age is not None), 0.0)
 
 
 def counters_time_seconds(sample: EngineSample, now_seconds: float) -> float:
-    """When the counters were scraped."""
+    """Return when the counters were scraped."""
     return now_seconds - counters_age_seconds(sample)
 
 
 def histograms_time_seconds(sample: EngineSample, now_seconds: float) -> float:
-    """When the histograms were scraped; an unknown age falls back on the counters'."""
+    """Return when the histograms were scraped; an unknown age falls back to the counters' age."""
     if sample.histograms_age_seconds is not None:
         return now_seconds - sample.histograms_age_seconds
     return counters_time_seconds(sample, now_seconds)

@@ -1,7 +1,7 @@
-"""Pods that became ready since the last look: what they serve is seen from their first scrape on.
+"""Pods that became ready since the last tick: their work is unknown until their first scrape.
 
-Every target is scraped at a moment of its own. A pod that relieves the others takes most of what
-arrives, so until its metrics come the others' counts alone look like a fall of demand.
+Each target is scraped at its own time. A new pod that relieves the others takes most of the
+arrivals. Until it is scraped, the counts of the others alone look like a fall of demand.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from servingslo.estimation.windows.counters import Window
 from servingslo.estimation.windows.freshness import Freshness
 from servingslo.estimation.windows.scrapes import counters_age_seconds
 
-# A pod that has been ready for longer when it is first seen may have been counting all day.
+# A pod that has been ready for longer than this at its first tick may have counted for a day.
 LONGEST_FIRST_SCRAPE_SECONDS = 60.0
 
 
 def counting_for_seconds(
     pod: PodSample, engine: EngineSample, elapsed_seconds: float | None
 ) -> float | None:
-    """How long an engine first seen now had counted when scraped; None where that is not known.
+    """Return how long a new engine had counted when it was scraped; None if unknown.
 
-    elapsed_seconds: since the last look; None at the first. Its counters started at zero while the
-    workload was watched only if its pod became ready since. What it served fell into this time, or
-    into the time since the last look, if that is longer: others served before it was there, and
-    all flows are of one window.
+    elapsed_seconds: since the last tick; None at the first. The counters started at zero under
+    observation only if the pod became ready recently. Its requests are spread over the time since
+    readiness, or over the time since the last tick if that is longer: other pods served before it
+    was there, and all flows must refer to one window.
     """
     ready_for = pod.ready_for_seconds
     if elapsed_seconds is None or ready_for is None or ready_for > LONGEST_FIRST_SCRAPE_SECONDS:
@@ -32,7 +32,7 @@ def counting_for_seconds(
 
 
 def hidden_seconds(fresh: Freshness, windows: Sequence[Window]) -> float:
-    """For how long, up to the newest scrape, a new pod served in no window; 0 where none did."""
+    """How long, up to the newest scrape, a new pod served outside any window; 0 if none did."""
     first = {(w.pod, w.engine): w.from_zero for w in windows}
     ages = {
         key: counters_age_seconds(engine)

@@ -1,4 +1,4 @@
-"""Admission: how much may wait, how much may enter, and what of it is shed."""
+"""Admission: how many requests may wait, how many may enter, and which share is shed."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from servingslo.models.numerics import TINY_NUMBER
 # moments. Of 50 to 99 tried in simulation on crowds, ramps and mixes of lengths, 80 to 90 served
 # most requests in time.
 RUNNING_PERCENTILE = 85.0
-# An admitted rate stands for many ticks, and the bound of its batch with it: one for each workload.
+# An admitted rate, and with it the bound of its batch, is kept for many ticks: one for each
+# workload.
 _BOUNDS_KEPT = 256
 
 
@@ -33,12 +34,12 @@ def queue_bound(drain_rate_per_second: float, wait_budget_seconds: float) -> int
 
 @lru_cache(maxsize=_BOUNDS_KEPT)
 def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: int) -> int:
-    """What the batch of an engine seldom exceeds at the rate that may be admitted, at least 1.
+    """Return a batch size that an engine seldom exceeds at the admitted rate, at least 1.
 
-    A batch limit alone bounds too late: where the inter-token objective breaks at fewer sequences
-    than may run, an overload hides in the batch, and every request in it misses. Requests in a
+    A batch limit alone bounds too late. The inter-token objective may break at fewer sequences than
+    may run; then an overload hides in the batch, and every request in it misses. Requests in a
     processor-sharing batch with a fixed step time are negative binomial, with shape λ·t_fixed/ρ and
-    ρ = λ·t_req. Where that law does not exist, as at saturation, all slots may be taken.
+    ρ = λ·t_req. If that law does not exist, as at saturation, all slots may be taken.
     rate_per_second: of one engine.
     Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), symmetric queues, for the
     law; the percentile is a choice, see there.
@@ -59,12 +60,12 @@ def running_bound(demand: RequestDemand, rate_per_second: float, max_num_seqs: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBound:
-    """What bounds the requests in flight at one replica.
+    """The bounds of the requests in flight at one replica.
 
     max_num_seqs, max_num_batched_tokens, saturation_rate_per_second: of one engine. engine_count:
     engines of the replica. wait_budget_seconds: how long a request may wait for a slot.
-    full_batch: sequences that may decode at once in one engine, or more of them are late than are
-    served more; None without an inter-token objective.
+    full_batch: most sequences that should decode at once in one engine; with more, it makes more
+    requests late than it serves in addition; None without an inter-token objective.
     """
 
     max_num_seqs: int
@@ -76,17 +77,17 @@ class EngineBound:
 
     @property
     def queue_limit(self) -> int:
-        """What may wait at the replica, at least 1: else it refuses while a slot is freed."""
+        """Requests that may wait here, at least 1: with 0 it refuses while a slot is freed."""
         drained = self.saturation_rate_per_second * self.engine_count
         return max(1, queue_bound(drained, self.wait_budget_seconds))
 
 
 def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: EngineBound) -> int:
-    """What may be at one replica: the batches of its engines, prompts in progress, and one queue.
+    """Most requests at one replica: its engines' batches, prompts in prefill, and one queue.
 
-    Where there are more slots than a full batch may use nobody waits for one: what is let in runs,
-    and no more is let in than a full batch may have.
-    rate_per_second: of one engine, at most what may be admitted.
+    If there are more slots than a full batch may use, no request waits for a slot: admitted
+    requests run, and no more are admitted than a full batch may have.
+    rate_per_second: of one engine, at most the admissible rate.
     Source: the sum of the bounds above; simulated in docs/lab/planner.md.
     """
     decoding = running_bound(demand, rate_per_second, bound.max_num_seqs)
@@ -102,10 +103,10 @@ def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: Engine
 def prefilling_count(
     demand: RequestDemand, rate_per_second: float, max_num_batched_tokens: int
 ) -> float:
-    """Prompts in progress at one engine on average, λ·(c·I + ⌈I/M⌉·(a + (b + d·k)·n)).
+    """Return the mean prompts in prefill at one engine, λ·(c·I + ⌈I/M⌉·(a + (b + d·k)·n)).
 
-    The law of the batch counts requests that decode: in it prefill slows the clock and holds
-    nobody. Where prompts are long and outputs short those in prefill are as many.
+    The law of the batch counts decoding requests: in it prefill slows the clock but occupies no
+    slot. With long prompts and short outputs, requests in prefill are equally many.
     Source: Little's law.
     """
     slack = 1.0 - rate_per_second * demand.marginal_seconds
@@ -118,7 +119,7 @@ def prefilling_count(
 
 
 def shed_ratio(offered_rate_per_second: float, admitted_per_second: float) -> float:
-    """Share of arrivals to refuse, max(0, 1 − λ_admitted/λ): one share for all replicas.
+    """Return the share of arrivals to refuse, max(0, 1 − λ_admitted/λ): one for all replicas.
 
     Coordinated on purpose: replicas that shed on their own send retries to each other.
     Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", admission control.

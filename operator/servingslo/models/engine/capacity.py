@@ -1,10 +1,11 @@
-"""Continuous batching in closed form: what an engine can carry, and its means below that.
+"""Continuous batching in closed form: an engine's capacity, and its means below that.
 
 Fluid laws from the balance of tokens: exact for saturation, a few percent low for the means of a
 random system, for which `latency` has the full law.
 Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equations 1 and 2,
 with T_fixed = O·a for continuous batching.
-Assumes: mean lengths, in equilibrium. Fails: means below saturation, see `occupancy`.
+Assumes: mean lengths, in equilibrium.
+Fails: means below saturation, see `occupancy`.
 Shown by: `make validate`, "saturation": within 0.5 %.
 """
 
@@ -22,7 +23,7 @@ from servingslo.models.workload import LengthDistribution, Workload
 
 
 def mu_effective_per_second(demand: RequestDemand, sequence_count: float) -> float:
-    """Requests per second that leave an engine with this many running: n/(T_fixed + n·t_req).
+    """Return requests per second that leave an engine running this many: n/(T_fixed + n·t_req).
 
     Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1,
     with T_fixed = O·a.
@@ -43,7 +44,7 @@ def kv_concurrency(workload: Workload, limits: EngineLimits) -> float:
 
 
 def concurrency_cap(workload: Workload, limits: EngineLimits) -> float:
-    """Most sequences that run at once: the smaller of `max_num_seqs` and what the KV cache holds.
+    """Return the most running sequences: the smaller of `max_num_seqs` and the KV cache's limit.
 
     A real number: the KV share is an average over the lengths in the batch.
     Source: vLLM, `--max-num-seqs`, and `kv_concurrency`.
@@ -52,7 +53,7 @@ def concurrency_cap(workload: Workload, limits: EngineLimits) -> float:
 
 
 def budget_concurrency(demand: RequestDemand, limits: EngineLimits) -> float:
-    """Running sequences at which decode and prefill use up the token budget, M·O/(I + O).
+    """Return the running sequences at which all work fills the token budget, M·O/(I + O).
 
     Every request takes O decode slots and I prefill tokens out of M a step, so at most this share
     of a full budget decodes; beyond it prompts arrive faster than the budget prefills them.
@@ -65,7 +66,7 @@ def budget_concurrency(demand: RequestDemand, limits: EngineLimits) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """What one replica does when requests always wait.
+    """One replica's state when requests always wait.
 
     sequence_count: running sequences. rate_per_second: requests it completes.
     budget_binds: the token budget, not slots or memory, is the bound.
@@ -77,15 +78,14 @@ class Saturation:
 
 
 def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Saturation:
-    """Saturation of one replica, bound by `max_num_seqs`, token budget or KV cache.
+    """Return the saturation of one replica, bound by `max_num_seqs`, token budget or KV cache.
 
-    λ_sat = N/(T_fixed + N·t_req). Where the KV cache binds, two losses: the head of the queue waits
-    until its whole prompt fits, which leaves E[P²]/(2·E[P]) tokens free on average (renewal theory:
-    half of a length-biased prompt); and sequences that grow into a full cache preempt the youngest,
-    whose prompt is computed again. See `_preempted_ratio`.
+    λ_sat = N/(T_fixed + N·t_req). If the KV cache binds, there are two losses. The head of the
+    queue waits until its whole prompt fits, which leaves E[P²]/(2·E[P]) tokens free on average
+    (renewal theory: half of a length-biased prompt). And sequences that grow into a full cache
+    preempt the youngest, whose prompt is computed again, see `_preempted_ratio`.
     Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1;
-    what the KV cache loses by renewal theory, within 0.5 % of simulation
-    (docs/lab/models.md).
+    losses of the KV cache by renewal theory, within 0.5 % of simulation (docs/lab/models.md).
     """
     demand = request_demand(workload, law)
     slots = min(float(limits.max_num_seqs), budget_concurrency(demand, limits))
@@ -111,14 +111,15 @@ def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Sat
 
 
 def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: float) -> float:
-    """Preemptions per request of a replica whose KV cache is always full.
+    """Return preemptions per request of a replica whose KV cache is always full.
 
     After an admission the free tokens F have the density P(prompt > x)/E[P]. Sequences grow by O
-    tokens between departures, so F runs out first with probability e^(−F/O), on average
-    O·E[1 − e^(−P/O)]/E[P]. Growth comes in steps of n tokens with g = n/O departures each: F lasts
-    a whole number of steps, which a departure ends with probability (1 − e^−g)/g more often; and
-    departures of the same step make room together, so that there are (1 − e^−g)/g such intervals
-    to a request. Against simulation 0.13 for 0.13 with 48 sequences, 0.080 for 0.077 with 161.
+    tokens between departures, so F runs out first with probability e^(−F/O), on average O·E[1 −
+    e^(−P/O)]/E[P]. Two corrections, because growth comes in steps of n tokens with g = n/O
+    departures each. F lasts a whole number of steps, which a departure ends with probability (1 −
+    e^−g)/g more often. Departures of the same step make room together, so there are (1 − e^−g)/g
+    such intervals per request. Against simulation 0.13 for 0.13 with 48 sequences, 0.080 for 0.077
+    with 161.
     """
     if output <= 0 or prompt.mean_tokens <= 0:
         return 0.0
@@ -130,7 +131,7 @@ def _preempted_ratio(prompt: LengthDistribution, output: float, sequence_count: 
 
 
 def saturation_rate_per_second(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> float:
-    """Requests per second at which one replica saturates, see `saturation`.
+    """Return the requests per second at which one replica saturates, see `saturation`.
 
     Source: as `saturation`.
     """
@@ -138,7 +139,7 @@ def saturation_rate_per_second(workload: Workload, law: ServiceLaw, limits: Engi
 
 
 def work_ratio(demand: RequestDemand, rate_per_second: float) -> float:
-    """λ·t_req of one replica: the parameter of the occupancy law, below 1 when stable.
+    """Return λ·t_req of one replica: the parameter of the occupancy law, below 1 when stable.
 
     Source: definition; the load of a processor-sharing queue.
     """

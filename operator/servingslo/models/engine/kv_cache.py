@@ -1,8 +1,9 @@
-"""KV cache: bytes of a token, sequences that fit, and the spread of what is held.
+"""KV cache: bytes of a token, sequences that fit, and the spread of the tokens held.
 
 Law: variance of a random sum of random contexts, normal.
 Source: D. Blackwell and M. A. Girshick (1947), in W. Feller, volume I (1968), chapter XII.
-Assumes: contexts independent of their number. Fails: a few sequences; what waits where it binds.
+Assumes: contexts independent of their number.
+Fails: a few sequences; waiting requests if the KV cache binds.
 Shown by: `make validate`, "KV-bound".
 """
 
@@ -28,7 +29,7 @@ class HeldTokens:
 def kv_bytes_per_token(
     layer_count: int, kv_head_count: int, head_dimension: int, element_bytes: float
 ) -> float:
-    """Bytes of keys and values of one token: 2·layers·kv_heads·head_dim·element.
+    """Return the bytes of keys and values of one token: 2·layers·kv_heads·head_dim·element.
 
     Without grouped-query attention kv_heads·head_dim is the hidden size.
     Source: Machine Learning Systems, appendix "Inference Foundations", equation 3.
@@ -39,7 +40,7 @@ def kv_bytes_per_token(
 def kv_capacity_tokens(
     memory_bytes: float, weight_bytes: float, reserve_bytes: float, bytes_per_token: float
 ) -> float:
-    """Tokens that fit into what weights and reserve leave of the memory; 0 when nothing is left.
+    """Return the tokens that fit in the memory left by weights and reserve; 0 if none is left.
 
     Source: "Serving and Systems Tradeoffs", KV memory: card less weights less reserve.
     """
@@ -47,11 +48,11 @@ def kv_capacity_tokens(
 
 
 def held_tokens(workload: Workload, block_tokens: int) -> HeldTokens:
-    """Moments of the tokens that a running sequence holds at a random time, block waste included.
+    """Return moments of the tokens held by a running sequence at a random time, with block waste.
 
-    A sequence is met in proportion to its output length and at an even point of it, so the
-    generated part has mean E[O²]/(2·E[O]) and second moment E[O³]/(3·E[O]); prompt and output
-    lengths are taken as independent for the variance. The whole prompt is held, cached or not.
+    A sequence is met in proportion to its output length and at a uniform point of it, so the
+    generated part has mean E[O²]/(2·E[O]) and second moment E[O³]/(3·E[O]). For the variance,
+    prompt and output lengths are assumed independent. The whole prompt is held, cached or not.
     Source: renewal theory, length-biased sampling: W. Feller, An Introduction to Probability Theory
     and Its Applications II, chapter XI. The independence is an approximation.
     """
@@ -74,7 +75,7 @@ def kv_usage_quantile(
     capacity_tokens: float,
     percentile: float,
 ) -> float:
-    """Share of the KV cache not exceeded this percent of the time, 0 to 1.
+    """Return the share of the KV cache not exceeded this percent of the time, 0 to 1.
 
     A sum of a random number of random lengths: mean n·k, variance n·Var k + k²·Var n, normal, and
     at most that of running_cap sequences.
@@ -94,7 +95,7 @@ def kv_usage_at(
     capacity_tokens: float,
     deviate: float,
 ) -> float:
-    """`kv_usage_quantile` at a normal deviate; running: mean, variance and cap.
+    """Return `kv_usage_quantile` at a normal deviate; running: mean, variance and cap.
 
     Source: as `kv_usage_quantile`.
     """

@@ -1,4 +1,4 @@
-"""The service law of one engine: how long a step takes, and what one request asks of it."""
+"""The service law of one engine: the length of a step, and the work of one request."""
 
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ class ServiceLaw:
     def step_seconds(
         self, sequence_count: float, prefill_tokens: float = 0.0, context_tokens: float = 0.0
     ) -> float:
-        """Duration of one step, in seconds."""
+        """Return the duration of one step, in seconds."""
         return (
             self.step_fixed_seconds
             + self.step_per_sequence_seconds * sequence_count
@@ -58,7 +58,7 @@ class EngineLimits:
 
     max_num_seqs: most sequences running at once. max_num_batched_tokens: token budget of a step.
     kv_capacity_tokens: tokens that the KV cache holds. batcher: of an engine that serves batches of
-    whole requests; the other limits mean nothing to it.
+    whole requests; it ignores the other limits.
     """
 
     max_num_seqs: int
@@ -70,17 +70,17 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDemand:
-    """What one average request asks of an engine.
+    """The work of one average request on an engine.
 
     fixed_seconds: T_fixed = O·a, the time alone in the engine without marginal work.
     marginal_seconds: t_req = O·b + I·c + d·(O − 1)·k, the work that it adds to its steps.
     step_growth_seconds: growth of a step per running sequence, b + d·k.
-    held_tokens: context k of a running sequence. uncached_*: moments of the prompt tokens that
-    must be prefilled. output_dispersion: squared coefficient of variation of output lengths.
+    held_tokens: context k of a running sequence. uncached_*: moments of the prompt tokens that must
+    be prefilled. output_dispersion: squared coefficient of variation of output lengths.
     decode_seconds: work in decode steps, (O − 1)·(b + d·k): prefill makes the first token.
     prefill_mean_seconds: mean prefill work, I·c.
-    Source: Machine Learning Systems, appendix "Inference Foundations", equation 1, with
-    T_fixed = O·a for continuous batching.
+    Source: Machine Learning Systems, appendix "Inference Foundations", equation 1, with T_fixed =
+    O·a for continuous batching.
     """
 
     fixed_seconds: float
@@ -95,7 +95,7 @@ class RequestDemand:
     uncached_second_moment_tokens2: float
     uncached_third_moment_tokens3: float
 
-    # Follow from the others; kept because every evaluation asks for them.
+    # Derived from the other fields; stored because every evaluation needs them.
     decode_seconds: float = field(init=False)
     prefill_mean_seconds: float = field(init=False)
 
@@ -107,7 +107,7 @@ class RequestDemand:
 
 
 def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
-    """Work of an average request of this workload on an engine with this law.
+    """Return the work of this workload's average request on an engine with this law.
 
     Source: balance of tokens over the steps of a request: Machine Learning Systems (V. J. Reddi),
     appendix "Inference Foundations", equation 1, with T_fixed = O·a.

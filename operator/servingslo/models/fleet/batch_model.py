@@ -1,4 +1,4 @@
-"""Predictions for servers of dynamic batches, by the protocol of those for continuous batching."""
+"""Predictions for servers of dynamic batches, with the protocol of continuous batching."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from servingslo.models.waits.dynamic_batches import (
     saturation_per_second,
 )
 
-# Loads of a few fleets: counts that are tried, and rates between them.
+# Loads kept of a few fleets: trial counts, and rates between them.
 _KEPT = 256
 
 
@@ -33,15 +33,15 @@ class BatchServer:
 
     @property
     def cap(self) -> float:
-        """Requests that run where every instance has a full batch."""
+        """Running requests if every instance has a full batch."""
         return float(largest_batch(self.batcher) * self.batcher.instances)
 
 
 class BatchPrediction(Prediction):
     """Percentiles of one server of dynamic batches under a load.
 
-    There are no tokens, so that a first one or the time between them is not told. Replicas are
-    queues of their own, however requests reach them: a batch forms on one server.
+    There are no tokens, so there is neither a first token nor a time between tokens. Replicas are
+    separate queues, however requests reach them: a batch forms on one server.
     """
 
     __slots__ = ("_server",)
@@ -58,7 +58,7 @@ class BatchPrediction(Prediction):
 
     @property
     def times(self) -> BatchTimes:
-        """What requests see, below saturation."""
+        """Times of requests, below saturation."""
         return _times(self._server.law, self._server.batcher, self._rate)
 
     @property
@@ -78,27 +78,27 @@ class BatchPrediction(Prediction):
 
     @property
     def running_mean(self) -> float:
-        """Mean running requests of one replica, by Little's law; inf when unstable."""
+        """Return the mean running requests of one replica, by Little's law; inf when unstable."""
         if not self.stable:
             return math.inf
         return self._rate * self._server.law.step_seconds(self.times.batch_mean_of_request)
 
     @property
     def running_floor(self) -> float:
-        """Less than `running_mean`, at no cost."""
+        """A cheap lower bound of `running_mean`."""
         return self._rate * self._server.law.step_fixed_seconds if self.stable else math.inf
 
     @property
     def running_variance(self) -> float:
-        """Variance over time of what runs: none is claimed, batches are of any size."""
+        """Return cap² as a bound: the variance is not known, because batches are of any size."""
         return self._server.cap**2
 
     def kv_usage_quantile(self, percentile: float) -> float:  # noqa: ARG002 - of the protocol
-        """No memory is shared: 0, and inf when unstable."""
+        """Return 0 because no memory is shared, and inf when unstable."""
         return 0.0 if self.stable else math.inf
 
     def mean_seconds(self, metric: LatencyMetric) -> float:
-        """Mean of a metric that there are percentiles of; inf when unstable."""
+        """Return the mean of a metric that has percentiles; inf when unstable."""
         if not self.stable:
             return math.inf
         of_wait = metric is LatencyMetric.QUEUE_TIME
@@ -106,13 +106,13 @@ class BatchPrediction(Prediction):
         return float(times.weight @ (times.wait_seconds if of_wait else times.latency_seconds))
 
     def queue_seconds(self, percentile: float) -> float:
-        """Formation and wait not exceeded by this percent of requests; inf when unstable."""
+        """Return formation and wait not exceeded by this percent of requests; inf when unstable."""
         if not self.stable:
             return math.inf
         return self.times.quantile(self.times.wait_seconds, percentile / 100.0)
 
     def latency_seconds(self, percentile: float) -> float:
-        """Latency not exceeded by this percent of requests; inf when unstable."""
+        """Return the latency not exceeded by this percent of requests; inf when unstable."""
         if not self.stable:
             return math.inf
         return self.times.quantile(self.times.latency_seconds, percentile / 100.0)

@@ -1,32 +1,32 @@
-"""Where a percentile meets its limit: a search along the utilization of an engine."""
+"""Find the utilization at which a percentile meets its limit."""
 
 import math
 from typing import NamedTuple
 
-# No fleet runs at less: what fails there fails on an idle fleet.
+# No fleet runs at less: a limit missed here is missed by an idle fleet.
 LEAST_UTILIZATION = 1e-3
-# Below this a replica is all but idle: by M/M/1 a wait is a tenth of a service time.
+# Below this a replica is almost idle: by M/M/1 a wait is a tenth of a service time.
 IDLE_UTILIZATION = 0.1
-# Where nothing is known searches begin at the knee of every queueing law, with the steepness that
-# percentiles have at their limits: 0.2 to 0.5 on three cards.
+# Without a known crossing, searches begin at the knee of every queueing law, with the steepness
+# that percentiles have at their limits: 0.2 to 0.5 on three cards.
 FIRST_UTILIZATION = 0.7
 USUAL_STEEPNESS = 0.4
-# How close the crossing is known, as a share of the rate, and where the percentile jumps.
+# Accuracy of the crossing, as a share of the rate, and accuracy if the percentile jumps.
 CLOSE_RATIO = 2e-4
 CLOSE_TO_JUMP_RATIO = 2e-3
-# A percentile that rises faster jumps, as by one more step of prefill: its slope tells nothing of
-# where, and only two looks on both sides do. Next to saturation 3 was seen.
+# A percentile that rises faster jumps, for example by one more step of prefill. Its slope then does
+# not show the position; only evaluations on both sides do. Next to saturation 3 was measured.
 STEEPEST = 5.0
-# Lines that are followed before the range is halved, and how often it is: to 2e-4 of any range.
+# Lines that are followed before the range is halved, and most evaluations: to 2e-4 of any range.
 LINES = 8
 MOST_ROUNDS = 24
 
 
 class Crossing(NamedTuple):
-    """The greatest utilization at which a percentile is within its limit; 0 where none is.
+    """The greatest utilization at which a percentile is within its limit; 0 if there is none.
 
-    steepness: the rise of its logarithm over that of u/(1 − u) there, in which waits are all but
-    lines; None where not known.
+    steepness: the rise of the percentile's logarithm over that of u/(1 − u) there, in which waits
+    are almost straight lines; None if unknown.
     """
 
     utilization: float
@@ -38,10 +38,10 @@ def _place(utilization: float) -> float:
 
 
 class CrossingSearch:
-    """A search for a crossing, one look at a time.
+    """A search for a crossing, one evaluation at a time.
 
-    utilization: where it looks next. ended: the crossing, once it is known. hopeless: it fails
-    wherever it was looked at, down to an all but idle fleet.
+    utilization: where to evaluate next. ended: the crossing, once it is known. hopeless: every
+    evaluation missed the limit, down to an almost idle fleet.
     """
 
     __slots__ = ("_at", "_failed", "_high", "_known", "_low", "_steepness", "_top", "ended")
@@ -49,7 +49,7 @@ class CrossingSearch:
     def __init__(
         self, greatest_utilization: float, near: Crossing | None = None, looser: float = 0.0
     ) -> None:
-        """near: of a load much alike. looser: logarithm of this limit over that one."""
+        """near: the crossing of a similar load. looser: logarithm of this limit over that one."""
         self._top = _place(greatest_utilization)
         self._steepness = USUAL_STEEPNESS
         self._known: list[tuple[float, float]] = []
@@ -66,18 +66,18 @@ class CrossingSearch:
 
     @property
     def utilization(self) -> float:
-        """Where it looks next."""
+        """Where to evaluate next."""
         return 1.0 / (1.0 + math.exp(-self._at))
 
     @property
     def hopeless(self) -> bool:
-        """Whether it fails wherever it was looked at, and an idle fleet is looked at next."""
+        """Whether every evaluation missed the limit, and an idle fleet is next."""
         return all(excess > 0.0 for _, excess in self._known) and (
             self._at <= _place(IDLE_UTILIZATION)
         )
 
     def add_value(self, ratio: float) -> None:
-        """What the percentile is where it was looked at, over its limit."""
+        """Add the evaluated percentile, over its limit."""
         at, excess = self._at, math.log(ratio) if ratio > 0.0 else -math.inf
         self._known.append((at, excess))
         if excess <= 0.0:
@@ -93,21 +93,21 @@ class CrossingSearch:
             self._next(at, excess, left)
 
     def _rate_ratio(self, distance: float) -> float:
-        """Of rates this far apart, near where it looks."""
+        """Return the relative difference of rates this far apart, near the next evaluation."""
         return distance * (1.0 - self.utilization)
 
     def _end(self, at: float, steepness: float | None) -> None:
         self.ended = Crossing(1.0 / (1.0 + math.exp(-at)), steepness)
 
     def _end_held(self) -> None:
-        """End at the greatest place that kept the limit."""
+        """End at the greatest evaluated utilization that kept the limit."""
         if all(excess > 0.0 for _, excess in self._known):
             self.ended = Crossing(0.0, None)
         else:
             self._end(self._low, self._steepness)
 
     def _next(self, at: float, excess: float, left: float) -> None:
-        """Follow the line through the two looks next to the limit, or halve the range."""
+        """Follow the line through the two evaluations next to the limit, or halve the range."""
         others = [one for one in self._known if one[0] != at and math.isfinite(one[1])]
         jumps = False
         if others and math.isfinite(excess):

@@ -1,13 +1,13 @@
 """The capacity frontier: the greatest arrival rate at which a constraint holds, by fleet size.
 
-R_k(n) is that rate for constraint k, a percentile and what it may reach, on n engines. It depends
-on the mix of requests, the law and the limits of the engine, never on demand, and no constraint's R
-on that of another. Whatever is asked of capacity is read from it: the least n with R_k(n) ≥ λ, what
-binds (the least R_k), what n engines may admit, what a looser objective would save. Rates are found
-when first asked for and kept, so that a question asked again evaluates no law.
+R_k(n) is that rate for constraint k, a percentile and its limit, on n engines. It depends on the
+mix of requests, the law and the limits of the engine. It never depends on demand, nor on another
+constraint. Every question about capacity is answered from it: the least n with R_k(n) ≥ λ, the
+binding constraint (the least R_k), the rate that n engines may admit, the savings of a looser
+objective. Rates are computed on first use and kept, so that a repeated question evaluates no law.
 
-Percentiles rise with load, but for up to 4 % by the inversion and where the swing of bursts becomes
-too small to count: it is a crossing that no search has found one below.
+Percentiles rise with load, except for up to 4 % from the inversion and where the swing of bursts
+becomes too small to count. So the result is a crossing below which no search has found another.
 """
 
 import math
@@ -25,22 +25,23 @@ from servingslo.models.objectives import LatencyMetric, Objective, Routing
 # No engine is planned at more of its saturation rate: percentiles diverge there, and laws take
 # several times as long to evaluate.
 GREATEST_UTILIZATION = 0.95
-# A single request at a time, in effect: the least that any percentile can be.
+# In effect one request at a time: the least value of any percentile.
 IDLE_RATE_PER_SECOND = 1e-6
-# Readings lie between two of loads this far apart in the logarithm of u/(1 − u), u the utilization:
-# there the logarithm of a wait is all but a line. Within 3 % of the law, next to saturation too.
+# Readings are interpolated between loads this far apart in the logarithm of u/(1 − u), u the
+# utilization: there the logarithm of a wait is almost a straight line. Within 3 % of the law, next
+# to saturation too.
 READING_STEP = 0.15
 LEAST_READ_UTILIZATION = 1e-4
-# Counts are guessed from the rate of an engine at the last one, which hardly depends on the count;
-# where that does not end a search the rest is halved.
+# Rounds in which the count is guessed from the engine rate at the last count, which hardly depends
+# on the count. If that does not end a search, the rest is halved.
 GUESSED_ROUNDS = 4
 
 
 class Limit(NamedTuple):
-    """A constraint: a percentile (in percent) and the most it may be.
+    """A constraint: a percentile (in percent) and its largest allowed value.
 
     metric: None for the share of the KV cache in use, of which most is a share; else most is in
-    seconds as predicted, that is before calibration.
+    predicted seconds, before calibration.
     """
 
     metric: LatencyMetric | None
@@ -48,7 +49,7 @@ class Limit(NamedTuple):
     most: float
 
     def of(self, prediction: Prediction) -> float:
-        """The percentile of a load."""
+        """Return the percentile of a load."""
         if self.metric is None:
             return prediction.kv_usage_quantile(self.percentile)
         return metric_seconds(prediction, self.metric, self.percentile)
@@ -68,9 +69,9 @@ _Kind = tuple[LatencyMetric | None, float]
 class Frontier:
     """R_k(n) of one prepared model.
 
-    It keeps what it has found; that changes no answer by more than a search is exact to, 0.02 % of
-    the rate, or 0.2 % where a percentile jumps. previous: of a mix not much different, where
-    searches begin.
+    Results are kept. A kept result differs from a new one by no more than the accuracy of a search,
+    0.02 % of the rate, or 0.2 % if a percentile jumps. previous: the frontier of a similar mix,
+    whose results start the searches.
     """
 
     __slots__ = ("_full_batches", "_hints", "_points", "_unloaded", "counts", "crossings", "model")
@@ -79,14 +80,14 @@ class Frontier:
         self.model = model
         self.crossings: dict[Row, Crossing] = {}
         self._hints: Mapping[Row, Crossing] = {} if previous is None else previous.crossings
-        # By metric and percentile alone: what a limit allows moves with calibration, for ever.
+        # Keyed by metric and percentile alone: the limit moves with calibration, without end.
         self.counts: dict[_Kind, int] = {} if previous is None else dict(previous.counts)
         self._points: dict[tuple[Fleet, int], Prediction] = {}
         self._unloaded: dict[tuple[LatencyMetric, float], float] = {}
         self._full_batches: dict[tuple[float | None, int], int | None] = {}
 
     def greatest_rate_per_second(self, limit: Limit, fleet: Fleet) -> float:
-        """R_k(n), a fleet rate: at most 95 % of saturation, 0 where an idle fleet misses it."""
+        """R_k(n), a fleet rate: at most 95 % of saturation, 0 if an idle fleet misses the limit."""
         self.solve([(limit, fleet)])
         return self._rate(limit, fleet)
 
@@ -101,10 +102,10 @@ class Frontier:
         high: int,
         start: int | None = None,
     ) -> list[int | None]:
-        """The least count from low to high whose R_k is this rate or more; None where none is.
+        """Least count from low to high whose R_k is this rate or more; None if there is none.
 
-        start: where all searches begin; by default each where it ended last, at first where
-        engines would be as busy as any may be.
+        start: where all searches begin; by default each starts where it ended last, at first at the
+        count whose engines are as busy as allowed.
         """
         busiest = GREATEST_UTILIZATION * self.model.saturation_rate_per_second
         first = whole_count(rate_per_second / (busiest * engines_per_replica), high)
@@ -127,7 +128,7 @@ class Frontier:
         return [searches[limit].answer for limit in limits]
 
     def solve(self, rows: Iterable[Row]) -> None:
-        """Find the rates of these rows that are not known yet, all at once: that is cheaper."""
+        """Find the unknown rates of these rows all at once, which is cheaper."""
         searches: dict[Row, CrossingSearch] = {}
         for row in rows:
             if row in self.crossings or row in searches:
@@ -147,7 +148,7 @@ class Frontier:
             searches = {row: one for row, one in searches.items() if one.ended is None}
 
     def unloaded_seconds(self, metric: LatencyMetric, percentile: float) -> float:
-        """The percentile where requests come one at a time: no fleet gives less."""
+        """Return the percentile for requests one at a time: no fleet can be faster."""
         if (metric, percentile) not in self._unloaded:
             alone = self.model.predict(IDLE_RATE_PER_SECOND, 1, Routing.POOLED)
             self._unloaded[metric, percentile] = metric_seconds(alone, metric, percentile)
@@ -156,7 +157,7 @@ class Frontier:
     def full_batch(
         self, objectives: Sequence[Objective], most_sequences: int, calibration_ratio: float
     ) -> int | None:
-        """As `full_batch_of`, of this model."""
+        """Return `full_batch_of` for this model."""
         widest = max(
             (o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT),
             default=None,
@@ -171,7 +172,7 @@ class Frontier:
     def reading(
         self, measure: Callable[[Prediction], float], rate_per_second: float, fleet: Fleet
     ) -> float:
-        """What is told of a load: between those of loads close by, which are evaluated once."""
+        """Prediction of a load, interpolated between close loads that are evaluated once."""
         utilization = rate_per_second / (self.model.saturation_rate_per_second * fleet.engines)
         if not utilization < 1.0:
             return measure(self.model.predict(rate_per_second, *fleet))
@@ -184,7 +185,7 @@ class Frontier:
         return first + share * (second - first)
 
     def _read(self, places: Sequence[int], fleet: Fleet) -> list[Prediction]:
-        """Predictions at these steps."""
+        """Return predictions at these steps."""
         lacking = [place for place in places if (fleet, place) not in self._points]
         if lacking:
             saturation = self.model.saturation_rate_per_second * fleet.engines
@@ -201,7 +202,7 @@ class Frontier:
         return utilization * self.model.saturation_rate_per_second * fleet.engines
 
     def _begin_search(self, row: Row) -> CrossingSearch:
-        """A search that begins where the row of the nearest fleet ended, else anywhere."""
+        """Return a search that begins at the crossing of the nearest fleet, else anywhere."""
         limit, fleet = row
         for known in (self.crossings, self._hints):
             near = [
@@ -217,7 +218,7 @@ class Frontier:
         return CrossingSearch(GREATEST_UTILIZATION)
 
     def _values(self, searches: Mapping[Row, CrossingSearch]) -> dict[Row, float]:
-        """The percentile of each row where its search looks next."""
+        """Return the percentile of each row where its search evaluates next."""
         saturation = self.model.saturation_rate_per_second
         values: dict[Row, float] = {}
         for routing in Routing:
@@ -244,7 +245,7 @@ class Frontier:
 
 
 class _CountSearch:
-    """The search for the least count whose rate is enough, a few counts at a time."""
+    """The search for the least sufficient count, a few counts at a time."""
 
     __slots__ = ("_failing", "_found", "_guess", "_high", "_rounds", "hopeless")
 
@@ -261,16 +262,16 @@ class _CountSearch:
 
     @property
     def answer(self) -> int | None:
-        """The least count that is enough; None where none is."""
+        """The least sufficient count; None if there is none."""
         return None if self.hopeless or self._found > self._high else self._found
 
     def trials(self) -> list[int]:
-        """The count that should be enough, and one fewer."""
+        """The count expected to suffice, and one fewer."""
         self._rounds += 1
         return [count for count in (self._guess - 1, self._guess) if count > self._failing]
 
     def add_count(self, count: int, greatest_per_second: float, rate_per_second: float) -> None:
-        """What a count carries: 0 where no count carries anything."""
+        """Add the rate of a count: 0 if no count carries anything."""
         if greatest_per_second <= 0.0:
             self.hopeless = True
             return
@@ -286,7 +287,7 @@ class _CountSearch:
 
 
 def whole_count(replicas: float, largest: int) -> int:
-    """A whole number of replicas, 1 at least; a quotient such as 3.0000000001 is 3.
+    """Return a whole number of replicas, at least 1; a quotient such as 3.0000000001 is 3.
 
     Source: ⌈λ/(ρ*·μ)⌉, Machine Learning Systems (V. J. Reddi), "Serving and Systems Tradeoffs".
     """

@@ -1,12 +1,13 @@
-"""The time per output token while a batch is full, and the batch that then serves most in time.
+"""Time per output token while a batch is full, and the full batch that serves most in time.
 
-An overloaded engine that bounds what is in flight always runs as many sequences: a request starts
-when another ends. Starts come with steps then, not with time, so that prefill brings no further
+An overloaded engine with a bound in flight always runs the same number of sequences: a request
+starts when another ends. Starts then come with steps, not with time, so prefill causes no further
 prefill, and the tail is far shorter than at an open load with as many running sequences.
 Law: Poisson starts at n/(O − 1) a step, and the gamma law of `output_laws`.
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI;
 simulated in docs/lab/models.md, "A full batch".
-Assumes: a queue that never empties. Fails: batches of a few sequences, up to 7 % late.
+Assumes: a queue that never empties.
+Fails: batches of a few sequences, up to 7 % late.
 Shown by: tests/unit/test_models_full_batch.py.
 """
 
@@ -21,13 +22,13 @@ from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.models.tokens.output_laws import Moments, spread_points
 from servingslo.models.tokens.prefill_interference import prefill_square_seconds2
 
-# Batches looked at in each round, between the neighbours of the best of the round before: a
-# handful of rounds for any number of slots.
+# Batches evaluated in each round, between the neighbours of the previous round's best: a handful of
+# rounds for any number of slots.
 TRIALS = 16
 
 
 def full_batch_moments(engine: EngineLaws, sequences: Sequence[int]) -> Moments:
-    """Moments while as many sequences run, as sequences × output lengths.
+    """Return moments with a constant number of running sequences, as sequences × output lengths.
 
     n sequences end r = n/(O − 1) requests a step and as many start, at random over steps: over g
     gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g. A step has
@@ -43,10 +44,10 @@ def full_batch_moments(engine: EngineLaws, sequences: Sequence[int]) -> Moments:
 
 
 def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int) -> int:
-    """The full batch, 1 to most_sequences, that serves most tokens to requests in time.
+    """Return the batch, 1 to most_sequences, that serves most tokens to requests in time.
 
     tpot_seconds: the time per output token that requests in time do not exceed. Above this batch
-    more requests are late than it serves more; below, capacity is left.
+    the additional late requests outnumber the additional served ones; below it, capacity is unused.
     """
     demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
     while True:
@@ -64,7 +65,7 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
 
 
 def trial_of(first: int, last: int, index: int) -> int:
-    """The batch that is looked at between these, evenly spaced."""
+    """Return one of the batches to try between these, evenly spaced."""
     return first + (last - first) * index // (TRIALS - 1)
 
 
@@ -74,10 +75,10 @@ def full_batch_of(
     most_sequences: int,
     calibration_ratio: float = 1.0,
 ) -> int | None:
-    """The best full batch for these objectives; None without an inter-token one.
+    """Return the best full batch for these objectives; None without an inter-token one.
 
-    In time is within the widest threshold: those of lower percentiles are kept by the number of
-    replicas. calibration_ratio: time per output token observed over predicted.
+    In time means within the widest threshold: thresholds of lower percentiles are kept by the
+    replica count. calibration_ratio: time per output token observed over predicted.
     """
     widest = max(
         (o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT), default=None
@@ -90,10 +91,10 @@ def full_batch_of(
 def full_batch_now(
     demand: RequestDemand, sequences: int, prefill_tokens_per_token: float | None
 ) -> int:
-    """The full batch at the prefill that comes with each decoded token now, at least 1.
+    """Return the full batch at the present prefill per decoded token, at least 1.
 
-    One in which a token takes as long as with this many sequences and usual lengths: a + n·(β +
-    c·φ), φ the prompt tokens computed for each token decoded, I/(O − 1) usually. None: as usual.
+    In it a token takes as long as in the given batch with usual lengths: a + n·(β + c·φ), φ the
+    prompt tokens computed for each token decoded, usually I/(O − 1). None: as usual.
     """
     if prefill_tokens_per_token is None:
         return sequences
@@ -107,12 +108,12 @@ def full_batch_now(
 
 
 def started_per_step(demand: RequestDemand, sequences: int) -> float:
-    """Requests r that start in a step while as many sequences run."""
+    """Return the requests r that start in a step with this many running sequences."""
     return sequences / max(demand.output_mean_tokens - 1.0, 1.0)
 
 
 def mean_gap_seconds(demand: RequestDemand, budget_tokens: float, sequences: int) -> float:
-    """Mean time per output token while as many sequences run, s + r·c·I as far as it fits."""
+    """Return the mean time per output token, s + r·c·I, with prefill limited to the step's room."""
     room = demand.prefill_per_token_seconds * max(budget_tokens - sequences, 0.0)
     prefill = min(started_per_step(demand, sequences) * demand.prefill_mean_seconds, room)
     return demand.step_fixed_seconds + demand.step_growth_seconds * sequences + prefill

@@ -33,9 +33,9 @@ __all__ = [
     "saturation_rate_per_second",
 ]
 
-# Mixes that are evaluated in turn by one process, with what is tried for them.
+# Mixes that one process evaluates in turn, including trial mixes.
 _MODEL_CACHE_SIZE = 64
-# Requests per second of a fleet without any: one in thirty years.
+# Requests per second used for a fleet without any: one in thirty years.
 _LEAST_RATE = 1e-9
 
 
@@ -71,7 +71,7 @@ class LatencyModel:
             correlation_seconds=math.nan if correlation is None else correlation,
             budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
         )
-        # Sequences that decode take a token of the budget each.
+        # Each decoding sequence takes one token of the budget.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
         self.engine = EngineLaws(
             demand=demand,
@@ -93,13 +93,13 @@ class LatencyModel:
 
     @property
     def metrics(self) -> frozenset[LatencyMetric]:
-        """Those that there are percentiles of."""
+        """Metrics that have percentiles."""
         return (Prediction if self.batches is None else BatchPrediction).metrics
 
     def predict(
         self, arrival_rate_per_second: float, replica_count: int, routing: Routing
     ) -> Prediction:
-        """Prediction for this fleet arrival rate on replica_count replicas.
+        """Return the prediction for this fleet arrival rate on replica_count replicas.
 
         Raises: InvalidInputError for a negative rate or fewer than one replica.
         """
@@ -111,7 +111,7 @@ class LatencyModel:
         replica_counts: Sequence[int],
         routing: Routing,
     ) -> list[Prediction]:
-        """A prediction for each pair of a fleet arrival rate and a number of replicas.
+        """Return a prediction for each pair of a fleet arrival rate and a replica count.
 
         Raises: as `predict`.
         """
@@ -127,7 +127,7 @@ class LatencyModel:
 
 
 def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:
-    """The rate of one of these replicas."""
+    """Return the rate of one of these replicas."""
     if replica_count < 1:
         raise InvalidInputError("replica_count", replica_count, "1 or more")
     if not arrival_rate_per_second >= 0:
@@ -141,10 +141,10 @@ def _prepare(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -
 
 
 def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
-    """The prepared model of this mix on this engine; recent ones are kept."""
+    """Return the prepared model of this mix on this engine; recent ones are kept."""
     return _prepare(workload.at_rate(1.0), law, limits)
 
 
 def forget_models() -> None:
-    """Prepare each model anew that is asked for from now on, as after a start."""
+    """Forget all prepared models, as after a start."""
     _prepare.cache_clear()

@@ -1,4 +1,4 @@
-"""The percentile laws of loads, evaluated when first asked for, of many loads at once."""
+"""The percentile laws of loads, evaluated on first use, for many loads at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,17 +28,18 @@ class RequestLaw(Protocol):
         """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
 
     def share_within(self, seconds: float) -> float:
-        """P(T ≤ t) for t in seconds."""
+        """Return P(T ≤ t) for t in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaws:
     """One engine configuration and one mix of requests, as the percentile laws need them.
 
-    demand: of a request. fleet: what loads have in common. gaps, prompts: lengths, compacted to a
-    few points. budget_tokens: of a step. least_step_seconds, most_step_seconds: an idle step, and
-    one that is full of prefill. cap: running sequences at saturation. saturation_rate_per_second:
-    of one replica. held: KV tokens of a running sequence. kv_capacity_tokens: that the cache holds.
+    demand: of a request. fleet: properties common to all loads. gaps, prompts: lengths, compacted
+    to a few points. budget_tokens: of a step. least_step_seconds, most_step_seconds: an idle step,
+    and one that is full of prefill. cap: running sequences at saturation.
+    saturation_rate_per_second: of one replica. held: KV tokens of a running sequence.
+    kv_capacity_tokens: size of the cache.
     """
 
     demand: RequestDemand
@@ -55,7 +56,7 @@ class EngineLaws:
 
 
 class LoadLaws:
-    """What is known so far of one load below saturation; laws are None until evaluated.
+    """Known laws of one load below saturation; laws are None until evaluated.
 
     rate_per_second: of one replica. running: its running sequences. gaps: moments of the time per
     output token. ttft, tpot, latency: laws over requests.
@@ -86,7 +87,7 @@ def load_laws(
     *,
     pooled: bool,
 ) -> list[LoadLaws | None]:
-    """Loads by the rate of one replica and the number of replicas; None at saturation and above."""
+    """Return loads by one replica's rate and the replica count; None at saturation and above."""
     most = engine.saturation_rate_per_second
     pairs = list(zip(rates_per_second, replica_counts, strict=True))
     demand, fleet = engine.demand, engine.fleet
@@ -96,7 +97,7 @@ def load_laws(
 
 
 def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:
-    """Laws of the time to first token, in seconds, by load."""
+    """Evaluate laws of the time to first token, in seconds, by load."""
     lacking = [load for load in loads if load.ttft is None]
     if lacking:
         laws = time_to_first_token_laws(
@@ -112,7 +113,7 @@ def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Tabulat
 
 
 def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMoments]:
-    """Moments of the time per output token by output length, by load."""
+    """Evaluate moments of the time per output token by output length, by load."""
     lacking = [load for load in loads if load.gaps is None]
     if lacking:
         seen = [_gap_load(engine, load) for load in lacking]
@@ -123,7 +124,7 @@ def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMome
 
 
 def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
-    """Laws of the time per output token over requests, in seconds, by load."""
+    """Evaluate laws of the time per output token over requests, in seconds, by load."""
     bounds = engine.least_step_seconds, engine.most_step_seconds
     for load, moments in zip(loads, evaluate_gaps(engine, loads), strict=True):
         if load.tpot is None:
@@ -134,7 +135,7 @@ def evaluate_tpot(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Request
 
 
 def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[RequestLaw]:
-    """Laws of the end-to-end latency over requests, in seconds, by load."""
+    """Evaluate laws of the end-to-end latency over requests, in seconds, by load."""
     known = zip(loads, evaluate_gaps(engine, loads), evaluate_ttft(engine, loads), strict=True)
     for load, gap, first in known:
         if load.latency is None:

@@ -1,4 +1,4 @@
-"""One row for each metric that an objective may be about: all that is particular to it."""
+"""All properties of each objective metric, one row per metric."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from servingslo.reasons import Constraint
 class ObjectiveMetric:
     """One metric.
 
-    metric: its name in the API. about: the same in words. constraint: what asks for replicas where
-    an objective of it does. histogram: the field of an EngineSample that observes it.
+    metric: its name in the API. about: the same in words. constraint: the constraint named if an
+    objective of it needs more replicas. histogram: the field of an EngineSample that observes it.
     percentile_seconds: the predicted percentile, in percent. evaluate: its law under many loads at
     once, None if a percentile needs no law. waits: the wait for a slot is a part of it.
     always_told: it is reported for every count, whatever the objectives are about.
@@ -77,15 +77,15 @@ ROW_OF_CONSTRAINT = {row.constraint: row for row in ROWS}
 
 
 def metric_seconds(prediction: Prediction, metric: LatencyMetric, percentile: float) -> float:
-    """The predicted percentile of a metric, in seconds."""
+    """Return the predicted percentile of a metric, in seconds."""
     return ROW_OF[metric].percentile_seconds(prediction, percentile)
 
 
 def prepare(predictions: Iterable[Prediction], metric: LatencyMetric) -> None:
     """Evaluate the law of a metric for all of these predictions of one model at once.
 
-    Each is what it would be by itself, up to rounding; together they take a part of the time.
-    Predictions that are not stable, and the wait for a slot, have nothing to evaluate.
+    Each result equals a separate evaluation, up to rounding, but together they are faster. Unstable
+    predictions, and the wait for a slot, have nothing to evaluate.
     """
     stable = [one for one in predictions if one.laws is not None]
     evaluate = ROW_OF[metric].evaluate

@@ -17,11 +17,11 @@ from servingslo.models.objectives import LatencyMetric
 
 
 class Prediction:
-    """Percentiles of a group under a load; laws are evaluated when first asked for.
+    """Percentiles of a group under a load; laws are evaluated on first use.
 
-    metrics: those that there are percentiles of. engine: what the laws are those of. laws: those of
-    the load; None when it is not below saturation, and all is math.inf. `prepare` evaluates those
-    of many loads at once.
+    metrics: those that have percentiles. engine: its engine. laws: those of the load; None at or
+    above saturation, and every time is then math.inf. `prepare` evaluates the laws of many loads at
+    once.
     """
 
     __slots__ = ("_rate", "engine", "laws")
@@ -72,7 +72,7 @@ class Prediction:
 
     @property
     def running_floor(self) -> float:
-        """Less than `running_mean`, at no cost: no token takes less than a bare step."""
+        """A cheap lower bound of `running_mean`: no token takes less than a bare step."""
         if self.laws is None:
             return math.inf
         gaps, step = self.engine.gaps, self.engine.demand.step_fixed_seconds
@@ -145,7 +145,7 @@ class Prediction:
     def queue_seconds(self, percentile: float) -> float:
         """Wait for a slot not exceeded by this percent of requests; inf when unstable.
 
-        The rest of the step in progress is no wait for a slot, it is part of TTFT.
+        The rest of the step in progress is no wait for a slot; it is part of TTFT.
         """
         if self.laws is None:
             return math.inf

@@ -3,7 +3,7 @@
 Law: processor sharing slowed by prefill: negative binomial below the cap, geometric above it.
 Source: F. P. Kelly, Reversibility and Stochastic Networks (1979), chapter 3, symmetric queues;
 diffusion limits for F and above the cap, J. F. C. Kingman (1962), L. Allen and A. Cunneen (1990).
-Assumes: Poisson arrivals, or bursts that what runs follows as a linear filter.
+Assumes: Poisson arrivals, or bursts that running sequences follow as a linear filter.
 Fails: next to saturation, and bursts that nearly fill the engine.
 Shown by: `make validate`, column n of every row: within 3 % with Poisson arrivals.
 """
@@ -32,16 +32,16 @@ _OFFSETS: FloatArray = _NODES - INDEX_CENTRE
 _INDEX_POWERS: FloatArray = np.stack((_OFFSETS**0, _OFFSETS, _OFFSETS**2), axis=1)
 _SPREAD_BELOW = 4.5
 _SPREAD_ABOVE = 6.5
-# Where the negative binomial law would have no mean; no load below saturation comes near it.
+# Beyond this the negative binomial law has no mean; no load below saturation comes near it.
 _LARGEST_BUSY_RATIO = 0.999
 # Rounds of a fixed point: twice as many change nothing by 1e-5.
 _BURST_ITERATIONS = 4
 
 
 class BudgetBound(NamedTuple):
-    """A token budget that bounds: tokens of a step, and the running sequences at saturation.
+    """A binding token budget: tokens of a step, and the running sequences at saturation.
 
-    More may run for a while: prompts wait for room, no matter how many sequences run.
+    More may run for a while: prompts wait for room, whatever number of sequences runs.
     """
 
     tokens: float
@@ -52,14 +52,14 @@ NO_BUDGET = BudgetBound(math.inf, math.inf)
 
 
 class ReplicaLoad(NamedTuple):
-    """The load of one replica, and what bounds its running sequences.
+    """The load of one replica, and the bounds of its running sequences.
 
     rate_per_second: arrivals of one replica. factor: F of `variability_factor`.
     cap: running sequences of one replica. saturation_rate_per_second: of one replica at the cap.
-    pool_count: replicas that act as one queue, 1 for a replica on its own. queue_factor:
-    variability of the queue above the cap, see the function of that name. bursts: of the
-    arrivals of one replica, `STEADY` where they are no burstier than Poisson. budget: where it is
-    what bounds the running sequences, else `NO_BUDGET`.
+    pool_count: replicas that act as one queue, 1 for a single replica. queue_factor: variability of
+    the queue above the cap, see the function of that name. bursts: of the arrivals of one replica,
+    `STEADY` if they are not burstier than Poisson. budget: the token budget if it bounds the
+    running sequences, else `NO_BUDGET`.
     """
 
     rate_per_second: float
@@ -75,10 +75,11 @@ class ReplicaLoad(NamedTuple):
 class Occupancy(NamedTuple):
     """Law of the running sequences on one replica, and of waiting for a slot.
 
-    lowest, spacing: the least number of running sequences that has a weight, and how far the next
-    one is. weights: probabilities of these; what is missing to 1 waits for a slot. cap: running
-    sequences at which an arrival waits. wait_probability: probability that it finds as many.
-    wait_rate_per_second: the wait of those that wait is exponential with this rate.
+    lowest, spacing: the least number of running sequences with a weight, and the distance to the
+    next one. weights: probabilities of these; the rest to 1 waits for a slot. cap: running
+    sequences at which an arrival waits. wait_probability: probability that an arrival finds that
+    many.
+    wait_rate_per_second: waits are exponential with this rate.
     pool_count: replicas that share arrivals. bursts: as in the load.
     mean, variance: of the running sequences over time.
     below_cap: sum of the weights.
@@ -100,7 +101,7 @@ class Occupancy(NamedTuple):
 def variability_factor(
     demand: RequestDemand, rate_per_second: float, arrival_dispersion: float
 ) -> float:
-    """Factor F by which batches of prefill and bursts overdisperse the number in system.
+    """Return the factor F by which batched prefill and bursts overdisperse the number in system.
 
     In a clock that stands still during prefill, the number in system is a processor-sharing queue
     with departures of dispersion 1, and arrivals come in clusters: each arrival's prefill lets
@@ -117,7 +118,7 @@ def variability_factor(
 
 
 def running_mean(demand: RequestDemand, rate_per_second: float, factor: float) -> float:
-    """Mean of the law of running sequences of one replica with this factor F, without a cap.
+    """Return the mean running sequences of one replica with this factor F, without a cap.
 
     That of a negative binomial law to the power 1/F: (O·a/(O·β) + F)·ρ′/(1 − ρ′).
     """
@@ -134,7 +135,7 @@ def followed_bursts(
     pool_count: int,
     cap: float,
 ) -> Bursts:
-    """Bursts of a replica's arrivals, as its running sequences meet them.
+    """Return the bursts of a replica's arrivals, as its running sequences meet them.
 
     Bursts lengthen the residences over which their dispersion is taken: a fixed point.
     """
@@ -148,9 +149,9 @@ def followed_bursts(
 
 
 def service_dispersion(demand: RequestDemand, cap: float, *, budget_binds: bool) -> float:
-    """C_s² of the queue above the cap: that of the work O·(a/N + β) + c·I of one request.
+    """Return C_s² of the queue above the cap: that of one request's work O·(a/N + β) + c·I.
 
-    Where the token budget binds, the queue is one for prefill, and C_s² that of the prompts.
+    If the token budget binds, the queue is one for prefill, and C_s² that of the prompts.
     """
     prompt = demand.uncached_second_moment_tokens2 - demand.uncached_mean_tokens**2
     if budget_binds and demand.uncached_mean_tokens > 0.0:
@@ -163,7 +164,7 @@ def service_dispersion(demand: RequestDemand, cap: float, *, budget_binds: bool)
 
 
 def queue_factor(arrival_dispersion: float, dispersion_of_service: float) -> float:
-    """Variability of the queue above the cap, (C_a² + C_s²)/2.
+    """Return the variability of the queue above the cap, (C_a² + C_s²)/2.
 
     With all slots taken prefill follows departures, so arrivals bring no clusters.
     Source: Allen–Cunneen approximation (1990).
@@ -172,11 +173,11 @@ def queue_factor(arrival_dispersion: float, dispersion_of_service: float) -> flo
 
 
 def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occupancy]:
-    """Law of the running sequences on one replica of a pool that shares its arrivals, by load.
+    """Return laws of the running sequences on one replica of a pool that shares arrivals, by load.
 
     Below the cap the pool is a processor-sharing queue, insensitive to output lengths, whose number
-    in system is negative binomial with r = c·O·a/(O·β) + 1 and success parameter 1 − ρ′, where
-    β = b + d·k is the growth of a step per sequence and ρ′ = λ·O·β/(1 − λ·c·I): prefill belongs to
+    in system is negative binomial with r = c·O·a/(O·β) + 1 and success parameter 1 − ρ′. Here β = b
+    + d·k is the growth of a step per sequence and ρ′ = λ·O·β/(1 − λ·c·I): prefill belongs to
     arrivals, so it slows the clock instead of growing with n. The density becomes p^(1/F). Above
     the cap it is geometric in the ratio of arrival rate to saturation rate, to the power
     1/queue_factor.
@@ -220,20 +221,20 @@ def occupancies(demand: RequestDemand, loads: Sequence[ReplicaLoad]) -> list[Occ
 
 
 def even_moments(weights: FloatArray) -> list[tuple[float, float, float]]:
-    """Mass, mean and variance of weights at 0, 1, 2 and so on, by row."""
+    """Return mass, mean and variance of weights at 0, 1, 2 and so on, by row."""
     return [central(*powers) for powers in (weights @ _INDEX_POWERS[: weights.shape[1]]).tolist()]
 
 
 def central(mass: float, first: float, second: float) -> tuple[float, float, float]:
-    """Mass, mean and variance from sums of powers about the middle node."""
+    """Return mass, mean and variance from sums of powers about the middle node."""
     mass = max(mass, LEAST_MASS)
     first /= mass
-    # With all mass at one node rounding alone is left of it.
+    # With all mass at one node only rounding is left.
     return mass, first + INDEX_CENTRE, max(second / mass - first**2, 0.0)
 
 
 class _Lattice(NamedTuple):
-    """Nodes over the total number in a pool: low, low + step and so on; and the law's parameters.
+    """Nodes over the total number in a pool (low, low + step and so on), and the law's parameters.
 
     at_cap: the last node is the cap.
     """
@@ -247,7 +248,7 @@ class _Lattice(NamedTuple):
 
 
 def lattice_of(demand: RequestDemand, load: ReplicaLoad) -> _Lattice:
-    """Spacing and nodes that cover the law of the total number, ending at the cap if it is near."""
+    """Spacing and nodes that cover the law of the total number, up to the cap if it is near."""
     decode = max(demand.decode_seconds, SMALL_RATIO * demand.fixed_seconds)
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     ratio = load.rate_per_second * decode / slack
@@ -272,7 +273,7 @@ def above_cap(
     density: FloatArray,
     weights: FloatArray,
 ) -> tuple[float, float]:
-    """Weight of the states in which all slots are taken, and rate at which a wait ends.
+    """Return the weight of the states with all slots taken, and the rate at which a wait ends.
 
     The weight of the last node becomes that of its part below the cap.
     """
@@ -295,9 +296,9 @@ def summarize(
     below: tuple[float, float, float],
     above: tuple[float, float],
 ) -> Occupancy:
-    """The law with its moments, from those of the nodes below the cap and what lies above it.
+    """Return the law with its moments, from the nodes below the cap and the mass above it.
 
-    Where the budget bounds, those wait that find as many running as it carries.
+    If the budget bounds, arrivals wait when they find as many running as it carries.
     """
     first, inner_mean, inner_variance = below
     mass = first + above[0]
@@ -324,10 +325,10 @@ def summarize(
 
 
 def at_budget(budget: BudgetBound, low: float, spacing: float, weights: FloatArray) -> float:
-    """Probability of at least as many running sequences as the budget carries.
+    """Return the probability of at least as many running sequences as the budget carries.
 
-    A node stands for half a spacing on both sides: nodes counted whole, the probability would jump
-    up and down as they move with the load.
+    A node represents half a spacing on both sides. If nodes were counted whole, the probability
+    would jump as they move with the load.
     """
     if budget.running_count == math.inf:
         return 0.0

@@ -1,4 +1,4 @@
-"""Occupancy levels of a pool: how many requests an arrival finds at its least loaded replica.
+"""Occupancy levels of a pool: the requests that an arrival finds at its least loaded replica.
 
 Law: balance of flows between levels of join-the-shortest-queue; the number of requests in a pool is
 negative binomial.
@@ -22,17 +22,17 @@ from servingslo.models.numerics import ALMOST_ONE, TINY_SECONDS
 # Pools are not idle this many deviations below their mean. A Poisson law is close to this.
 # Measured: 9 deviations move no percentile by more than 0.02 %.
 _IDLE_DEVIATIONS = 6.0
-# A replica that always runs more than these is never found idle.
+# A replica that always runs more than this is never idle.
 _BUSY = 2.0
 # Shares of arrivals that move no percentile below p99.9.
 _NEGLIGIBLE_IDLE = 1e-4
-# Pools with fewer requests for each replica are told by their levels, others by the mean. Measured:
-# with 3 in place of 4 gaps of twelve replicas are 2 % longer, of outputs of 30 tokens 0.4 %.
+# Pools with fewer requests per replica are described by levels, others by the mean. Measured: with
+# 3 in place of 4 gaps of twelve replicas are 2 % longer, of outputs of 30 tokens 0.4 %.
 _FEW = 4.0
 
 
 class Pool(NamedTuple):
-    """What a pool shares, as far as it tells what arrivals find.
+    """Properties of a pool that decide what arrivals find.
 
     pool_count: replicas. rate_per_second: of one of them. mean, variance: of the running sequences
     of one replica. mean_step: seconds of a step. prefill_steps: mean number of steps of a prompt.
@@ -47,11 +47,11 @@ class Pool(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What arrivals of a pool find at the replica that they are sent to.
+    """What arrivals of a pool find at their replica.
 
     free: share that meets no prefill there, 0 to 1. delayed: mean number of requests there that
-    wait for its prefill. early: share of a stay that is before the first token. few: probability
-    that the pool holds so few requests that levels tell them, see `most_few`.
+    wait for the arrival's prefill. early: share of a stay that is before the first token. few:
+    probability that the pool holds so few requests that levels describe them, see `most_few`.
     """
 
     free: float
@@ -60,16 +60,16 @@ class Found(NamedTuple):
     few: float
 
 
-# Of a pool that always has requests at every replica.
+# For a pool that always has requests at every replica.
 NEVER_IDLE = Found(0.0, 0.0, 0.0, 0.0)
 
 
 class Requests(NamedTuple):
     """The requests of a pool, see `requests_of`.
 
-    mean, excess: of their number, and what its variance has on top as a share of the mean.
-    arriving: per second, in the whole pool. first, prefill, alone: seconds of a request that meets
-    nobody, to its first token, of it prefill, and in all.
+    mean, excess: of their number, and the excess of its variance as a share of the mean. arriving:
+    per second, in the whole pool. first, prefill, alone: seconds of a request that meets no other:
+    to its first token, of prefill, and in all.
     """
 
     mean: float
@@ -84,7 +84,7 @@ class Averages(NamedTuple):
     """Means over the number of requests in a pool.
 
     seen: requests at the replica of an arrival. idle: share that finds an idle one. few:
-    probability of so few that levels tell them. busy: share of the replicas that have any.
+    probability of so few that levels describe them. busy: share of the replicas that have any.
     """
 
     seen: float
@@ -94,11 +94,11 @@ class Averages(NamedTuple):
 
 
 def level_at_arrival(demand: RequestDemand, pool: Pool) -> Found:
-    """What the arrivals of a pool find at the least loaded of its replicas.
+    """Return what arrivals of a pool find at the least loaded of its replicas.
 
-    Prompts stand at λ·T of the busy replicas, T their prefill, and a pool sends fewer requests
-    where one stands: of the arrivals that find a replica busy only as many meet its steps as they
-    are as find prompts in proportion to these.
+    Prompts are at λ·T of the busy replicas, T their prefill, and a pool sends fewer requests to a
+    replica with a prompt. So among arrivals that find a replica busy, the share that meets its
+    steps is the share that finds prompts, relative to these λ·T.
     """
     requests = requests_of(demand, pool)
     if requests.mean <= 0.0 or pool.mean - _IDLE_DEVIATIONS * math.sqrt(pool.variance) > _BUSY:
@@ -106,8 +106,8 @@ def level_at_arrival(demand: RequestDemand, pool: Pool) -> Found:
     averages = averages_of(pool.pool_count, requests)
     if averages.idle < _NEGLIGIBLE_IDLE:
         return NEVER_IDLE
-    # Of those found some are prompts, as long as they take of a stay, and those who decode leave in
-    # the steps until these are done.
+    # Some of the requests found are prompts, in proportion to their part of a stay. Those that
+    # decode leave in the steps until these prompts are done.
     prompts = averages.seen * min(requests.first * requests.arriving / requests.mean, 1.0)
     gaps = max(demand.output_mean_tokens - 1.0, 1.0)
     leaving = (1.0 + prompts * pool.prefill_steps) / gaps
@@ -127,7 +127,7 @@ def level_at_arrival(demand: RequestDemand, pool: Pool) -> Found:
 
 
 def averages_of(pool_count: int, requests: Requests) -> Averages:
-    """Means over the number of requests in the pool."""
+    """Return means over the number of requests in the pool."""
     spread = math.sqrt(requests.mean * (1.0 + requests.excess))
     most = math.ceil(max(requests.mean + _IDLE_DEVIATIONS * spread, 3.0 * pool_count))
     number = np.arange(most + 1.0)
@@ -141,20 +141,21 @@ def averages_of(pool_count: int, requests: Requests) -> Averages:
 
 
 def found_at(number: Any, replicas: float, requests: Requests) -> tuple[Any, Any]:
-    """Requests at the replica of an arrival, and chance that it is idle, by those in the pool.
+    """Return the requests at an arrival's replica and the chance that it is idle, by pool total.
 
-    A pool of c with M requests is in balance with ⌊M/c⌋ or one more at each replica, N of them with
-    the lower number k. An arrival finds k, but where a replica with k has just lost one; these do
-    so at the rate N·μ_k, and each is what the next arrival finds, at Λ = cλ. As departures are as
-    frequent as arrivals, M falls below k·c before with the chance 2^−(M−kc), and there arrivals
-    find k − 1 anyway. k requests need k·c·I of prefill and the steps of one, which they share:
-    μ_k = k/(k·c·I + O·s).
+    A balanced pool of c with M requests has ⌊M/c⌋ or one more at each replica, N of them with the
+    lower number k. An arrival finds k, unless a replica with k has just lost one. These losses have
+    the rate N·μ_k, and the next arrival finds each, at Λ = cλ. As departures are as frequent as
+    arrivals, M falls below k·c before with the chance 2^−(M−kc), and there arrivals find k − 1
+    anyway. k requests need k·c·I of prefill and the steps of one, which they share: μ_k = k/(k·c·I
+    + O·s).
 
-    Pools are out of balance. Where all have two or more, a loss leaves one behind until the next
+    Pools are out of balance. If all have two or more, a loss leaves one behind until the next
     arrival: with x requests more than two each and y replicas with one, y grows by 2·(c − x − 2y)
-    and falls by 2c + x and by y, in units of what one request leaves by. 3x·E[y] + 5·E[y²] = 2c;
-    with E[y²] as in half a normal law, π/2·E[y]², E[y] = (√(9x² + 20πc) − 3x)/(5π). A replica has
-    no part in that alone: 1 − 1/c. While M is below, what was left at x = 0 goes with the others.
+    and falls by 2c + x and by y, in units of one request's rate of leaving. 3x·E[y] + 5·E[y²] = 2c;
+    with E[y²] as in half a normal law, π/2·E[y]², E[y] = (√(9x² + 20πc) − 3x)/(5π). A single
+    replica has no such imbalance: factor 1 − 1/c. While M is below, the replicas left at x = 0 are
+    added to the others.
     """
     steps = requests.alone - requests.prefill
     level = np.floor(number / replicas)
@@ -174,21 +175,21 @@ def found_at(number: Any, replicas: float, requests: Requests) -> tuple[Any, Any
 
 
 def most_few(pool_count: int) -> float:
-    """Requests from which on a pool is not told by its levels; a replica by itself has none.
+    """Return the requests from which on levels do not describe a pool; 0 for a single replica.
 
-    The number in a small pool swings widely, which an average over levels does not tell.
+    The number in a small pool swings widely, which an average over levels does not show.
     """
     return _FEW * (pool_count - 1.0)
 
 
 def law_of_number(mean: float, excess: float) -> tuple[float, float]:
-    """Shape and success of a negative binomial law with this mean, and excess of variance."""
+    """Return shape and success of a negative binomial law with this mean and excess variance."""
     success = min(1.0 / (1.0 + excess), ALMOST_ONE)
     return mean * success / (1.0 - success), success
 
 
 def requests_of(demand: RequestDemand, pool: Pool) -> Requests:
-    """The requests of a pool: its running sequences, and a Poisson number of prompts."""
+    """Return the requests of a pool: its running sequences, and a Poisson number of prompts."""
     count, step = pool.pool_count, pool.mean_step
     prefill = demand.prefill_mean_seconds
     first = prefill + pool.prefill_steps * step

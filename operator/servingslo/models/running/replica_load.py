@@ -1,4 +1,4 @@
-"""The load of one replica of a fleet: what its law of running sequences is made of.
+"""The load of one replica of a fleet, from which its law of running sequences is made.
 
 Source: random routing thins a stream, and its dispersion less 1 with it, D. R. Cox and V. Isham,
 Point Processes (1980); pools keep it.
@@ -16,18 +16,18 @@ from servingslo.models.running.occupancy import (
     variability_factor,
 )
 
-# Below this utilization requests meet no others, however bursty: one in as many finds company.
+# Below this utilization requests meet no others, however bursty: one in ten thousand does.
 _COMPANY_UTILIZATION = 1e-4
 
 
 class FleetLaw(NamedTuple):
-    """What loads of one engine configuration and one mix of requests have in common.
+    """Properties common to all loads of one engine configuration and one mix of requests.
 
     cap: running sequences of a replica at saturation. running_cap: those at which arrivals wait for
-    a slot; more than cap where the token budget bounds. saturation_rate_per_second: of a replica.
+    a slot; more than cap if the token budget bounds. saturation_rate_per_second: of a replica.
     service_dispersion: C_s² of the queue above the cap. dispersion, correlation_seconds: of the
-    arrivals of the fleet; math.nan where how long they remember is not known. budget: where it is
-    what bounds the running sequences, else `NO_BUDGET`.
+    fleet's arrivals; math.nan if their memory is unknown. budget: the token budget if it bounds the
+    running sequences, else `NO_BUDGET`.
     """
 
     cap: float
@@ -42,15 +42,15 @@ class FleetLaw(NamedTuple):
 def replica_load(
     demand: RequestDemand, fleet: FleetLaw, rate_per_second: float, replica_count: int, pooled: bool
 ) -> ReplicaLoad:
-    """The load of one of these replicas at this arrival rate of each.
+    """Return the load of one of these replicas at this arrival rate of each.
 
-    pooled: whether a request goes where the fewest run, in place of anywhere.
+    pooled: whether a request goes to the replica with the fewest running; else to any.
     """
-    # Replicas that share arrivals at random each see the bursts of the fleet thinned out.
+    # Replicas that share arrivals at random each receive the bursts of the fleet thinned out.
     company = rate_per_second > _COMPANY_UTILIZATION * fleet.saturation_rate_per_second
     excess = (fleet.dispersion - 1.0) / replica_count if company else 0.0
     pool = replica_count if pooled else 1
-    # Arrivals that are evener than Poisson have no bursts.
+    # Arrivals that are more regular than Poisson have no bursts.
     followed, bursts = excess, STEADY
     if excess > 0.0:
         bursts = followed_bursts(

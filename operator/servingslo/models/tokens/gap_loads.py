@@ -1,4 +1,4 @@
-"""What requests meet while they decode, at the rate of all or at one of the two of bursts.
+"""The load that requests meet while they decode, at the mean rate or at one rate of bursts.
 
 Source: variance of a mixture of two rates, D. R. Cox and P. A. W. Lewis, The Statistical Analysis
 of Series of Events (1966), chapter 7.
@@ -12,11 +12,11 @@ from servingslo.models.running.bursts import STEADY, Bursts, lasting_change
 
 
 class GapLoad(NamedTuple):
-    """What requests meet while they decode: a rate of arrivals, and the law of running sequences.
+    """The load that decoding requests meet: an arrival rate, and the law of running sequences.
 
     rate_per_second: of one replica. mean, variance: of the running sequences.
-    pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps
-    that prefill a prompt.
+    pool_count, bursts: as in `Occupancy`. prefill_steps: mean number of steps that prefill a
+    prompt.
     """
 
     rate_per_second: float
@@ -28,7 +28,7 @@ class GapLoad(NamedTuple):
 
 
 def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: float) -> GapLoad:
-    """What requests meet that meet one of the two rates λ(1 ± swing) all along."""
+    """Return the load of requests that meet one of the two rates λ(1 ± swing) all along."""
     bursts = load.bursts
     ratio = load.rate_per_second * demand.prefill_mean_seconds
     step = demand.step_fixed_seconds + demand.step_growth_seconds * load.mean
@@ -46,9 +46,9 @@ def at_changed_rate(demand: RequestDemand, load: GapLoad, change: float, swing: 
 
 
 def own_step(demand: RequestDemand, load: GapLoad) -> float:
-    """A step with the request itself, which is one more in the pool and spreads evenly.
+    """Return a step that includes the request itself: one more in the pool, spread evenly.
 
-    Fewer than itself it never meets.
+    The replica never has fewer sequences than this one.
     """
     running = max(load.mean + 1.0 / load.pool_count, 1.0)
     return demand.step_fixed_seconds + demand.step_growth_seconds * running

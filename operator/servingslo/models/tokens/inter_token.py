@@ -2,8 +2,8 @@
 
 Law: level crossing and conservation of time for the mean; sums of a stationary process over a stay
 for the spread.
-Source: P. H. Brill, Level Crossing Methods in Stochastic Models (2008), chapter 1; D. R. Cox and
-H. D. Miller, The Theory of Stochastic Processes (1965), chapter 7.
+Source: P. H. Brill, Level Crossing Methods in Stochastic Models (2008), chapter 1; D. R. Cox and H.
+D. Miller, The Theory of Stochastic Processes (1965), chapter 7.
 Assumes: running sequences forget at the rate at which the mean does.
 Fails: see `prefill_interference`.
 Shown by: `make validate`, "one replica, Poisson" and "least-loaded routing": TPOT p95 within 6 %.
@@ -29,23 +29,23 @@ from servingslo.models.tokens.prefill_interference import (
 )
 
 # Variance of the running sequences among the replicas of a pool that sends to the least loaded: 1/2
-# on two (chain of their difference), 1/6 on very many; the middle. Either end moves a mean or a
-# percentile by 2 % at most in 95 of 100 loads.
+# on two (chain of their difference), 1/6 on very many; this is the middle. Either end moves a mean
+# or a percentile by 2 % at most in 95 of 100 loads.
 _POOL_VARIANCE = 1.0 / 3.0
 
 
 def gap_moments(
     demand: RequestDemand, output: OutputGaps, loads: Sequence[GapLoad], budget_tokens: float
 ) -> list[GapMoments]:
-    """Moments of the time per output token given the output length, in seconds, by load.
+    """Return moments of the time per output token by output length, in seconds, by load.
 
     Three parts. (1) The step s = a + β·n with the request itself among the n: mean conditional
     sojourns of processor sharing are linear in the length, so its mean is the same for all lengths.
     (2) Prefill that arrives during the gaps, see `prefill_in_gaps`. (3) Fluctuations of n averaged
-    over the stay: in the clock that stops during prefill they forget at rate κ = (1 − βn/s)/(O·s),
-    so that their variance shrinks by h(x) = 2(x − 1 + e^−x)/x², x = κ·(O − 1)·s; and arrivals raise
-    prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is that
-    of the counts N and the work W of the clusters that arrive together during prefill.
+    over the stay. In the clock that stops during prefill they forget at rate κ = (1 − βn/s)/(O·s),
+    so that their variance shrinks by h(x) = 2(x − 1 + e^−x)/x², x = κ·(O − 1)·s. Arrivals also
+    raise prefill and n together, which adds the covariance β·s·C·h/(1 − p), where C = λ·E[N·W] is
+    that of the counts N and the work W of the clusters that arrive together during prefill.
     """
     return [
         _moments_of(demand, output, load, own_step(demand, load), budget_tokens) for load in loads
@@ -82,14 +82,14 @@ def _usual_moments(
     first: FirstStep,
     prefill_seconds: float,
 ) -> Moments:
-    """Mean and deviation of `gap_moments`, by output length."""
+    """Return mean and deviation of `gap_moments`, by output length."""
     gaps, growth = output.gaps, demand.step_growth_seconds
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
     interference = _interference(demand, gaps, load, step, first, prefill_seconds)
     prefill = prefill_in_gaps(gaps, interference)
     slower = _slower_in_bursts(demand, gaps, load, step)
     mean = prefill.mean + mean_gap(demand, load, step, prefill_seconds) + slower
-    # In a pool a replica gets its share of each cluster, and n is the average of all.
+    # In a pool a replica receives its share of each cluster, and n is the average of all.
     moved = (growth / slack) ** 2 * load.variance
     together = growth * step * cluster_covariance(demand, load) / (load.pool_count * slack)
     forgotten = gaps * (demand.step_fixed_seconds / (step * demand.output_mean_tokens))
@@ -106,7 +106,7 @@ def _interference(
     first: FirstStep,
     prefill_seconds: float,
 ) -> Interference:
-    """What the prefill in gaps is made of; arguments as of `first_token_after`, and its result."""
+    """Return the inputs of `prefill_in_gaps`; arguments and result as of `first_token_after`."""
     rate, work = load.rate_per_second, demand.prefill_mean_seconds
     square = prefill_square_seconds2(demand)
     mean_step = step / (1.0 - rate * work)
@@ -126,7 +126,7 @@ def _interference(
 
 
 def _excess(gaps: FloatArray, load: GapLoad, mean_step: float) -> FloatArray:
-    """What bursts add to the dispersion of counts over the stay, by output length."""
+    """Return the dispersion of counts that bursts add over the stay, by output length."""
     bursts = load.bursts
     kept = remembered_share(gaps * mean_step, bursts.correlation_seconds)
     excess: FloatArray = bursts.limit_excess * (1.0 - kept)
@@ -140,10 +140,10 @@ def parts_seen(
     moments: GapMoments,
     budget_tokens: float,
 ) -> list[tuple[FloatArray, Moments]]:
-    """Shares of the requests of a load, by output length, and the moments of each part.
+    """Return shares of a load's requests, by output length, and the moments of each part.
 
-    In bursts some meet the lower and some the higher rate all along, with moments of their own; the
-    rest meet both, as the moments over all.
+    In bursts some requests meet the lower rate all along and some the higher one, with moments of
+    their own. The rest meet both and have the moments over all.
     """
     bursts = load.bursts
     ratio = load.rate_per_second * demand.prefill_mean_seconds
@@ -163,7 +163,7 @@ def parts_seen(
 
 
 def pool_of(load: GapLoad, step: float) -> Pool:
-    """The replicas that share these arrivals; step: see `own_step`."""
+    """Return the replicas that share these arrivals; step: see `own_step`."""
     return Pool(
         load.pool_count,
         load.rate_per_second,
@@ -182,10 +182,10 @@ def first_token_after(
     first: FirstStep,
     found: Found,
 ) -> float:
-    """Time from the slot to the first token: own prefill, that of others, and their steps.
+    """Return seconds from slot to first token: own prefill, prefill of others, and their steps.
 
-    Others have at most the room that the own prompt leaves in its last step, and who meets no
-    prefill at its replica has none of them.
+    Prefill of others takes at most the room that the own prompt leaves in its last step. A request
+    that meets no prefill at its replica has none of it.
     """
     room = load.prefill_steps * (budget_tokens - load.mean) - demand.uncached_mean_tokens
     most = demand.prefill_per_token_seconds * max(room, 0.0)
@@ -194,31 +194,31 @@ def first_token_after(
 
 
 def cluster_covariance(demand: RequestDemand, load: GapLoad) -> float:
-    """λ·E[N·W] of the counts and the work of the clusters that arrive together during prefill."""
+    """Return λ·E[N·W] of counts and work of the clusters that arrive together during prefill."""
     rate_per_second = load.rate_per_second
     slack = 1.0 - rate_per_second * demand.prefill_mean_seconds
     second = rate_per_second * prefill_square_seconds2(demand)
     cluster = demand.prefill_mean_seconds / slack**2 + second / slack**3
-    # A burst reaches all replicas at once. Evener than Poisson counts as Poisson, on the safe side.
+    # A burst reaches all replicas at once. More regular arrivals count as Poisson, the safe side.
     cluster += load.pool_count * load.bursts.relaxed_excess * demand.prefill_mean_seconds / slack**2
     return rate_per_second * cluster
 
 
 def mean_gap(demand: RequestDemand, load: GapLoad, step: float, prefill_seconds: float) -> float:
-    """Mean time per output token in seconds, less what the first gaps have more than all.
+    """Return the mean time per output token, in seconds, without the excess of the first gaps.
 
-    By conservation of time: of all decoding, (O − 1)·s per request are steps and c·I per prompt
-    times the sequences that decode while it is prefilled. A Poisson arrival finds as many as there
-    are on average, and those that were in prefill decode by then, so that a gap takes
-    s/(1 − p) + p·(T − D)/((1 − p)·(O − 1)) with T the prefill of one request and D a step: the
-    first gaps hold what arrived during its own prefill, on a replica by itself all of that.
+    By conservation of time: of all decoding, (O − 1)·s per request are steps, and c·I per prompt
+    times the sequences that decode while it is prefilled. A Poisson arrival finds the average
+    number of requests, and those that were in prefill decode by then. So a gap takes s/(1 − p) +
+    p·(T − D)/((1 − p)·(O − 1)) with T the prefill of one request and D a step: the first gaps hold
+    the arrivals during its own prefill, all of them on a single replica.
 
     The least loaded replica of a pool of c has fewer than the average n. By level crossing an
-    arrival finds what a departure leaves behind: (n + 1/c) + v/n − 1, as departures go with the
-    number, v its variance within the pool. A pool lacks 1 − 1/c − v/n sequences, in all gaps alike,
-    because arrivals come as others leave. v is 1/2 for two replicas (the chain of their difference)
-    and 1/6 for very many (two levels next to each other); taken as 1/3. Below n = 1 what is lacking
-    goes to 0 with n.
+    arrival finds the number that a departure leaves: (n + 1/c) + v/n − 1, because departures are
+    proportional to the number, v its variance within the pool. A pool lacks 1 − 1/c − v/n
+    sequences, in all gaps alike, because arrivals come as others leave. v is 1/2 for two replicas
+    (the chain of their difference) and 1/6 for very many (two levels next to each other); taken as
+    1/3. Below n = 1 the lacking number goes to 0 with n.
     """
     pool = load.pool_count
     slack = 1.0 - load.rate_per_second * demand.prefill_mean_seconds
@@ -236,11 +236,11 @@ def mean_gap(demand: RequestDemand, load: GapLoad, step: float, prefill_seconds:
 def _slower_in_bursts(
     demand: RequestDemand, gaps: FloatArray, load: GapLoad, step: float
 ) -> FloatArray | float:
-    """How much slower tokens are for requests, which come in bursts, than over time, in seconds.
+    """Return the extra seconds per token that requests meet, because they come in bursts.
 
-    An arrival finds the rate cv² above its mean, and n by the share of that which n follows, for as
-    long as a burst lasts. And steps grow faster than in proportion to the rate, 1/(1 − λcI), which
-    the variance of the rate over the stay adds to.
+    An arrival finds the rate cv² above its mean, and n above its mean by the share with which n
+    follows, for as long as a burst lasts. Steps also grow faster than in proportion to the rate,
+    1/(1 − λcI), and the variance of the rate over the stay adds to that.
     """
     bursts = load.bursts
     if bursts.limit_excess == 0.0:

@@ -1,6 +1,6 @@
-"""Light traffic: the time per output token where most requests meet one prompt, or none.
+"""Light traffic: the time per output token if most requests meet one prompt, or none.
 
-Law: two raw moments of a compound Poisson sum, with those who meet nothing apart.
+Law: two raw moments of a compound Poisson sum, with requests that meet nothing kept separate.
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI.
 Assumes: each request waits for the prefill of those that find it, see `occupancy_levels`.
 Fails: as `occupancy_levels`.
@@ -20,18 +20,18 @@ from servingslo.models.tokens.gap_loads import GapLoad
 from servingslo.models.tokens.output_laws import Moments
 from servingslo.models.tokens.prefill_interference import prefill_square_seconds2
 
-# Shares that meet prompts below this one, and deviations below this part of a step, have nothing
-# but rounding in their higher moments.
+# Below this share of requests that meet prompts, and below this deviation as a part of a step, the
+# higher moments are only rounding.
 _LEAST_SHARE = 1e-6
 _LEAST_DEVIATION = 1e-3
 
 
 class LightLoad(NamedTuple):
-    """What requests meet where a replica has few, in plain numbers.
+    """The load that requests meet at a replica with few others, in plain numbers.
 
     few: see `Found`. step, deviation: seconds of a step without prefill. once, in_gap: mean number
-    of prompts met that came before the first token, and in each gap. work, square: moments of the
-    prefill of one, in seconds.
+    of prompts met that came before the first token, and in each gap. work, square: moments of one
+    prompt's prefill, in seconds.
     """
 
     few: float
@@ -46,11 +46,11 @@ class LightLoad(NamedTuple):
 def light_load(
     demand: RequestDemand, load: GapLoad, step: float, found: Found, budget_tokens: float
 ) -> LightLoad:
-    """What requests meet that arrivals find; step: see `own_step`.
+    """Return the load that requests meet, from what arrivals find; step: see `own_step`.
 
-    Each waits for the prefill of those that find it, whenever in its stay they come. Of those that
-    come in the full steps of its own prompt, as much is prefilled in the last step, with its first
-    token, as there is room.
+    Each request waits for the prefill of those that find it, at any time in its stay. Some of them
+    come in the full steps of its own prompt. They are prefilled in the last step, with its first
+    token, as far as there is room.
     """
     per_token, tokens = demand.prefill_per_token_seconds, demand.uncached_mean_tokens
     gaps = max(demand.output_mean_tokens - 1.0, 1.0)
@@ -71,9 +71,9 @@ def light_load(
 
 
 def mixed_with_bare(usual: Moments, gaps: Any, load: LightLoad) -> tuple[Any, Moments, Moments]:
-    """Share of the requests that meet no prefill, moments of the others, and of all.
+    """Return the share of requests that meet no prefill, moments of the others, and of all.
 
-    By output length; usual: moments where many run. A request meets a Poisson number of prompts
+    By output length; usual: moments with many running. A request meets a Poisson number of prompts
     with the mean ν, none with e^−ν, and a gap is longer by their work over all gaps.
     """
     number = load.once + load.in_gap * gaps
@@ -94,6 +94,6 @@ def mixed_with_bare(usual: Moments, gaps: Any, load: LightLoad) -> tuple[Any, Mo
 
 
 def _moments(origin: float, first: Any, second: Any) -> Moments:
-    """Moments about a point, as mean and deviation."""
+    """Return moments about a point, as mean and deviation."""
     variance = np.maximum(second - first * first, (_LEAST_DEVIATION * origin) ** 2)
     return Moments(origin + first, np.sqrt(variance))

@@ -1,7 +1,7 @@
 """Laws over requests of the time per output token and the end-to-end latency.
 
-Law: gamma given the output length, from an idle step on, by its mean and variance; mixed over
-output lengths.
+Law: gamma by mean and variance for each output length, starting at an idle step; mixed over output
+lengths.
 Source: E. B. Wilson and M. M. Hilferty, The distribution of chi-square, PNAS 17 (1931).
 Assumes: first token and gaps independent given the length; prompts and outputs independent.
 Fails: outputs of two or three tokens, whose gaps are a few steps and no gamma law.
@@ -21,13 +21,13 @@ from servingslo.models.workload import LengthDistribution
 
 # Points for the lengths of outputs, and for the spread of one length. Measured: with three times as
 # many of either, TPOT p50, p95 and p99 move by 0.3, 0.7 and 1.1 % at most in 95 of 100 loads with
-# the Azure lengths, and by 0.9, 3.3 and 4.3 % with exponential outputs of 30 tokens among them; and
-# the time goes with both.
+# the Azure lengths, and by 0.9, 3.3 and 4.3 % with exponential outputs of 30 tokens among them.
+# Time grows with both.
 OUTPUT_POINTS = 20
 DEVIATE_COUNT = 24
 # Normal deviates of the quadrature over the spread of one request: trapezoid rule, tails to 1e-4.
 # Every length has its own shift of them (golden ratio), so that the points of lengths with nearly
-# the same law do not fall together.
+# the same law do not coincide.
 BASE: FloatArray = np.linspace(-3.0, 4.0, DEVIATE_COUNT)
 SHIFTS: FloatArray = (np.arange(OUTPUT_POINTS, dtype=np.float64) * 0.618034 % 1.0 - 0.5) * (
     7.0 / (DEVIATE_COUNT - 1)
@@ -48,7 +48,7 @@ class AtomLaw(NamedTuple):
         return float(np.interp(probability, self.probability, self.seconds))
 
     def share_within(self, seconds: float) -> float:
-        """P(T ≤ t) for t in seconds."""
+        """Return P(T ≤ t) for t in seconds."""
         return float(np.interp(seconds, self.seconds, self.probability, left=0.0, right=1.0))
 
 
@@ -56,9 +56,9 @@ class AtomLaw(NamedTuple):
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
-    weighted: weights times gaps.
-    weights sum to 1 over these; spread_weights are those of the quadrature over lengths and
-    deviates. single_share is the share of requests with one token, which have no such time.
+    weights: sum to 1 over these. weighted: weights times gaps. spread_weights: of the quadrature
+    over lengths and deviates. single_share: share of requests with one token, which have no such
+    time.
     """
 
     gaps: FloatArray
@@ -88,7 +88,7 @@ class GapMoments(NamedTuple):
 
 
 def output_gaps(output: LengthDistribution) -> OutputGaps:
-    """Gap counts of these outputs, compacted to a few points."""
+    """Return gap counts of these outputs, compacted to a few points."""
     compact = output.compact(OUTPUT_POINTS, keep_short=True)
     tokens = np.array(compact.tokens)
     weights = np.array(compact.weights)
@@ -97,23 +97,24 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
     if share == 0.0:
         gaps, kept = np.array([1.0]), np.array([1.0])
     else:
-        # A point between one and two tokens, of a histogram, stands for requests with one gap.
+        # A histogram's point between one and two tokens represents requests with one gap.
         gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
         weights=kept,
         weighted=kept * gaps,
         spread_weights=kept[:, None] * DEVIATE_WEIGHTS[: len(kept)],
-        # None is 0: rounding would be requests of one token, and a row of points for them.
+        # Exactly 0 without such requests: rounding would add a row of points for requests of one
+        # token.
         single_share=float(weights[~several].sum()),
     )
 
 
 def spread_points(law: Moments, least_seconds: Any) -> FloatArray:
-    """Points of gamma laws that begin at the least, at the quadrature's deviates.
+    """Return points of gamma laws above the least value, at the quadrature's deviates.
 
-    Moments by output length, in the last axis; points by length and deviate.
-    Wilson–Hilferty: a gamma variable is nearly the cube of a normal one.
+    Moments by output length, in the last axis; points by length and deviate. Wilson–Hilferty: a
+    gamma variable is nearly the cube of a normal one.
     """
     above = np.maximum(law.mean - least_seconds, TINY_SECONDS)
     # A ninth of the inverse shape is the square of this.
@@ -124,7 +125,7 @@ def spread_points(law: Moments, least_seconds: Any) -> FloatArray:
 
 
 def atom_law(points: FloatArray, weights: FloatArray, bounds: tuple[float, float]) -> AtomLaw:
-    """The law of these weighted points; bounds: that none of them lies outside."""
+    """Return the law of these weighted points; bounds: no point lies outside."""
     order = points.argsort()
     mass = weights[order]
     return AtomLaw(np.clip(points[order], *bounds), np.cumsum(mass) - 0.5 * mass)
@@ -135,10 +136,11 @@ def time_per_output_token_law(
     parts: Sequence[tuple[FloatArray, Moments]],
     bounds_seconds: tuple[float, float],
 ) -> AtomLaw:
-    """Law of the time per output token over requests, in seconds.
+    """Return the law of the time per output token over requests, in seconds.
 
-    parts: as in `GapMoments`. bounds_seconds: an idle step and a step that is full of prefill; no
-    average of steps lies outside, and what a full step has no room for others meet.
+    parts: as in `GapMoments`. bounds_seconds: an idle step, and a step that is full of prefill. No
+    average of steps lies outside. Prefill that does not fit in a full step is met by other
+    requests.
     """
     points = np.concatenate([spread_points(law, bounds_seconds[0]).ravel() for _, law in parts])
     weights = [(share[:, None] * output.spread_weights).ravel() for share, _ in parts]
@@ -148,11 +150,11 @@ def time_per_output_token_law(
 
 
 def _put_off(points: FloatArray, mass: FloatArray, most_seconds: float) -> None:
-    """Move points below a full step, so that the mean stays.
+    """Move points below a full step, and keep the mean.
 
-    Prefill that a step has no room for is done in later steps, which other requests meet: no time
-    is lost, which is what a cut would mean. What lies below the full step goes up by one share of
-    its distance to it, so that the order stays.
+    Prefill that does not fit in a step is done in later steps, which other requests meet. No time
+    is lost, so points cannot simply be cut. Points below the full step move up by the same share of
+    their distance to it, so that the order stays.
     """
     if points.max() <= most_seconds:
         return

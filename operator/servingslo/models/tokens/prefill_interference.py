@@ -3,9 +3,9 @@
 Law: cumulants of a compound Poisson sum whose terms act like a branching process with immigration.
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI;
 T. E. Harris, The Theory of Branching Processes (1963), chapter I.
-Assumes: Poisson arrivals. In a pool, a prompt is 1/c of what all replicas have in common, which
-feeds itself, and delays only the replica that has it by the rest.
-Fails: short outputs in pools, whose replicas are not sent further prompts while one is prefilled:
+Assumes: Poisson arrivals. In a pool, 1/c of a prompt is common to all replicas and feeds itself;
+the rest of it delays only the prompt's own replica.
+Fails: short outputs in pools, whose replicas receive no further prompts while one is prefilled:
 TPOT p99 up to a fifth late, the mean up to 15 %.
 Shown by: `make validate`, "one replica, Poisson": TPOT p95 within 5 %; "short outputs".
 """
@@ -26,7 +26,7 @@ class Cumulants(NamedTuple):
 class FirstStep(NamedTuple):
     """The step that makes a request's first token.
 
-    ratio: load of prefill. others: what others prefill in it. full_seconds: a step without room.
+    ratio: load of prefill. others: prefill of others in it. full_seconds: a step without room.
     """
 
     ratio: float
@@ -35,12 +35,12 @@ class FirstStep(NamedTuple):
 
 
 class Interference(NamedTuple):
-    """What the prefill that gaps meet is made of.
+    """The parameters of the prefill that gaps meet.
 
     ratio: p, load of prefill. mean_step: seconds of a step, prefill included. second: λ·E[W²] of
-    the prefill W of a prompt. bursts: what bursts add to it, by output length. own_excess: seconds
-    of the own prefill above a mean step; own: variance of the step of the first token. pool_count:
-    replicas that share arrivals.
+    the prefill W of a prompt. bursts: the addition of bursts to it, by output length. own_excess:
+    seconds of the own prefill above a mean step; own: variance of the step of the first token.
+    pool_count: replicas that share arrivals.
     """
 
     ratio: float
@@ -55,12 +55,12 @@ class Interference(NamedTuple):
 def first_step_of(
     demand: RequestDemand, rate_per_second: float, step: float, pool_count: int, room_tokens: float
 ) -> FirstStep:
-    """The step of a request's first token, at a rate of one replica.
+    """Return the step of a request's first token, at a rate of one replica.
 
     Steps are D′ = s + c·Σ I over the arrivals during D. An arrival finds a step in proportion to
-    its length, E[D²]/E[D]; the next one makes its first token, with all that came in the one it
-    found, taken as of this length. Steps of a pool feed themselves in what they have in common
-    alone, 1/c of their variance.
+    its length, E[D²]/E[D]. The next step makes its first token. It includes all arrivals of the
+    step that was found, which is taken to have this length. Steps of a pool feed themselves only
+    through their common part, 1/c of their variance.
     step: seconds without prefill. room_tokens: for prefill in a step.
     """
     ratio = rate_per_second * demand.prefill_mean_seconds
@@ -73,19 +73,20 @@ def first_step_of(
 
 
 def prefill_square_seconds2(demand: RequestDemand) -> float:
-    """E[W²] of the prefill W = c·I of a prompt."""
+    """Return E[W²] of the prefill W = c·I of a prompt."""
     return demand.prefill_per_token_seconds**2 * demand.uncached_second_moment_tokens2
 
 
 def prefill_in_gaps(gaps: FloatArray, load: Interference) -> Cumulants:
-    """Cumulants of the prefill that k gaps meet, per gap; the mean as far as it is of the own.
+    """Return cumulants of the prefill that k gaps meet, per gap; the mean only from own prefill.
 
     A prompt that arrives in gap j delays the rest by c·I·G, G = (1 − p^k)/(1 − p) with k the gaps
-    left, because its step lets further prompts in. The first gap holds what arrived during the
-    request's own prefill, longer than a step by its own prompt: short outputs therefore see slower
-    tokens. What is left of it after j gaps, p^j, brings as many more prompts. With M = λ·E[W²] and
-    X = Σ p^(k−j)·G_j² the variance is M·(D̄·ΣG² + X·(T − D̄)) + (pG)²·Var D₀, exact in steps without
-    n but for the spread of the step that an arrival meets, which is left out of Var D₀.
+    left, because its step lets further prompts in. The first gap holds the arrivals during the
+    request's own prefill, which is longer than a step by its own prompt. So short outputs see
+    slower tokens. The rest of it after j gaps, p^j, brings as many more prompts. With M = λ·E[W²]
+    and X = Σ p^(k−j)·G_j² the variance is M·(D̄·ΣG² + X·(T − D̄)) + (pG)²·Var D₀. It is exact in
+    steps without n, except for the spread of the step that an arrival meets, which is left out of
+    Var D₀.
     """
     ratio, slack = load.ratio, 1.0 - load.ratio
     power = ratio**gaps

@@ -1,9 +1,9 @@
-"""Arrival-rate states: the rates that arrivals come at, one or two, and the steps that they meet.
+"""Arrival-rate states: the one or two rates of arrivals, and the steps that arrivals meet.
 
 Law: Poisson arrivals see time averages; bursty ones alternate between two rates, see `bursts`.
 Source: R. W. Wolff, Poisson arrivals see time averages, Operations Research 30 (1982).
-Assumes: what runs follows the rate as a linear filter. Where prompts queue for the token budget,
-they are taken to meet more running sequences than there are on average: a bound, not a law.
+Assumes: running sequences follow the rate as a linear filter. If prompts queue for the token
+budget, they are assumed to meet more running sequences than the average: a bound, not a law.
 Fails: a token budget that is nearly used up: median first tokens up to five times too late.
 Shown by: `make validate`, "token budget" and "bursty arrivals".
 """
@@ -17,21 +17,22 @@ from servingslo.models.running.bursts import lasting_change, swing_of
 from servingslo.models.running.occupancy import Occupancy
 from servingslo.models.waits.prompt_work import RANGE_RATIO, PromptWork, mean_steps, paired_steps
 
-# Share of the budget in use from which prompts are taken to queue for it.
+# Share of the budget in use from which prompts are assumed to queue for it.
 _LEAST_FULL_RATIO = 0.11
-# Deviations above their mean of the running sequences that a prompt then meets. Measured by `make
-# validate`, "token budget": with 1.5 TTFT p99 is up to 21 % early where the budget is nearly full.
+# Deviations above the mean of the running sequences that a prompt then meets. Measured by
+# `make validate`, "token budget": with 1.5 TTFT p99 is up to 21 % early if the budget is nearly
+# full.
 _QUEUED_DEVIATIONS = 2.0
 # A budget fuller than 1 less this is taken as this full: laws stay finite. Measured: 0.01 and 0.04
-# move TTFT where the budget is nearly full, and not at all in 95 of 100 loads.
+# move TTFT if the budget is nearly full, and not at all in 95 of 100 loads.
 _LEAST_SLACK = 0.02
-# Deviations that the range of an inversion is wide. Measured: 11 move TTFT by 0.6 % at most in 95
+# Width of the range of an inversion, in deviations. Measured: 11 move TTFT by 0.6 % at most in 95
 # of 100 loads.
 _RANGE_SPREADS = 9.0
 
 
 class ArrivalState(NamedTuple):
-    """A rate of arrivals, and what follows from it.
+    """A rate of arrivals, and the properties that follow from it.
 
     share: of the requests that arrive at this rate. shift: running sequences above the mean.
     spread: of the running sequences at this rate, as a share of that at all rates.
@@ -56,10 +57,10 @@ def states_seen(
     rate_per_second: float,
     budget_tokens: float,
 ) -> list[ArrivalState]:
-    """The rates that arrivals are met at, slowest first: one for Poisson, two for bursty arrivals.
+    """Return the rates that arrivals meet, slowest first: one for Poisson, two for bursty arrivals.
 
-    Requests come in proportion to the rate, and n follows it as far as `Bursts` says; what is left
-    of its variance is that at one rate.
+    Requests come in proportion to the rate, and n follows it by the share in `Bursts`. The rest of
+    n's variance is that at one rate.
     """
     bursts = running.bursts
     mean_step = demand.step_fixed_seconds + demand.step_growth_seconds * running.mean
@@ -88,7 +89,7 @@ def states_seen(
 def _budget_use(
     demand: RequestDemand, running: Occupancy, rate_per_second: float, budget_tokens: float
 ) -> float:
-    """Share of the room in a step that the prompts of a mean step take."""
+    """Return the share of the room in a step that the prompts of a mean step take."""
     step = demand.step_fixed_seconds + demand.step_growth_seconds * running.mean
     slack = max(1.0 - rate_per_second * demand.prefill_mean_seconds, _LEAST_SLACK)
     arriving = rate_per_second * step / slack * demand.uncached_mean_tokens
@@ -96,7 +97,7 @@ def _budget_use(
 
 
 def _lowest_shift(demand: RequestDemand, running: Occupancy, spread: float) -> float:
-    """How far below the mean n may lie so that no step of its law is shorter than half of a."""
+    """Return the lowest shift of n at which no step is shorter than half of a."""
     lowest = (1.0 - spread) * running.mean + spread * running.lowest
     return -lowest - 0.5 * demand.step_fixed_seconds / max(
         demand.step_growth_seconds, LEAST_GROWTH_SECONDS
@@ -110,7 +111,7 @@ def _state(
     load: tuple[float, float],
     part: tuple[float, float, float],
 ) -> ArrivalState:
-    """load: rate per second and token budget. part: share, shift and spread."""
+    """Return one state; load: rate per second and token budget. part: share, shift and spread."""
     (rate, budget), (share, shift, spread) = load, part
     count = running.mean + shift
     step = demand.step_fixed_seconds + demand.step_growth_seconds * count
@@ -124,10 +125,10 @@ def _state(
 
 
 def further_steps(demand: RequestDemand, prompts: PromptWork, room_tokens: float) -> float:
-    """Steps that a prompt adds to those that hold prompts anyway.
+    """Return the steps that a prompt adds to those that hold prompts anyway.
 
     By itself ⌈I/room⌉ − 1. Behind another of J tokens ⌈(I + J)/room⌉ − ⌈J/room⌉, but no more than
-    I/room: where prompts fill the budget each adds that, so that the work diverges exactly at the
+    I/room: if prompts fill the budget each adds that, so that the work diverges exactly at the
     stability frontier λ·Ī·(c + s/room) = 1.
     """
     behind = min(paired_steps(prompts, room_tokens), demand.uncached_mean_tokens / room_tokens)
@@ -137,7 +138,7 @@ def further_steps(demand: RequestDemand, prompts: PromptWork, room_tokens: float
 def range_level(
     demand: RequestDemand, prompts: PromptWork, running: Occupancy, state: ArrivalState
 ) -> int:
-    """Level of the shortest range that holds all but the last 0.01 % of the law."""
+    """Return the level of the shortest range that holds all but the last 0.01 % of the law."""
     cycle = state.mean_step / (1.0 - state.prefill_ratio)
     stretch = 1.0 + state.further / max(demand.prefill_mean_seconds, TINY_SECONDS)
     arrivals = state.rate_per_second * cycle / (1.0 - state.prefill_ratio**2)

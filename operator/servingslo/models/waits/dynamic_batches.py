@@ -1,15 +1,15 @@
 """Times in a server of dynamic batches, as Triton: M/G/c/K with a window in which batches form.
 
-Requests come as Poisson. A batch begins on a free instance when it is full or its oldest request
-has waited for the window; it takes a + b·n for all n requests in it, and all of them end together.
-The chain is embedded at the starts of batches: how many wait there, and how many instances are busy
-then. What a request sees follows from it by where in the interval between two starts it comes.
+Arrivals are Poisson. A batch begins on a free instance when it is full or its oldest request has
+waited for the window. It takes a + b·n for all n requests in it, and all of them end together. The
+chain is embedded at the starts of batches: how many requests wait there, and how many instances are
+busy. The times of a request follow from where it arrives in the interval between two starts.
 
 Approximations: an instance that is busy at a start has a uniform part of its batch left (exact for
 the renewals of a loss system), and behind more than one full batch the instances take turns evenly.
 Source: N. T. J. Bailey, On queueing processes with bulk service, J. R. Stat. Soc. B 16 (1954), with
 a window, a bounded room and several servers added.
-Fails: where a window meets load, up to 23 % early (docs/lab/triton.md).
+Fails: a window under load, up to 23 % early (docs/lab/triton.md).
 Shown by: tests/unit/test_models_dynamic_batches.py, and twelve points of a real Triton.
 """
 
@@ -22,26 +22,26 @@ from scipy.special import gammaln
 from servingslo.models.engine.service_time import DynamicBatcher, FloatArray, ServiceLaw
 from servingslo.models.numerics import TINY_SECONDS
 
-# Numbers at a start that are told apart: so many full batches, and at least so many requests; near
+# Distinct numbers of requests at a start: so many full batches, and at least so many requests. Near
 # saturation the tail of the queue falls by e for every 1/(2·(1 − ρ)) requests.
 _BATCHES, _LEAST_STATES, _TAIL = 4, 48, 4.0
-# Of all numbers and of instances: what one evaluation may take.
+# Most numbers and most instances of one evaluation, to limit its time.
 _MOST_STATES, _MOST_SERVERS = 1200, 4
 NEAREST_SATURATION = 0.998
-# Points of each quadrature: what is left of a batch, the window, the age of the oldest, where in an
-# interval a request comes, how many came before it and how many come after it.
+# Points of each quadrature: rest of a batch, the window, the age of the oldest request, the moment
+# of an arrival in an interval, the number before it and the number after it.
 _RESIDUALS, _WINDOWS, _AGES, _MOMENTS, _BEFORE, _AFTER = 4, 9, 3, 10, 9, 3
-# What is left of busy batches: between uniform parts (1), as where instances are seldom all busy,
-# and even turns (0). Chosen by simulation of 2 and 4 instances, utilization 0.1 to 0.9.
+# Rest of busy batches, between uniform parts (1), as if instances are seldom all busy, and even
+# turns (0). Chosen by simulation of 2 and 4 instances, utilization 0.1 to 0.9.
 _SPREAD = 0.75
-# Starts that are less likely tell nothing that a percentile up to 99.9 shows.
+# Less likely starts do not show in any percentile up to 99.9.
 _UNLIKELY = 1e-6
 
 
 class Starts(NamedTuple):
-    """Numbers that wait at starts of batches, and what follows from each; the first axis is those.
+    """Numbers of waiting requests at starts of batches; the first axis is those numbers.
 
-    left: that no place was found for in the batch. seconds: of the batch.
+    left: waiting requests that do not fit in the batch. seconds: of the batch.
     """
 
     number: FloatArray
@@ -50,25 +50,25 @@ class Starts(NamedTuple):
 
 
 class Times:
-    """Equally or unequally likely times of requests: waits in seconds, and sizes of their batch."""
+    """Weighted times of requests: waits in seconds, and the sizes of their batches."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def add(self, wait: FloatArray, batch: FloatArray, weight: FloatArray) -> None:
-        """Take times of these weights; the arrays are spread to one shape."""
+        """Add times with these weights; the arrays are broadcast to one shape."""
         wait, batch, weight = np.broadcast_arrays(wait, batch, weight)
         kept = weight > 0.0
         self._parts.append((wait[kept], batch[kept], weight[kept]))
 
     def join(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """All waits, batches and weights."""
+        """Return all waits, batches and weights."""
         wait, batch, weight = (np.concatenate(one) for one in zip(*self._parts, strict=True))
         return wait, batch, weight
 
 
 class BatchTimes:
-    """What requests see of one server at one rate, below saturation.
+    """Times of requests at one server and one rate, below saturation.
 
     lost_ratio: requests that find no room. batch_mean: over batches; batch_mean_of_request: over
     requests, E[b²]/E[b]. wait_seconds, latency_seconds: with weight, of those that find room.
@@ -82,7 +82,8 @@ class BatchTimes:
         self._window = batcher.window_seconds
         told_apart = _MOST_STATES // max(self._size, _LEAST_STATES)
         self._servers = max(min(batcher.instances, _MOST_SERVERS, told_apart), 1)
-        # More instances are groups of as many, each with its part of what comes and of the room.
+        # More instances are treated as equal groups, each with its part of the arrivals and of the
+        # room.
         part = self._servers / batcher.instances
         self._rate = arrival_rate_per_second * part
         self._room = batcher.room and max(int(batcher.room * part), 1)
@@ -97,9 +98,9 @@ class BatchTimes:
         self.batch_mean_of_request = float(batch @ self.weight)
 
     def quantile(self, times: FloatArray, share: float) -> float:
-        """The time that this share of all requests does not exceed, in seconds.
+        """Return the time that this share of all requests does not exceed, in seconds.
 
-        A lost request has none: math.inf where more than the rest find no room.
+        A lost request has none: math.inf if more than the remaining share find no room.
         """
         share = share / (1.0 - self.lost_ratio)
         if share > 1.0:
@@ -123,7 +124,7 @@ class BatchTimes:
         return Starts(number, number - batch, self._seconds(batch))
 
     def _solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The chain's law, then the times that it means."""
+        """Solve the chain, and return the times that follow from it."""
         count, servers = len(self._starts.number), self._servers
         # From each start to the next: instances busy then, number then.
         chain = np.zeros((servers, count, servers, count))
@@ -150,7 +151,7 @@ class BatchTimes:
         return times.join()
 
     def _blocked_seconds(self) -> FloatArray:
-        """After a start on the last free instance, until one is free: starts × points."""
+        """Return seconds from a start on the last free instance to a free one: starts × points."""
         seconds, others = self._starts.seconds[:, None], self._servers - 1
         if not others:
             return seconds
@@ -159,7 +160,7 @@ class BatchTimes:
         return blocked
 
     def _arrival_law(self, blocked: FloatArray) -> FloatArray:
-        """P(so many wait when an instance is free): starts × points × (0 to all states)."""
+        """Return P(so many wait when an instance is free): starts × points × (0 to all states)."""
         count = len(self._starts.number)
         shares = _poisson(self._rate * blocked, count + 1)
         place = np.arange(count + 1) - self._starts.left[:, None].astype(int)
@@ -169,7 +170,7 @@ class BatchTimes:
         return shares
 
     def _window_weights(self, blocked: FloatArray, arrived: FloatArray) -> FloatArray:
-        """P(so many wait, and so much of the window is left): starts × points × number × window."""
+        """Return P(so many wait, so much window left): starts × points × number × window."""
         size, window, grid = self._size, self._window, self._windows
         count, points = blocked.shape
         known = min(size - 1, len(self._starts.number))
@@ -182,7 +183,7 @@ class BatchTimes:
             return weights
         number = np.arange(1.0, known + 1.0)[:, None]
         ages = _middles(_AGES) ** (1.0 / number)
-        # Where some were left over, the oldest has waited for at least the batch.
+        # If some did not fit in the batch, the oldest has waited for at least the batch.
         ages = np.where((self._starts.left > 0.0)[:, None, None], 1.0, ages)
         left = np.maximum(window - blocked[:, :, None, None] * ages[:, None], 0.0)
         place = left * (len(grid) - 1) / window
@@ -194,7 +195,7 @@ class BatchTimes:
         return weights
 
     def _fill_law(self) -> FloatArray:
-        """P(number at the start | number before, window left): number × window × number."""
+        """Return P(number at the start | number before, window left): number × window × number."""
         size, grid = self._size, self._windows
         known = min(size - 1, len(self._starts.number))
         more = _poisson(self._rate * grid, size)
@@ -205,14 +206,14 @@ class BatchTimes:
         return filled[:, :, : len(self._starts.number)]
 
     def _first_filled(self) -> FloatArray:
-        """P(number at the start) where the first came to an idle server."""
+        """Return P(number at the start) if the first came to an idle server."""
         filled = self._fill_law()
         return filled[0, -1] if len(filled) else np.ones(1)
 
     def _add_full(
         self, chain: FloatArray, blocked: FloatArray, arrived: FloatArray, waited: FloatArray
     ) -> None:
-        """Transitions from starts on the last free instance: starts × busy × number."""
+        """Add transitions from starts on the last free instance: starts × busy × number."""
         size, servers = self._size, self._servers
         points = blocked.shape[1]
         at_once = arrived[:, :, size:].mean(axis=1)
@@ -234,7 +235,7 @@ class BatchTimes:
             chain[:, busy - 1, : len(first)] += (idle * share).mean(axis=1)[:, None] * first
 
     def _add_free(self, chain: FloatArray, busy: int) -> None:
-        """Transitions from starts after which an instance is free."""
+        """Add transitions from starts after which an instance is free."""
         left = self._starts.left
         for at in np.flatnonzero(left > 0.0):
             chain[at, busy, int(left[at]) - 1] = 1.0
@@ -244,9 +245,10 @@ class BatchTimes:
             chain[none, then - 1, : len(first)] += share[:, None] * first
 
     def _busy_after_idle(self, remaining: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """P(busy at the next start) after an idle time and a window.
+        """Return P(busy at the next start) after an idle time and a window.
 
-        Of what has so much left, and of what has a uniform part of it left.
+        First for a batch with `remaining` seconds left, then for one with a uniform part of it
+        left.
         """
         longer = np.maximum(remaining - self._window, 0.0)
         own = -np.expm1(-self._rate * longer)
@@ -254,7 +256,7 @@ class BatchTimes:
         return own, np.maximum(rest, 0.0)
 
     def _losses(self, full: FloatArray, arrived: FloatArray, blocked: FloatArray) -> float:
-        """Requests that find no room, for each start."""
+        """Return the requests that find no room, for each start."""
         if not self._room:
             return 0.0
         number = np.arange(arrived.shape[2])
@@ -264,7 +266,7 @@ class BatchTimes:
         return float(full @ np.maximum(came - kept, 0.0))
 
     def _add_blocked_times(self, times: Times, full: FloatArray, blocked: FloatArray) -> None:
-        """Requests that come while every instance is busy."""
+        """Add requests that come while every instance is busy."""
         rate, size, window = self._rate, self._size, self._window
         likely = full > _UNLIKELY * full.max()
         seconds = blocked[likely][..., None]
@@ -292,7 +294,7 @@ class BatchTimes:
         times.add(served[..., None] + open_for, batch, weight[..., None])
 
     def _add_window_times(self, times: Times, opened: FloatArray) -> None:
-        """Requests that come while a batch forms on a free instance: number before × window."""
+        """Add requests that come while a batch forms on a free instance: number before × window."""
         filled = self._fill_law()
         if not len(filled):
             return
@@ -303,7 +305,7 @@ class BatchTimes:
         self._add_uniform(times, lasted, number, opened[:, :, None] * filled * came)
 
     def _add_idle_times(self, times: Times, alone: float) -> None:
-        """Requests that come to a free instance and an empty queue, and those that join them."""
+        """Add requests that find a free instance and an empty queue, and those that join them."""
         first = self._first_filled()
         number = np.arange(1.0, len(first) + 1.0)
         lasted = self._forming_seconds(np.array(self._window), np.array(self._size - 1.0), number)
@@ -320,18 +322,18 @@ class BatchTimes:
     def _forming_seconds(
         self, window: FloatArray, lacking: FloatArray, number: FloatArray
     ) -> FloatArray:
-        """How long a batch formed: the window, or less where it was full before."""
+        """Return how long a batch formed: the window, or less if it was full earlier."""
         filling = np.minimum(lacking / self._rate, window * lacking / (lacking + 1.0))
         return np.where(number >= self._size, filling, window)
 
 
 def largest_batch(batcher: DynamicBatcher) -> int:
-    """Requests in a full batch: no more than find room."""
+    """Return the requests in a full batch: at most as many as find room."""
     return min(batcher.largest_batch, batcher.room or batcher.largest_batch)
 
 
 def saturation_per_second(law: ServiceLaw, batcher: DynamicBatcher) -> float:
-    """Requests per second of full batches back to back on every instance."""
+    """Return the requests per second of full batches back to back on every instance."""
     size = largest_batch(batcher)
     seconds = law.step_fixed_seconds + law.step_per_sequence_seconds * size
     return batcher.instances * size / seconds
@@ -343,7 +345,7 @@ def _middles(count: int) -> FloatArray:
 
 
 def _poisson(mean: FloatArray, count: int) -> FloatArray:
-    """P(0), ..., P(count − 1) for each mean, in a last dimension."""
+    """Return P(0), ..., P(count − 1) for each mean, in a last dimension."""
     number = np.arange(count)
     positive = np.maximum(mean, 1e-300)[..., None]
     shares: FloatArray = np.exp(number * np.log(positive) - positive - gammaln(number + 1.0))
@@ -351,7 +353,7 @@ def _poisson(mean: FloatArray, count: int) -> FloatArray:
 
 
 def _poisson_points(mean: FloatArray, points: int, most: int) -> FloatArray:
-    """Equally likely numbers for each mean, in a last dimension."""
+    """Return equally likely numbers for each mean, in a last dimension."""
     flat = mean.ravel()
     largest = min(most, int(flat.max() + 5.0 * math.sqrt(flat.max()) + 5.0))
     below = np.cumsum(_poisson(flat, largest + 1), axis=-1)
@@ -363,9 +365,10 @@ def _poisson_points(mean: FloatArray, points: int, most: int) -> FloatArray:
 def _busy_shares(
     own: FloatArray, rest: FloatArray, servers: int, others: int
 ) -> list[tuple[int, FloatArray]]:
-    """P(so many instances busy after a start): it, perhaps the one before, and some of the others.
+    """Return P(so many instances busy after a start).
 
-    own, rest: that the one before and each of the others still runs.
+    These are the starting one, perhaps the previous one, and some of the others. own, rest:
+    probability that the previous one and each of the others still runs.
     """
     if servers == 1:
         return [(1, np.ones_like(own))]
@@ -383,9 +386,9 @@ def _busy_shares(
 
 
 def _stationary(chain: FloatArray) -> FloatArray:
-    """The law that the chain leaves as it is; rows that are never reached have no share."""
+    """Return the stationary law of the chain; rows that are never reached have no share."""
     system = chain.T - np.eye(len(chain))
-    # One of the equations follows from the others; that the law sums to 1 takes its place.
+    # One equation is redundant; it is replaced by the condition that the law sums to 1.
     system[-1] = 1.0
     target = np.zeros(len(chain))
     target[-1] = 1.0

@@ -4,7 +4,7 @@ Law: length-biased steps, and the compound Poisson law of the prompts that come 
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter XI;
 percentiles by F. Fang and C. W. Oosterlee (2008), see `transform`.
 Assumes: Poisson arrivals in each arrival-rate state; a step holds all prompts that wait.
-Fails: where steps are mostly prefill, see `pool_vacancies`, or full of it, see `arrival_states`.
+Fails: steps that are mostly prefill, see `pool_vacancies`, or full of it, see `arrival_states`.
 Shown by: `make validate`, "one replica, Poisson": TTFT p95 within 8 %.
 """
 
@@ -32,10 +32,10 @@ from servingslo.models.waits.prompt_work import (
     own_prefill,
 )
 
-# States whose arrays are computed together: of larger arrays each allocation is given back to the
-# system, and its pages are made anew.
+# States whose arrays are computed together. Larger arrays are returned to the operating system
+# after each use, and every allocation then makes new pages.
 _BLOCK = 16
-# Nodes of a law of running sequences are evenly spaced, and no more than these.
+# Nodes of a law of running sequences are evenly spaced; this is the most there are.
 _OFFSETS: FloatArray = np.arange(32.0)
 # Further steps, and prefill, that move no percentile by more than 0.1 %.
 _NEGLIGIBLE_FURTHER = 1e-3
@@ -43,7 +43,7 @@ _NEGLIGIBLE_PREFILL = 1e-5
 
 
 class Arrival(NamedTuple):
-    """What arrivals at one rate meet at one load, and the range of the law that they are part of.
+    """Arrivals at one rate and one load, and the range of the law that they belong to.
 
     even_ratio: share of the arrivals of a replica that comes evenly over a step.
     """
@@ -61,20 +61,19 @@ def first_token_laws(
     rates_per_second: Sequence[float],
     budget_tokens: float,
 ) -> list[TabulatedLaw]:
-    """Laws of the time to first token of requests that do not wait for a slot, in seconds, by load.
+    """Return laws of the time to first token without a wait for a slot, in seconds, by load.
 
     An arrival finds n running and a step of length D in progress, sampled in proportion to D. It
-    waits for the rest of D, evenly distributed over it; the next step holds its own prompt and all
+    waits for the rest of D, evenly distributed over it. The next step holds its own prompt and all
     prompts that came during D. Given n, steps form a branching process: D = s + c·Σ I over the
-    arrivals of the previous D, with s = a + β·n, so that E[exp(zD)] = exp(s·g(z)) with
-    g(z) = z + g(λ·(M(z) − 1)) and M the transform of c·I. Then
-    E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) − exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1),
-    averaged over n and over the arrival-rate states. In a pool only the share e of the arrivals
-    comes as above, see `pool_vacancies`: the others fill the vacancies that were there when the
-    step began, whatever its length, a Poisson number of them with the mean of a step. A vacancy is
-    among the least loaded replicas at the rate at which vacancies are made, (1 − e)λ, over that at
-    which they are filled, κ, so that κ = λ/(1/c + (1 − 1/c)(1 − e)λ/κ) and the age t of the step
-    has the density e^(−κt), κ = λ(1 + (c − 1)e).
+    arrivals of the previous D, with s = a + β·n, so that E[exp(zD)] = exp(s·g(z)) with g(z) = z +
+    g(λ·(M(z) − 1)) and M the transform of c·I. Then E[exp(zT)] = M(z)·(exp(s·(z + g(z + z₁))) −
+    exp(s·g(z)))·(1 − λcI)/(s·z), z₁ = λ(M(z) − 1), averaged over n and over the arrival-rate
+    states. In a pool only the share e of the arrivals comes as above, see `pool_vacancies`. The
+    others fill the vacancies that existed when the step began, whatever its length, a Poisson
+    number of them with the mean of a step. A vacancy is among the least loaded replicas at the rate
+    at which vacancies are made, (1 − e)λ, over that at which they are filled, κ. So κ = λ/(1/c + (1
+    − 1/c)(1 − e)λ/κ), and the age t of the step has the density e^(−κt), κ = λ(1 + (c − 1)e).
     """
     arrivals: list[Arrival] = []
     starts, levels = [], []
@@ -103,7 +102,7 @@ def _even_ratio(demand: RequestDemand, running: Occupancy, state: ArrivalState) 
 
 
 class _Flow(NamedTuple):
-    """Numbers of `_characteristics` that are one for each state.
+    """Numbers of `_characteristics` that are constant within a state.
 
     even: arrivals per second that come evenly. kappa: see `first_token_laws`. filling: arrivals
     that fill vacancies, for each second of a step without prefill. mean: seconds of prefill that a
@@ -122,7 +121,7 @@ class _Flow(NamedTuple):
 def _flow_of(
     demand: RequestDemand, prompts: PromptWork, arrival: Arrival
 ) -> tuple[_Flow, Branching]:
-    """Numbers of a state; and arrivals that come evenly, with those that fill vacancies on top."""
+    """Return a state's numbers, and its even arrivals plus those that fill vacancies."""
     state, even = arrival.state, arrival.even_ratio
     rate, mean = state.rate_per_second, demand.prefill_mean_seconds
     kappa = rate * (1.0 + (arrival.running.pool_count - 1.0) * even)
@@ -133,7 +132,7 @@ def _flow_of(
 
 
 def _work(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> PromptTable:
-    """Transforms of the prefill of the prompts of others, with the further steps that they take."""
+    """Return transforms of the prefill of other prompts, with the further steps that they take."""
     state, mean = arrival.state, demand.prefill_mean_seconds
     if state.prefill_ratio < _NEGLIGIBLE_PREFILL or state.further <= _NEGLIGIBLE_FURTHER * mean:
         return prompts.table(arrival.level)
@@ -143,10 +142,10 @@ def _work(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> Promp
 def _characteristics(
     demand: RequestDemand, prompts: PromptWork, arrivals: Sequence[Arrival]
 ) -> FloatArray:
-    """Real part of the characteristic function of `first_token_laws`, by state.
+    """Return the real part of the characteristic function of `first_token_laws`, by state.
 
-    Rows of the exponents below: the step in progress together with what arrives after the request;
-    what arrives before it; and, in pools, the latter less κ, for arrivals that fill vacancies.
+    Rows of the exponents below: the step in progress together with arrivals after the request;
+    arrivals before it; and, in pools, the latter less κ, for arrivals that fill vacancies.
     """
     works = [_work(demand, prompts, arrival) for arrival in arrivals]
     z, excess, slope = (stack([getattr(w, name) for w in works]) for name in _TRANSFORMS)
@@ -175,7 +174,7 @@ def _characteristics(
     evenly[..., 0] = 1.0
     seen = (mixtures[0] - mixtures[1]) / evenly
     if pooled:
-        # Both kinds of arrivals in their proportion; a replica by itself has no vacancies to fill.
+        # Both kinds of arrivals in their proportion; a single replica has no vacancies to fill.
         filled = mixtures[0] - mixtures[2]
         whole = filled[..., :1].real
         share = np.divide(filling_share, whole, out=np.zeros_like(whole), where=whole != 0.0)
@@ -192,10 +191,10 @@ _TRANSFORMS = "z", "excess", "slope"
 
 
 def _own_prefill(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> ComplexArray:
-    """Transform of the own prefill, with what comes while it lasts several steps.
+    """Return the transform of the own prefill, with the arrivals while it lasts several steps.
 
-    A pool of c sends arrivals where sequences leave, which is n/O of them at the end of a step
-    however long it was, and 1/c of the rest.
+    A pool of c sends arrivals where sequences leave: n/O of them at the end of a step, however long
+    it was, and 1/c of the rest.
     """
     running, state = arrival.running, arrival.state
     full_step = state.mean_step + demand.prefill_per_token_seconds * state.room_tokens
@@ -224,7 +223,7 @@ def _meet_idle(
 
 
 def _pool_of(prompts: PromptWork, arrival: Arrival) -> Pool:
-    """The replicas that share the arrivals, with the steps of prompts that have the whole room."""
+    """Return the replicas that share the arrivals; each prompt's steps have the whole room."""
     running, state = arrival.running, arrival.state
     return Pool(
         running.pool_count,
@@ -241,9 +240,9 @@ def _average(
 ) -> ComplexArray:
     """Σ w·exp(s·x)/s over the steps s of each state, at each exponent x, by two cumulants of s.
 
-    Steps are met in proportion to their length; s·x is what an arrival waits for. They spread by a
-    tenth or two of their mean, and make the lesser part of the spread of a time to first token:
-    what the third cumulant adds moves no row of `make validate`.
+    Steps are met in proportion to their length; s·x is the wait of an arrival. Steps spread by a
+    tenth or two of their mean, which is the lesser part of the spread of a time to first token: the
+    third cumulant moves no row of `make validate`.
     """
     lines = [_steps_of(demand, arrival) for arrival in arrivals]
     masses = even_moments(_step_weights(lines, arrivals))
@@ -266,7 +265,7 @@ def _average(
 
 
 def _steps_of(demand: RequestDemand, arrival: Arrival) -> tuple[float, float, float]:
-    """Shortest step, what a node more adds, and a mean step for each arrival that comes evenly."""
+    """Return the shortest step, the addition of one more node, and a mean step per even arrival."""
     running, state = arrival.running, arrival.state
     growth = demand.step_growth_seconds * state.spread
     first = state.mean_step + growth * (running.lowest - running.mean)
@@ -278,7 +277,7 @@ def _steps_of(demand: RequestDemand, arrival: Arrival) -> tuple[float, float, fl
 def _step_weights(
     lines: Sequence[tuple[float, float, float]], arrivals: Sequence[Arrival]
 ) -> FloatArray:
-    """Weights of the steps of each state over their length; shorter rows continued with 0."""
+    """Weights of the steps of each state over their length; shorter rows are padded with 0."""
     first, spacing, scale = columns(lines)
     laws = [arrival.running.weights for arrival in arrivals]
     width = max(len(law) for law in laws)

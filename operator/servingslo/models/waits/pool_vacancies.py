@@ -1,7 +1,8 @@
-"""Vacancies of a pool: how evenly a replica is sent requests, where each goes to the least loaded.
+"""Vacancies of a pool: how evenly requests reach a replica under least-loaded routing.
 
-Law: the transient M/M/1 queue. Nobody leaves a replica during a step, so one in a long step is sent
-requests only as the level of the others comes up to it; the rest come at once where sequences left.
+Law: the transient M/M/1 queue. No request leaves a replica during a step. So a replica in a long
+step receives requests only as the level of the others rises to its own; the rest come at once where
+sequences left.
 Source: L. Takács, Introduction to the Theory of Queues (1962), chapter 1.
 Assumes: departures of the other replicas come evenly.
 Fails: steps that are mostly prefill: first tokens of short outputs up to 7 % early and 14 % late.
@@ -13,9 +14,9 @@ import math
 from servingslo.models.engine.service_time import RequestDemand
 from servingslo.models.numerics import LARGEST_LOAD, TINY_TOKENS
 
-# The share settles to four digits in these.
+# Rounds in which the share settles to four digits.
 _SHARE_ITERATIONS = 4
-# Arrivals in a step, below which nobody meets another.
+# Arrivals in a step, below which no request meets another.
 _NEGLIGIBLE_ARRIVALS = 1e-6
 
 
@@ -26,11 +27,11 @@ def even_arrivals(
     pool_count: int,
     further_seconds: float = 0.0,
 ) -> float:
-    """Share of a replica's arrivals that come evenly over a step, 1/c to 1; 1 on its own.
+    """Return the share of a replica's arrivals that come evenly over a step, 1/c to 1; 1 if single.
 
-    step_seconds: mean step, E[D]. further_seconds: that a prompt adds to its prefill. Of the age of
-    a step that makes waits, half of E[D³]/E[D²], only as many arrivals feed the next step as come
-    evenly: a fixed point.
+    step_seconds: mean step, E[D]. further_seconds: addition of a prompt to its prefill. The age of
+    a step that causes waits is half of E[D³]/E[D²]; only the evenly spread arrivals of that time
+    feed the next step: a fixed point.
     """
     if pool_count == 1:
         return 1.0
@@ -52,11 +53,11 @@ def even_arrivals(
 
 
 def empty_ratio(rate_per_second: float, seconds: float, pool_count: int) -> float:
-    """Chance that the distance of the pool's level to its last maximum is 0, a new one.
+    """Return the chance that the pool's level is at a new maximum, its distance to the last one 0.
 
-    All arrivals less what leaves the others, cλ up and (c − 1)λ down, move the level, and each of
-    its new maxima is shared by all c. The distance is an M/M/1 queue, empty when the step begins,
-    looked at after an exponential time with this mean: 1 less the smaller root r of
+    All arrivals less the departures of the others, cλ up and (c − 1)λ down, move the level, and
+    each of its new maxima is shared by all c. The distance is an M/M/1 queue, empty when the step
+    begins. It is observed after an exponential time with this mean: 1 less the smaller root r of
     c·r² − (2c − 1 + θ)·r + c − 1 = 0, θ = 1/(λ·seconds).
     """
     total = 2.0 * pool_count - 1.0 + 1.0 / (rate_per_second * seconds)

@@ -3,7 +3,7 @@
 Law: characteristic function of an empirical law; renewal theory of ⌈I/room⌉ steps.
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapters XI
 and XV.
-Assumes: a long prompt has each step before its last to itself; what came meanwhile shares its last.
+Assumes: a long prompt has each step before its last alone; meanwhile arrivals share its last.
 Fails: prompts of several steps: first tokens up to a third late.
 Shown by: `make validate`, "long prompts, outputs of a few tokens" and "token budget".
 """
@@ -21,7 +21,7 @@ from servingslo.models.workload import LengthDistribution
 # Ranges of the inversion are powers of this ratio, so that tables are shared by many loads.
 RANGE_RATIO = 2.0**0.25
 # Points for the lengths of prompts. Measured: with 72, TTFT p50, p95 and p99 move by 1.7, 0.9 and 5
-# % at most in 95 of 100 loads, p99 most, where the longest prompts alone make it.
+# % at most in 95 of 100 loads; p99 most if only the longest prompts cause it.
 PROMPT_POINTS = 24
 
 
@@ -42,7 +42,8 @@ class PromptTable:
 class PromptWork:
     """Prefill work of prompts: seconds at each point of a compact distribution, with tables.
 
-    tables: by level of the range, filled on demand; of the lengths and c alone, never of the load.
+    tables: by level of the range, filled on demand; they depend only on the lengths and c, never on
+    the load.
     """
 
     seconds: FloatArray
@@ -61,13 +62,13 @@ class PromptWork:
         return 0.5 * self.second_moment_seconds2 / self.mean_seconds
 
     def table(self, level: int) -> PromptTable:
-        """Transforms for the range RANGE_RATIO**level seconds."""
+        """Return transforms for the range RANGE_RATIO**level seconds."""
         if level not in self.tables:
             self.tables[level] = self.stretch(level, 1.0)
         return self.tables[level]
 
     def stretch(self, level: int, stretch: float) -> PromptTable:
-        """Transforms, as in `table(level)`, of prompts that take so many times their work."""
+        """Transforms, as in `table(level)`, of prompts whose work is multiplied by this factor."""
         z: ComplexArray = np.zeros(TERM_COUNT, dtype=np.complex128)
         z.imag = frequencies(RANGE_RATIO**level)
         seconds = self.seconds * stretch
@@ -77,7 +78,7 @@ class PromptWork:
 
 
 class OwnPrefill(NamedTuple):
-    """What a prompt of several steps meets in them.
+    """The conditions of a prompt that takes several steps.
 
     step_seconds: without prefill. room_tokens: for prefill in a step. arriving: prompts that are
     sent to its replica during a step that is full of prefill.
@@ -91,11 +92,11 @@ class OwnPrefill(NamedTuple):
 def own_prefill(
     demand: RequestDemand, prompts: PromptWork, level: int, met: OwnPrefill
 ) -> ComplexArray:
-    """Transform of the own prefill of a request, with the steps before that of its first token.
+    """Transform of a request's own prefill, with the steps before its first token's step.
 
-    A prompt longer than the room has f = ⌈I/room⌉ − 1 full steps before its last. What arrives
-    during these is prefilled with the rest of it, up to the room: on average, as of an exponential
-    amount of tokens.
+    A prompt longer than the room has f = ⌈I/room⌉ − 1 full steps before its last. Arrivals during
+    these are prefilled with the rest of it, up to the room: on average, as an exponential amount of
+    tokens.
     """
     room = met.room_tokens
     if prompts.tokens[-1] <= room:
@@ -119,7 +120,7 @@ def paired_steps(prompts: PromptWork, room_tokens: float) -> float:
 
 
 def mean_steps(prompts: PromptWork, room_tokens: float) -> float:
-    """Mean of ⌈I/room⌉, at least 1: steps that a prompt takes."""
+    """Return the mean of ⌈I/room⌉, at least 1: steps that a prompt takes."""
     if prompts.tokens[-1] <= room_tokens:
         return 1.0
     return float(prompts.weights @ np.maximum(np.ceil(prompts.tokens / room_tokens), 1.0))
@@ -128,7 +129,7 @@ def mean_steps(prompts: PromptWork, room_tokens: float) -> float:
 def prompt_work(
     prompt: LengthDistribution, cached_ratio: float, prefill_per_token_seconds: float
 ) -> PromptWork:
-    """Prefill work of these prompts, compacted to a few points."""
+    """Return the prefill work of these prompts, compacted to a few points."""
     compact = prompt.compact(PROMPT_POINTS)
     tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
     seconds = tokens * prefill_per_token_seconds

@@ -1,9 +1,9 @@
 """Time to first token, with the wait for a slot.
 
-Law: M/M/c: who finds all slots taken waits an exponential time, then its own prefill.
+Law: M/M/c: a request that finds all slots taken waits an exponential time, then its own prefill.
 Source: A. K. Erlang (1917); the wait is that of `occupancy`.
 Assumes: the wait and what follows are independent; a step in which all slots are taken.
-Fails: where the KV cache binds: TTFT p95 up to 26 % early.
+Fails: a binding KV cache: TTFT p95 up to 26 % early.
 Shown by: `make validate`, "KV-bound".
 """
 
@@ -18,9 +18,9 @@ from servingslo.models.transform import TabulatedLaw
 from servingslo.models.waits.first_token import first_token_laws
 from servingslo.models.waits.prompt_work import PromptWork
 
-# Shares of requests that wait below this are noise of the quadrature.
+# Smaller shares of waiting requests are noise of the quadrature.
 NEGLIGIBLE_WAIT = 1e-5
-# The table ends where all but this share of requests have their first token.
+# The table ends when all but this share of requests have their first token.
 WAIT_TAIL = 1e-5
 # Measured: 256 points move no percentile by more than 0.2 %.
 TAIL_POINTS = 64
@@ -33,9 +33,9 @@ def time_to_first_token_laws(
     rates_per_second: Sequence[float],
     budget_tokens: float,
 ) -> list[TabulatedLaw]:
-    """Laws of the time to first token in seconds, with the wait for a slot, by load.
+    """Return laws of the time to first token in seconds, with the wait for a slot, by load.
 
-    The wait for room in the budget is in the law of those that wait for no slot.
+    The wait for room in the budget is in the law of requests that wait for no slot.
     """
     started = first_token_laws(demand, prompts, laws_of_running, rates_per_second, budget_tokens)
     return [
@@ -54,7 +54,7 @@ def _with_wait(
     budget_tokens: float,
     started: TabulatedLaw,
 ) -> TabulatedLaw:
-    """The law of those that do not wait, and of those that do, together.
+    """Return the joint law of requests that do not wait for a slot, and of those that do.
 
     The latter wait an exponential time, then one step with the slots full that holds their prompt.
     """
@@ -75,10 +75,10 @@ def _with_wait(
 
 
 def _beyond(seconds: FloatArray, own: FloatArray, weights: FloatArray, rate: float) -> FloatArray:
-    """P(W + own > t) for an exponential wait W and increasing own times with these weights.
+    """Return P(W + own > t) for an exponential wait W and increasing own times with these weights.
 
-    The terms whose own time has passed decay together: they are kept as one sum at the last of
-    them, which needs an exponential for each time and none for each pair.
+    The terms whose own time has passed decay together. They are kept as one sum at the last of
+    them, which needs one exponential per time instead of one per pair.
     """
     decays = np.exp(-rate * (own[1:] - own[:-1])).tolist()
     masses = weights.tolist()
