@@ -92,7 +92,7 @@ class GatewayRouting:
         return bool(parents)
 
     async def _gateway_keeps(self, namespace: str, name: str, *, inherits: bool) -> bool:
-        """Whether the route's Gateways keep it. inherits: a Gateway's policy applies to the route."""
+        """Whether a Gateway keeps the cluster. inherits: its policy applies to the route."""
         gateway = await self._get(f"{_ROUTES}/namespaces/{namespace}/gateways/{name}")
         if gateway is None:
             return False
