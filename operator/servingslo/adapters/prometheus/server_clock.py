@@ -15,7 +15,7 @@ from servingslo.errors import ImplausibleMetricsError
 
 # The largest drift between two synchronized clocks. Source: RFC 5905, 500 ppm.
 DRIFT_RATIO = 5e-4
-# A smaller clock step is accepted at once: two scrapes are never closer than this.
+# A smaller clock step is accepted at once: it cannot confuse a scrape with the next one.
 SMALL_STEP_SECONDS = 0.5
 # Our clock is slewed by 2 % of the elapsed time at most, so by less between two readings.
 OWN_STEP_SECONDS = 10.0
