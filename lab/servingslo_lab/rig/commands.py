@@ -50,7 +50,7 @@ class CommandRunner:
     ) -> list[str]:
         """The lines a command prints on either stream, addresses removed.
 
-        what: the tool it is run for, for messages.
+        what: the tool that the command is for, used in messages.
         Raises: RigError with the end of the log when it fails, takes too long or is cancelled.
         """
         log_path.parent.mkdir(parents=True, exist_ok=True)
