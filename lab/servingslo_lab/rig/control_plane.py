@@ -25,8 +25,8 @@ _ISSUER = "https://kubernetes.default.svc"
 _CLIENT_QPS = 200
 _CLIENT_BURST = 400
 _PROBE_TIMEOUT_SECONDS = 2.0
-# Every write of a ServiceAccount, with its body; of status and events, which are long and many,
-# that they were. The rig's own controllers come as administrator and are left out.
+# Logs every write of a ServiceAccount with its body. Status and events are long and many, so they
+# are logged without the body. The rig's own controllers act as administrator and are not logged.
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -49,7 +49,7 @@ _AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
-# One file for as long as a rig may run: what is rotated away could not be compared.
+# One file for the rig's whole run: rotated entries could not be compared.
 _AUDIT_MEBIBYTES = 4096
 
 

@@ -238,7 +238,7 @@ class EngineHost:
         )
 
     def abort(self, key: str, request: DirectRequest) -> None:
-        """The client of a request has gone."""
+        """Abort a request whose client has left."""
         hosted, draining = self._hosted.get(key), self._draining.get(key)
         if hosted is not None and hosted.direct is not None:
             hosted.direct.abort(request, self._clock())
