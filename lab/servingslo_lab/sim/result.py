@@ -68,7 +68,7 @@ class RunResult:
     def minutes(
         self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
     ) -> FloatArray:
-        """Share in SLO of the requests of each minute of arrival; NaN where none arrived."""
+        """Share in SLO of the requests of each minute of arrival; NaN if none arrived."""
         good = self.good(ttft_seconds, tpot_seconds, latency_seconds)
         minute = (self.arrival_seconds // _SECONDS_PER_MINUTE).astype(np.int64)
         count = int(np.ceil(self.duration_seconds / _SECONDS_PER_MINUTE))

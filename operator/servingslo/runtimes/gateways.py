@@ -122,7 +122,7 @@ ISTIO = GatewayProfile(
 # source/common/conn_pool/conn_pool_base.cc: upstream_rq_total is incremented when a stream is
 # attached to a connection, retries included; one that overflows a circuit breaker or finds no
 # healthy host is not in it. A capture of Envoy 1.40.0 (tests/golden/data/envoy_1.40.0_metrics.txt):
-# beyond max_requests a request counts as active_overflow alone, beyond max_pending_requests as
+# beyond max_requests a request counts only as active_overflow, beyond max_pending_requests as
 # pending_overflow; older versions have only the latter, for both. One whose connection was refused
 # (a Service without pods, where the cluster holds the Service's address) is pending_failure_eject.
 # envoyproxy/gateway names the cluster of a route's rule httproute/<namespace>/<name>/rule/<number>

@@ -44,7 +44,7 @@ def inter_token(
 
 
 def prefill_per_step(view: View, window_seconds: float) -> float:
-    """Mean prefill tokens in a step of any engine; 0 where nothing was prefilled."""
+    """Mean prefill tokens in a step of any engine; 0 if nothing was prefilled."""
     tokens = view.rate(lambda engine: engine.prompt_tokens_total, window_seconds)
     steps = view.rate(_steps, window_seconds)
     return tokens / steps if tokens is not None and steps else 0.0

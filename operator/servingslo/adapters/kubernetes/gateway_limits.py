@@ -116,7 +116,7 @@ class LimitHolders:
     async def owned(self) -> tuple[LimitHolder, ...]:
         """Every object that the operator has written into. Raises: ClusterError.
 
-        Empty where the cluster does not serve the kind.
+        Empty if the cluster does not serve the kind.
         """
         everywhere = f"{self._form.api}/{self._form.plural}"
         paths = [self._path(namespace) for namespace in self._namespaces] or [everywhere]

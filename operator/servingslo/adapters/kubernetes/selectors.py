@@ -28,7 +28,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels satisfy it; NotIn holds where the label is absent, as upstream."""
+        """Whether the labels satisfy it; NotIn is true if the label is absent, as upstream."""
         value = labels.get(self.key)
         if self.operator == "In":
             return value is not None and value in self.values

@@ -35,7 +35,7 @@ from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 _LOG = logging.getLogger(__name__)
 _DAY_SECONDS = 86400
-# Covers several scrapes at a minute's interval; office hours begin within this span of nine.
+# Contains three scrapes at a minute's interval; offices open within this time around nine.
 BIN_SECONDS = 300
 # Two weeks contain two of each weekday. Six hours a query: parsed, they take 15 kB a workload.
 HISTORY_DAYS = 14
