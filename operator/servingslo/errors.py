@@ -2,14 +2,14 @@
 
 
 class ServingSLOError(Exception):
-    """Base class of everything this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class InvalidInputError(ServingSLOError, ValueError):
-    """A value the user gave is outside its allowed range; names field, value and range."""
+    """A user's value is outside its allowed range; names field, value and range."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        # As it is written in JSON, YAML and on the command line.
+        # The form in JSON, YAML and on the command line.
         written = str(value).lower() if isinstance(value, bool) else repr(value)
         problem = " is missing" if value is None else f": {written} is not allowed"
         super().__init__(f"{field}{problem}; allowed: {allowed}")
@@ -18,7 +18,7 @@ class InvalidInputError(ServingSLOError, ValueError):
         self.allowed = allowed
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Made again from its parts: one that a worker process raised reaches its parent."""
+        """Rebuild it from its parts, so that an error of a worker process reaches its parent."""
         return type(self), (self.field, self.value, self.allowed)
 
 
@@ -32,7 +32,7 @@ class InvalidSpecError(InvalidInputError):
         self.problems = problems
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Made again from its problems."""
+        """Rebuild it from its problems."""
         return type(self), (self.problems,)
 
 
@@ -51,32 +51,32 @@ class LabMissingError(ServingSLOError):
         self.command = command
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Made again from its command."""
+        """Rebuild it from its command."""
         return type(self), (self.command,)
 
 
 class MetricsError(ServingSLOError):
-    """Metrics could not be read as asked."""
+    """Metrics could not be read as requested."""
 
 
 class MetricsUnavailableError(MetricsError):
-    """Prometheus did not answer, refused, or answered with something that is not an answer."""
+    """Prometheus did not answer, refused, or sent an invalid answer."""
 
 
 class ReadingTooSlowError(MetricsUnavailableError):
-    """The queries of one reading did not all end in the time that the reading has."""
+    """The queries of one reading did not all end within the reading's timeout."""
 
 
 class QueryRefusedError(MetricsUnavailableError):
-    """Prometheus does not evaluate this query, whoever asks and however often."""
+    """Prometheus does not evaluate this query; a retry does not help."""
 
 
 class ImplausibleMetricsError(MetricsError):
-    """Prometheus answered with what cannot be true beside what it answered before."""
+    """Prometheus' answer contradicts its earlier answers."""
 
 
 class ClusterError(ServingSLOError):
-    """The Kubernetes API could not be used as asked."""
+    """The Kubernetes API could not be used as requested."""
 
 
 class ClusterUnavailableError(ClusterError):
@@ -104,15 +104,15 @@ class InvalidObjectError(ClusterError):
 
 
 class NotLeaderError(ClusterError):
-    """Nothing may be written: this process holds no valid lease, or another operator acts there."""
+    """Writes are not allowed: this process has no valid lease, or another operator acts there."""
 
 
 class LimitNotEnforceableError(ClusterError):
-    """A bound that is written there would not be the workload's; the message says why."""
+    """A bound in that object would not apply to the workload only; the message says why."""
 
 
 class EngineRefusedError(ClusterError):
-    """An engine's own API refused a request, or answered with what is no answer."""
+    """An engine's own API refused a request, or sent an invalid answer."""
 
 
 class ArgumentsNotUnderstoodError(ServingSLOError):

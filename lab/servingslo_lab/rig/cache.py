@@ -1,4 +1,4 @@
-"""The folder of what the rig is made of, one for each user, and the lock of who fills it."""
+"""The cache folder of the rig's programs, one for each user, and its lock for builders."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ def cache_directory() -> Path:
 
 @contextlib.contextmanager
 def cache_lock() -> Iterator[None]:
-    """Hold the lock of the cache, which the kernel releases even when this program is killed."""
+    """Hold the lock of the cache; the kernel releases it even if this program is killed."""
     directory = cache_directory()
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as file:

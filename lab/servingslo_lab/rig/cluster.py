@@ -34,9 +34,9 @@ class RigOptions:
 
     scrape_interval_seconds: of Prometheus, for scraping and for engine discovery.
     engine_discovery_url: where Prometheus finds the engines (HTTP discovery); may be set later.
-    hpa_sync_period_seconds: how often the HorizontalPodAutoscaler controller looks (default
-        of Kubernetes: 15).
-    front_proxy: what servers of aggregated APIs know the API server by; without it there are none.
+    hpa_sync_period_seconds: interval of the HorizontalPodAutoscaler controller (default of
+        Kubernetes: 15).
+    front_proxy: identity of the API server for servers of aggregated APIs; None: no such servers.
     work_dir: an empty or new folder for state and logs; a temporary one when None.
     keep_work_dir: leave that folder behind; a folder given by work_dir is always left.
     """
@@ -52,7 +52,7 @@ class RigOptions:
 class Rig:
     """A running rig; a context manager that leaves nothing behind.
 
-    Everything listens on 127.0.0.1 alone. Start one with ``with Rig.start() as rig:``.
+    Everything listens only on 127.0.0.1. Start one with ``with Rig.start() as rig:``.
     """
 
     def __init__(self, options: RigOptions, binaries: Mapping[str, Path]) -> None:
@@ -92,17 +92,17 @@ class Rig:
 
     @classmethod
     def start(cls, options: RigOptions | None = None) -> Self:
-        """A rig that is ready for use; builds its programs first where they are missing.
+        """Start a rig and wait until it is ready; builds missing programs first.
 
-        Raises: RigError when a program cannot be built, or does not start; nothing is left.
+        Raises: RigError when a program cannot be built or does not start; nothing is left.
         """
         binaries = ensure_tools(versions.DEFAULT_TOOLS)
         rig: Self | None = None
         try:
-            # A Ctrl-C in between would leave a folder that nobody knows of.
+            # A Ctrl-C in between would leave a folder that is never removed.
             with uninterrupted():
                 rig = cls(options or RigOptions(), binaries)
-                # Between the return from here and the caller's `with`, nobody else would stop it.
+                # Needed between the return from here and the caller's `with`.
                 atexit.register(rig.stop)
             rig._start()
         except BaseException:
@@ -122,7 +122,7 @@ class Rig:
     def stop(self) -> None:
         """Stop every process and remove the work folder if it is temporary. Safe to call twice.
 
-        A second Ctrl-C waits for it.
+        A second Ctrl-C waits until it is done.
         """
         with uninterrupted():
             self._family.stop()
@@ -155,7 +155,7 @@ class Rig:
 
     @property
     def audit_log(self) -> Path:
-        """What ServiceAccounts write, one JSON object a line."""
+        """The log of writes by ServiceAccounts, one JSON object a line."""
         return self._control_plane.audit_log
 
     @property
@@ -178,7 +178,7 @@ class Rig:
         return kubernetes.client.ApiClient(configuration)
 
     def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
-        """A kubeconfig file that bears a real token of this ServiceAccount, valid for a day.
+        """A kubeconfig file with a real token of this ServiceAccount, valid for a day.
 
         Raises: RigError when the API server refuses, for example because there is no such account.
         """
@@ -206,7 +206,7 @@ class Rig:
         return name
 
     def delete_namespace(self, name: str) -> None:
-        """Ask for the deletion of a namespace and all in it; returns before it is gone."""
+        """Request the deletion of a namespace and its content; returns before it is gone."""
         with _ignoring_not_found():
             kubernetes.client.CoreV1Api(self.api_client()).delete_namespace(name)
 
@@ -258,7 +258,7 @@ class Rig:
     def helm(
         self, *arguments: str, major: int = 4, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run Helm as administrator with caches of its own; returns the finished process.
+        """Run Helm as administrator with its own caches; returns the finished process.
 
         major: 4, or 3 for Helm 3, which is built on first use.
         Raises: RigError with Helm's own message when it fails and ``check`` is true.
@@ -324,7 +324,7 @@ class Rig:
         self._control_plane.api_server.pause()
 
     def resume_api_server(self) -> None:
-        """Let a paused API server run on, and wait until it answers."""
+        """Resume a paused API server, and wait until it answers."""
         self._control_plane.api_server.resume()
         self.wait_for(self._control_plane.answers, what="the API server answers")
 
@@ -342,7 +342,7 @@ class Rig:
         self._prometheus.process.pause()
 
     def resume_prometheus(self) -> None:
-        """Let a paused Prometheus run on, and wait until it answers."""
+        """Resume a paused Prometheus, and wait until it answers."""
         self._prometheus.process.resume()
         self.wait_for(self._prometheus.answers, what="Prometheus answers")
 
@@ -354,7 +354,7 @@ class Rig:
         static_targets: Mapping[str, Sequence[str]] | None = None,
         engines_prefix: str | None = None,
     ) -> None:
-        """Change what Prometheus scrapes; what is None stays as it is.
+        """Change Prometheus' scrape configuration; None does not change a value.
 
         static_targets, engines_prefix: see ScrapePlan.
         Raises: RigError when Prometheus refuses the configuration.
@@ -371,7 +371,7 @@ class Rig:
 
     @contextlib.contextmanager
     def scrape_plan_kept(self) -> Iterator[None]:
-        """Whatever is changed by configure_prometheus inside the block is undone after it."""
+        """Undo changes by configure_prometheus at the end of the block."""
         plan = self._prometheus.plan
         try:
             yield

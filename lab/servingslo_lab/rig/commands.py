@@ -50,7 +50,7 @@ class CommandRunner:
     ) -> list[str]:
         """The lines a command prints on either stream, addresses removed.
 
-        what: the tool it is run for, for messages.
+        what: the tool that the command is for, used in messages.
         Raises: RigError with the end of the log when it fails, takes too long or is cancelled.
         """
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class CommandRunner:
                         on_line(line)
         finally:
             timer.cancel()
-            if sys.exc_info()[0] is not None:  # Ctrl-C: nobody reads its output any more
+            if sys.exc_info()[0] is not None:  # Ctrl-C: its output is no longer read
                 process.kill()
             status = process.wait()
             with self._lock:
@@ -82,7 +82,7 @@ class CommandRunner:
         return lines
 
     def cancel(self) -> None:
-        """Kill what runs, and refuse to run anything more."""
+        """Kill running commands, and refuse new ones."""
         with self._lock:
             self._cancelled = True
             for process in self._running:
@@ -117,7 +117,7 @@ class CommandRunner:
 def without_addresses(line: str) -> str:
     """The line without URLs and without host names of configured proxies and indexes.
 
-    They may carry credentials and do not belong into logs that people pass on.
+    They may contain credentials, which must not be in logs that users share.
     """
     line = _URL.sub("<address>", line)
     for host in _configured_hosts():

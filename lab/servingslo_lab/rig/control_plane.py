@@ -25,8 +25,8 @@ _ISSUER = "https://kubernetes.default.svc"
 _CLIENT_QPS = 200
 _CLIENT_BURST = 400
 _PROBE_TIMEOUT_SECONDS = 2.0
-# Every write of a ServiceAccount, with its body; of status and events, which are long and many,
-# that they were. The rig's own controllers come as administrator and are left out.
+# Logs every write of a ServiceAccount with its body. Status and events are long and many, so they
+# are logged without the body. The rig's own controllers act as administrator and are not logged.
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -49,7 +49,7 @@ _AUDIT_POLICY = {
         {"level": "None"},
     ],
 }
-# One file for as long as a rig may run: what is rotated away could not be compared.
+# One file for the rig's whole run: rotated entries could not be compared.
 _AUDIT_MEBIBYTES = 4096
 
 
@@ -57,7 +57,7 @@ _AUDIT_MEBIBYTES = 4096
 class FrontProxy:
     """How the API server proves itself to servers of aggregated APIs; files in PEM.
 
-    certificate: with its key, of a client that such a server takes for the API server.
+    certificate: with its key, of a client that such a server accepts as the API server.
     authority: of that certificate.
     """
 
@@ -66,7 +66,7 @@ class FrontProxy:
     authority: Path
 
     def flags(self) -> Sequence[str]:
-        """What kube-apiserver is told."""
+        """The flags of kube-apiserver."""
         return (
             f"--proxy-client-cert-file={self.certificate}",
             f"--proxy-client-key-file={self.key}",
@@ -78,7 +78,7 @@ class FrontProxy:
 
 
 class ControlPlane:
-    """The four processes, their credentials, and the outages a test may ask for."""
+    """The four processes, their credentials, and the outages for tests."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class ControlPlane:
         self.api_server.wait_for(self.answers, what="/readyz answers", timeout_seconds=60.0)
 
     def answers(self) -> bool:
-        """Whether the API server says that it is ready."""
+        """Whether the API server reports ready."""
         if not self.certificate_authority.exists():
             return False
         try:
@@ -162,7 +162,7 @@ class ControlPlane:
                 f"--listen-peer-urls={peer}",
                 f"--initial-advertise-peer-urls={peer}",
                 f"--initial-cluster=rig={peer}",
-                "--unsafe-no-fsync",  # nothing here outlives the rig
+                "--unsafe-no-fsync",  # no data is needed after the rig ends
                 "--log-level=warn",
             ],
         )
@@ -182,7 +182,7 @@ class ControlPlane:
                 "--bind-address=127.0.0.1",
                 f"--secure-port={self._port}",
                 "--advertise-address=127.0.0.1",
-                # Endpoints on loopback are refused by validation, and nobody needs them here.
+                # Validation refuses endpoints on loopback, and they are not needed here.
                 "--endpoint-reconciler-type=none",
                 f"--cert-dir={self.certificate_authority.parent}",
                 f"--token-auth-file={token_file}",
@@ -195,7 +195,7 @@ class ControlPlane:
                 f"--audit-policy-file={audit_policy}",
                 f"--audit-log-path={self.audit_log}",
                 f"--audit-log-maxsize={_AUDIT_MEBIBYTES}",
-                # A line is there when the answer is.
+                # The log line is written before the answer.
                 "--audit-log-mode=blocking",
                 *(() if self._front_proxy is None else self._front_proxy.flags()),
             ],
@@ -228,7 +228,7 @@ class ControlPlane:
                 "qps": _CLIENT_QPS,
                 "burst": _CLIENT_BURST,
             },
-            # A pod that waited for a GPU is tried again soon after one is free (default 10 s).
+            # A pod that waits for a GPU is retried soon after one is free (default 10 s).
             "podInitialBackoffSeconds": 1,
             "podMaxBackoffSeconds": 2,
         }

@@ -19,7 +19,7 @@ _PEM_LINE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A static token of the API server and who its bearer is."""
+    """A static token of the API server, with its user and group."""
 
     user: str
     group: str
@@ -32,15 +32,15 @@ def new_token(user: str, group: str) -> Token:
 
 
 def write_token_file(path: Path, tokens: list[Token]) -> None:
-    """Write the file for kube-apiserver's ``--token-auth-file``, readable by its owner alone."""
+    """Write the file for kube-apiserver's ``--token-auth-file``, readable only by its owner."""
     lines = (f'{token.secret},{token.user},{token.user},"{token.group}"' for token in tokens)
     _write_private(path, "\n".join(lines) + "\n")
 
 
 def write_signing_key(path: Path) -> None:
     """Write a new P-256 private key in PEM for signing ServiceAccount tokens."""
-    # A secret must lie below the order of the curve, which begins with 32 one-bits;
-    # one leading zero byte keeps it there.
+    # A secret must be below the order of the curve, which begins with 32 one-bits. A leading zero
+    # byte ensures that.
     secret = b"\x00" + os.urandom(_SECRET_BYTES - 1)
     body = base64.b64encode(_SEC1_PREFIX + secret + _SEC1_SUFFIX).decode()
     lines = [body[start : start + _PEM_LINE] for start in range(0, len(body), _PEM_LINE)]
@@ -53,10 +53,10 @@ def write_signing_key(path: Path) -> None:
 def write_kubeconfig(
     path: Path, *, server: str, certificate_authority: Path, token: str, namespace: str = "default"
 ) -> Path:
-    """Write a kubeconfig that verifies the server and bears ``token``; returns its path.
+    """Write a kubeconfig that verifies the server and contains ``token``; returns its path.
 
-    It names the certificate's file instead of holding the content, which the Python client would
-    copy to a temporary file that outlives a killed program.
+    It names the certificate's file instead of its content. The Python client would copy the content
+    to a temporary file, which stays if the program is killed.
     """
     config = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Requests that reach one simulated engine one by one, over HTTP, instead of from a trace."""
+"""Single requests to one simulated engine over HTTP, instead of requests from a trace."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from servingslo_lab.sim.engine import Engine, Outcome, RequestRecord
 
 @dataclass(slots=True, eq=False)
 class DirectRequest:
-    """A request in an engine. started: its first token is out, or it is over."""
+    """A request in an engine. started: its first token was emitted, or it ended."""
 
     index: int
     started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -16,7 +16,7 @@ class DirectRequest:
 
 
 class DirectRequests:
-    """The requests of one engine whose table nobody else uses."""
+    """The requests of one engine with a table of its own."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -24,11 +24,11 @@ class DirectRequests:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in the engine."""
+        """Whether the engine has no requests."""
         return not self._pending and self.engine.in_system == 0
 
     def submit(self, *, prompt_tokens: int, output_tokens: int, now: float) -> DirectRequest:
-        """Hand a request to the engine; one that it refuses is over at once."""
+        """Submit a request to the engine; a refused one ends at once."""
         self.advance(now)
         table = self.engine.requests
         index = table.add(arrival=now, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
@@ -40,13 +40,13 @@ class DirectRequests:
         return request
 
     def abort(self, request: DirectRequest, now: float) -> None:
-        """The client has gone."""
+        """Abort a request whose client has left."""
         if self._pending.get(request.index) is request:
             self.engine.abort(request.index, now)
             self.advance(now)
 
     def advance(self, now: float) -> None:
-        """Let the engine work until now, and tell whose first token came or who is over."""
+        """Advance the engine to now, and mark requests that got a first token or ended."""
         self._settle(self.engine.advance(now))
         first_token = self.engine.requests.columns.first_token
         for index, request in self._pending.items():
@@ -54,7 +54,7 @@ class DirectRequests:
                 request.started.set()
 
     def fail(self, now: float) -> None:
-        """The engine dies, and all that is in it is lost."""
+        """Fail the engine; all its requests are lost."""
         self._settle(self.engine.fail_all(now))
 
     def _settle(self, over: list[int]) -> None:
@@ -72,4 +72,4 @@ def _close(request: DirectRequest, record: RequestRecord) -> None:
 
 
 LOST = frozenset({Outcome.FAILED, Outcome.ABORTED})
-"""Outcomes after which a connection just breaks off."""
+"""Outcomes after which the connection is closed without an answer."""

@@ -10,8 +10,8 @@ from servingslo_lab.rig import triton, upstream_crds
 class Download:
     """One part that is fetched ready-made.
 
-    is_here: whether the cache has it, or this machine has no use for it. fetch: brings it, while
-    the cache's lock is held.
+    is_here: whether the cache has it, or this machine does not need it. fetch: downloads it; the
+    cache's lock must be held.
     """
 
     label: str

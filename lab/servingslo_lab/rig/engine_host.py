@@ -19,9 +19,9 @@ from servingslo_lab.sim import layout
 from servingslo_lab.sim.engine import Engine, RequestTable
 
 _TICK_SECONDS = 0.05
-# Hundreds of engines would keep a core busy with looking whether anything has happened.
+# Checking hundreds of engines for events at each tick would keep a core busy.
 _TICK_SECONDS_PER_ENGINE = 0.001
-# An answer comes up to this much late; a step of an engine takes longer.
+# An answer may be late by up to this time; a step of an engine takes longer.
 _HTTP_TICK_SECONDS = 0.01
 _UTILIZATION_SPAN_SECONDS = 1.0
 _ENVOY = {"namespace": "envoy-gateway-system", "pod": "envoy-rig", "container": "envoy"}
@@ -43,9 +43,9 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is broken, in which pod.
+    """A fault of a pod.
 
-    `slow` answers after so many seconds (value), `frozen` repeats one page, `xid` reports an XID
+    `slow` answers after the given seconds (value), `frozen` repeats one page, `xid` reports an XID
     error (value), `slowness` multiplies step times (value); the others need no value. `none`
     repairs everything.
     """
@@ -71,7 +71,7 @@ class _Hosted:
     frozen_page: str = ""
 
     def fault(self, kind: FaultKind) -> float | None:
-        """The value of a fault, None when it is not there."""
+        """The value of a fault, None if it is not set."""
         return (self.faults or {}).get(kind)
 
 
@@ -98,7 +98,7 @@ class EngineHost:
         self.changed = asyncio.Event()
 
     def set_pods(self, pods: Sequence[EnginePod]) -> None:
-        """Make the engines fit these pods: new ones start empty, those of gone pods end."""
+        """Update the engines for these pods: new ones start empty, those of removed pods end."""
         now = self._clock()
         self.synced = True
         ready = {pod.key: pod for pod in pods if pod.ready}
@@ -111,7 +111,7 @@ class EngineHost:
             if (traffic := self._traffic_of(ready[key])) is not None:
                 traffic.advance(now)
             self._begin(key, ready[key], now)
-        # Most of what is told of pods changes no engine, and looking at hundreds takes long.
+        # Most pod events change no engine, and checking hundreds takes long.
         if ended or begun:
             self.changed.set()
 
@@ -149,7 +149,7 @@ class EngineHost:
         return None
 
     def begin_traffic(self, plan: TrafficPlan) -> None:
-        """Begin traffic now. Pods that it takes over start with empty engines.
+        """Begin traffic now. Its pods start with empty engines.
 
         Raises: InvalidInputError when the name is taken or the trace cannot be read.
         """
@@ -209,7 +209,7 @@ class EngineHost:
                 self.changed.set()
 
     def _advance_one(self, hosted: _Hosted, now: float) -> None:
-        """Let time pass for one pod and those it shares its traffic with, not for thousands."""
+        """Advance one pod and those that share its traffic, not thousands."""
         traffic = self._traffic_of(hosted.pod)
         if traffic is not None:
             traffic.advance(now)
@@ -219,17 +219,17 @@ class EngineHost:
     # Requests over HTTP
 
     def pods(self) -> tuple[EnginePod, ...]:
-        """The pods that an engine runs for."""
+        """The pods with a running engine."""
         return tuple(hosted.pod for hosted in self._hosted.values())
 
     def has_left(self, key: str, incarnation: str) -> bool:
-        """Whether this incarnation of a pod has ended and has nothing more to finish."""
+        """Whether this incarnation of a pod has ended and has no requests left."""
         hosted, draining = self._hosted.get(key), self._draining.get(key)
         runs = hosted is not None and hosted.pod.incarnation == incarnation
         return not runs and (draining is None or draining[0] != incarnation)
 
     def submit(self, key: str, *, prompt_tokens: int, output_tokens: int) -> DirectRequest | None:
-        """Hand a request to a pod's engine now; None where none takes any but a trace's."""
+        """Submit a request to a pod's engine now; None if no engine accepts direct requests."""
         hosted = self._hosted.get(key)
         if hosted is None or hosted.direct is None:
             return None
@@ -238,7 +238,7 @@ class EngineHost:
         )
 
     def abort(self, key: str, request: DirectRequest) -> None:
-        """The client of a request has gone."""
+        """Abort a request whose client has left."""
         hosted, draining = self._hosted.get(key), self._draining.get(key)
         if hosted is not None and hosted.direct is not None:
             hosted.direct.abort(request, self._clock())
@@ -246,7 +246,7 @@ class EngineHost:
             draining[1].abort(request, self._clock())
 
     async def run(self) -> None:
-        """Let time pass until cancelled."""
+        """Advance all engines until cancelled."""
         while True:
             now = self._clock()
             self._advance(now)
@@ -255,18 +255,18 @@ class EngineHost:
             await asyncio.sleep(_HTTP_TICK_SECONDS if self._answers() else self._pause_seconds())
 
     def _pause_seconds(self) -> float:
-        """Longer with hundreds of engines: a page brings its own up to its time anyway."""
+        """Pause between ticks; longer with hundreds of engines, as a page advances its own."""
         return max(_TICK_SECONDS, _TICK_SECONDS_PER_ENGINE * len(self._hosted))
 
     def _answers(self) -> bool:
-        """Whether somebody waits for an answer over HTTP."""
+        """Whether a client waits for an answer over HTTP."""
         direct = [hosted.direct for hosted in self._hosted.values() if hosted.direct is not None]
         return bool(self._draining) or not all(one.is_idle for one in direct)
 
     def discovery(self, address: str) -> list[dict[str, Any]]:
         """Prometheus's HTTP discovery answer: every ready pod, and one exporter for all GPUs.
 
-        Beside them one gateway, once it counts any traffic.
+        In addition one gateway, once it counts any traffic.
         """
         targets: list[dict[str, Any]] = [
             {
@@ -291,7 +291,7 @@ class EngineHost:
         return targets
 
     async def page(self, key: str) -> str | None:
-        """The metrics page of a pod with its faults, None when no engine of that name runs."""
+        """The metrics page of a pod with its faults, None if no engine of that name runs."""
         hosted = self._hosted.get(key)
         if hosted is None:
             return None
@@ -330,13 +330,13 @@ class EngineHost:
         )
 
     def gateway_page(self) -> str:
-        """The page of the gateway in front of all traffic that it counts."""
+        """The metrics page of the gateway, for all traffic that it counts."""
         self._advance(self._clock())
         counted = (traffic.counted() for traffic in self._traffic.values())
         return envoy_page(route for route in counted if route is not None)
 
     def stats(self) -> dict[str, Any]:
-        """The truth about all traffic, by its name, and the pods that serve, for JSON."""
+        """The true results of all traffic, by name, and the serving pods, for JSON."""
         now = self._clock()
         self._advance(now)
         return {

@@ -1,9 +1,9 @@
-"""Engines behind HTTP: every engine listens on the loopback address that is its pod's own.
+"""Engines behind HTTP: every engine listens on its pod's own loopback address.
 
-`POST /v1/completions` with `prompt_tokens` and `max_tokens` takes as long as the simulated engine
-does. The answer comes whole at the end, or with `stream` its first part at the first token. 503
-where the engine's own limit refuses, 400 where the request can never fit. A client that hangs up
-is aborted; a pod that dies breaks its connections off.
+`POST /v1/completions` with `prompt_tokens` and `max_tokens` takes as long as the simulated engine.
+The whole answer is sent at the end, or with `stream` its first part at the first token. 503 if the
+engine's own limit refuses, 400 if the request can never fit. If a client disconnects, its request
+is aborted. A failing pod closes its connections without an answer.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LARGEST_BODY_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where one incarnation of a pod's engine listens."""
+    """The listening address of one incarnation of a pod's engine."""
 
     key: str
     incarnation: str
@@ -60,7 +60,7 @@ class EngineDoors:
             if _is_loopback(pod.address)
         }
         for door in self._open.keys() - wanted:
-            # Its address may be another pod's by now; what it was sent it still answers.
+            # Another pod may have its address by now; it still answers its open requests.
             if site := self._listening.pop(door, None):
                 await site.stop()
             if self._host.has_left(door.key, door.incarnation):
@@ -146,13 +146,13 @@ def _whole(request: web.Request, record: RequestRecord) -> web.Response:
 
 
 def _break_off(request: web.Request) -> None:
-    """Close the connection without an answer, as a process that dies does."""
+    """Close the connection without an answer, like a killed process."""
     if request.transport is not None:
         request.transport.abort()
 
 
 def _usage(record: RequestRecord) -> dict[str, Any]:
-    """The end of an answer, with the times that the engine itself took."""
+    """The end of an answer, with the engine's own times."""
     return {
         "usage": {
             "prompt_tokens": record.prompt_tokens,

@@ -18,7 +18,7 @@ _Value = Callable[[Engine], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scalars:
-    """A gauge or counter family: for each series its own labels and where its value comes from."""
+    """A gauge or counter family: for each series its labels and the source of its value."""
 
     name: str
     kind: str
@@ -29,7 +29,7 @@ class _Scalars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Buckets:
-    """A histogram family; number is its place in the engine, None for one that stays empty."""
+    """A histogram family; number is its index in the engine, None if it stays empty."""
 
     name: str
     text: str
@@ -267,7 +267,7 @@ def _escaped(value: str) -> str:
 def vllm_page(engine: Engine, *, model_name: str, nan: bool = False) -> str:
     """The `/metrics` page of one engine, as vLLM 0.32 writes it.
 
-    nan: every sample that is not a bucket is NaN, as a broken exporter would say.
+    nan: every sample that is not a bucket is NaN, as from a broken exporter.
     """
     own = {"engine": "0", "model_name": model_name}
     lines: list[str] = []
@@ -325,7 +325,7 @@ def _cache_config(engine: Engine) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUReading:
-    """What DCGM would say of the one GPU of a pod. Sizes in MiB, power in watts."""
+    """DCGM's values for the only GPU of a pod. Sizes in MiB, power in watts."""
 
     namespace: str
     pod: str

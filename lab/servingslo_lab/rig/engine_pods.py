@@ -1,4 +1,4 @@
-"""Which pods of the cluster are simulated engines, watched on the real API server."""
+"""Find the cluster's pods that are simulated engines, with a watch on the real API server."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ _REQUEST_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePod:
-    """A pod with a simulated engine. incarnation changes when the container starts anew.
+    """A pod with a simulated engine. incarnation changes when the container restarts.
 
-    address, port: where it listens, where the address is one of this machine's loopback.
-    uneven: how it departs from the law of its kind; None where it obeys it.
+    address, port: where it listens, if the address is a loopback address of this machine.
+    uneven: its deviation from the law of its kind; None if there is none.
     """
 
     namespace: str
@@ -64,7 +64,7 @@ class EnginePod:
 
 
 def flag_value(argv: Sequence[str], flag: str) -> str | None:
-    """The value of `--flag=value` or `--flag value` (the last one wins), None where absent."""
+    """The value of `--flag=value` or `--flag value` (the last one wins), None if absent."""
     found = None
     for i, word in enumerate(argv):
         name, equals, value = word.partition("=")
@@ -83,9 +83,9 @@ def _integer_flag(argv: Sequence[str], flag: str) -> int | None:
 
 
 def engine_pod(pod: Any) -> EnginePod | None:
-    """The engine of a pod (a V1Pod), None while it is none or cannot start.
+    """The engine of a pod (a V1Pod), None if it has none or it cannot start.
 
-    Limits that the arguments do not give are those of the engine's kind.
+    Limits that are not in the arguments are those of the engine's kind.
     """
     meta, spec, status = pod.metadata, pod.spec, pod.status
     labels, annotations = meta.labels or {}, meta.annotations or {}
@@ -101,7 +101,7 @@ def engine_pod(pod: Any) -> EnginePod | None:
     except InvalidInputError:
         return None
     found = parse_batch_arguments(command, args, VLLM)
-    # Source: vllm/config/cache.py of 0.32.0: blocks instead of those that were profiled.
+    # Source: vllm/config/cache.py of 0.32.0: overrides the profiled number of blocks.
     blocks = _integer_flag(argv, "--num-gpu-blocks-override")
     limits = EngineLimits(
         max_num_seqs=found.max_num_seqs or kind.limits.max_num_seqs,
@@ -140,8 +140,8 @@ def engine_pod(pod: Any) -> EnginePod | None:
 class PodWatch:
     """Keeps the set of engine pods up to date: list, watch, and list again after every gap.
 
-    on_change: called in the event loop with all pods that carry the engine label, whenever one
-    of them changed.
+    on_change: called in the event loop with all pods that have the engine label, whenever one of
+    them changed.
     """
 
     def __init__(self, kubeconfig: str, on_change: Callable[[Sequence[EnginePod]], None]) -> None:
@@ -151,7 +151,7 @@ class PodWatch:
         self.synced = False
 
     async def run(self) -> None:
-        """Watch until cancelled; an outage of the API server leaves the pods as they were."""
+        """Watch until cancelled; an outage of the API server does not change the pods."""
         configuration = client.Configuration()
         await load_kube_config(self._kubeconfig, client_configuration=configuration)
         configuration.proxy = None  # proxy settings of the environment are not for loopback

@@ -1,13 +1,13 @@
 """The engine host: one simulated engine for every Ready pod of the rig's cluster, over HTTP.
 
-Start it as a process of its own, so that its work does not disturb what is measured:
+Start it as a separate process, so that its work does not disturb measurements:
 
     python -m servingslo_lab.rig.engines --kubeconfig FILE [--port N] [--traffic FILE.json]
 
 or run `EngineHost(...)` in an event loop. It ends on SIGINT and SIGTERM and leaves nothing behind.
 Paths: `/sd` (Prometheus HTTP discovery), `/metrics/NAMESPACE/POD`, `/dcgm`, `/envoy`, `/healthz`,
 `/stats`; POST `/traffic` begins traffic, DELETE `/traffic/NAME` ends it; POST `/faults` breaks the
-metrics or the engine of one pod. Beside them every engine listens on its pod's own address:
+metrics or the engine of one pod. In addition, every engine listens on its pod's own address:
 `engine_http`.
 """
 
@@ -35,7 +35,7 @@ _FAULT: TypeAdapter[Fault] = TypeAdapter(Fault)
 
 
 def traffic_plan(document: Mapping[str, Any]) -> TrafficPlan:
-    """A plan from JSON. Raises: InvalidInputError naming field, value and what is allowed."""
+    """A plan from JSON. Raises: InvalidInputError naming field, value and allowed values."""
     try:
         return _PLAN.validate_python(dict(document))
     except ValidationError as error:

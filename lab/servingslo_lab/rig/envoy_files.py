@@ -1,9 +1,10 @@
-"""The files that Envoy reads, out of what Envoy Gateway's own translator makes.
+"""Write Envoy's files from the output of Envoy Gateway's own translator.
 
-Envoy Gateway sends its resources over gRPC; here the same resources lie in files. Changed are only
-where a resource is looked for (a file instead of the stream), the listeners' addresses (loopback),
-their access log, and the endpoints. The translator routes to a Service's own address (routingType
-Service); its pods' addresses stand in for it, or one that refuses, as kube-proxy does without pods.
+Envoy Gateway sends its resources over gRPC; here the same resources are in files. Only four things
+change: the source of a resource (a file instead of the stream), the listeners' addresses
+(loopback), their access log, and the endpoints. The translator routes to a Service's own address
+(routingType Service). It is replaced by its pods' addresses, or without pods by one that refuses,
+like kube-proxy.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ _REFUSING: Address = ("127.0.0.1", 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """What the translator made for one Gateway. bootstrap: settings of the proxy as a whole."""
+    """The translator's output for one Gateway. bootstrap: settings of the whole proxy."""
 
     bootstrap: Resource
     clusters: tuple[Resource, ...]
@@ -63,11 +64,11 @@ class EnvoyFolder:
 
     @property
     def bootstrap(self) -> Path:
-        """What Envoy is started with."""
+        """Envoy's start-up configuration."""
         return self.path / "bootstrap.json"
 
     def resource(self, kind: str, name: str) -> Path:
-        """The file of one route table or one cluster's endpoints, which stand alone in theirs."""
+        """The file of one route table or of one cluster's endpoints; one resource a file."""
         return self.path / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
 
     def write_bootstrap(self, found: Resource) -> None:
@@ -86,7 +87,7 @@ class EnvoyFolder:
         self.bootstrap.write_text(json.dumps(document), encoding="utf-8")
 
     def write(self, found: Translation, port_of: Callable[[int], int]) -> None:
-        """Put clusters, routes and listeners into place, in the order that drops no request.
+        """Write clusters, routes and listeners, in an order that drops no request.
 
         port_of: the loopback port of a listener's own port.
         """
@@ -98,7 +99,7 @@ class EnvoyFolder:
         _move_into(self.path / "listeners.json", listeners)
 
     def write_endpoints(self, resources: Iterable[Resource]) -> None:
-        """Put each cluster's endpoints into place."""
+        """Write each cluster's endpoints."""
         for one in resources:
             _move_into(self.resource("endpoints", one["clusterName"]), [one])
 
@@ -130,10 +131,10 @@ class EnvoyFolder:
 def with_endpoints(
     resource: Resource, addresses_of: Callable[[Mapping[str, Any]], Iterable[Address]]
 ) -> Resource:
-    """A cluster's endpoints with the addresses behind each Service instead of the translator's.
+    """A cluster's endpoints, with each Service's real addresses instead of the translator's.
 
-    addresses_of: what the metadata's reference to a Service (namespace, name, port as
-    sectionName) stands for; for none, an address that refuses.
+    addresses_of: the addresses for the metadata's reference to a Service (namespace, name, port as
+    sectionName). If there are none, an address that refuses is used.
     """
     return {
         **resource,
@@ -169,7 +170,7 @@ def _from_file(path: Path) -> Resource:
 
 
 def _move_into(path: Path, resources: list[Resource]) -> None:
-    """Replace a file by moving: Envoy reads it again then, and only then."""
+    """Replace a file by moving: Envoy rereads a file only after a move."""
     version = hashlib.sha256(json.dumps(resources, sort_keys=True).encode()).hexdigest()[:16]
     document = {"versionInfo": version, "resources": resources}
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:

@@ -25,8 +25,8 @@ POLICY_GROUP, POLICY_VERSION, POLICIES = (
 _CLASS = "envoy"
 _CONTROLLER = "gateway.envoyproxy.io/gatewayclass-controller"
 _NAMESPACE = "envoy-gateway-system"
-# Without one Envoy ends every answer after 15 s (its default of a route's timeout), long ones of a
-# model among them.
+# Without a timeout, Envoy ends every answer after 15 s (its default for routes), also a model's
+# long ones.
 _ROUTE_TIMEOUT = "300s"
 _READY_SECONDS = 60.0
 _STARTED = re.compile(r"^gateway at (\S+) statistics at (\S+)$", re.MULTILINE)
@@ -58,7 +58,7 @@ def policy_manifest(
 
 
 class EnvoyFront:
-    """The Gateway `gate` of a namespace and the Envoy that serves it.
+    """The Gateway `gate` of a namespace, and its Envoy.
 
     Each route leads to the pods of one workload, by their label `app`.
     """
@@ -72,9 +72,9 @@ class EnvoyFront:
         self._addresses = ("", "")
 
     def create(self, *workloads: str) -> None:
-        """Put GatewayClass, Gateway, and a Service and an HTTPRoute for each workload there.
+        """Create GatewayClass, Gateway, and a Service and an HTTPRoute for each workload.
 
-        Routes and Services have the workloads' names. CRDs are installed where they are missing.
+        Routes and Services have the workloads' names. Missing CRDs are installed.
         """
         install_crds(self._rig.api_client(), GATEWAY_API, ENVOY_GATEWAY)
         try:
@@ -98,7 +98,7 @@ class EnvoyFront:
         with_policies: False leaves every BackendTrafficPolicy out, so that none reaches Envoy.
         Raises: RigError when Envoy or its translator cannot be built, or does not serve in time.
         """
-        # A first build takes minutes, which are no part of the time that a gateway has to serve.
+        # A first build takes minutes, which do not count toward the gateway's start timeout.
         ensure_tools(versions.GATEWAY_TOOLS)
         folder = self._rig.work_dir / self._name
         folder.mkdir()
@@ -138,7 +138,7 @@ class EnvoyFront:
         return ScrapedProxy(name=pod, address=address, path=f"/{path}", labels=labels)
 
     def counter(self, name: str, route: str) -> float:
-        """A counter or gauge of a route's cluster as Envoy tells it now; 0 where it has none yet.
+        """The current counter or gauge of a route's cluster in Envoy; 0 if it has none yet.
 
         name: without `envoy_cluster_`. Raises: RigError when Envoy does not answer.
         """
@@ -163,7 +163,7 @@ class EnvoyFront:
         )
 
     def policy(self, name: str) -> dict[str, Any]:
-        """A BackendTrafficPolicy as it is now."""
+        """The current BackendTrafficPolicy."""
         found: dict[str, Any] = self._custom.get_namespaced_custom_object(
             POLICY_GROUP, POLICY_VERSION, self.namespace, POLICIES, name
         )
@@ -190,7 +190,7 @@ def _service(name: str) -> dict[str, Any]:
 
 
 def _route(name: str, *, alone: bool) -> dict[str, Any]:
-    """Everything to the only workload, or what names it as the host to one of several."""
+    """A route: all requests to the only workload, or by host name to one of several."""
     rule = {
         "backendRefs": [{"name": name, "port": ENGINE_PORT}],
         "timeouts": {"request": _ROUTE_TIMEOUT},

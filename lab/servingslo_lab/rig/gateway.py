@@ -1,13 +1,13 @@
-"""A real Envoy in front of the rig's engines, as Envoy Gateway would run it.
+"""A real Envoy in front of the rig's engines, as run by Envoy Gateway.
 
-Start it as a process of its own:
+Start it as a separate process:
 
     python -m servingslo_lab.rig.gateway --kubeconfig FILE --namespace N --gateway NAME --folder DIR
 
-It reads Gateway, HTTPRoute and BackendTrafficPolicy from the API server, has Envoy Gateway's own
-translator (egctl) make Envoy's resources of them, puts the addresses of Ready pods in as endpoints,
-and moves the files into Envoy's place. What a policy says is what Envoy enforces; nothing here
-reads or writes a limit. It prints one line when Envoy serves: `gateway at URL statistics at URL`.
+It reads Gateway, HTTPRoute and BackendTrafficPolicy from the API server. Envoy Gateway's own
+translator (egctl) converts them to Envoy's resources. It adds the addresses of Ready pods as
+endpoints, and moves the files into Envoy's folder. Envoy enforces the policies; this code neither
+reads nor writes a limit. It prints one line when Envoy serves: `gateway at URL statistics at URL`.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _STOP_SECONDS = 5.0
 
 
 class Gateway:
-    """One Gateway's proxy, kept in step with the API server."""
+    """One Gateway's proxy, kept in sync with the API server."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Gateway:
 
     @property
     def statistics_url(self) -> str:
-        """Where Envoy tells its counters, in Prometheus's format."""
+        """The URL of Envoy's counters, in Prometheus's format."""
         return f"http://127.0.0.1:{self._folder.admin_port}/stats/prometheus"
 
     async def run(self, kubeconfig: str) -> None:
-        """Follow the API server until cancelled; its outages leave everything as it was.
+        """Follow the API server until cancelled; its outages change nothing.
 
         Raises: RigError when Envoy ends.
         """
@@ -96,7 +96,7 @@ class Gateway:
             await self._stop()
 
     async def _follow(self, objects: GatewayObjects, statuses: StatusWriter) -> None:
-        """Have the objects translated where they changed, and let Envoy have the outcome."""
+        """Translate changed objects and pass the result to Envoy."""
         found = fingerprint(objects.translated)
         if found == self._translated:
             return
@@ -143,7 +143,7 @@ class Gateway:
             self._endpoints = found
 
     def _port_of(self, port: int) -> int:
-        """The loopback port that a listener has as long as the gateway runs."""
+        """The loopback port of a listener, fixed while the gateway runs."""
         return self._ports.setdefault(port, free_port())
 
     async def _start(self) -> None:

@@ -1,7 +1,7 @@
 """The page of the gateway in front of simulated engines: Envoy's own statistics of clusters.
 
 Names, types and labels equal those of a real capture; a test compares them. Only statistics of
-requests are there.
+requests are included.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteReading:
-    """What Envoy would count for one HTTPRoute of one rule.
+    """Envoy's counts for one HTTPRoute with one rule.
 
-    offered: requests that came. unrouted: that met no engine. overflowed: beyond the bound on
-    requests in flight. waiting: at the gateway now.
+    offered: arrivals. unrouted: requests without an engine. overflowed: requests beyond the bound
+    on requests in flight. waiting: requests at the gateway now.
     """
 
     namespace: str

@@ -1,4 +1,4 @@
-"""What the API server has for one Gateway: read for the translator, and its answer written back."""
+"""Read one Gateway's objects from the API server for the translator, and write back its answer."""
 
 import contextlib
 import json
@@ -13,14 +13,14 @@ Object = dict[str, Any]
 
 _GATEWAY_API = ("gateway.networking.k8s.io", "v1")
 _ENVOY = ("gateway.envoyproxy.io", "v1alpha1")
-# Kind, group and version, plural, and what the translator calls them in its answer.
+# Kind, group and version, plural, and the name in the translator's answer.
 _KINDS = (
     ("Gateway", *_GATEWAY_API, "gateways", "gateways"),
     ("HTTPRoute", *_GATEWAY_API, "httproutes", "httpRoutes"),
     ("BackendTrafficPolicy", *_ENVOY, "backendtrafficpolicies", "backendTrafficPolicies"),
 )
 _REQUEST_SECONDS = 5.0
-# What the client raises where the API server does not answer.
+# The client's exceptions if the API server does not answer.
 UNREACHABLE = (client.ApiException, OSError, TimeoutError, client.rest.aiohttp.ClientError)
 # Where the rig's engines listen.
 ENGINE_PORT = 8000
@@ -31,7 +31,7 @@ _KEPT_METADATA = ("name", "namespace", "labels", "annotations", "creationTimesta
 class GatewayObjects:
     """The objects of one namespace, with the cluster's GatewayClasses.
 
-    translated: what the translator is given. services, pods: what endpoints are made of.
+    translated: the translator's input. services, pods: the source of endpoints.
     """
 
     translated: tuple[Object, ...]
@@ -65,10 +65,10 @@ def _ready(pod: Any) -> bool:
 async def read_objects(
     api: client.ApiClient, namespace: str, *, with_policies: bool = True
 ) -> GatewayObjects:
-    """Everything as it is now. Raises: what the client raises when the API server does not answer.
+    """Read all objects. Raises: the client's errors if the API server does not answer.
 
-    Namespaces and EndpointSlices are not read: one namespace is translated by itself, and the API
-    server takes no EndpointSlice with an address of loopback.
+    Namespaces and EndpointSlices are not read: each namespace is translated separately, and the API
+    server accepts no EndpointSlice with a loopback address.
     """
     custom, core = client.CustomObjectsApi(api), client.CoreV1Api(api)
     timeout = {"_request_timeout": _REQUEST_SECONDS}
@@ -93,7 +93,7 @@ async def read_objects(
 
 
 def _for_translator(found: Object, kind: str, group_version: tuple[str, str]) -> Object:
-    """An object without what the translator does not look at, and what changes by itself."""
+    """An object without the fields that the translator ignores or that change by themselves."""
     metadata = {name: v for name, v in found["metadata"].items() if name in _KEPT_METADATA}
     group, version = group_version
     return {
@@ -119,7 +119,7 @@ class StatusWriter:
                 status = json.dumps(found.get("status", {}), sort_keys=True)
                 if self._written.get((plural, name)) == status:
                     continue
-                with contextlib.suppress(client.ApiException):  # it is gone, or written anew
+                with contextlib.suppress(client.ApiException):  # it is gone or was written again
                     await self._custom.patch_namespaced_custom_object_status(
                         group, version, namespace, plural, name,
                         {"status": _dated(json.loads(status))},
@@ -130,7 +130,7 @@ class StatusWriter:
 
 
 def _dated(value: Any) -> Any:
-    """A status whose conditions have the time of now where the translator leaves it open."""
+    """A status whose conditions get the current time if the translator sets none."""
     if isinstance(value, dict):
         return {
             name: _now() if name == "lastTransitionTime" and inner is None else _dated(inner)
@@ -146,5 +146,5 @@ def _now() -> str:
 
 
 def fingerprint(objects: Iterable[Object]) -> str:
-    """Changes with everything that the translator is given."""
+    """A text that changes with every change of the translator's input."""
     return json.dumps(list(objects), sort_keys=True, default=str)

@@ -1,9 +1,9 @@
-"""Clients that send a trace over HTTP, each request at its own time, and write down what came.
+"""Clients that send a trace over HTTP, each request at its own time, and record the answers.
 
     python -m servingslo_lab.rig.http_clients --plan FILE.json --records FILE.jsonl
 
-They know nothing of engines and gateways: what stands in the records is what a user would see. A
-request that fails is sent again as often as the plan says, after a backoff.
+They know nothing of engines and gateways, so the records show a user's view. A failed request is
+sent again after a backoff, up to the plan's number of retries.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from servingslo.errors import InvalidInputError
 from servingslo_lab.rig.traffic import TrafficPlan
 
-# Source: openai-python `_constants.py` and `_base_client.py`: 0.5 s, doubled, at most 8 s, less up
-# to a quarter at random; 408, 409, 429 and 5xx are sent again, and connections that broke.
+# Source: openai-python `_constants.py` and `_base_client.py`: 0.5 s, doubled, at most 8 s, reduced
+# at random by up to a quarter; 408, 409, 429, 5xx and broken connections are retried.
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS, _JITTER = 0.5, 8.0, 0.25
 _AGAIN = frozenset({408, 409, 429})
 _SERVER_ERRORS = range(500, 600)
@@ -42,10 +42,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPlan:
-    """What is sent where, and how patient clients are.
+    """The traffic, its destination, and the clients' patience.
 
-    traffic: what arrives when; its pods and routing are not used. url: of the gateway.
-    timeout_seconds: for each attempt. retries: further attempts after one that failed.
+    traffic: the arrivals; its pods and routing are not used. url: of the gateway.
+    timeout_seconds: for each attempt. retries: further attempts after a failed one.
     """
 
     traffic: TrafficPlan
@@ -56,7 +56,7 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRecord:
-    """One request as its client saw it; times in seconds since the traffic began, or spans.
+    """One request from its client's view; times in seconds since the traffic began, or durations.
 
     ttft_seconds: from the first attempt to the first part of the answer, None without one.
     seconds: from the first attempt to the end. refusals: answers of 429 or 503.
@@ -71,7 +71,7 @@ class ClientRecord:
     refusals: int
 
     def meets(self, ttft_seconds: float, tpot_seconds: float) -> bool:
-        """Whether the whole answer came, within both objectives."""
+        """Whether the whole answer arrived within both objectives."""
         if self.ending is not Ending.FINISHED or self.ttft_seconds is None:
             return False
         decode = self.seconds - self.ttft_seconds
@@ -86,7 +86,7 @@ _RECORD: TypeAdapter[ClientRecord] = TypeAdapter(ClientRecord)
 
 
 def client_plan(document: Mapping[str, Any]) -> ClientPlan:
-    """A plan from JSON. Raises: InvalidInputError naming field, value and what is allowed."""
+    """A plan from JSON. Raises: InvalidInputError naming field, value and allowed values."""
     try:
         return _PLAN.validate_python(dict(document))
     except ValidationError as error:
@@ -96,7 +96,7 @@ def client_plan(document: Mapping[str, Any]) -> ClientPlan:
 
 
 def read_records(path: Path) -> list[ClientRecord]:
-    """The records that are written so far."""
+    """The records written so far."""
     lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     return [_RECORD.validate_json(line) for line in lines]
 
@@ -110,7 +110,7 @@ class Clients:
         self._rng = np.random.default_rng(plan.traffic.seed)
 
     async def run(self) -> None:
-        """Send everything at its time, and wait for every answer."""
+        """Send every request at its time, and wait for every answer."""
         trace = self._plan.traffic.arrivals()
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=self._plan.timeout_seconds)

@@ -1,9 +1,9 @@
 """A real istiod and a real Envoy in front of the rig's engines, for a DestinationRule's bound.
 
-istiod reads its objects from the API server and sends Envoy everything over its own stream: what a
-DestinationRule says is what Envoy enforces, and nothing here comes between. Only where pods are is
-read from a file (`istio_pods.py`), as an EnvoyFilter of the rig says: the API server takes no
-EndpointSlice with an address of loopback.
+istiod reads its objects from the API server and sends everything to Envoy over its own stream. So
+Envoy enforces a DestinationRule with no code of the rig in between. Only the pods' addresses are
+read from a file (`istio_pods.py`), by an EnvoyFilter of the rig, because the API server accepts no
+EndpointSlice with a loopback address.
 """
 
 import itertools
@@ -28,16 +28,15 @@ from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 
 RULE_GROUP, RULE_VERSION, RULES = "networking.istio.io", "v1", "destinationrules"
 ROOT_NAMESPACE, GATEWAY_NAMESPACE = "istio-system", "istio-ingress"
-"""Where istiod is, whose rules are for everyone; and where the gateway's proxy is."""
+"""Namespaces: of istiod, whose rules apply to all; and of the gateway's proxy."""
 _LABELS = {"istio": "ingressgateway"}
-# What istiod writes where a rule states no bound: the largest that Envoy takes.
+# istiod's value if a rule states no bound: the largest that Envoy accepts.
 _UNBOUNDED = 2**32 - 1
 _READY_SECONDS = 60.0
-# A Service without pods, and its rule: what istiod sends of it comes no earlier than what it read
-# before.
+# A Service without pods, and its rule. When istiod sends this rule, it has sent all earlier ones.
 _MARK = "mark"
 _MARKS = itertools.count(1)
-# Filters that only Istio's own build of Envoy has are left out, and encryption between proxies.
+# Omits filters that only Istio's own Envoy build has, and encryption between proxies.
 _MESH = {
     "defaultProviders": {"metrics": []},
     "enablePrometheusMerge": False,
@@ -53,7 +52,7 @@ _SETTINGS = {
 
 
 class IstioFront:
-    """An ingress gateway of Istio that sends everything to the pods of one workload."""
+    """An ingress gateway of Istio that routes everything to the pods of one workload."""
 
     def __init__(self, rig: Rig, namespace: str) -> None:
         self._rig = rig
@@ -66,7 +65,7 @@ class IstioFront:
         self._elsewhere: set[tuple[str, str]] = set()
 
     def create(self, workload: str) -> None:
-        """Put a Service, a Gateway and a VirtualService of a workload there, by its label `app`."""
+        """Create a Service, a Gateway and a VirtualService of a workload, by its label `app`."""
         install_crds(self._rig.api_client(), ISTIO)
         names = {one.metadata.name for one in self._core.list_namespace().items}
         for name in {ROOT_NAMESPACE, GATEWAY_NAMESPACE} - names:
@@ -90,7 +89,7 @@ class IstioFront:
         return {"route": [{"destination": destination}], "retries": {"attempts": 0}, **others}
 
     def change_routes(self, *routes: Mapping[str, Any]) -> None:
-        """Have the VirtualService send requests so instead."""
+        """Replace the routes of the VirtualService."""
         self._custom.patch_namespaced_custom_object(
             RULE_GROUP, RULE_VERSION, self.namespace, "virtualservices", self.workload,
             {"spec": {"http": list(routes)}},
@@ -118,12 +117,12 @@ class IstioFront:
         self._elsewhere.discard((namespace, name))
 
     def settle(self) -> None:
-        """Return when every DestinationRule of now has reached Envoy.
+        """Wait until every current DestinationRule has reached Envoy.
 
         Raises: RigError when that takes too long.
         """
-        # istiod reads all rules in the order of their changes, and Envoy gets them in that order.
-        # In the gateway's namespace no other rule takes the place of one with its Service's name.
+        # istiod reads all rules in the order of their changes, and Envoy receives them in that
+        # order. In the gateway's namespace no other rule replaces the rule of its Service.
         limit, name = next(_MARKS), f"{_MARK}-{self.namespace}"
         policy = {"connectionPool": {"http": {"http2MaxRequests": limit}}}
         spec = {"host": f"{_MARK}.{self.namespace}.svc.cluster.local", "trafficPolicy": policy}
@@ -215,7 +214,7 @@ class IstioFront:
         self._rig.scrape_proxy(self.scraped())
 
     def stop(self) -> None:
-        """Stop Envoy and istiod, and leave nothing of this gateway in Istio's namespaces."""
+        """Stop Envoy and istiod, and remove this gateway's objects from Istio's namespaces."""
         for namespace, name in tuple(self._elsewhere):
             self.delete_rule(name, namespace=namespace)
         self._custom.delete_namespaced_custom_object(
@@ -237,7 +236,7 @@ class IstioFront:
         return ScrapedProxy(name=pod, address=address, path="/stats/prometheus", labels=labels)
 
     def bound(self, *, subset: str = "", service: str = "") -> int | None:
-        """Requests in flight that Envoy allows by now; None where there is no bound.
+        """Requests in flight that Envoy allows now; None if there is no bound.
 
         subset: of a DestinationRule. service: the workload's unless stated.
         """
@@ -247,7 +246,7 @@ class IstioFront:
         return None if limit == _UNBOUNDED else limit
 
     def counter(self, name: str, *, subset: str = "") -> float:
-        """A counter or gauge of the workload's cluster as Envoy tells it; 0 where there is none.
+        """The current counter or gauge of the workload's cluster in Envoy; 0 if there is none.
 
         name: without `envoy_cluster_`. Raises: RigError when Envoy does not answer.
         """
@@ -259,7 +258,7 @@ class IstioFront:
         return sum(float(found) for found in re.findall(pattern, page, re.MULTILINE))
 
     def _cluster(self, subset: str = "", service: str = "") -> dict[str, Any] | None:
-        """A cluster as istiod has made it; None while Envoy does not know it."""
+        """A cluster made by istiod; None while Envoy does not know it."""
         page = http_get(self._admin("/config_dump?resource=dynamic_active_clusters"))
         wanted = cluster_name(self.namespace, service or self.workload, subset)
         for one in json.loads(page or "{}").get("configs", ()):
@@ -269,7 +268,7 @@ class IstioFront:
         return None
 
     def _listens(self) -> bool:
-        """Ready comes after the routes of the listeners that Envoy began with."""
+        """Whether Envoy is ready; it is after it has the routes of its first listeners."""
         listeners = http_get(self._admin("/listeners")) or ""
         return (
             f"127.0.0.1:{self._port}" in listeners and http_get(self._admin("/ready")) is not None
@@ -287,7 +286,7 @@ class IstioFront:
         }
         change = {
             "applyTo": "CLUSTER",
-            # By its host, for the clusters of subsets, too: they stand in the same file.
+            # Matched by host, so also for the clusters of subsets, which are in the same file.
             "match": {"context": "GATEWAY", "cluster": {"service": name.rpartition("|")[2]}},
             "patch": {
                 "operation": "MERGE",
@@ -305,7 +304,7 @@ class IstioFront:
         return f"istio-{part}-{self.namespace}"
 
     def _bootstrap(self) -> dict[str, Any]:
-        """As Istio's own template has it, but for encryption and the folder of its files."""
+        """Like Istio's own template, except for encryption and the folder of its files."""
         stream = {"address": {"socketAddress": {"address": "127.0.0.1", "portValue": self._stream}}}
         ads = {"ads": {}, "resourceApiVersion": "V3", "initialFetchTimeout": "0s"}
         return {

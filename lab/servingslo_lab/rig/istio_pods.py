@@ -1,6 +1,6 @@
-r"""Where the pods of a Service are, in the file that an Envoy of Istio reads its endpoints from.
+r"""Write the addresses of a Service's pods to the endpoint file of Istio's Envoy.
 
-It keeps the file as a process of its own, for IstioFront:
+It updates the file as a separate process, for IstioFront:
 
     python -m servingslo_lab.rig.istio_pods --kubeconfig FILE \
         --namespace N --service NAME --folder DIR
@@ -24,12 +24,12 @@ _LOOK_SECONDS = 0.25
 
 
 def cluster_name(namespace: str, service: str, subset: str = "") -> str:
-    """What istiod calls the cluster of a Service's port, or of a DestinationRule's subset of it."""
+    """Name in istiod of the cluster of a Service's port, or of a DestinationRule's subset."""
     return f"outbound|{ENGINE_PORT}|{subset}|{service}.{namespace}.svc.cluster.local"
 
 
 async def _follow(kubeconfig: str, namespace: str, service: str, folder: EnvoyFolder) -> None:
-    """Keep the file with the addresses of Ready pods; outages leave it as it was."""
+    """Update the file with the addresses of Ready pods; outages do not change it."""
     configuration = client.Configuration()
     await load_kube_config(kubeconfig, client_configuration=configuration)
     configuration.proxy = None  # proxy settings of the environment are not for loopback
@@ -62,7 +62,7 @@ def _endpoints(name: str, addresses: Iterable[tuple[str, int]]) -> dict[str, Any
 
 
 def main() -> None:
-    """Keep the file of one Service's pods as a process."""
+    """Update the file of one Service's pods, as a process."""
     parser = argparse.ArgumentParser(
         description="Where pods are, for an Envoy that istiod configures."
     )

@@ -1,4 +1,4 @@
-"""KWOK plays the kubelets: nodes that are Ready, and pods that become Ready after a cold start."""
+"""KWOK simulates the kubelets: Ready nodes, and pods that become Ready after a cold start."""
 
 import secrets
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from servingslo_lab.rig.waiting import free_port
 STAGES = Path(__file__).parent / "stages.yaml"
 GPU_RESOURCE = "nvidia.com/gpu"
 
-# Pod annotations that steer stages.yaml; durations in Go's notation ("90s", "1m30s").
+# Pod annotations that control stages.yaml; durations in Go's notation ("90s", "1m30s").
 READY_DELAY_ANNOTATION = "rig.servingslo.dev/ready-delay"
 READY_JITTER_ANNOTATION = "rig.servingslo.dev/ready-jitter-milliseconds"
 STOP_DELAY_ANNOTATION = "rig.servingslo.dev/stop-delay"
@@ -47,12 +47,12 @@ class Kwok:
                 "--manage-all-nodes",
                 f"--cidr={_loopback_range()}",
                 "--node-ip=127.0.0.1",
-                # Without these it would listen on every interface at the kubelet's port.
+                # Without these flags it would listen on every interface at the kubelet's port.
                 "--node-port=0",
                 f"--server-address=127.0.0.1:{self._port}",
                 f"--node-lease-duration-seconds={_LEASE_SECONDS}",
             ],
-            # It would read and write ~/.kwok otherwise.
+            # Otherwise it would read and write ~/.kwok.
             environment={"KWOK_WORKDIR": str(work_dir / "kwok")},
         )
 
@@ -66,9 +66,9 @@ class Kwok:
 
 
 def _loopback_range() -> str:
-    """Addresses for the pods of one rig, 16,382 of this machine's own, where engines can listen.
+    """Loopback addresses for the pods of one rig, 16,382 of them, where engines can listen.
 
-    Chosen at random, so that two rigs beside each other hardly ever share one.
+    Chosen at random, so that two parallel rigs rarely share one.
     """
     return f"127.{1 + secrets.randbelow(254)}.{64 * secrets.randbelow(4)}.0/18"
 
@@ -76,7 +76,7 @@ def _loopback_range() -> str:
 def node_manifest(
     name: str, *, gpu_count: int, labels: Mapping[str, str], gpu_resource: str = GPU_RESOURCE
 ) -> dict[str, Any]:
-    """A v1 Node with this many GPUs in capacity and allocatable; 0 leaves the resource out."""
+    """A v1 Node with this many GPUs in capacity and allocatable; for 0 the resource is absent."""
     resources = dict(_NODE_CAPACITY)
     if gpu_count:
         resources[gpu_resource] = str(gpu_count)
@@ -98,6 +98,6 @@ def node_manifest(
 
 
 def schedulable(node: kubernetes.client.V1Node) -> bool:
-    """Whether the node is Ready and the node controller has taken its taints away."""
+    """Whether the node is Ready and the node controller has removed its taints."""
     conditions = {item.type: item.status for item in node.status.conditions or []}
     return conditions.get("Ready") == "True" and not node.spec.taints

@@ -19,9 +19,9 @@ _STOP_TIMEOUT_SECONDS = 10.0
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back until the block ends, so that no new process goes unnoticed."""
+    """Delay Ctrl-C and SIGTERM until the end of the block, so that every process is recorded."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # the interpreter interrupts the main thread alone
+        yield  # the interpreter interrupts only the main thread
         return
     held: list[int] = []
     before = {
@@ -38,13 +38,13 @@ def uninterrupted() -> Iterator[None]:
 
 
 class ProcessFamily:
-    """All processes of one rig; a small watcher ends them if this program dies first."""
+    """All processes of one rig; a small watcher ends them if this program ends first."""
 
     def __init__(self, *, work_dir: Path, remove_work_dir: bool) -> None:
         self.log_directory = work_dir / "logs"
         self.log_directory.mkdir(parents=True, exist_ok=True)
         self._members: dict[str, ManagedProcess] = {}
-        # A session of its own: Ctrl-C in a terminal must reach this program alone.
+        # A separate session: Ctrl-C in a terminal must reach only this program.
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_REAPER)],
             stdin=subprocess.PIPE,
@@ -112,7 +112,7 @@ class ProcessFamily:
 
 
 class ManagedProcess:
-    """One process in a process group of its own, with its output in a log file."""
+    """One process in its own process group, with its output in a log file."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class ManagedProcess:
         if pid is None:
             raise RigError(f"{self.name}: not running")
         self._signal(signal.SIGSTOP)
-        # Threads on other cores may run on for a moment; the kernel reports the last one.
+        # Threads on other cores may continue for a moment; the kernel reports the last stop.
         wait_until(
             lambda: os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None,
             what=f"{self.name} is paused",
@@ -203,7 +203,7 @@ class ManagedProcess:
         )
 
     def resume(self) -> None:
-        """Let a paused process run on."""
+        """Resume a paused process."""
         self._signal(signal.SIGCONT)
 
     def log_tail(self, *, line_count: int = _LOG_TAIL_LINES) -> str:
@@ -241,7 +241,7 @@ class ManagedProcess:
             ) from error
 
     def _signal(self, number: signal.Signals) -> None:
-        # The group is this process's own session, so its children are reached as well.
+        # The process has its own session, so the signal to the group also reaches its children.
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)

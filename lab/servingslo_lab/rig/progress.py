@@ -1,4 +1,4 @@
-"""Progress of a build on one line: parts done of all, what is at work, and minutes left."""
+"""Progress of a build on one line: finished and total parts, current parts, minutes left."""
 
 import shutil
 import sys
@@ -10,7 +10,7 @@ from typing import Self, TextIO
 
 from servingslo_lab.rig.build_minutes import minutes_left, minutes_of
 
-# Without a terminal nobody waits for longer than this without a line.
+# Longest time between two lines without a terminal.
 LONGEST_SILENCE_SECONDS = 120.0
 # A terminal's line is written no more often than this.
 _REDRAW_SECONDS = 0.5
@@ -18,11 +18,11 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class BuildProgress:
-    """What a build reports, called from several threads.
+    """The progress report of a build, called from several threads.
 
-    On a terminal one line is written over again and again; elsewhere there is a line whenever a
-    part begins or is ready, and one every two minutes in between.
-    labels: of the parts to be built, each beginning with its name. found: parts that were there.
+    On a terminal one line is overwritten. Elsewhere there is a line when a part begins or is ready,
+    and one every two minutes in between.
+    labels: of the parts to build, each beginning with its name. found: number of existing parts.
     at_once: parts that are built at a time.
     """
 
@@ -48,7 +48,7 @@ class BuildProgress:
         self._began = self._written = now_seconds()
 
     def begin(self, label: str) -> None:
-        """The build of ``label`` starts: modules are being fetched."""
+        """The build of ``label`` starts with the download of modules."""
         with self._lock:
             self._working[label] = "fetching"
             self._write()
@@ -77,7 +77,7 @@ class BuildProgress:
             self._write()
 
     def line(self) -> str:
-        """The line as it is now."""
+        """The current line."""
         text = f"rig: {self._all - len(self._waiting)} of {self._all} built"
         if not self._waiting:
             return text

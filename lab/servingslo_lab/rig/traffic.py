@@ -1,7 +1,7 @@
-"""Traffic on the simulated engines of one workload, and the truth about how it was served.
+"""Traffic on the simulated engines of one workload, and its true results.
 
-Requests come from a trace and go straight into the engines, without HTTP. Each arrives at its own
-time on the clock, however seldom the host looks.
+Requests come from a trace and go directly into the engines, without HTTP. Each arrives at its own
+time on the clock, for any tick interval of the host.
 """
 
 from collections import deque
@@ -34,15 +34,15 @@ class Surge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficPlan:
-    """What arrives where.
+    """The arrivals, and the pods that serve them.
 
-    namespace, selector: the pods that serve it, by labels. trace: a CSV file. speed: the trace is
-    played that many times as fast; scale: at that many times its rate, by laying copies over each
-    other; both keep the lengths. start_seconds: where in the trace to begin. It is repeated until
-    duration_seconds (of the clock) are filled. cached_ratio: share of every prompt that the prefix
-    cache serves. ttft_seconds, tpot_seconds: what a request must meet to count as good.
-    route: name of the HTTPRoute under which a gateway counts it; None where no gateway is read.
-    max_in_flight: requests beyond that many in engines and gateway are refused by the gateway.
+    namespace, selector: the serving pods, by labels. trace: a CSV file. speed: factor of the
+    trace's speed; scale: factor of its rate, by overlaid copies; both keep the lengths.
+    start_seconds: start position in the trace. It is repeated until duration_seconds (of the clock)
+    are filled. cached_ratio: share of every prompt in the prefix cache. ttft_seconds, tpot_seconds:
+    objectives of a good request. route: name of the HTTPRoute under which a gateway counts it; None
+    if no gateway is read. max_in_flight: the gateway refuses requests beyond this number in engines
+    and gateway.
     """
 
     name: str
@@ -64,7 +64,7 @@ class TrafficPlan:
     seed: int = 0
 
     def arrivals(self) -> Trace:
-        """The trace as it arrives, in seconds since the traffic begins."""
+        """The arrivals, in seconds since the beginning of the traffic."""
         rng = np.random.default_rng(self.seed)
         trace = scaled(sped_up(read_trace(self.trace), self.speed), self.scale, rng)
         begin = self.start_seconds / self.speed
@@ -83,7 +83,7 @@ class TrafficPlan:
 
 @dataclass(slots=True)
 class Tally:
-    """Requests of one minute, by the time they arrived."""
+    """Requests of one minute, by arrival time."""
 
     offered: int = 0
     over: int = 0
@@ -92,10 +92,10 @@ class Tally:
 
 @dataclass(slots=True)
 class Truth:
-    """How requests were really served; what no autoscaler sees.
+    """The true results of requests, which no autoscaler can observe.
 
-    A request is good when it finished within both objectives; refused, lost or aborted ones miss.
-    Requests that are still in flight are in `offered` alone.
+    A request is good if it finished within both objectives; refused, lost or aborted ones miss.
+    Requests in flight are only in `offered`.
     """
 
     ttft_seconds: float
@@ -107,13 +107,13 @@ class Truth:
     recent_arrivals: deque[float] = field(default_factory=deque)
 
     def offer(self, arrival: float) -> None:
-        """A request arrived, in seconds since the traffic began."""
+        """Count an arrival, in seconds since the traffic began."""
         self.total.offered += 1
         self._minute(arrival).offered += 1
         self.recent_arrivals.append(arrival)
 
     def close(self, record: RequestRecord, began: float) -> None:
-        """A request is over."""
+        """Count the end of a request."""
         good = record.meets(self.ttft_seconds, self.tpot_seconds)
         self.outcomes[record.outcome] += 1
         for tally in (self.total, self._minute(record.arrival_seconds - began)):
@@ -122,7 +122,7 @@ class Truth:
         self.recent.append(record)
 
     def forget(self, now: float, began: float) -> None:
-        """Drop what is no longer recent."""
+        """Drop records that are no longer recent."""
         while self.recent and self.recent[0].finish_seconds < now - _RECENT_SECONDS:
             self.recent.popleft()
         while self.recent_arrivals and self.recent_arrivals[0] < now - began - _RECENT_SECONDS:
@@ -136,7 +136,7 @@ class Truth:
 
 
 class Traffic:
-    """A plan in progress: offers its requests to the engines of its pods as time goes by."""
+    """A running plan: offers its requests to the engines of its pods over time."""
 
     def __init__(self, plan: TrafficPlan, *, began: float) -> None:
         self.plan = plan
@@ -160,7 +160,7 @@ class Traffic:
         return self._next == len(self._arrivals)
 
     def rebase(self, began: float) -> None:
-        """Count from this time instead; only before anything has arrived."""
+        """Count from this time instead; only before the first arrival."""
         self.began = self._clock = began
 
     def serves(self, namespace: str, labels: Mapping[str, str]) -> bool:
@@ -168,7 +168,7 @@ class Traffic:
         return namespace == self.plan.namespace and self.plan.selector.items() <= labels.items()
 
     def advance(self, now: float) -> None:
-        """Let everything happen that happens until now."""
+        """Simulate all events until now."""
         began, service, truth = self.began, self.service, self.truth
         while self._next < len(self._arrivals) and began + self._arrivals[self._next] <= now:
             i = self._next
@@ -192,7 +192,7 @@ class Traffic:
         self._clock = now
 
     def counted(self) -> RouteReading | None:
-        """What the gateway counts; None where it is not read."""
+        """The gateway's counts; None if it is not read."""
         if self.plan.route is None:
             return None
         return RouteReading(
@@ -205,7 +205,7 @@ class Traffic:
         )
 
     def _overflows(self, at: float) -> bool:
-        """Whether the gateway refuses a request that comes now."""
+        """Whether the gateway refuses a request that arrives at this time."""
         bound = self.plan.max_in_flight
         if bound is None:
             return False
@@ -227,7 +227,7 @@ class Traffic:
         )
 
     def stats(self, now: float) -> dict[str, Any]:
-        """The truth so far, for JSON: totals, by minute of arrival, and of the last 30 seconds."""
+        """True results so far, for JSON: totals, by arrival minute, and of the last 30 seconds."""
         truth, total = self.truth, self.truth.total
         span = min(max(now - self.began, 1e-9), _RECENT_SECONDS)
         return {
@@ -269,7 +269,7 @@ class Traffic:
 
 
 def _percentiles(records: Sequence[RequestRecord] | deque[RequestRecord], value: Any) -> Any:
-    """p50, p95 and p99 of what is known, None where nothing is."""
+    """p50, p95 and p99 of the known values, None if there are none."""
     values = [number for number in map(value, records) if number is not None]
     if not values:
         return None

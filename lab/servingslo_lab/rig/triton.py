@@ -1,7 +1,7 @@
 """A real Triton Inference Server with models whose time for each batch size is known.
 
-The server and its Python backend come out of a published wheel, by hash, and are for tests alone:
-they are no part of the operator's image. It needs no GPU, and the system's libpython3.11.
+The server and its Python backend come from a published wheel, checked by hash. They are only for
+tests and no part of the operator's image. It needs the system's libpython3.11 and no GPU.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from servingslo_lab.rig.versions import LOCK, TOOLS_DIRECTORY
 from servingslo_lab.rig.waiting import free_port
 
 PYTHON = "3.11"
-"""Of the backend's stub that is used; the wheel has one for each version of Python."""
+"""Python version of the used backend stub; the wheel has one for each version of Python."""
 LABEL = "Triton (wheels)"
 _INSTALL_TIMEOUT_SECONDS = 900
 _KEY_LENGTH = 12
@@ -40,7 +40,7 @@ dynamic_batching {{
   default_queue_policy {{ max_queue_size: {queue_size} }}
 }}
 """
-# The stub takes no PYTHONPATH, and a numpy of 2 and above makes every answer an error.
+# The stub ignores PYTHONPATH, and with numpy 2 and above every answer is an error.
 _MODEL = """\
 import json
 import sys
@@ -62,11 +62,11 @@ class TritonPythonModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonModel:
-    """A model that does nothing for a known time.
+    """A model that sleeps for a known time.
 
-    seconds: what a batch of 1, 2, ... takes. window_microseconds: how long the first of a batch
-    waits for others. queue_size: requests that may wait, 0 for any number. largest_batch: that its
-    configuration allows; 0 for as many as there are times of.
+    seconds: durations of batches of 1, 2, ... window_microseconds: how long the first request of a
+    batch waits for others. queue_size: requests that may wait, 0 for any number. largest_batch: of
+    its configuration; 0 for the number of durations.
     """
 
     name: str
@@ -83,7 +83,7 @@ def affine(fixed_seconds: float, per_request_seconds: float, largest: int) -> tu
 
 
 def missing_for_triton() -> str:
-    """What this machine lacks for it, '' where it lacks nothing."""
+    """Requirements that this machine lacks; '' if it has all."""
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
         return f"Python {PYTHON} is needed, this is {sys.version.split()[0]}"
     try:
@@ -94,7 +94,7 @@ def missing_for_triton() -> str:
 
 
 def ensure_triton() -> Path:
-    """The folder with what the wheels hold, installed into the rig's cache when it is not there.
+    """The folder with the content of the wheels; installed into the rig's cache if missing.
 
     Raises: RigError when it cannot be installed.
     """
@@ -105,13 +105,13 @@ def ensure_triton() -> Path:
 
 
 def installed_at() -> Path:
-    """The folder that holds it once it is installed."""
+    """The folder of the installation, existing or not."""
     key = hashlib.sha256(_PINS.read_bytes()).hexdigest()[:_KEY_LENGTH]
     return cache_directory() / f"triton-{key}"
 
 
 def install() -> None:
-    """Install the wheels, which their hashes check; whoever calls holds the cache's lock.
+    """Install the wheels, checked by hash; the caller must hold the cache's lock.
 
     Raises: RigError when they cannot be installed.
     """
@@ -130,7 +130,7 @@ def install() -> None:
 
 
 class TritonServer:
-    """One server with these models, on an address of its own."""
+    """One server with these models, on its own address."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class TritonServer:
     ) -> None:
         installed = ensure_triton()
         package = installed / "pytriton" / "tritonserver"
-        # An address is another pod's before long.
+        # Another pod soon gets the same address, so the folder has a unique name.
         self.directory = Path(tempfile.mkdtemp(prefix=f"triton-{address}-", dir=work_dir))
         backends = self.directory / "backends" / "python"
         shutil.copytree(package / "backends" / "python", backends)

@@ -24,10 +24,10 @@ _BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32"
 
 
 class TritonPods:
-    """Servers of the pods with a label, on the address of loopback that each pod has.
+    """Servers of the pods with a label, each on its pod's loopback address.
 
-    A server starts with its pod, at the port that Triton has by default, and is routed to once both
-    are ready. One whose pod is deleted gets nothing new, finishes what it has, and ends.
+    A server starts with its pod, at Triton's default port, and gets requests once both are ready.
+    When its pod is deleted, it gets no new requests, finishes the running ones, and ends.
     """
 
     def __init__(self, rig: Rig, selector: str, models: Sequence[TritonModel]) -> None:
@@ -43,7 +43,7 @@ class TritonPods:
 
         class Discovery(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                """The targets, as Prometheus asks for them."""
+                """Return the targets in Prometheus' discovery format."""
                 body = json.dumps(owner.targets).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -51,7 +51,7 @@ class TritonPods:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Nothing is logged."""
+                """Log nothing."""
 
         self._discovery = ThreadingHTTPServer(("127.0.0.1", 0), Discovery)
         self.url = f"http://127.0.0.1:{self._discovery.server_address[1]}"
@@ -73,11 +73,11 @@ class TritonPods:
         self._family.stop()
 
     def kill(self, pod: str) -> None:
-        """End a pod's server as a crash does: at once, with what it holds."""
+        """Kill a pod's server like a crash: at once, with its requests."""
         self._servers[pod].process.stop(kill=True)
 
     def address(self, pod: str) -> str:
-        """Where a pod's server answers, or answered."""
+        """The current or last address of a pod's server."""
         return self._urls[pod]
 
     def _follow(self) -> None:
@@ -92,7 +92,7 @@ class TritonPods:
         addressed = {
             name
             for name, pod in living.items()
-            # What was there before finishes what it has.
+            # The earlier server at this address first finishes its requests.
             if pod.status.pod_ip and pod.status.pod_ip not in gone
         }
         for name in addressed - self._servers.keys():
@@ -137,23 +137,23 @@ class Clients:
     def __init__(self, pods: TritonPods, model: str) -> None:
         self._pods, self._model = pods, model
         self.rate_per_second = 0.0
-        # When each was sent, how long it took, and its status (0: no answer).
+        # Send time, duration and status (0: no answer) of each request.
         self.answers: list[tuple[float, float, int]] = []
         self._ended = False
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
     def start(self) -> None:
-        """Begin; nothing is sent while the rate is 0."""
+        """Begin; no requests are sent while the rate is 0."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more, and wait for what is in flight."""
+        """Stop sending, and wait for requests in flight."""
         self._ended = True
         if self._thread.is_alive():
             self._thread.join()
 
     def since(self, began: float) -> list[tuple[float, int]]:
-        """Seconds and status of what was sent since then, on the monotonic clock."""
+        """Duration and status of requests sent since then, on the monotonic clock."""
         return [(seconds, status) for sent, seconds, status in self.answers if sent >= began]
 
     async def _run(self) -> None:
@@ -188,6 +188,6 @@ class Clients:
 
 
 def max_batch_size(pods: TritonPods, pod: str, model: str) -> int | None:
-    """Of a model's configuration as the pod's server has it now; None where it does not answer."""
+    """max_batch_size in a model's current configuration; None if the server does not answer."""
     page = http_get(f"{pods.address(pod)}/v2/models/{model}/config")
     return None if page is None else int(json.loads(page)["max_batch_size"])

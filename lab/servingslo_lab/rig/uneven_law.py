@@ -1,4 +1,4 @@
-"""How a simulated engine departs from its law: as real ones do, which no fit quite describes."""
+"""Deviations of a simulated engine from its law, as in real engines, which no fit matches fully."""
 
 import random
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ UNEVEN_ANNOTATION = "rig.servingslo.dev/uneven"
 class UnevenLaw:
     """Factors on the time of a step.
 
-    slowness: of every step. jitter: standard deviation of the factor's logarithm, drawn anew every
-    few steps. above, step: with more sequences running than that, a step takes so many times as
-    long: a kernel for larger batches, or graphs that were not captured.
+    slowness: of every step. jitter: standard deviation of the factor's logarithm, drawn again every
+    few steps. above, step: with more than `above` running sequences, a step takes `step` times as
+    long, as with a kernel for larger batches, or graphs that were not captured.
     """
 
     slowness: float = 1.0
@@ -31,9 +31,9 @@ class UnevenLaw:
 
 
 def uneven_law(annotations: Mapping[str, str]) -> UnevenLaw | None:
-    """What a pod's annotations ask for; None where they ask for nothing.
+    """The deviations in a pod's annotations; None if there are none.
 
-    Raises: InvalidInputError for what is no factor.
+    Raises: InvalidInputError for an invalid factor.
     """
     text = annotations.get(UNEVEN_ANNOTATION)
     if not text:

@@ -1,4 +1,4 @@
-"""CRDs of the projects that the operator works with, out of their Go modules.
+"""CRDs of the projects that the operator works with, from their Go modules.
 
 They are downloaded once for each user and version, into the cache of the rig's programs.
 """
@@ -29,13 +29,13 @@ _ESTABLISHED_SECONDS = 30.0
 _ALREADY_THERE = 409
 _KIND = "CustomResourceDefinition"
 _CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-# The compiled loader reads these two and a half megabytes ten times as fast.
+# The compiled loader reads these two and a half megabytes ten times faster.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamCRDs:
-    """The CRDs of one project: the Go module that holds them, and the folder inside it."""
+    """The CRDs of one project: their Go module, and the folder inside it."""
 
     name: str
     module: str
@@ -48,7 +48,7 @@ class UpstreamCRDs:
 
     @property
     def cached(self) -> Path:
-        """Where the manifests are kept, as a JSON list."""
+        """The cache file of the manifests, a JSON list."""
         digest = hashlib.sha256((_SOURCE_DIRECTORY / "go.sum").read_bytes())
         digest.update(self.folder.encode())
         return cache_directory() / f"crds-{self.name}-{self.version}-{digest.hexdigest()[:12]}.json"
@@ -79,9 +79,9 @@ def all_here() -> bool:
 
 
 def download_all() -> None:
-    """Download what the cache lacks; whoever calls holds its lock.
+    """Download CRDs that the cache lacks; the caller must hold its lock.
 
-    Raises: RigError when a module cannot be downloaded or holds none.
+    Raises: RigError if a module cannot be downloaded or contains no CRDs.
     """
     for crds in ALL:
         if not crds.cached.exists():
@@ -89,9 +89,9 @@ def download_all() -> None:
 
 
 def manifests(crds: UpstreamCRDs) -> list[dict[str, Any]]:
-    """The project's CustomResourceDefinitions, downloaded first where the cache has none.
+    """The project's CustomResourceDefinitions, downloaded first if the cache has none.
 
-    Raises: RigError when the module cannot be downloaded or holds none.
+    Raises: RigError if the module cannot be downloaded or contains none.
     """
     if not crds.cached.exists():
         with cache_lock():
@@ -102,11 +102,11 @@ def manifests(crds: UpstreamCRDs) -> list[dict[str, Any]]:
 
 
 def install_crds(client: kubernetes.client.ApiClient, *wanted: UpstreamCRDs) -> None:
-    """Create what is missing on the API server, and wait until all of it is served.
+    """Create missing CRDs on the API server, and wait until all are served.
 
-    Raises: RigError when they cannot be had, are refused, or are not served in time.
+    Raises: RigError if they cannot be downloaded, are refused, or are not served in time.
     """
-    # As plain objects: making the client's classes of these schemas takes seconds for each.
+    # As plain objects: converting these schemas to the client's classes takes seconds each.
     custom = kubernetes.client.CustomObjectsApi(client)
     names = []
     for manifest in (one for crds in wanted for one in manifests(crds)):
@@ -135,7 +135,7 @@ def _download(crds: UpstreamCRDs) -> None:
     go = find_go(cache_directory(), sources=[_SOURCE_DIRECTORY], runner=runner)
     with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=".crds-") as scratch:
         source = Path(scratch) / "source"
-        # Go may want to write beside go.mod, and an installed package may be read-only.
+        # Go may write next to go.mod, and an installed package may be read-only.
         shutil.copytree(_SOURCE_DIRECTORY, source)
         lines = runner.run(
             crds.name,

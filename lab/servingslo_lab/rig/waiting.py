@@ -13,8 +13,8 @@ from typing import Any
 
 from servingslo_lab.errors import RigError
 
-# Below Linux's range for outgoing connections (32768 up, Documentation/networking/ip-sysctl),
-# so that no connection takes the port while its server is stopped for an outage.
+# Below Linux's range for outgoing connections (32768 up, Documentation/networking/ip-sysctl), so
+# that no connection gets the port while its server is stopped for an outage.
 _LOWEST_PORT = 20_000
 _HIGHEST_PORT = 32_000
 _PORT_ATTEMPTS = 200
@@ -30,8 +30,8 @@ def wait_until(
 ) -> None:
     """Return as soon as ``check()`` is true.
 
-    what: what is waited for, as it should read in "timed out after 30 s: ...".
-    Raises: RigError when it is still false after timeout_seconds.
+    what: text for the message "timed out after 30 s: ...".
+    Raises: RigError if it is still false after timeout_seconds.
     """
     deadline = time.monotonic() + timeout_seconds
     while not check():
@@ -51,9 +51,9 @@ async def until_signalled(work: Coroutine[Any, Any, None]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on.
+    """A free TCP port on 127.0.0.1.
 
-    Raises: RigError when none was found.
+    Raises: RigError if none was found.
     """
     for _ in range(_PORT_ATTEMPTS):
         port = _LOWEST_PORT + secrets.randbelow(_HIGHEST_PORT - _LOWEST_PORT)
@@ -67,8 +67,8 @@ def free_port() -> int:
 
 
 def http_get(url: str, *, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS) -> str | None:
-    """The body of a plain HTTP answer with status 200, or None when there is no such answer."""
-    # Without a proxy: proxy settings of the environment must not catch requests to loopback.
+    """The body of a plain HTTP answer with status 200, or None if there is no such answer."""
+    # Without a proxy: proxy settings of the environment must not apply to loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout_seconds) as answer:
@@ -79,7 +79,7 @@ def http_get(url: str, *, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS) -> st
 
 
 def http_post(url: str, *, timeout_seconds: float = 30.0) -> None:
-    """Send an empty POST. Raises: RigError when the answer is an error or does not come."""
+    """Send an empty POST. Raises: RigError if the answer is an error or missing."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, data=b"", timeout=timeout_seconds):

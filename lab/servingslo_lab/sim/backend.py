@@ -1,7 +1,7 @@
-"""Who runs the simulator's inner loop: Python, or the same source compiled by numba.
+"""Run the simulator's inner loop in Python, or the same source compiled by numba.
 
-Both give the same results, bit for bit: the compiler keeps the order of floating-point operations.
-numba is the optional extra `compiled`; without it everything works, more slowly.
+Both produce the same results, bit for bit: the compiler keeps the order of floating-point
+operations. numba is the optional extra `compiled`; without it everything works, but more slowly.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,10 +38,10 @@ _KERNEL_MODULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """How memory is laid out and who runs the kernel.
+    """The memory layout and the functions of the kernel.
 
-    requests, clients and row turn plain columns into the form the kernel runs on; rows and
-    integers make empty sequences of that form.
+    requests, clients and row convert plain columns to the form that the kernel uses; rows and
+    integers create empty sequences of that form.
     """
 
     name: str
@@ -86,7 +86,7 @@ INTERPRETED = Backend(
 
 
 def best_backend() -> Backend:
-    """The compiled one where it is installed."""
+    """The compiled backend if numba is installed, else Python's."""
     return compiled_backend() if compiler_installed() else INTERPRETED
 
 
@@ -94,7 +94,7 @@ def best_backend() -> Backend:
 def compiled_backend() -> Backend:
     """The kernel compiled by numba; compiles on first use, which takes some seconds.
 
-    Raises: ImportError when numba is not installed.
+    Raises: ImportError if numba is not installed.
     """
     from servingslo_lab.sim import compiled  # noqa: PLC0415 - optional, and slow to import
 
@@ -115,7 +115,7 @@ def compiled_backend() -> Backend:
 
 
 def _arrays(columns: Mapping[str, Any]) -> dict[str, Any]:
-    # Copies: the kernel writes into them, and the trace is used again.
+    # Copies, because the kernel writes into them and the trace is used again.
     return {name: column.copy() for name, column in columns.items()}
 
 

@@ -1,7 +1,7 @@
-"""Backtests: many policies on many traces and seeds, in parallel, each run kept once it is done.
+"""Backtests: many policies on many traces and seeds, in parallel; each finished run is stored.
 
-A run is a `Cell`; what it gave is stored under a key of everything that it depends on, so a second
-run takes up where one stopped.
+A run is a `Cell`. Its outcome is stored under a key of everything that it depends on, so a second
+backtest continues where the first one stopped.
 """
 
 import multiprocessing
@@ -41,12 +41,12 @@ _ENDED = (
 def run(
     cells: Sequence[Cell], cache_folder: Path, *, processes: int, done: Callable[[Cell], None]
 ) -> list[Outcome]:
-    """The outcomes of all cells, in their order; `done` is called as each is there.
+    """The outcomes of all cells, in their order; `done` is called after each cell.
 
-    Oracles come first: the others are measured against them. Where one cell fails, those that
-    have not begun are given up; what was done is kept.
-    Raises: InvalidInputError for a folder that cannot be made, ServingSLOError where a process that
-    runs cells is killed.
+    Oracles run first, because the others are compared with them. If one cell fails, cells that have
+    not begun are cancelled; finished ones stay stored.
+    Raises: InvalidInputError for a folder that cannot be created, ServingSLOError if a worker
+    process is killed.
     """
     try:
         cache_folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def run(
     places = list(dict.fromkeys(_place(cell) for cell in cells))
     found: dict[tuple[str, int, str], Outcome] = {}
     if processes <= 1:
-        # Scenario by scenario, so that what is done first can be looked at first.
+        # Scenario by scenario, so that the first results can be viewed early.
         ordered = sorted([*oracles.values(), *later], key=lambda cell: places.index(_place(cell)))
         for cell in ordered:
             found[_name(cell)] = run_cell(cell, cache_folder)
@@ -75,10 +75,10 @@ def run(
 
 @contextmanager
 def _workers(processes: int) -> Iterator[Executor]:
-    """Processes that end with the block, whatever ends it.
+    """Worker processes that end with the block, even on an error.
 
-    They are not forked from the caller, which may have threads. Ctrl-C reaches the caller alone.
-    Raises: ServingSLOError where one of them ends by itself.
+    They are not forked from the caller, which may have threads. Only the caller receives Ctrl-C.
+    Raises: ServingSLOError if one of them ends by itself.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
@@ -101,7 +101,7 @@ def _workers(processes: int) -> Iterator[Executor]:
 
 
 def runs_of(cells: Sequence[Cell]) -> int:
-    """How many runs `run` makes of these cells, the oracles they need included."""
+    """Number of runs for these cells, including the oracles that they need."""
     oracles = {_place(cell) for cell in cells if _needs_oracle(cell)}
     return len(oracles) + sum(cell.policy.name != ORACLE for cell in cells)
 
@@ -116,7 +116,7 @@ def _name(cell: Cell) -> tuple[str, int, str]:
 
 
 def run_cell(cell: Cell, cache_folder: Path) -> Outcome:
-    """The outcome of one cell, from those that are kept where it is there."""
+    """The outcome of one cell, from the store if it is there."""
     if cell.policy.name == ORACLE:
         outcome = oracle_of(cell, cache_folder).outcome
     else:
@@ -126,7 +126,7 @@ def run_cell(cell: Cell, cache_folder: Path) -> Outcome:
         else:
             outcome = _run(cell, cache_folder)
             store(path, _OUTCOME.dump_json(outcome))
-    # Kept perhaps by another scenario or policy of other names.
+    # It may have been stored under other names of scenario and policy.
     return replace(outcome, scenario=cell.scenario.name, policy=cell.policy.label)
 
 
@@ -141,7 +141,7 @@ def _oracle_cell(cell: Cell) -> Cell:
 
 
 def oracle_of(cell: Cell, cache_folder: Path) -> OracleOutcome:
-    """The oracle of this cell's scenario and seed, from those that are kept where it is there."""
+    """The oracle of this cell's scenario and seed, from the store if it is there."""
     cell = _oracle_cell(cell)
     path = cache_folder / f"oracle-{key_of(cell)}.json"
     if path.exists():

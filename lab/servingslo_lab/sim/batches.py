@@ -1,13 +1,13 @@
-"""One server of dynamic batches, as Triton: requests wait, form a batch, run once, end together.
+"""One server of dynamic batches, like Triton: requests wait, form a batch, run once, end together.
 
-A batch of n inputs with p prompt tokens in all takes a + b·n + c·p on one of the instances. It is
-begun when an instance is free and either it is full or the head of the queue has waited for
-the queue delay; its size is what waits then, up to max_num_seqs. A batch that runs is never broken
-off: a request whose client went ends with it.
+A batch of n inputs with p prompt tokens in all takes a + b·n + c·p on one of the instances. It
+starts when an instance is free and either the batch is full or the head of the queue has waited for
+the queue delay. Its size is the number of waiting requests, up to max_num_seqs. A running batch is
+never interrupted: a request whose client has left ends with it.
 
 Source: Triton Inference Server, user guide, "Batchers" (dynamic batcher, delayed batching, instance
-groups). Approximations: one priority level beside the queue's own order, no preferred sizes.
-Written for the compiler as `kernel` is.
+groups). Approximations: one priority level besides the queue's own order, no preferred sizes.
+Written for the compiler, like `kernel`.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -44,12 +44,12 @@ from servingslo_lab.sim.queues import run_append, run_remove, wait_remove
 
 
 def batch_end(row: EngineRow, instance: int) -> float:
-    """When the batch on an instance ends, in seconds; infinite while it is free."""
+    """End time of the batch on an instance, in seconds; infinite while it is free."""
     return row.floats[FLOATS + instance]
 
 
 def free_instance(row: EngineRow) -> int:
-    """An instance that runs nothing; NONE when all are busy."""
+    """An idle instance; NONE if all are busy."""
     for instance in range(row.ints[INSTANCES]):
         if row.floats[FLOATS + instance] == math.inf:
             return instance
@@ -57,7 +57,7 @@ def free_instance(row: EngineRow) -> int:
 
 
 def due(q: Requests, row: EngineRow) -> float:
-    """When the next batch may begin: at once when it is full, else after the queue delay."""
+    """When the next batch may begin: at once if it is full, else after the queue delay."""
     if row.ints[WAITING_COUNT] == 0 or free_instance(row) == NONE:
         return math.inf
     if row.ints[WAITING_COUNT] >= row.ints[MAX_SEQS]:
@@ -67,7 +67,7 @@ def due(q: Requests, row: EngineRow) -> float:
 
 
 def begin_batch(q: Requests, row: EngineRow) -> None:
-    """Run what waits, up to the batch limit, on a free instance."""
+    """Start the waiting requests, up to the batch limit, on a free instance."""
     ints, floats = row.ints, row.floats
     instance = free_instance(row)
     size = min(ints[WAITING_COUNT], ints[MAX_SEQS])
@@ -92,7 +92,7 @@ def begin_batch(q: Requests, row: EngineRow) -> None:
 
 
 def end_batch(q: Requests, row: EngineRow, instance: int) -> None:
-    """Answer the requests of the batch on an instance, at the engine's clock."""
+    """End the requests of the batch on an instance, at the engine's clock."""
     ints = row.ints
     row.floats[FLOATS + instance] = math.inf
     r = ints[RUN_HEAD]
@@ -110,7 +110,7 @@ def end_batch(q: Requests, row: EngineRow, instance: int) -> None:
 
 
 def plan_batches(q: Requests, row: EngineRow) -> None:
-    """Set when the engine changes next: a batch ends, or may begin."""
+    """Set the time of the engine's next change: a batch ends, or may begin."""
     change = due(q, row)
     for instance in range(row.ints[INSTANCES]):
         change = min(change, row.floats[FLOATS + instance])

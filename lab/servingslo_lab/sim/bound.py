@@ -1,11 +1,11 @@
-"""A proven lower bound on what a trace costs: no schedule, routing or foresight is cheaper.
+"""A proven lower bound on the cost of a trace: no schedule, routing or foresight is cheaper.
 
 Replica-hours are at least the engine time of the requests that must be served. A request in SLO is
-finished, so its prompt was prefilled and its tokens were emitted, each at its cost in the law of a
-step. Steps also have a fixed cost, which the sequences of a step share: at most `max_num_seqs` of
-them, and at most as many as hold the KV cache between them. Everything else is left out: waiting,
-steps that are not full, what percentiles need beyond means, whole replicas, cold starts. Requests
-that may miss are those with the most work.
+finished, so its prompt was prefilled and its tokens were emitted, each at its cost in the step law.
+Steps also have a fixed cost that the sequences of a step share: at most `max_num_seqs` of them, and
+at most as many as fit in the KV cache together. Everything else is omitted: waiting, steps that are
+not full, the extra needs of percentiles beyond means, whole replicas, cold starts. The requests
+allowed to miss are those with the most work.
 """
 
 import math
@@ -19,19 +19,19 @@ from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleet import FleetSpec
 from servingslo_lab.sim.scoring import Objectives
 
-# Parts of the fixed cost that are laid on tokens rather than on KV memory. Every part gives a
-# bound, so the largest of them is one; the bound is linear in the part but for the requests that
-# may miss, so a few are enough.
+# Number of tried splits of the fixed cost between tokens and KV memory. Every split gives a bound,
+# so the largest bound is valid. The bound is linear in the split except for the requests allowed to
+# miss, so a few splits are enough.
 _PARTS = 21
 
 
 def least_work_seconds(fleet: FleetSpec, trace: Trace, tokens_part: float) -> FloatArray:
-    """The least engine time of each request, whatever it shares its steps with.
+    """The least engine time of each request, for any other requests in its steps.
 
     In a step n sequences emit and k tokens are attended, with n ≤ N = max_num_seqs and k ≤ K = the
     KV cache. So 1 ≥ part·n/N + (1 − part)·k/K, and a request that emits O tokens and attends A in
-    all carries at least a·(part·O/N + (1 − part)·A/K) of the fixed costs.
-    tokens_part: the part, from 0 to 1. Tokens of the prompt that are cached cost nothing.
+    all has at least a·(part·O/N + (1 − part)·A/K) of the fixed costs.
+    tokens_part: the part, from 0 to 1. Cached tokens of the prompt cost nothing.
     """
     law, limits = fleet.engine_law, fleet.engine_limits
     prompt = trace.prompt_tokens.astype(np.float64)
@@ -56,9 +56,9 @@ def least_work_seconds(fleet: FleetSpec, trace: Trace, tokens_part: float) -> Fl
 def least_replica_hours(fleet: FleetSpec, trace: Trace, objectives: Objectives) -> float:
     """Replica-hours below which no schedule meets the share, at the engine's own limits.
 
-    Raises: InvalidInputError for engines that serve whole batches: theirs is another law.
-    Work after the end of the trace is not paid for, so a request whose answer may end later, within
-    its objectives, counts as none.
+    Raises: InvalidInputError for engines that serve whole batches, because they have another law.
+    Work after the end of the trace is not paid for. So a request that may end later within its
+    objectives does not count.
     """
     if fleet.dynamic_batching is not None:
         raise InvalidInputError("dynamic_batching", fleet.dynamic_batching, "continuous batching")

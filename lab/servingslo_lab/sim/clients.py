@@ -1,17 +1,17 @@
-"""Clients that give up, come back, and belong to sessions whose prompts begin alike.
+"""Clients that give up, retry, and belong to sessions whose prompts share a prefix.
 
-Only for fleets that have such clients; others are served by `routing.serve`, which is faster.
-A client waits for its first token and for the end of its answer as long as it is patient, then
-aborts. A request that was refused, lost or aborted is sent again after a backoff that doubles, a
-bounded number of times. A request whose engine still holds tokens of its session skips the prefill
-of the part that they share.
+Only for fleets with such clients; others use `routing.serve`, which is faster.
+A client has a patience for its first token and one for the end of its answer; then it aborts. A
+refused, lost or aborted request is sent again after a doubling backoff, a bounded number of times.
+If the engine still has tokens of the session in its cache, the request skips the prefill of the
+shared part.
 
-Source: openai-python `_base_client.py` (what is sent again, backoff with jitter); vLLM 0.32
+Source: openai-python `_base_client.py` (which requests are retried, backoff with jitter); vLLM 0.32
 `v1/core/kv_cache_manager.py` (blocks of ended requests stay until others need them).
-Approximations: the cache is looked up when a request arrives, not when it is scheduled; a prefix
-is gone once the engine has touched more tokens since than it has free now, which is too early
-where the same sessions come again and again. An aborted request is not sent again before the step
-that it was in has ended. Written for the compiler as `kernel` is.
+Approximations: the cache lookup is at a request's arrival, not at its scheduling. A prefix counts
+as evicted when the engine has since touched more tokens than it has free now, which is too early if
+the same sessions return repeatedly. An aborted request is not sent again before its current step
+has ended. Written for the compiler, like `kernel`.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -58,11 +58,11 @@ from servingslo_lab.sim.timers import TIMERS, remove_timer, set_timer
 
 
 class Clients(NamedTuple):
-    """One entry for each request, but for heap (timers), ints and floats.
+    """One entry for each request, except for heap (timers), ints and floats.
 
-    attempts: how often it was sent. wake: when its client does something next; place: of that
-    timer in the heap. session: -1 for none. shared: prompt tokens that it has in common with the
-    requests of its session before it.
+    attempts: how often it was sent. wake: time of its client's next action; place: of that timer in
+    the heap. session: -1 for none. shared: prompt tokens in common with earlier requests of its
+    session.
     """
 
     attempts: list[int]
@@ -83,7 +83,7 @@ FIRST_TOKEN_TIMEOUT, TIMEOUT, BACKOFF, LARGEST_BACKOFF, JITTER = 0, 1, 2, 3, 4
 CLIENT_FLOAT_COUNT = 5
 
 _LOAD_BOUND = 1.25
-"""No engine gets a request that has this many times the mean load already.
+"""An engine with this many times the mean load gets no more requests.
 
 Source: V. Mirrokni, M. Thorup, M. Zadimoghaddam, Consistent Hashing with Bounded Loads (2018).
 """
@@ -94,7 +94,7 @@ _ENGINE_FACTOR = 40503
 
 
 def _affinity(session: int, engine: int) -> int:
-    """How much a session is drawn to an engine: a hash of both."""
+    """Affinity of a session to an engine: a hash of both."""
     x = (session * _HASH_FACTOR + engine * _ENGINE_FACTOR + 1) % _HASH_MODULUS
     x = ((x ^ (x >> 16)) * _HASH_FACTOR) % _HASH_MODULUS
     x = ((x ^ (x >> 16)) * _HASH_FACTOR) % _HASH_MODULUS
@@ -104,10 +104,10 @@ def _affinity(session: int, engine: int) -> int:
 def pick_affine(
     q: Requests, rows: list[EngineRow], serving: list[int], session: int, now: float
 ) -> int:
-    """The engine that a session is drawn to most, of those that are not overloaded.
+    """The engine with the highest affinity to a session, among those that are not overloaded.
 
-    Every engine has its own draw on a session, so an engine that comes or goes moves none but its
-    own sessions (rendezvous hashing).
+    Every engine has its own affinity to a session. So a new or removed engine moves only its own
+    sessions (rendezvous hashing).
     """
     count = len(serving)
     total = 0
@@ -129,7 +129,7 @@ def pick_affine(
 
 
 def use_prefix(q: Requests, c: Clients, row: EngineRow, r: int) -> None:
-    """Set what the prefix cache of this engine serves of the prompt, and note the session."""
+    """Set the prompt's cached tokens in this engine's prefix cache, and record the session."""
     session = c.session[r]
     if session < 0:
         return
@@ -144,7 +144,7 @@ def send(
     q: Requests, c: Clients, rows: list[EngineRow], serving: list[int], gateway: list[int],
     r: int,
 ) -> None:  # fmt: skip
-    """A client sends its request, at the arrival that is set."""
+    """Send a client's request, at its set arrival time."""
     now = q.arrival[r]
     c.attempts[r] += 1
     if gateway[RULE] == PREFIX_AFFINE and c.session[r] >= 0:
@@ -182,7 +182,7 @@ def send_later(c: Clients, gateway: list[int], r: int, now: float) -> None:
 def wake(
     q: Requests, c: Clients, rows: list[EngineRow], serving: list[int], gateway: list[int],
 ) -> None:  # fmt: skip
-    """Let the client whose timer is next give up or send again."""
+    """Let the client of the next timer give up or retry."""
     r = c.heap[0]
     now = c.wake[r]
     remove_timer(c, r)
@@ -211,7 +211,7 @@ def wake(
 
 
 def lose_engine(q: Requests, c: Clients, row: EngineRow, gateway: list[int], now: float) -> None:
-    """An engine dies; the clients of what it had send again."""
+    """End an engine that fails; the clients of its requests retry."""
     advance(q, row, now)
     for head in (RUN_HEAD, WAIT_HEAD):
         r = row.ints[head]
@@ -228,7 +228,7 @@ def serve_clients(
     q: Requests, c: Clients, rows: list[EngineRow], serving: list[int], gateway: list[int],
     until: float,
 ) -> None:  # fmt: skip
-    """Let requests arrive and clients give up and come back until this time."""
+    """Simulate arrivals, aborts and retries until this time."""
     while True:
         r = gateway[NEXT_ARRIVAL]
         arrival = q.arrival[r] if r < gateway[REQUESTS] else math.inf

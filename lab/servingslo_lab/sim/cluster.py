@@ -1,8 +1,8 @@
 """A fleet on a virtual clock: a trace, engines that start and fail, and an autoscaler.
 
-The autoscaler is asked once for each scrape interval and sees an `Observation`, never the truth.
-Everything random comes from the seed; the same seed gives the same run for every autoscaler as
-far as their decisions agree.
+The autoscaler is called once in each scrape interval and gets an `Observation`, never the truth.
+All randomness comes from the seed. With the same seed, runs of two autoscalers are equal as long as
+their decisions are.
 """
 
 import heapq
@@ -37,22 +37,21 @@ from servingslo_lab.sim.routing import REQUESTS, new_gateway
 from servingslo_lab.sim.service import RULES
 
 FINISHING_SECONDS = 120.0
-"""After the last arrival requests have this long to end; those that do not, miss."""
+"""Requests must end within this time after the last arrival, or they miss."""
 WARM_SECONDS = 3600.0
-"""Age of the pods that are there when a trace begins."""
-# Pods that a rolling update starts beside those that serve, of the count, rounded up.
-# Source: Kubernetes, Deployment, `maxSurge` by default. `maxUnavailable` is 0 here, since a pod is
-# not given away before there is another where that takes minutes.
+"""Age of the pods that exist at the beginning of a trace."""
+# Extra pods that a rolling update starts, as a share of the replica count, rounded up.
+# Source: Kubernetes, Deployment, `maxSurge` by default. `maxUnavailable` is 0 here: a new pod takes
+# minutes to start, so no pod is removed before it is ready.
 ROLLOUT_SURGE_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an autoscaler asks for; None leaves a knob as it is.
+    """An autoscaler's request; None does not change a knob.
 
-    max_queued: bound on running + waiting of each engine, max_waiting: on waiting alone, both
-    enforced from now on. limits: of all engines; changing them restarts all pods, as many at a time
-    as a rolling update does.
+    max_queued: bound on running + waiting of each engine, max_waiting: on waiting only, both
+    enforced from now on. limits: of all engines; a change restarts all pods by a rolling update.
     """
 
     replicas: int | None = None
@@ -65,7 +64,7 @@ class Autoscaler(Protocol):
     """Anything that decides from observations."""
 
     def decide(self, observation: Observation) -> Wanted:
-        """What is wanted now."""
+        """Return the current request."""
 
 
 class Cluster:
@@ -100,7 +99,7 @@ class Cluster:
     # Pods
 
     def scale(self, replicas: int) -> None:
-        """Order or remove pods until so many are wanted."""
+        """Order or remove pods to reach this replica count."""
         maximum = self.fleet.max_replicas
         self.desired = max(replicas if maximum is None else min(replicas, maximum), 0)
         while len(self.live) < self.desired:
@@ -110,7 +109,7 @@ class Cluster:
         self._continue_rollout()
 
     def warm_start(self, replicas: int) -> None:
-        """Begin with so many pods that have been ready for long; their start is not paid for."""
+        """Begin with this many pods, ready since long ago; their start is not paid for."""
         self.desired = replicas
         for _ in range(replicas):
             pod = self._new_pod()
@@ -225,7 +224,7 @@ class Cluster:
         self._backend.lose(self.requests, self.clients, self.rows, place, self._gateway, self.now)
 
     def billed_seconds(self, end: float) -> float:
-        """Replica time paid for until then: from when a pod holds its GPU until it is gone."""
+        """Paid replica time until `end`: from when a pod gets its GPU until its removal."""
         return sum(
             (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
             for pod in self.pods
@@ -233,7 +232,7 @@ class Cluster:
         )
 
     def tick(self) -> Tick:
-        """The fleet now."""
+        """The current state of the fleet."""
         rows = [self.rows[place] for place in self.serving]
         return Tick(
             time_seconds=self.now,
@@ -244,7 +243,7 @@ class Cluster:
         )
 
     def apply(self, wanted: Wanted) -> None:
-        """Carry out what an autoscaler asked for."""
+        """Carry out an autoscaler's request."""
         if wanted.limits is not None:
             self.change_limits(wanted.limits)
         self.bound_queues(wanted.max_queued, wanted.max_waiting)
@@ -252,7 +251,7 @@ class Cluster:
             self.scale(wanted.replicas)
 
     def change_limits(self, limits: EngineLimits) -> None:
-        """Roll out new limits: each old pod goes when a new one is ready in its place."""
+        """Roll out new limits: each old pod is removed when its replacement is ready."""
         if limits == self.limits:
             return
         self.limits = limits
@@ -260,7 +259,7 @@ class Cluster:
         self._continue_rollout()
 
     def _continue_rollout(self) -> None:
-        """End old pods that are not needed any more, and order new ones as far as it may surge."""
+        """Remove old pods that are no longer needed, and order new ones up to the surge limit."""
         old = [pod for pod in self.live if pod.generation != self.generation]
         if not old:
             return
@@ -274,7 +273,7 @@ class Cluster:
             self._order()
 
     def bound_queues(self, max_queued: int | None, max_waiting: int | None) -> None:
-        """Change the bounds of every engine at once; None leaves one as it is."""
+        """Change the bounds of every engine at once; None does not change a bound."""
         for place in self.serving:
             ints = self.rows[place].ints
             if max_queued is not None:
@@ -291,7 +290,7 @@ class Cluster:
         heapq.heappush(self._events, (time, self._event_number, happen))
 
     def run_until(self, until: float) -> None:
-        """Serve and let pods start and fail until this time; all engines are then up to date."""
+        """Simulate requests, pod starts and failures until this time, for all engines."""
         while self._events and self._events[0][0] <= until:
             time, _, happen = heapq.heappop(self._events)
             self._serve(time)
@@ -327,7 +326,7 @@ class Cluster:
                 pod.scraped = engine_sample(self.rows[pod.row], pod.limits, 0.0)
 
     def observe(self, scraped_at: float) -> Observation:
-        """What the autoscaler sees now."""
+        """The autoscaler's current observation."""
         age = self.now - scraped_at
         pods = [pod for pod in self.pods if pod.ended is None]
         return Observation(
@@ -339,7 +338,7 @@ class Cluster:
             desired_replicas=self.desired,
             current_replicas=len(self.live),
             rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
-            # What its engines show is what vLLM exports.
+            # Its engines export vLLM's metrics.
             runtime=VLLM.name,
             pods=tuple(pod_sample(pod, self.now, age) for pod in pods),
         )
@@ -353,10 +352,10 @@ def simulate(
     seed: int,
     backend: Backend | None = None,
 ) -> RunResult:
-    """Serve the trace by the fleet under this autoscaler.
+    """Serve the trace with the fleet under this autoscaler.
 
-    The trace's arrivals are not random here: the seed is that of cold starts, failures and random
-    routing. backend: the best one that is installed by default.
+    The trace's arrivals are fixed; the seed is for cold starts, failures and random routing.
+    backend: by default the best one that is installed.
     """
     cluster = Cluster(fleet, trace, seed, backend or best_backend())
     cluster.warm_start(fleet.initial_replicas)

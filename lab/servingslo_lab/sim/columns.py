@@ -1,4 +1,4 @@
-"""The tables of a run, made from its trace, and what they say at its end."""
+"""Create the tables of a run from its trace, and read its result from them."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ def request_columns(trace: Trace, cached_ratio: float) -> dict[str, Column]:
 
 
 def client_table(trace: Trace, spec: ClientSpec | None, backend: Backend) -> Clients | None:
-    """The clients of a trace; None where none gives up, comes back or belongs to a session."""
+    """The clients of a trace; None if none gives up, retries or belongs to a session."""
     if spec is None and trace.sessions is None:
         return None
     count = len(trace)
@@ -75,7 +75,7 @@ def _or_never(seconds: float | None) -> float:
 
 
 def since_first_attempt(result: RunResult, trace: Trace, q: Requests, c: Clients) -> RunResult:
-    """The result as clients see it: times count from when they sent a request first."""
+    """The result as clients see it: times count from the first attempt."""
     first = np.asarray(q.first_token, dtype=np.float64)
     arrival = trace.arrival_seconds
     waited = np.asarray(q.arrival, dtype=np.float64) - arrival

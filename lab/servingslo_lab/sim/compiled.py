@@ -1,8 +1,8 @@
 """The kernel compiled by numba, on plain pointers.
 
 The kernel passes the columns of requests and engines from function to function. As numba arrays
-they are counted at every step, which costs many times what the kernel itself does; as pointers
-they are numbers. The arrays they point into are kept alive by whoever calls.
+they are reference-counted at every step, which costs many times the kernel's own work. As pointers
+they are plain numbers. The caller keeps the arrays behind them alive.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,9 +22,9 @@ _ROW_BYTES = 8 * len(EngineRow._fields)
 
 
 class Rows(list[EngineRow]):
-    """Engines in arrays, and where these lie: one line of addresses for each.
+    """Engines in arrays, with their memory addresses: one line of addresses for each.
 
-    The tables of their requests and clients are looked up once: a fleet has one of each.
+    The tables of their requests and clients are looked up only once: a fleet has one of each.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Rows(list[EngineRow]):
         self._tables: dict[int, tuple[Any, Any]] = {}
 
     def append(self, row: EngineRow) -> None:
-        """Add an engine; its arrays must stay where they are."""
+        """Add an engine; its arrays must not move in memory."""
         place = len(self)
         if place == len(self._lines):
             self._lines = np.concatenate([self._lines, np.zeros_like(self._lines)])
@@ -41,7 +41,7 @@ class Rows(list[EngineRow]):
         super().append(row)
 
     def address(self, place: int) -> int:
-        """Of the line of this engine."""
+        """Address of the line of this engine."""
         return int(self._lines.ctypes.data) + place * _ROW_BYTES
 
     def table(self, table: Requests | Clients) -> int:
@@ -57,7 +57,7 @@ def _addresses(table: Any) -> Any:
 
 
 def _table_pointer(kind: Any, floating: frozenset[str]) -> Any:
-    """A compiled function: the pointer to tables of this kind that lie at an address."""
+    """A compiled function that returns the pointers of a table at an address."""
     columns = [
         numba.types.CPointer(numba.types.float64 if name in floating else numba.types.int64)
         for name in kind._fields
@@ -107,7 +107,7 @@ def _lose_clients(requests: int, table: int, row: int, gateway: Any, now: float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What `Backend` wants, compiled on first use."""
+    """The functions for `Backend`, compiled on first use."""
 
     serve: Callable[..., None]
     serve_clients: Callable[..., None]

@@ -1,6 +1,6 @@
-"""How requests end, and what vLLM observes then.
+"""How requests end, and vLLM's observations at their end.
 
-Written for the compiler as `kernel` is.
+Written for the compiler, like `kernel`.
 """
 
 from servingslo_lab.sim.layout import (
@@ -27,7 +27,7 @@ from servingslo_lab.sim.runs import observe
 
 
 def end_request(q: Requests, row: EngineRow, r: int, status: int, now: float) -> None:
-    """Close a request that has left all queues and put it on the list of those that are over."""
+    """Close a request that has left all queues, and add it to the list of ended ones."""
     q.status[r] = status
     q.finish[r] = now
     q.next[r] = row.ints[DONE_HEAD]
@@ -35,8 +35,8 @@ def end_request(q: Requests, row: EngineRow, r: int, status: int, now: float) ->
 
 
 def succeed(q: Requests, row: EngineRow, r: int) -> None:
-    """Close a request whose last token has just been emitted, with all that vLLM observes then."""
-    if q.status[r] == ABORTING:  # its client went during this step
+    """Close a request after its last token, with vLLM's observations."""
+    if q.status[r] == ABORTING:  # its client left during this step
         end_request(q, row, r, ABORTED, row.floats[CLOCK])
         return
     now, arrival = row.floats[CLOCK], q.arrival[r]

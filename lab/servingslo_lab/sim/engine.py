@@ -1,7 +1,7 @@
-"""A simulated vLLM engine for any clock: submit, advance, read what it exports.
+"""A simulated vLLM engine for any clock: submit, advance, read its metrics.
 
-The same engine runs on a wall clock in the rig and on a virtual clock in a backtest: callers say
-what time it is, in seconds of one clock that never goes back.
+The same engine runs on a wall clock in the rig and on a virtual clock in a backtest. Callers pass
+the time, in seconds of one clock that never goes back.
 """
 
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """What became of one request; times in seconds on the simulation's clock.
+    """The result of one request; times in seconds on the simulation's clock.
 
-    first_token_seconds: None when no token was emitted. finish_seconds: when it ended, however.
+    first_token_seconds: None if no token was emitted. finish_seconds: its end, for any outcome.
     """
 
     outcome: Outcome
@@ -50,7 +50,7 @@ class RequestRecord:
 
     @property
     def ttft_seconds(self) -> float | None:
-        """Time to the first token, None when there was none."""
+        """Time to the first token, None if there was none."""
         if self.first_token_seconds is None:
             return None
         return self.first_token_seconds - self.arrival_seconds
@@ -73,7 +73,7 @@ class RequestRecord:
 
 
 class Scheduling(StrEnum):
-    """How an engine orders its queue; by the names of vLLM's --scheduling-policy."""
+    """How an engine orders its queue; the names of vLLM's --scheduling-policy."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
@@ -85,7 +85,7 @@ POLICIES: Mapping[Scheduling, int] = MappingProxyType(
 
 
 class RequestTable:
-    """The requests of a fleet; entries of requests that are over are used again."""
+    """The requests of a fleet; entries of ended requests are reused."""
 
     def __init__(self) -> None:
         self.columns = layout.new_requests()
@@ -97,8 +97,8 @@ class RequestTable:
     ) -> int:  # fmt: skip
         """The index of a new request; arrival in seconds, at least one token each way.
 
-        cached_ratio: share of the prompt that the prefix cache serves, in whole blocks; at least
-        one token is always computed. priority: lower values go first, where the engine heeds it.
+        cached_ratio: share of the prompt in the prefix cache, in whole blocks; at least one token
+        is always computed. priority: lower values go first, if the engine uses priorities.
         """
         prompt, output = max(prompt_tokens, 1), max(output_tokens, 1)
         whole_blocks = int(min(cached_ratio * prompt, prompt - 1)) // layout.PHASES
@@ -112,7 +112,7 @@ class RequestTable:
         return index
 
     def take(self, index: int) -> RequestRecord:
-        """The record of a request that is over; its entry is free afterwards."""
+        """The record of an ended request; its entry is free afterwards."""
         q = self.columns
         first_token = q.first_token[index]
         record = RequestRecord(
@@ -146,7 +146,7 @@ class Histogram:
 class Engine:
     """One simulated engine; see `kernel` for what it models.
 
-    requests: the table its requests live in, shared by the engines of a fleet.
+    requests: the table of its requests, shared by the engines of a fleet.
     max_queued: bound on running + waiting, None for none. max_model_len: longest sequence, which
     sets the buckets of length histograms.
     """
@@ -173,17 +173,17 @@ class Engine:
         self.row.floats[layout.SLOWNESS] = slowness
 
     def submit(self, request: int, now: float) -> bool:
-        """Hand over a request of the table; False when it was refused (503 or 400)."""
+        """Submit a request of the table; False if it was refused (503 or 400)."""
         kernel.advance(self.requests.columns, self.row, now)
         return intake.submit(self.requests.columns, self.row, request, now)
 
     def advance(self, until: float) -> list[int]:
-        """Simulate until this time; the requests that are over since the last call."""
+        """Simulate until this time; returns the requests that ended since the last call."""
         kernel.advance(self.requests.columns, self.row, until)
         return self.collect()
 
     def collect(self) -> list[int]:
-        """Requests that are over since the last call, in order of their end."""
+        """Requests that ended since the last call, in order of their end."""
         over = []
         index = self.row.ints[layout.DONE_HEAD]
         self.row.ints[layout.DONE_HEAD] = layout.NONE
@@ -194,12 +194,12 @@ class Engine:
         return over
 
     def abort(self, request: int, now: float) -> None:
-        """The client of a request has gone; it leaves after the step in progress at the latest."""
+        """Abort a request whose client left; it leaves at the end of the current step at latest."""
         kernel.advance(self.requests.columns, self.row, now)
         intake.abort(self.requests.columns, self.row, request, now)
 
     def fail_all(self, now: float) -> list[int]:
-        """The engine dies: all that is over or lost with it. It must not be used again."""
+        """The engine fails: returns all ended and lost requests. It must not be used again."""
         over = self.advance(now)
         q = self.requests.columns
         for head in (layout.RUN_HEAD, layout.WAIT_HEAD):
@@ -227,7 +227,7 @@ class Engine:
 
     @property
     def kv_usage_ratio(self) -> float:
-        """Share of the usable KV blocks that is held."""
+        """Share of the usable KV blocks that is in use."""
         ints = self.row.ints
         return 1.0 - ints[layout.FREE_BLOCKS] / ints[layout.BLOCKS]
 
@@ -246,7 +246,7 @@ class Engine:
         return floats[layout.BUSY_SECONDS] + ended - floats[layout.RUN_START]
 
     def counter(self, place: int) -> int:
-        """A cumulative count, by its place in `layout`."""
+        """A cumulative count, by its index in `layout`."""
         return self.row.ints[place]
 
     def histogram(self, number: int) -> Histogram:

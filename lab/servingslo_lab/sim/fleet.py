@@ -1,4 +1,4 @@
-"""What a simulated fleet is: its engines, its gateway, how pods start and fail, what it costs.
+"""The definition of a simulated fleet: engines, gateway, pod starts and failures, costs.
 
 A fleet file is YAML with the fields of `FleetSpec`; everything has a default.
 """
@@ -42,11 +42,11 @@ class ColdStart:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
-    """How clients wait and what they do when it was in vain.
+    """How long clients wait, and how they retry.
 
-    A request that is refused, lost or given up is sent again up to `retries` times, after a
-    backoff that doubles from one attempt to the next and is shortened at random by up to
-    jitter_ratio. None for a client that waits for ever.
+    A refused, lost or aborted request is sent again up to `retries` times, after a backoff that
+    doubles with each attempt and is shortened at random by up to jitter_ratio. None for a client
+    that waits forever.
     Source: openai-python `_constants.py` and `_base_client.py`, whose timeout is 600 s.
     """
 
@@ -70,13 +70,13 @@ class SlowPods:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowing:
-    """Steps of all pods take longer over time: `factor` times as long after so many seconds."""
+    """Steps of all pods get slower over time: `factor` times as long after the given seconds."""
 
     factor: _Positive = 1.0
     seconds: _Positive = 3600.0
 
     def factor_at(self, seconds: float) -> float:
-        """How many times as long a step takes at this time; linear until the end."""
+        """Factor of the step time at this time; linear until the end."""
         return 1.0 + (self.factor - 1.0) * min(seconds / self.seconds, 1.0)
 
 
@@ -85,7 +85,7 @@ class Slowing:
 class DynamicBatching:
     """Engines that serve batches of whole requests, as Triton does, up to max_num_seqs each.
 
-    instances: batches at a time. max_queue_delay_seconds: how long a batch waits to fill.
+    instances: batches at a time. max_queue_delay_seconds: longest wait for a full batch.
     """
 
     instances: _AtLeastOne = 1
@@ -97,15 +97,15 @@ class DynamicBatching:
 class FleetSpec:
     """A fleet of equal engines behind one gateway.
 
-    engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace what
-    the kind says. max_queued: bound on running + waiting of each engine. cached_ratio: share of
-    every prompt that the prefix cache serves, for requests without a session. scheduling: how an
-    engine orders its queue. dynamic_batching: None for continuous batching. clients: None for
-    clients that wait for ever and send once. drain: a pod that is removed finishes its requests,
-    within drain_seconds where there is such a limit.
+    engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace the
+    kind's values. max_queued: bound on running + waiting of each engine. cached_ratio: share of
+    every prompt in the prefix cache, for requests without a session. scheduling: how an engine
+    orders its queue. dynamic_batching: None for continuous batching. clients: None for clients that
+    wait forever and send once. drain: a removed pod finishes its requests, within drain_seconds if
+    set.
     mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once.
-    gpu_quota: pods beyond it stay pending. scrape_interval_seconds: how often the autoscaler
-    looks; it sees what was scraped scrape_lag_seconds before.
+    gpu_quota: pods beyond it stay pending. scrape_interval_seconds: interval of the autoscaler's
+    observations; each shows the scrape of scrape_lag_seconds before.
     """
 
     engine: str = "h100-8b"
@@ -132,12 +132,12 @@ class FleetSpec:
 
     @property
     def engine_law(self) -> ServiceLaw:
-        """The service law in force."""
+        """The applied service law."""
         return self.law or engine_kind(self.engine).law
 
     @property
     def engine_limits(self) -> EngineLimits:
-        """The limits in force."""
+        """The applied limits."""
         return self.limits or engine_kind(self.engine).limits
 
     @property
@@ -151,7 +151,7 @@ _FLEET: TypeAdapter[FleetSpec] = TypeAdapter(FleetSpec)
 
 
 def check_engine(fleet: FleetSpec) -> None:
-    """Raises: InvalidInputError for engines that nobody knows, or that would not start."""
+    """Raises: InvalidInputError for unknown engines, or engines that would not start."""
     for name, seconds in asdict(fleet.engine_law).items():
         least = 0.0 if name != "step_fixed_seconds" else math.ulp(0.0)
         if not least <= seconds < math.inf:
@@ -169,7 +169,7 @@ def check_engine(fleet: FleetSpec) -> None:
 def read_fleet(path: Path) -> FleetSpec:
     """The fleet in a YAML file.
 
-    Raises: InvalidInputError naming file, field, value and what is allowed.
+    Raises: InvalidInputError naming file, field, value and the allowed values.
     """
 
     def checked(document: object) -> FleetSpec:
@@ -181,11 +181,11 @@ def read_fleet(path: Path) -> FleetSpec:
 
 
 def read_yaml(path: Path, name: str, validated: Callable[[object], Read]) -> Read:
-    """What a YAML file says, as far as it is valid; nothing in it is an empty mapping.
+    """The validated content of a YAML file; an empty file counts as an empty mapping.
 
-    name: of what is read, for the message about a file that is not readable.
+    name: of the content, for the message about an unreadable file.
 
-    Raises: InvalidInputError naming file, field, value and what is allowed.
+    Raises: InvalidInputError naming file, field, value and the allowed values.
     """
     try:
         document = parsed_yaml(path.read_text(encoding="utf-8"), OnceLoader)

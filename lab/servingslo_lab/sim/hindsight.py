@@ -1,7 +1,7 @@
-"""The best that could have been had, found by trying on the trace itself.
+"""The best schedules in hindsight, found by trying them on the trace itself.
 
-A refined oracle, the best constant count, and the best rule that knows the mean of demand one cold
-start ahead. All are schedules that were run, so their numbers can be had; none is proven least.
+They are a refined oracle, the best constant replica count, and the best rule that knows mean demand
+one cold start ahead. All were run, so their numbers are achievable; none is a proven minimum.
 """
 
 import math
@@ -27,7 +27,7 @@ _FIRST_WORK, _GROWTH = 0.8, 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A schedule that was run. setting: the count or the work per replica that was found."""
+    """A schedule that was run. setting: the replica count or work per replica that was found."""
 
     setting: float
     result: RunResult
@@ -42,11 +42,11 @@ def refined(
     backend: Backend | None = None,
     attempts: int = LARGEST_ATTEMPTS,
 ) -> Oracle:
-    """The oracle with a replica less wherever the trace still meets its share without it.
+    """The oracle with one replica less in each interval, if the trace still meets its share.
 
-    Takes intervals in order of the load that would be left, many at once, half as many after each
-    refusal. What remains is at most one replica in any one of the intervals that were refused
-    alone, so the gap to the least schedule of this interval length is small, but not proven.
+    Tries intervals in order of the remaining load, many at once, half as many after each failure.
+    At most one replica could still be saved in any interval that failed alone. So the gap to the
+    least schedule of this interval length is small, but not proven.
     """
     replicas = np.array(oracle.replicas)
     work = interval_work(fleet, trace)[: len(replicas)]
@@ -101,13 +101,13 @@ def best_static(
     seed: int,
     backend: Backend | None = None,
 ) -> Tried | None:
-    """The least constant count up to `most` that meets the share; None when none does."""
+    """The least constant replica count up to `most` that meets the share; None if none does."""
 
     def attempt(count: int) -> RunResult:
         held = replace(fleet, initial_replicas=count, max_replicas=None)
         return simulate(held, trace, Static(count), seed=seed, backend=backend)
 
-    # Counts far above demand say nothing, so the search grows from the work of the trace itself.
+    # Counts far above demand are not informative, so the search starts from the trace's work.
     low, high, best = 0, most + 1, None
     guess = math.ceil(float(interval_work(fleet, trace).mean()) / _FIRST_WORK)
     while high - low > 1:
@@ -129,7 +129,7 @@ def best_foresight(
     seed: int,
     backend: Backend | None = None,
 ) -> Tried | None:
-    """The cheapest rule of its kind that meets the share; None when none does."""
+    """The cheapest rule of its kind that meets the share; None if none does."""
 
     def attempt(allowed: float) -> RunResult:
         return foresight_at(allowed, fleet, trace, seed=seed, backend=backend).result
@@ -145,7 +145,7 @@ def foresight_at(
     seed: int,
     backend: Backend | None = None,
 ) -> Tried:
-    """The rule that gives each replica so much of the mean work, seconds a second, ahead of it."""
+    """Run the rule with this mean future work per replica, in seconds a second."""
     rule = Foresight(
         interval_work(fleet, trace),
         interval_seconds=INTERVAL_SECONDS,

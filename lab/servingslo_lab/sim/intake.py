@@ -1,6 +1,6 @@
-"""What comes to an engine from outside its steps: requests, clients that go, its end.
+"""Events of an engine from outside its steps: new requests, leaving clients, its failure.
 
-Written for the compiler as `kernel` is.
+Written for the compiler, like `kernel`.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -58,7 +58,7 @@ from servingslo_lab.sim.runs import step_end
 
 
 def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
-    """Queue a request that arrives now; False when a bound or the memory refuses it.
+    """Queue a request that arrives now; False if a bound or the memory refuses it.
 
     The engine must have been advanced to `now`.
     """
@@ -99,11 +99,11 @@ def cut_run(row: EngineRow) -> None:
 
 
 def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
-    """The client of a request has gone: a waiting one leaves now, a running one after the step."""
+    """Abort a request: a waiting one leaves now, a running one after the step."""
     ints = row.ints
     if q.status[r] == WAITING:
         if ints[WAIT_HEAD] == r and ints[IN_STEP] == 1:
-            cut_run(row)  # the next one may fit where this one did not
+            cut_run(row)  # the next one may fit although this one did not
         wait_remove(q, row, r)
         ints[WAITING_COUNT] -= 1
         ints[ABORTS] += 1
@@ -115,7 +115,7 @@ def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
     elif q.status[r] == PREFILLING or q.status[r] == DECODING:
         ints[ABORTS] += 1
         q.status[r] = ABORTING
-        if ints[KIND] == DYNAMIC:  # a batch is never broken off
+        if ints[KIND] == DYNAMIC:  # a running batch is never interrupted
             return
         q.abort_next[r] = ints[ABORT_HEAD]
         ints[ABORT_HEAD] = r
@@ -124,7 +124,7 @@ def abort(q: Requests, row: EngineRow, r: int, now: float) -> None:
 
 
 def lose(q: Requests, row: EngineRow, now: float) -> None:
-    """The engine dies: all that it has fails, but for requests whose clients had gone before."""
+    """Fail the engine: all its requests fail, except those whose clients had already left."""
     ints = row.ints
     for head in (RUN_HEAD, WAIT_HEAD):
         r = ints[head]

@@ -1,4 +1,4 @@
-"""Runs that are kept: under a key made of everything that a run depends on, its source included."""
+"""Store runs under a key of everything that they depend on, source code included."""
 
 import hashlib
 import inspect
@@ -20,13 +20,13 @@ FORMAT_VERSION = 2
 _BASELINES = "servingslo_lab.sim.baselines"
 # The planner's own runs depend on all of it.
 _PLANNER = ("policy", "estimation", "models", "runtimes")
-# Arithmetic outside the simulator that rules of others run on. Of laws and limits they have the
-# numbers alone, and those are in the key.
+# Calculations outside the simulator that other autoscalers' rules use. Of laws and limits they only
+# use the numbers, and those are in the key.
 _SHARED = ("policy/replicas/behavior.py", "estimation/requests/histograms.py")
 _SHARED_BASELINES = ("setting.py", "view.py", "clairvoyant.py")
-# Of a fleet and of requests: what the simulator is told.
+# Definitions of fleets and requests that the simulator uses.
 _TOLD = ("models/engine_kinds.py", "traces/trace.py", "traces/cells.py")
-# What reads and compares runs, and does not decide them.
+# Modules that read and compare runs, and do not affect their results.
 _BESIDE_RUNS = frozenset(
     {
         "backtest.py", "bound.py", "kept.py", "outcome.py", "policies.py", "rebuilt.py",
@@ -38,23 +38,23 @@ _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
 
 
 def key_of(cell: Cell) -> str:
-    """A digest of all that the outcome of a cell depends on.
+    """A digest of everything that the outcome of a cell depends on.
 
-    Names do not count, nor where the file lies, only what is in it; so a run is found again under
-    another label.
+    Only the trace file's content counts, not names or paths. So a run is found again under another
+    label.
     """
     document = json.loads(_CELL.dump_json(cell))
     document["scenario"].pop("name")
     document["policy"].pop("label")
     if not is_ours(cell.policy.name):
-        document["scenario"].pop("past")  # nobody else is told
+        document["scenario"].pop("past")  # other policies do not use it
     document["scenario"]["trace_path"] = _file_digest(cell.scenario.trace_path)
     text = json.dumps([FORMAT_VERSION, document, source_digest(cell.policy.name)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def store(path: Path, content: bytes) -> None:
-    """Write at once or not at all: another process may do the same."""
+    """Write atomically, because another process may write the same file."""
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
@@ -67,7 +67,7 @@ def _file_digest(path: str) -> str:
 
 @cache
 def source_digest(policy_name: str) -> str:
-    """A digest of the source that runs of this policy depend on."""
+    """A digest of the source code that runs of this policy depend on."""
     digest = hashlib.sha256()
     for path in sorted(set(_sources(policy_name))):
         digest.update(path.read_bytes())

@@ -1,19 +1,19 @@
 """One vLLM replica at step granularity: the scheduler, the KV blocks and the clock.
 
 A step with n sequences that emit a token, p prefilled prompt tokens and k context tokens lasts
-τ = a + b·n + c·p + d·k. Decoding sequences take their tokens first, then prompts in order of
-arrival take what is left of the token budget, the last one in part. When KV blocks run out the
-latest admitted sequence is preempted: it loses its blocks and is computed again later.
+τ = a + b·n + c·p + d·k. Decoding sequences get their tokens first. Then prompts, in order of
+arrival, get the rest of the token budget, the last one in part. When KV blocks run out, the latest
+admitted sequence is preempted: it loses its blocks and is computed again later.
 
-Steps in which nothing changes but the context form a run, whose steps end at times in closed form;
-so the work grows with the number of arrivals, prefills and completions, not with that of tokens,
-and results do not depend on how often `advance` is called. Functions here use only what a compiler
-of numeric Python understands; they work on lists and on arrays alike.
+Consecutive steps in which only the context changes form a run, whose step ends have a closed form.
+So the work grows with the number of arrivals, prefills and completions, not of tokens. Results do
+not depend on how often `advance` is called. The functions here use only numeric Python that a
+compiler understands; they work on both lists and arrays.
 
 Source: vLLM 0.32 `v1/core/sched/scheduler.py` (order of scheduling, preemption of the latest),
-`v1/metrics/stats.py` (what is observed when), queue limits of `--max-num-queued-reqs`.
+`v1/metrics/stats.py` (observations and their times), queue limits of `--max-num-queued-reqs`.
 Approximations: the scheduler and the network take no time; a prompt is admitted when all of it
-fits the free blocks; prompt tokens attend for free beyond the cost c.
+fits in the free blocks; prompt tokens attend for free beyond the cost c.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -89,7 +89,7 @@ from servingslo_lab.sim.runs import observe, observe_gaps, step_end, steps_until
 
 
 def blocks_of(tokens: int) -> int:
-    """KV blocks that hold so many tokens."""
+    """Number of KV blocks for this many tokens."""
     return (tokens + PHASES - 1) // PHASES
 
 
@@ -103,7 +103,7 @@ def new_blocks(row: EngineRow, steps: int) -> int:
 
 
 def steps_in_memory(row: EngineRow, steps: int) -> int:
-    """The most of these next steps for which the free blocks are enough."""
+    """The number of next steps, at most `steps`, for which the free blocks are enough."""
     sequences = row.ints[DECODING_COUNT]
     free = row.ints[FREE_BLOCKS]
     if free >= sequences * (steps // PHASES + 1):
@@ -119,7 +119,7 @@ def steps_in_memory(row: EngineRow, steps: int) -> int:
 
 
 def complete(row: EngineRow, steps: int) -> None:
-    """Bring counters and blocks to so many steps of the run in progress."""
+    """Update counters and blocks to this many steps of the current run."""
     ints = row.ints
     first = ints[STEPS_DONE]
     delta = steps - first
@@ -200,7 +200,7 @@ def end_run(q: Requests, row: EngineRow) -> None:
             ints[PREFILL_HEAD] = following
             prompts += emit_after_prefill(q, row, r)
             r = following
-        if ints[STEP_EMITTING] > 0:  # vLLM's front end sees no step without an output
+        if ints[STEP_EMITTING] > 0:  # vLLM's front end does not observe steps without an output
             ints[STEPS] += 1
             observe(row, ITERATION, float(ints[STEP_EMITTING] + prompts), 1)
     while ints[HEAP_SIZE] > 0 and q.finish_step[row.heap[0]] == ints[STEP_COUNTER]:
@@ -212,7 +212,7 @@ def end_run(q: Requests, row: EngineRow) -> None:
 
 
 def preempt(q: Requests, row: EngineRow) -> None:
-    """Move the latest admitted or the least urgent request back to the queue; it starts over."""
+    """Move the latest admitted or least urgent request back to the queue; it starts again."""
     by_priority = row.ints[POLICY] == PRIORITY
     r = least_urgent(q, row) if by_priority else row.ints[RUN_TAIL]
     if q.heap_place[r] != NONE:
@@ -229,7 +229,7 @@ def preempt(q: Requests, row: EngineRow) -> None:
 
 
 def drop_aborted(q: Requests, row: EngineRow) -> None:
-    """Remove running requests whose clients have gone."""
+    """Remove running requests whose clients have left."""
     r = row.ints[ABORT_HEAD]
     row.ints[ABORT_HEAD] = NONE
     while r != NONE:
@@ -241,7 +241,7 @@ def drop_aborted(q: Requests, row: EngineRow) -> None:
 
 
 def continue_prefill(q: Requests, row: EngineRow, budget: int, free: int) -> int:
-    """Tokens that the partly prefilled request gets in this step; 0 when it had to be preempted."""
+    """Tokens that the partly prefilled request gets in this step; 0 if it was preempted."""
     r = row.ints[PREFILL_HEAD]
     done = q.done_tokens[r]
     chunk = min(q.target_tokens[r] - done, budget)
@@ -255,7 +255,7 @@ def continue_prefill(q: Requests, row: EngineRow, budget: int, free: int) -> int
 
 
 def make_room(q: Requests, row: EngineRow) -> None:
-    """Preempt the least urgent until the partly prefilled request can go on."""
+    """Preempt the least urgent requests until the partly prefilled one can continue."""
     ints = row.ints
     while ints[PREFILL_HEAD] != NONE:
         r = ints[PREFILL_HEAD]
@@ -323,7 +323,7 @@ def schedule(q: Requests, row: EngineRow) -> None:
 
 
 def start_run(q: Requests, row: EngineRow, prefill: int, emitting: int, lasting: bool) -> None:
-    """Begin a run: one step with prefill, else as many as pass before anything can change."""
+    """Begin a run: one step with prefill, else all steps until the next possible change."""
     ints, floats = row.ints, row.floats
     if ints[RUNNING] == 0:
         floats[NEXT_CHANGE] = floats[CLOCK] if ints[WAITING_COUNT] > 0 else math.inf
@@ -345,7 +345,7 @@ def start_run(q: Requests, row: EngineRow, prefill: int, emitting: int, lasting:
 
 
 def advance(q: Requests, row: EngineRow, until: float) -> None:
-    """Complete all steps that end by `until`; a step that begins then is not begun yet."""
+    """Complete all steps that end by `until`; a step at `until` itself is not started yet."""
     ints, floats = row.ints, row.floats
     if ints[KIND] == DYNAMIC:
         advance_batches(q, row, until)

@@ -1,6 +1,6 @@
 """The memory of simulated engines: plain columns, as lists in Python or as arrays when compiled.
 
-The kernel works on flat columns so that one source runs interpreted and compiled with the same
+The kernel works on flat columns, so that the same source runs interpreted and compiled with equal
 results. A request is an index into the columns of `Requests`; an engine is an `EngineRow`.
 """
 
@@ -10,14 +10,14 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 
 NONE = -1
-"""The index that stands for no request."""
+"""The index that means no request."""
 
-# What became of a request.
+# Status of a request.
 PENDING, WAITING, PREFILLING, DECODING, ABORTING = 0, 1, 2, 3, 4
 FINISHED, REJECTED, ABORTED, FAILED, INVALID = 5, 6, 7, 8, 9
 
 PHASES = 16
-"""KV block size of vLLM in tokens; a sequence needs a new block every so many steps."""
+"""KV block size of vLLM in tokens; a sequence needs a new block after this many steps."""
 
 UNBOUNDED = 1 << 60
 """A count that is never reached."""
@@ -29,10 +29,9 @@ class Requests(NamedTuple):
     """One entry for each request.
 
     Times in seconds on the simulation's clock; -1 while unknown. `base_tokens` plus the engine's
-    step counter is the number of tokens that a decoding request holds. `target_tokens` is what the
-    current prefill must reach, `done_tokens` what it has reached. `next`, `previous` and
-    `heap_place` link a request into its engine's queues. Lower priorities go first, where the
-    engine heeds them.
+    step counter is the number of tokens of a decoding request. `target_tokens` is the goal of the
+    current prefill, `done_tokens` its progress. `next`, `previous` and `heap_place` link a request
+    into its engine's queues. Lower priorities go first, if the engine uses priorities.
     """
 
     arrival: list[float]
@@ -59,7 +58,7 @@ class Requests(NamedTuple):
 
 
 FLOAT_COLUMNS = frozenset({"arrival", "scheduled", "first_token", "last_token", "finish"})
-"""The columns of `Requests` that hold times; the others hold whole numbers."""
+"""The columns of `Requests` with times; the others have integers."""
 
 # Integers of an engine.
 MAX_SEQS, MAX_TOKENS, BLOCKS, QUEUE_BOUND, FREE_BLOCKS = 0, 1, 2, 3, 4
@@ -74,10 +73,10 @@ RUN_HEAD, POLICY, TOUCHED_TOKENS, KIND, INSTANCES = 33, 34, 35, 36, 37
 WAITING_BOUND = 38
 INTS = 39
 
-# What an engine is.
+# Kinds of engine.
 CONTINUOUS, DYNAMIC = 0, 1
 
-# How an engine orders its queue.
+# Queue orders of an engine.
 FCFS, PRIORITY = 0, 1
 
 # Floats of an engine.
@@ -85,7 +84,7 @@ LAW_FIXED, LAW_SEQUENCE, LAW_PREFILL, LAW_CONTEXT = 0, 1, 2, 3
 CLOCK, RUN_START, BASE_SECONDS, NEXT_CHANGE, BUSY_SECONDS, SLOWNESS = 4, 5, 6, 7, 8, 9
 QUEUE_DELAY = 10
 FLOATS = 11
-"""After these follow, for dynamic batches, the end of the batch on each instance."""
+"""For dynamic batches, these are followed by the end of the batch on each instance."""
 
 # Histograms of an engine, in the order of EDGES.
 TTFT, ITL, TPOT, E2E, QUEUE, INFERENCE, PREFILL_TIME, DECODE_TIME = 0, 1, 2, 3, 4, 5, 6, 7
@@ -141,9 +140,10 @@ def histogram_edges(max_model_len: int) -> tuple[tuple[float, ...], ...]:
 class EngineRow(NamedTuple):
     """The state of one engine: integers, floats, block phases, finish heap and histograms.
 
-    edges and counts hold all histograms end to end; histogram h lies at offsets[h] to
+    edges and counts contain all histograms one after the other. Histogram h is at offsets[h] to
     offsets[h + 1] of edges and, with its overflow bucket, at offsets[h] + h of counts. seen: for
-    each session, the tokens that the engine had touched when it last saw it, plus one; 0 for never.
+    each session, the tokens that the engine had touched at the session's last request, plus one; 0
+    for never.
     """
 
     ints: list[int]
@@ -158,7 +158,7 @@ class EngineRow(NamedTuple):
 
 
 FLOAT_PARTS = frozenset({"floats", "edges", "sums"})
-"""The parts of `EngineRow` that do not hold whole numbers."""
+"""The parts of `EngineRow` that are not integers."""
 
 
 def new_requests() -> Requests:
@@ -176,14 +176,14 @@ def add_request(table: Requests, arrival: float, prompt: int, output: int) -> in
 
 
 def reset_request(table: Requests, index: int, arrival: float, prompt: int, output: int) -> None:
-    """Make an entry a new request; it may have been another one that is over."""
+    """Turn an entry into a new request; it may be the entry of an ended one."""
     table.arrival[index], table.prompt[index], table.output[index] = arrival, prompt, output
     table.cached[index] = table.priority[index] = 0
     begin_again(table, index)
 
 
 def begin_again(table: Requests, index: int) -> None:
-    """Forget what became of a request that is in no queue."""
+    """Reset the state of a request that is in no queue."""
     table.generated[index] = 0
     table.preemptions[index] = 0
     table.status[index] = PENDING
@@ -208,7 +208,7 @@ def new_engine(
     """An idle engine with this service law and these limits.
 
     max_queued: bound on running + waiting requests, max_waiting: on waiting ones, None for none.
-    session_count: of how many sessions it remembers the prefix.
+    session_count: number of sessions whose prefix it can cache.
     Raises: InvalidInputError for limits that vLLM refuses at start-up.
     """
     if not 1 <= limits.max_num_seqs <= limits.max_num_batched_tokens:

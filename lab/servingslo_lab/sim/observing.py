@@ -1,4 +1,4 @@
-"""What Prometheus would show of a simulated engine, as the planner's observation reads it."""
+"""Convert a simulated engine to Prometheus samples, in the form of the planner's observation."""
 
 from itertools import accumulate
 from typing import Any
@@ -12,7 +12,7 @@ _INFINITY = (float("inf"),)
 
 
 def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> EngineSample:
-    """A scrape of this engine as it is, seen age_seconds later."""
+    """A scrape of this engine in its current state, with an age of age_seconds."""
     ints, edges, counts = _plain(row.ints), _plain(row.edges), _plain(row.counts)
     waiting = float(ints[layout.WAITING_COUNT])
     if ints[layout.KIND] == layout.DYNAMIC:
@@ -49,10 +49,10 @@ def engine_sample(row: EngineRow, limits: EngineLimits, age_seconds: float) -> E
 
 
 def _batch_sample(ints: list[int], limits: EngineLimits, age_seconds: float) -> EngineSample:
-    """What a server of dynamic batches shows: no tokens, no memory, and no histograms.
+    """The sample of a server of dynamic batches: no tokens, no memory, and no histograms.
 
     Source: Triton Inference Server, user guide, "Metrics" (nv_inference_pending_request_count,
-    nv_inference_request_success); requests in execution are what was begun and has not ended.
+    nv_inference_request_success); requests in execution are those begun and not ended.
     """
     return EngineSample(
         engine="0",
@@ -80,5 +80,5 @@ def _histogram(
 
 
 def _plain(column: Any) -> Any:
-    """A column as a list: reading numbers out of an array one by one takes longer."""
+    """A column as a list: reading single numbers from an array takes longer."""
     return column if isinstance(column, list) else column.tolist()

@@ -1,10 +1,10 @@
-"""The clairvoyant oracle: what a fleet costs that knows this very trace in advance.
+"""The clairvoyant oracle: the cost of a fleet that knows the trace in advance.
 
-It follows one number: the work that a replica can take in a second and still meet the objectives.
-For each interval it has just enough replicas for the work that arrives then, ready in time and
-without other friction; the number is the largest with which the trace meets its share. So the
-oracle is a schedule that exists, not a bound: another schedule may be cheaper by what smoothing
-over intervals saves, a few per cent.
+It has one parameter: the work per second that a replica can take while the objectives are met.
+Each interval has just enough replicas for the work that arrives in it, ready in time and without
+other friction. The parameter is the largest value with which the trace meets its share. So the
+oracle is a real schedule, not a bound: by smoothing over intervals, another schedule may be a few
+per cent cheaper.
 """
 
 import math
@@ -23,7 +23,7 @@ from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS
 
 INTERVAL_SECONDS = 60.0
 _STEPS = 9
-# No engine of the catalogue serves more than this share of the time of one request after another.
+# Upper limit of work per replica: no engine of the catalogue overlaps more requests than this.
 _REPLICA_BUSY_BATCH = 100.0
 
 
@@ -31,7 +31,7 @@ _REPLICA_BUSY_BATCH = 100.0
 class Oracle:
     """The oracle's schedule and its run.
 
-    replicas: of each interval. work_per_replica: seconds of work a second that it allows.
+    replicas: of each interval. work_per_replica: allowed seconds of work a second.
     """
 
     replicas: tuple[int, ...]
@@ -40,7 +40,7 @@ class Oracle:
 
     @property
     def peak(self) -> int:
-        """The largest count of the schedule."""
+        """The largest replica count of the schedule."""
         return max(self.replicas)
 
 
@@ -51,13 +51,13 @@ class Schedule:
         self._replicas = replicas
 
     def decide(self, observation: Observation) -> Wanted:
-        """The count of the interval that begins."""
+        """The replica count of the interval that begins."""
         interval = int(observation.time_seconds / INTERVAL_SECONDS + 0.5)
         return Wanted(replicas=self._replicas[min(interval, len(self._replicas) - 1)])
 
 
 def work_seconds(fleet: FleetSpec, trace: Trace) -> FloatArray:
-    """Engine time that each request takes for itself, its share of the fixed step time included.
+    """Engine time of each request, including its share of the fixed step time.
 
     Source: the closed form of continuous batching, t_req + O·a/n at a full batch n.
     """
@@ -74,7 +74,7 @@ def work_seconds(fleet: FleetSpec, trace: Trace) -> FloatArray:
 
 
 def interval_work(fleet: FleetSpec, trace: Trace) -> FloatArray:
-    """Work that arrives in each interval, as seconds a second."""
+    """Arriving work in each interval, in seconds a second."""
     place = (trace.arrival_seconds // INTERVAL_SECONDS).astype(np.int64)
     count = int(np.ceil(trace.duration_seconds / INTERVAL_SECONDS))
     total = np.bincount(place, weights=work_seconds(fleet, trace), minlength=count)
@@ -94,7 +94,7 @@ def find_oracle(
     latency_seconds: float = math.inf,
     backend: Backend | None = None,
 ) -> Oracle | None:
-    """The cheapest schedule of this kind that meets the share; None when none does."""
+    """The cheapest schedule of this kind that meets the share; None if none does."""
     work = interval_work(fleet, trace)
 
     def attempt(allowed: float) -> Oracle:
@@ -132,10 +132,10 @@ def find_oracle(
 
 
 def schedule(work: FloatArray, allowed: float) -> tuple[int, ...]:
-    """Replicas of each interval, for its own work and for what is left of the one before.
+    """Replicas of each interval, for its own work and the rest of the previous interval's.
 
-    Requests live on into the next interval, so its count may not fall at once below what the
-    last one needed; the mean of both is enough.
+    Requests continue into the next interval, so its count must not fall at once below the previous
+    need; the mean of both is enough.
     """
     before = np.concatenate([work[:1], work[:-1]])
     needed = np.maximum(work, (work + before) / 2) / allowed

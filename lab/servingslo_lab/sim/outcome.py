@@ -1,4 +1,4 @@
-"""What a run leaves behind: its score, the fleet over time, and the planner's decisions."""
+"""The outcome of a run: its score, the fleet over time, and the planner's decisions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ _MINUTE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLine:
-    """One decision of the planner, short. text: its line in the operator's log.
+    """One decision of the planner, in short. text: its line in the operator's log.
 
-    pool: that it is for, where there are several.
+    pool: its pool, if there are several.
     """
 
     time_seconds: float
@@ -45,8 +45,8 @@ class PoolLine:
 class Timeline:
     """A run over time. Per minute: requests per second, share in SLO, TTFT; per tick: the fleet.
 
-    None stands for what is not there: a minute without requests, a percentile that is infinite.
-    pools: where there are several; the other columns are then sums.
+    None means no value: a minute without requests, an infinite percentile.
+    pools: set if there are several; the other columns are then sums.
     """
 
     offered_per_second: tuple[float, ...]
@@ -63,7 +63,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a cell gave; score None where no setting meets the share (hindsight alone)."""
+    """The outcome of a cell; score None if no setting meets the share (hindsight only)."""
 
     scenario: str
     policy: str
@@ -74,7 +74,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleOutcome:
-    """The oracle of a scenario and seed, as later runs need it."""
+    """The oracle of a scenario and seed, with the values that later runs need."""
 
     replicas: tuple[int, ...]
     outcome: Outcome
@@ -88,9 +88,9 @@ def outcome_of(
     *,
     dollars_per_hour: float | None = None,
 ) -> Outcome:
-    """The outcome of a run; oracle_hours: what the oracle paid, None to leave it out.
+    """The outcome of a run; oracle_hours: the oracle's cost, None to omit it.
 
-    dollars_per_hour: of a replica; None for what one of the fleet costs.
+    dollars_per_hour: price of a replica; None for the fleet's price.
     """
     scenario = cell.scenario
     price = scenario.fleet.dollars_per_hour if dollars_per_hour is None else dollars_per_hour
@@ -109,7 +109,7 @@ def outcome_of(
 
 
 def nothing_found(cell: Cell) -> Outcome:
-    """The outcome where no schedule meets the share."""
+    """The outcome if no schedule meets the share."""
     return Outcome(
         scenario=cell.scenario.name,
         policy=cell.policy.label,
@@ -124,7 +124,7 @@ def _timeline(result: RunResult, objectives: Objectives, decisions: Sequence[Dec
     minute = (result.arrival_seconds // _MINUTE_SECONDS).astype(np.int64)
     count = len(shares)
     lasted = np.full(count, _MINUTE_SECONDS)
-    # A short end still has its own rate.
+    # A short last minute has its own rate.
     lasted[-1] = max(result.duration_seconds - (count - 1) * _MINUTE_SECONDS, 1.0)
     offered = np.bincount(minute, minlength=count)[:count] / lasted
     slow: list[float | None] = []
@@ -147,7 +147,7 @@ def _timeline(result: RunResult, objectives: Objectives, decisions: Sequence[Dec
 
 
 def told(decisions: Sequence[Decision]) -> Iterator[DecisionLine]:
-    """The decisions that changed something, and those whose reason is new."""
+    """The decisions with a change or a new reason."""
     last = None
     for d in decisions:
         if d.replicas_before != d.replicas_after or d.reason is not last:

@@ -1,6 +1,6 @@
-"""The past of a trace as the operator reads it: mean arrival rates of bins, for two weeks.
+"""The past of a trace in the operator's form: mean arrival rates of bins, for two weeks.
 
-Past and trace lie on one clock, the planner's, on which bins begin at multiples of their width.
+Past and trace use one clock, the planner's. On it, bins begin at multiples of their width.
 """
 
 import math
@@ -16,7 +16,7 @@ from servingslo.units import SECONDS_PER_DAY
 from servingslo_lab.sim.cluster import Wanted
 from servingslo_lab.sim.production import Production
 
-# As `adapters.prometheus.past_rates` reads them, which the simulator does not know; equal by test.
+# The width in `adapters.prometheus.past_rates`, which is not imported here; a test compares them.
 BIN_SECONDS = 300.0
 HISTORY_DAYS = 14
 _DIGITS = 4
@@ -27,11 +27,10 @@ Rates = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What is remembered when a trace begins.
+    """The known history at the beginning of a trace.
 
     begin_seconds: the planner's clock at second 0 of the trace. rates_per_second: of the bins up
-    to the one that the trace begins in, None where nothing is known; empty for a memory that has
-    just begun.
+    to the one in which the trace begins, None for unknown bins; empty without a history.
     """
 
     begin_seconds: float = 0.0
@@ -39,11 +38,11 @@ class Past:
 
     @property
     def duration_seconds(self) -> float:
-        """How far back it goes."""
+        """Length of the history."""
         return len(self.rates_per_second) * BIN_SECONDS
 
     def history_at(self, arrival_seconds: FloatArray, now_seconds: float) -> RateHistory:
-        """What is remembered this long after the begin, what arrived by then included.
+        """The history this long after the beginning, including arrivals up to then.
 
         arrival_seconds: of the trace, from its second 0.
         """
@@ -52,7 +51,7 @@ class Past:
         since: Rates = ()
         if end > first:
             since = _rates((begin + arrival_seconds) / BIN_SECONDS, first, end)
-            # The bin that the trace begins in is counted from there alone.
+            # The bin in which the trace begins is counted only from the trace's start.
             since = since if begin == first * BIN_SECONDS else (None, *since[1:])
         rates = (*self.rates_per_second, *since)[-_MOST_BINS:]
         return RateHistory(
@@ -75,9 +74,9 @@ def history_of_arrivals(
 
 
 def past_of_history(history: RateHistory, *, begin_seconds: float, scale: float = 1.0) -> Past:
-    """What a history tells of the time before a trace begins; unknown where it ends earlier.
+    """The past of a trace from a history; bins after the history's end are unknown.
 
-    history: in bins of BIN_SECONDS. scale: times its rates, as those of the trace are scaled.
+    history: in bins of BIN_SECONDS. scale: factor of its rates, the same as for the trace.
     """
     end = math.floor(begin_seconds / BIN_SECONDS)
     first = round(history.start_seconds / BIN_SECONDS)
@@ -89,7 +88,7 @@ def past_of_history(history: RateHistory, *, begin_seconds: float, scale: float 
 
 
 def _rates(places: FloatArray, first: int, end: int) -> Rates:
-    """Rates of the bins from first to before end, of arrivals at these places in bins."""
+    """Rates of the bins from first to before end; places: arrival times in units of bins."""
     bins = np.floor(places).astype(np.int64)
     inside = bins[(bins >= first) & (bins < end)] - first
     counts = np.bincount(inside, minlength=end - first)
@@ -101,7 +100,7 @@ def _rounded(rate: float) -> float:
 
 
 class Remembering:
-    """The planner with a memory: it is told the past at its first tick and once a day after."""
+    """The planner with a history: it gets the past at its first tick and then once a day."""
 
     def __init__(self, planner: Production, past: Past, arrival_seconds: FloatArray) -> None:
         self._planner, self._past, self._arrivals = planner, past, arrival_seconds
@@ -114,7 +113,7 @@ class Remembering:
         return [replace(d, time_seconds=d.time_seconds - begin) for d in self._planner.decisions]
 
     def decide(self, observation: Observation) -> Wanted:
-        """What the planner decides at this time of its clock."""
+        """The planner's decision at this time of its clock."""
         now, history = observation.time_seconds, None
         if now >= self._due:
             history = self._past.history_at(self._arrivals, now)

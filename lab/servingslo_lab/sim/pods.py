@@ -1,4 +1,4 @@
-"""The pods of a simulated fleet, and what an observation tells of them."""
+"""The pods of a simulated fleet, and their samples in observations."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,7 +12,7 @@ UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
 class PodPhase(StrEnum):
-    """Where a pod is in its life."""
+    """The phase of a pod's life cycle."""
 
     UNSCHEDULABLE = "unschedulable"
     STARTING = "starting"
@@ -23,9 +23,9 @@ class PodPhase(StrEnum):
 
 @dataclass(slots=True)
 class SimulatedPod:
-    """One pod. Times in seconds; row is the place of its engine, once it is ready.
+    """One pod. Times in seconds; row is the index of its engine, once it is ready.
 
-    slowness: how many times as long its steps take as those of others.
+    slowness: factor of its step times over those of other pods.
     """
 
     number: int
@@ -42,7 +42,7 @@ class SimulatedPod:
 
 
 def removal_order(pod: SimulatedPod) -> tuple[int, float]:
-    """Pods that go first: not scheduled, then not ready, then the latest to become ready.
+    """Sort key of removal: not scheduled first, then not ready, then the latest ready.
 
     Source: Kubernetes, pkg/controller/controller_utils.go, ActivePodsWithRanks.
     """
@@ -54,7 +54,7 @@ def removal_order(pod: SimulatedPod) -> tuple[int, float]:
 
 
 def pod_sample(pod: SimulatedPod, now: float, age: float) -> PodSample:
-    """What the observation tells of a pod; age of its newest scrape, in seconds."""
+    """The sample of a pod; age: of its newest scrape, in seconds."""
     engines: tuple[EngineSample, ...] = ()
     if pod.scraped is not None and pod.phase is PodPhase.READY:
         engines = (_aged(pod.scraped, age),)

@@ -1,7 +1,7 @@
 """All policies that can be simulated, by name: the planner, other autoscalers, schedules.
 
 A policy is written `NAME`, `NAME:tuned` (its best settings, found by a search on other seeds and
-kept in `baselines/tuned.yaml`) or `NAME:key=value,key=value`.
+stored in `baselines/tuned.yaml`) or `NAME:key=value,key=value`.
 """
 
 import math
@@ -29,13 +29,14 @@ from servingslo_lab.sim.cluster import Autoscaler
 
 OURS, STATIC, ORACLE, FORESIGHT = "servingslo", "static", "oracle", "foresight"
 TUNED = "tuned"
-# Settings of these names are times, margins and lower thresholds; others divide, or are counts.
+# Settings with these suffixes are times, margins and lower thresholds, so they may be zero. Others
+# are divisors or counts.
 _MAY_BE_ZERO = ("_seconds", "_tolerance", "_spare", "_down")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A published rule: its settings by default, and the grid that a search tries."""
+    """A published rule: its default settings, and the grid for a search."""
 
     summary: str
     build: Callable[[Setting, Parameters], Autoscaler]
@@ -131,8 +132,8 @@ OTHERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-# What scales prefill and decode pools each for itself: rules on the load of a pool's own engines.
-# WVA and Dynamo have rules of their own for pools, which are not built here.
+# Rules that can scale prefill and decode pools separately, from the load of a pool's own engines.
+# WVA and Dynamo have their own rules for pools, which are not implemented here.
 IN_POOLS = (
     OURS, STATIC, "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy", "keda-guide", "keda-raw",
     "keda-slo", "knative", "aibrix-apa", "aibrix-kpa", "ray-serve",
@@ -141,7 +142,7 @@ IN_POOLS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A policy with its settings. label: as it was asked for."""
+    """A policy with its settings. label: as the user wrote it."""
 
     label: str
     name: str
@@ -149,23 +150,23 @@ class Policy:
 
     @property
     def in_hindsight(self) -> bool:
-        """Whether it is made from the trace itself."""
+        """Whether it is derived from the trace itself."""
         return self.name in {STATIC, FORESIGHT, ORACLE}
 
     def rule(self, setting: Setting) -> Autoscaler:
-        """A fresh autoscaler by this rule; only for names of RULES."""
+        """A new autoscaler with this rule; only for names of RULES."""
         return RULES[self.name].build(setting, self.parameters)
 
 
 def is_ours(name: str) -> bool:
-    """Whether it is the planner, with or without its other knobs."""
+    """Whether it is our planner, with or without its other knobs."""
     return name.partition("+")[0] == OURS
 
 
 def policy_of(text: str, *, tuned_for: str | None = None) -> Policy:
-    """The policy that is written like this.
+    """Parse a policy.
 
-    tuned_for: name of the card whose tuned settings `:tuned` means.
+    tuned_for: name of the card for the settings of `:tuned`.
     Raises: InvalidInputError for a name or a setting that does not exist.
     """
     name, _, rest = text.partition(":")
@@ -183,7 +184,7 @@ def policy_of(text: str, *, tuned_for: str | None = None) -> Policy:
 def tuned_parameters(name: str, card: str | None) -> Parameters:
     """The best settings that a search found for this rule on this card, over the defaults.
 
-    Raises: InvalidInputError where there are none.
+    Raises: InvalidInputError if there are none.
     """
     found = _tuned().get(card or "", {}).get(name)
     if found is None:

@@ -32,7 +32,7 @@ def benchmark_targets(
     percentile: float = 99.0,
     max_replicas: int | None = None,
 ) -> Targets:
-    """The resource of the benchmark: two objectives at one percentile, defaults otherwise."""
+    """The benchmark's resource: two objectives at one percentile, defaults otherwise."""
     return Targets(
         target=_TARGET,
         objectives=(
@@ -49,17 +49,17 @@ def benchmark_targets(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Which of the planner's decisions are carried out beside replicas."""
+    """The planner's decisions that are carried out in addition to replicas."""
 
     batching: bool = False
     admission: bool = False
 
 
 class Production:
-    """The planner with its state, its decisions carried out as the controller would.
+    """The planner with its state; its decisions are carried out as in the controller.
 
-    decisions: all of them, for reports. stages: that a tick runs; all of them, unless set.
-    The admission limit in flight is put on each engine.
+    decisions: all of them, for reports. stages: those that a tick runs; by default all.
+    The admission limit in flight is set on each engine.
     """
 
     def __init__(self, targets: Targets, knobs: Knobs | None = None) -> None:
@@ -80,7 +80,7 @@ class Production:
         self.decisions: list[Decision] = []
 
     def decide(self, observation: Observation) -> Wanted:
-        """What the planner decides, as far as it may be carried out."""
+        """The planner's decision, limited to the enabled knobs."""
         decision, self._state = plan(
             observation,
             self._targets,
@@ -99,7 +99,7 @@ class Production:
 
 
 def limits_wanted(observation: Observation, decision: Decision) -> EngineLimits | None:
-    """The limits that a decision sets; None where it does not know all of them."""
+    """The limits that a decision sets; None if not all of them are known."""
     engines = [engine for pod in observation.pods for engine in pod.engines]
     capacity = next((e.kv_capacity_tokens for e in engines if e.kv_capacity_tokens), None)
     seqs = decision.batching.recommended_max_num_seqs

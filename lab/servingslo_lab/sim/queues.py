@@ -1,7 +1,7 @@
 """The queues of a simulated engine: waiting and running lists, and the heap of next completions.
 
-All are linked through the columns of the request table, so that every operation costs O(1), or
-O(log n) in the heap, and nothing is allocated.
+All are linked through the columns of the request table. So every operation costs O(1), or O(log n)
+in the heap, and nothing is allocated.
 """
 
 from servingslo_lab.sim.layout import (
@@ -65,7 +65,7 @@ def wait_insert(q: Requests, row: EngineRow, r: int) -> None:
     if before == NONE or not _goes_first(q, r, before):
         wait_append(q, row, r)
         return
-    # From the head: urgent requests are few, or the queue is short.
+    # Search from the head: there are few urgent requests, or the queue is short.
     after = row.ints[WAIT_HEAD]
     while not _goes_first(q, r, after):
         after = q.next[after]
@@ -97,17 +97,17 @@ def least_urgent(q: Requests, row: EngineRow) -> int:
 
 
 def wait_remove(q: Requests, row: EngineRow, r: int) -> None:
-    """Take a request out of the queue, wherever it stands."""
+    """Remove a request from the queue, at any position."""
     _remove(q, row, r, WAIT_HEAD, WAIT_TAIL)
 
 
 def run_append(q: Requests, row: EngineRow, r: int) -> None:
-    """Note a request as the latest admitted one."""
+    """Append a request as the latest admitted one."""
     _append(q, row, r, RUN_HEAD, RUN_TAIL)
 
 
 def run_remove(q: Requests, row: EngineRow, r: int) -> None:
-    """Take a request out of the running list."""
+    """Remove a request from the running list."""
     _remove(q, row, r, RUN_HEAD, RUN_TAIL)
 
 
@@ -156,7 +156,7 @@ def heap_push(q: Requests, row: EngineRow, r: int) -> None:
 
 
 def heap_remove(q: Requests, row: EngineRow, r: int) -> None:
-    """Take a decoding request out, wherever it stands."""
+    """Remove a decoding request, at any position."""
     place = q.heap_place[r]
     last = row.ints[HEAP_SIZE] - 1
     row.ints[HEAP_SIZE] = last

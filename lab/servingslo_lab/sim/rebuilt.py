@@ -1,10 +1,11 @@
-"""A trace rebuilt from metrics: when requests arrived and how long they were, as counters tell.
+"""Rebuild a trace from metrics: arrival times and lengths of requests, from counters.
 
-Counts are exact for each interval between two scrapes of an engine; inside it arrivals are spread
-evenly at random, however long it was: what came while scrapes failed did not come at once. Lengths
-are drawn from the histograms of the requests that ended around then, prompt and output apart: their
-means are exact, how they belong together is lost, and so is what a client sent that no engine ever
-saw, but for what a gateway refused where one was read. What is refused and sent again counts anew.
+Counts are exact for each interval between two scrapes of an engine. Inside it, arrivals are spread
+evenly at random, even in a long interval: arrivals during failed scrapes did not come at once.
+Lengths are drawn from the histograms of the requests that ended around that time, prompt and output
+separately. Their means are exact; their correlation is lost. Requests that never reached an engine
+are lost too, except refusals by a gateway, if one was read. A refused request that is sent again
+counts again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from servingslo.estimation.windows.unscraped_pods import counting_for_seconds
 from servingslo.models.workload import LengthDistribution
 from servingslo.traces.trace import IntArray, Trace
 
-# Fewer ended requests than this say little about lengths; intervals are taken together until then.
+# With fewer ended requests lengths are uncertain, so intervals are merged until there are enough.
 _LEAST_LENGTHS = 100.0
 _PAIRS = list[tuple[HistogramSample | None, HistogramSample]]
 
@@ -48,22 +49,22 @@ class _Chunk:
 
 
 def trace_from_metrics(samples: Sequence[FleetSample], rng: np.random.Generator) -> Trace:
-    """The requests of a workload between its first and its last sample, as far as scraped then.
+    """The requests of a workload between its first and its last sample, as far as scraped.
 
-    Raises: InvalidInputError where fewer than two samples have engines that count requests and
-    their lengths, or no request came.
+    Raises: InvalidInputError if fewer than two samples have engines that count requests and their
+    lengths, or there are no arrivals.
     """
     ordered = sorted(samples, key=lambda sample: sample.time_seconds)
     if len(ordered) < 2:
         raise InvalidInputError("samples", len(ordered), "two or more")
     chunks = _chunks(ordered)
-    # Samples are never younger than this, so without it the trace would end in silence.
+    # Samples are never younger than this; without it the trace would end without arrivals.
     start = ordered[0].time_seconds - _least_age_seconds(ordered)
     duration = ordered[-1].time_seconds - ordered[0].time_seconds
     arrivals, prompts, outputs = [], [], []
     lengths: tuple[LengthDistribution, LengthDistribution] | None = None
     for chunk in reversed(chunks):
-        # The newest chunk may be too small for lengths of its own; earlier ones never are.
+        # Only the newest chunk may be too small for its own lengths.
         found = _lengths(chunk)
         lengths = found or lengths or _first(chunks)
         for begin, end, count in chunk.intervals:
@@ -151,7 +152,7 @@ def _refused(
 
 
 def _least_age_seconds(samples: Sequence[FleetSample]) -> float:
-    """How old histograms were that were read soonest after their scrape; 0 where there are none."""
+    """The least age of histograms when read; 0 if there are none."""
     ages = (
         sample.time_seconds - histograms_time_seconds(engine, sample.time_seconds)
         for sample in samples

@@ -1,4 +1,4 @@
-"""What a simulated run was worth: share of requests in SLO, and what it cost."""
+"""The result of a simulated run: share of requests in SLO, and its cost."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _SECONDS_PER_MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The fleet at one look of the autoscaler, after its decision."""
+    """The fleet at one tick of the autoscaler, after its decision."""
 
     time_seconds: float
     desired: int
@@ -31,8 +31,8 @@ class RunResult:
     """The truth about a run. Arrays have one entry for each request of the trace, in its order.
 
     ttft_seconds is infinite for requests without a first token, tpot_seconds for those that did
-    not finish. replica_seconds: paid for within duration_seconds, from the order of a pod on.
-    attempts: how often each request was sent, None where clients send once.
+    not finish. replica_seconds: paid within duration_seconds, from the order of a pod on.
+    attempts: how often each request was sent, None if clients send once.
     """
 
     duration_seconds: float
@@ -49,7 +49,7 @@ class RunResult:
     def good(
         self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
     ) -> BoolArray:
-        """Which requests finished within all thresholds; infinite stands for no objective."""
+        """Which requests finished within all thresholds; infinite means no objective."""
         met: BoolArray = (
             (self.ttft_seconds <= ttft_seconds)
             & (self.tpot_seconds <= tpot_seconds)
@@ -68,7 +68,7 @@ class RunResult:
     def minutes(
         self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
     ) -> FloatArray:
-        """Share in SLO of the requests of each minute of arrival; NaN where none arrived."""
+        """Share in SLO of the requests of each minute of arrival; NaN if none arrived."""
         good = self.good(ttft_seconds, tpot_seconds, latency_seconds)
         minute = (self.arrival_seconds // _SECONDS_PER_MINUTE).astype(np.int64)
         count = int(np.ceil(self.duration_seconds / _SECONDS_PER_MINUTE))
@@ -86,12 +86,12 @@ class RunResult:
 
     @property
     def replica_hours(self) -> float:
-        """What was paid for."""
+        """Paid replica-hours."""
         return self.replica_seconds / SECONDS_PER_HOUR
 
     @property
     def finished_output_tokens(self) -> float:
-        """Tokens of answers that were finished."""
+        """Tokens of finished answers."""
         return float(self.output_tokens[self.status == layout.FINISHED].sum())
 
 

@@ -1,6 +1,6 @@
 """How a gateway picks an engine, and how a trace is served between two events.
 
-Written for the compiler as `kernel` is.
+Written for the compiler, like `kernel`.
 """
 
 from servingslo_lab.sim.intake import submit
@@ -23,11 +23,11 @@ LEAST_LOADED, ROUND_ROBIN, RANDOM, PREFIX_AFFINE, LEAST_OF_TWO = 0, 1, 2, 3, 4
 NEXT_ARRIVAL, CURSOR, RANDOM_STATE, RULE, REQUESTS = 0, 1, 2, 3, 4
 GATEWAY_INTS = 5
 
-# Source: Numerical Recipes, 3rd edition, section 7.1, "quick and dirty" generator; its upper bits
-# decide, the lower ones repeat too soon.
+# Source: Numerical Recipes, 3rd edition, section 7.1, "quick and dirty" generator. Only its upper
+# bits are used; the lower ones repeat too soon.
 _MULTIPLIER, _INCREMENT, RANDOM_BITS = 1664525, 1013904223, 32
 _MODULUS = 1 << RANDOM_BITS
-# What an engine whose queue is full counts as: more than any that has room.
+# Load value of an engine with a full queue: more than any engine with room.
 _FULL = UNBOUNDED >> 1
 
 
@@ -57,12 +57,12 @@ def pick(
 ) -> int:
     """The engine that gets the next request, an index into rows; NONE while none serves.
 
-    Least loaded means the fewest requests running and waiting at this moment, of the engines whose
-    queue is not full where queues are bounded; ties go round. So goes a request without a session
-    where sessions decide. Least of two: the less loaded of two taken at random, perhaps the same
-    one twice, whatever their queues.
+    Least loaded: the engine with the fewest running and waiting requests now, among those whose
+    bounded queue is not full; ties are broken round-robin. It also applies to requests without a
+    session if sessions decide. Least of two: the less loaded of two random engines, possibly the
+    same one twice, even with full queues.
     Source: envoyproxy/envoy, source/extensions/load_balancing_policies/least_request,
-    unweightedHostPickNChoices; two is the default, which Envoy Gateway leaves.
+    unweightedHostPickNChoices; two is the default, which Envoy Gateway does not change.
     """
     count = len(serving)
     if count == 0:
@@ -96,7 +96,7 @@ def pick(
 def serve(
     q: Requests, rows: list[EngineRow], serving: list[int], gateway: list[int], until: float
 ) -> None:
-    """Hand all requests that arrive by `until` to engines; without one they fail."""
+    """Route all requests that arrive by `until`; without an engine they fail."""
     r = gateway[NEXT_ARRIVAL]
     count = gateway[REQUESTS]
     while r < count and q.arrival[r] <= until:

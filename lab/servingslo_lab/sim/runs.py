@@ -1,4 +1,4 @@
-"""Runs: steps in which nothing changes but the context, whose ends are known in closed form."""
+"""Runs: steps in which only the context changes, so that their ends have a closed form."""
 
 import math
 
@@ -31,7 +31,7 @@ def observe(row: EngineRow, histogram: int, value: float, weight: int) -> None:
 
 
 def step_end(row: EngineRow, steps: int) -> float:
-    """When the run in progress has done so many steps, in seconds."""
+    """End time of this many steps of the current run, in seconds."""
     ints, floats = row.ints, row.floats
     attended = float(ints[CONTEXT]) * steps + ints[DECODING_COUNT] * (steps * (steps + 1.0)) / 2.0
     context_seconds = floats[SLOWNESS] * floats[LAW_CONTEXT] * attended
@@ -39,7 +39,7 @@ def step_end(row: EngineRow, steps: int) -> float:
 
 
 def steps_until(row: EngineRow, until: float) -> int:
-    """Steps of the run in progress that end by `until`; fewer than the run has."""
+    """Steps of the current run that end by `until`; fewer than the run has."""
     ints, floats = row.ints, row.floats
     slope = floats[SLOWNESS] * floats[LAW_CONTEXT]
     linear = floats[BASE_SECONDS] + slope * (ints[CONTEXT] + ints[DECODING_COUNT] / 2.0)
@@ -55,7 +55,7 @@ def steps_until(row: EngineRow, until: float) -> int:
 
 
 def observe_gaps(row: EngineRow, first: int, last: int) -> None:
-    """Count the inter-token times of steps first + 1 to last of the run in progress."""
+    """Count the inter-token times of steps first + 1 to last of the current run."""
     ints, floats, edges = row.ints, row.floats, row.edges
     sequences = ints[DECODING_COUNT]
     slope = floats[SLOWNESS] * floats[LAW_CONTEXT]

@@ -1,4 +1,4 @@
-"""What is replayed: a trace on a fleet, and one policy on it with one seed."""
+"""Definition of a replay: a trace on a fleet, and one policy on it with one seed."""
 
 import math
 from dataclasses import dataclass, replace
@@ -22,26 +22,26 @@ from servingslo_lab.sim.scoring import Objectives
 from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS, standard_case
 from servingslo_lab.sim.transforms import scaled, window
 
-# Without an oracle and without a maximum in the resource.
+# Largest fleet without an oracle and without a maximum in the resource.
 LARGEST_FLEET = 1000
-# A fleet that has served for long is ready for what its first minutes bring: a trace that is cut
-# out of a day begins at once with the rate that took hours to build up.
+# A fleet that has run for long has enough replicas for its first minutes. A trace cut from a day
+# begins at once with a rate that took hours to build up, so a warm fleet covers this long.
 WARM_SECONDS = 240.0
-# Work a second that a replica of a warm fleet without an oracle is begun with.
+# Initial work a second for each replica of a warm fleet without an oracle.
 _WARM_WORK = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A trace on a fleet, or on two pools: fleet is then that of prefill.
+    """A trace on a fleet, or on two pools; fleet is then the prefill pool's.
 
-    trace_path: a CSV file, the trace itself, or for a standard case the one it takes lengths from.
+    trace_path: a CSV file: the trace itself, or the source of lengths for a standard case.
     case: name of a standard case, whose trace is then generated from the seed of each run; None
-    for the file as it is. part: of the case's time. skipped_seconds: of the file, before what is
-    played. scale: times the file's rate, by copies laid over each other. targets: the resource;
-    None for the benchmark's. warm: the fleet begins with as many as the first minutes need, and
-    without another bound may grow to twice the oracle's peak. past: what the planner is told of
-    rates before the trace and, a day later, in it; None for nothing.
+    for the file itself. part: of the case's time. skipped_seconds: skipped at the file's start.
+    scale: factor of the file's rate, by overlaid copies. targets: the resource; None for the
+    benchmark's. warm: the fleet begins with the replicas that the first minutes need, and without
+    another bound may grow to twice the oracle's peak. past: rates before the trace that the planner
+    gets, and a day later those in it; None for no history.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Scenario:
     pools: PoolsSpec | None = None
 
     def trace(self, seed: int) -> Trace:
-        """The trace that is played with this seed."""
+        """The trace for this seed."""
         source = _read(self.trace_path)
         if self.case is not None:
             return standard_case(
@@ -72,7 +72,7 @@ class Scenario:
 
     @property
     def objectives(self) -> Objectives:
-        """What a request must meet: the thresholds of the resource."""
+        """The objectives of a request: the thresholds of the resource."""
         if self.targets is None:
             return Objectives(
                 ttft_seconds=TTFT_SECONDS, tpot_seconds=TPOT_SECONDS, share=SHARE_TARGET
@@ -81,7 +81,7 @@ class Scenario:
 
     @property
     def bound(self) -> int | None:
-        """The largest count that resource and fleet allow; None without a bound."""
+        """The largest replica count that resource and fleet allow; None without a bound."""
         stated = [self.fleet.max_replicas, self.targets.replicas.maximum if self.targets else None]
         return min((bound for bound in stated if bound is not None), default=None)
 
@@ -92,7 +92,7 @@ def _read(path: str) -> Trace:
 
 
 def objectives_of(targets: Targets) -> Objectives:
-    """Thresholds of the resource, infinite where there is none, and its highest percentile."""
+    """Thresholds of the resource, infinite if there is none, and its highest percentile."""
 
     def least(metric: LatencyMetric) -> float:
         found = [o.threshold_seconds for o in targets.objectives if o.metric is metric]
@@ -110,7 +110,7 @@ def objectives_of(targets: Targets) -> Objectives:
 class Cell:
     """One policy on one scenario with one seed.
 
-    against_oracle: costs are set beside it. with_timeline: the outcome has the run over time.
+    against_oracle: costs are compared with it. with_timeline: the outcome has the run over time.
     """
 
     scenario: Scenario
@@ -121,7 +121,7 @@ class Cell:
 
 
 def fleet_of(scenario: Scenario, trace: Trace, oracle_replicas: tuple[int, ...]) -> FleetSpec:
-    """The fleet with its first and its largest count; oracle_replicas: empty without an oracle."""
+    """The fleet with its initial and largest count; oracle_replicas: empty without an oracle."""
     fleet = scenario.fleet
     most = scenario.bound
     if most is None:
@@ -139,7 +139,7 @@ def fleet_of(scenario: Scenario, trace: Trace, oracle_replicas: tuple[int, ...])
 
 
 def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: Trace) -> Autoscaler:
-    """A fresh autoscaler for one run of this trace."""
+    """A new autoscaler for one run of this trace."""
     maximum = fleet.max_replicas or LARGEST_FLEET
     objectives = scenario.objectives
     if is_ours(policy.name):

@@ -1,4 +1,4 @@
-"""What a run was worth, as the numbers that runs are compared by, with confidence over seeds."""
+"""Scores to compare runs, with confidence intervals over seeds."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _TOKENS_OF_PRICE = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """Thresholds in seconds, infinite where there is none, and the share that shall meet all."""
+    """Thresholds in seconds, infinite if there is none, and the share that must meet all."""
 
     ttft_seconds: float
     tpot_seconds: float
@@ -31,13 +31,13 @@ class Objectives:
         return result.share_in_slo(self.ttft_seconds, self.tpot_seconds, self.latency_seconds)
 
     def minutes_of(self, result: RunResult) -> FloatArray:
-        """The same for the requests of each minute of arrival; NaN where none arrived."""
+        """The share for the requests of each minute of arrival; NaN if none arrived."""
         return result.minutes(self.ttft_seconds, self.tpot_seconds, self.latency_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCost:
-    """What one of several pools was paid for."""
+    """The cost of one of several pools."""
 
     name: str
     replica_hours: float
@@ -49,11 +49,11 @@ class Score:
     """One run, or the mean of several.
 
     share_ratio: of all requests in SLO; rejected, lost and unfinished ones miss. replica_hours:
-    paid for, from the order. relative_cost: over the oracle's, None without one.
-    worst_minute_ratio: least share of a minute of arrival. recovery_seconds: the longest time on
-    end in which minutes stayed below the share. dollars_per_million_tokens: of finished answers,
-    None without any. TTFT and TPOT at the 99th percentile, None where it is infinite.
-    pools: of a fleet of several, what the replica-hours are the sum of.
+    paid, from the order. relative_cost: divided by the oracle's, None without one.
+    worst_minute_ratio: least share of a minute of arrival. recovery_seconds: the longest continuous
+    time with minutes below the share. dollars_per_million_tokens: of finished answers, None without
+    any. TTFT and TPOT at the 99th percentile, None if infinite.
+    pools: for several pools, each one's part of the replica-hours.
     """
 
     share_ratio: float
@@ -102,7 +102,7 @@ def score(
 
 
 def _longest_below(minutes: FloatArray, share: float) -> int:
-    """The most minutes on end below the share; a minute without requests ends nothing."""
+    """The most consecutive minutes below the share; a minute without requests is ignored."""
     longest = now = 0
     for value in minutes:
         if value < share:
@@ -122,24 +122,24 @@ def _p99(values: FloatArray) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean over seeds with half the width of its interval of confidence; None from one seed."""
+    """A mean over seeds with half the width of its confidence interval; None for one seed."""
 
     mean: float
     half_width: float | None
 
     @property
     def low(self) -> float:
-        """Its lower end; the mean where there is one seed."""
+        """Its lower end; the mean for one seed."""
         return self.mean - (self.half_width or 0.0)
 
     @property
     def high(self) -> float:
-        """Its upper end; the mean where there is one seed."""
+        """Its upper end; the mean for one seed."""
         return self.mean + (self.half_width or 0.0)
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean of the values with a 95 % interval by Student's t; there must be one value at least."""
+    """Mean of the values with a 95 % interval by Student's t; at least one value is required."""
     mean = sum(values) / len(values)
     if len(values) < 2:
         return Interval(mean=mean, half_width=None)

@@ -1,6 +1,6 @@
-"""Engines behind one gateway: routing, what happens when one goes away, and the truth.
+"""Engines behind one gateway: routing, removal of engines, and the true results.
 
-Runs on whatever clock the caller brings. Calls must come in order of time.
+Runs on the caller's clock. Calls must be in order of time.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ RULES: Mapping[Routing, int] = MappingProxyType(
 
 
 class WhenNoEngine(StrEnum):
-    """What the gateway does with a request while no engine is ready."""
+    """The gateway's action for a request while no engine is ready."""
 
     FAIL = "fail"
     WAIT = "wait"
@@ -46,7 +46,7 @@ class WhenNoEngine(StrEnum):
 class Service:
     """A gateway and its engines.
 
-    routing: least loaded counts running + waiting at the moment of arrival; ties go round.
+    routing: least loaded counts running + waiting at the arrival; ties are broken round-robin.
     random_state: seeds random routing.
     """
 
@@ -75,12 +75,12 @@ class Service:
 
     @property
     def draining(self) -> dict[str, Engine]:
-        """Engines that only finish what they have, by name."""
+        """Engines that only finish their requests, by name."""
         return self._draining
 
     @property
     def waiting_at_gateway(self) -> int:
-        """Requests that wait for the first engine to become ready."""
+        """Requests that wait until the first engine is ready."""
         return len(self._waiting)
 
     @property
@@ -90,13 +90,13 @@ class Service:
         return sum(engine.in_system for engine in engines) + len(self._waiting)
 
     def add(self, name: str, engine: Engine, now: float) -> None:
-        """An engine became ready; it must have been made with this service's request table."""
+        """Add a ready engine; it must have been created with this service's request table."""
         self._serving[name] = engine
         while self._waiting:
             self._route(self._waiting.popleft(), now)
 
     def remove(self, name: str, now: float, *, drain: bool) -> None:
-        """An engine takes no more requests; those it has are finished when drained, else lost."""
+        """Remove an engine; its requests are finished if drained, else lost."""
         engine = self._serving.pop(name, None) or self._draining.pop(name, None)
         if engine is None:
             return
@@ -107,7 +107,7 @@ class Service:
 
     def offer(self, *, arrival: float, prompt_tokens: int, output_tokens: int,
               cached_ratio: float = 0.0) -> None:  # fmt: skip
-        """A request arrives."""
+        """Submit an arriving request."""
         index = self.requests.add(
             arrival=arrival, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
             cached_ratio=cached_ratio,
@@ -115,7 +115,7 @@ class Service:
         self._route(index, arrival)
 
     def advance(self, until: float) -> list[RequestRecord]:
-        """Simulate until this time; what became of requests that are over since the last call."""
+        """Simulate until this time; returns records of requests ended since the last call."""
         for engine in self._serving.values():
             self._close(engine.advance(until))
         for name, engine in list(self._draining.items()):

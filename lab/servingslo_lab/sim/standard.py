@@ -1,4 +1,4 @@
-"""The standard cases of the benchmark: traces, fleets and how they are cut to each other."""
+"""The standard cases of the benchmark: traces, fleets and how they are matched."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Case:
     trace: Trace
 
     def fleet(self, *, cold_start_seconds: float = 90.0) -> FleetSpec:
-        """The fleet it is measured on; replica counts are set by who runs it."""
+        """The fleet of the case; the caller sets the replica counts."""
         return FleetSpec(engine=self.engine, cold_start=ColdStart(mean_seconds=cold_start_seconds))
 
 
@@ -80,8 +80,8 @@ def standard_case(
 ) -> Case:
     """One of the standard cases.
 
-    conversation: the Azure conversation trace, which gives the lengths. part: only the first part
-    of the time, for quick looks.
+    conversation: the Azure conversation trace, the source of the lengths. part: the first part of
+    the time, for quick checks.
     Raises: InvalidInputError for a name that is not in CASE_NAMES.
     """
     if name not in CASE_NAMES:

@@ -1,4 +1,4 @@
-"""Policies on one scenario side by side: means over seeds, and which of them nobody beats."""
+"""Compare policies on one scenario: means over seeds, and the policies that none beats."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +7,14 @@ from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, STATIC
 from servingslo_lab.sim.scoring import Interval, Score, interval
 
-# A share or a cost that is this much better is no better.
+# A share or cost that is better by no more than this counts as equal.
 _SAME_SHARE, _SAME_COST = 5e-5, 1e-3
 _HINDSIGHT = frozenset({ORACLE, STATIC, FORESIGHT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSummary:
-    """One of several pools under a policy; mean, with an interval where there are several seeds."""
+    """One of several pools under a policy; mean, with an interval for several seeds."""
 
     name: str
     replica_hours: Interval
@@ -22,14 +22,14 @@ class PoolSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySummary:
-    """One policy over all seeds; means, with intervals where there are several seeds.
+    """One policy over all seeds; means, with intervals for several seeds.
 
-    seeds: those that have a score. relative_cost: over the oracle's replica-hours.
+    seeds: those with a score. relative_cost: divided by the oracle's replica-hours.
     worst_minute_ratio: the least of all seeds. recovery_seconds: the longest of all seeds.
-    beaten_by: policies with a share as high and a cost as low, one of them better; those that know
-    the trace beforehand beat nobody. on_frontier: nobody does. pools: where there are several.
-    may_be_beaten_by: policies that would beat it at the favourable ends of their intervals and the
-    unfavourable ones of its own.
+    beaten_by: policies with at least its share and at most its cost, one of them better; policies
+    that know the trace in advance do not count. on_frontier: no policy beats it. pools: if there
+    are several. may_be_beaten_by: policies that would beat it at the favourable ends of their
+    intervals and the unfavourable ends of its own.
     """
 
     scenario: str
@@ -53,7 +53,7 @@ class PolicySummary:
 
     @property
     def in_hindsight(self) -> bool:
-        """Whether it was made from the trace itself."""
+        """Whether it was derived from the trace itself."""
         return self.policy in _HINDSIGHT
 
     @property
@@ -63,16 +63,16 @@ class PolicySummary:
 
     @property
     def surely_on_frontier(self) -> bool:
-        """Whether it is on the frontier wherever in their intervals share and cost are.
+        """Whether it is on the frontier for all shares and costs within their intervals.
 
-        Of a share whose interval reaches down to none of the requests nothing is sure.
+        If the interval of a share includes zero, the result is not certain.
         """
         known = self.share_ratio.half_width is None or self.share_ratio.low > 0.0
         return known and self.on_frontier and not self.may_be_beaten_by
 
 
 def summaries(outcomes: Sequence[Outcome], *, dollars_per_hour: float) -> list[PolicySummary]:
-    """Each policy of one scenario, in the order of the outcomes; those without a score left out."""
+    """Each policy of one scenario, in the order of the outcomes; only those with a score."""
     policies = list(dict.fromkeys(outcome.policy for outcome in outcomes))
     found = [
         _summary([o for o in outcomes if o.policy == policy], dollars_per_hour)
@@ -132,7 +132,7 @@ def _pools(scores: Sequence[Score]) -> tuple[PoolSummary, ...]:
 
 
 def beats(share_ratio: float, hours: float, other_share_ratio: float, other_hours: float) -> bool:
-    """Whether the first has as high a share and as low a cost, and one of them better."""
+    """Whether the first has at least the share, at most the cost, and one of them better."""
     no_worse = share_ratio >= other_share_ratio and hours <= other_hours
     better = share_ratio > other_share_ratio + _SAME_SHARE or hours < other_hours * (
         1.0 - _SAME_COST

@@ -1,6 +1,6 @@
-"""Timers of requests: a heap of those that have one, the next first, equal times by number.
+"""Timers of requests: a heap with the next timer first; equal times are ordered by number.
 
-Written for the compiler as `kernel` is.
+Written for the compiler, like `kernel`.
 """
 
 from typing import Protocol
@@ -8,13 +8,13 @@ from typing import Protocol
 from servingslo_lab.sim.layout import NONE
 
 TIMERS = 0
-"""Where `ints` counts the timers."""
+"""Index of the number of timers in `ints`."""
 
 
 class Timers(Protocol):
-    """Columns of a table whose requests have a timer each, or none.
+    """Columns of a table whose requests have at most one timer each.
 
-    wake: when it goes off. place: where in the heap it is, NONE without a timer. heap: requests.
+    wake: time of the timer. place: its index in the heap, NONE without a timer. heap: requests.
     """
 
     @property
@@ -46,7 +46,7 @@ def _put(t: Timers, r: int, place: int) -> None:
 
 
 def _settle(t: Timers, place: int) -> None:
-    """Move the timer at this place up or down to where it belongs."""
+    """Move the timer at this index up or down to its correct place."""
     r = t.heap[place]
     size = t.ints[TIMERS]
     while place > 0 and _sooner(t, r, t.heap[(place - 1) // 2]):
@@ -64,7 +64,7 @@ def _settle(t: Timers, place: int) -> None:
 
 
 def set_timer(t: Timers, r: int, time: float) -> None:
-    """Let the timer of a request, which has none, go off at this time."""
+    """Set a timer at this time for a request without one."""
     t.wake[r] = time
     place = t.ints[TIMERS]
     t.ints[TIMERS] = place + 1
@@ -73,7 +73,7 @@ def set_timer(t: Timers, r: int, time: float) -> None:
 
 
 def remove_timer(t: Timers, r: int) -> None:
-    """Take the timer of a request out of the heap."""
+    """Remove the timer of a request from the heap."""
     place = t.place[r]
     t.place[r] = NONE
     last = t.ints[TIMERS] - 1

@@ -1,4 +1,4 @@
-"""Traces written into files, in the plain form that `servingslo.traces` reads."""
+"""Write traces to files, in the plain form that `servingslo.traces` reads."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Traces made of other traces: a window, faster, longer, at another rate, several at a time.
+"""Transform traces: a window, faster, longer, another rate, several combined.
 
 Every transformation returns a new trace; randomness comes only from the generator that is passed.
 """
@@ -12,8 +12,8 @@ from servingslo.errors import InvalidInputError
 from servingslo.traces.trace import IntArray, Trace, chosen_requests, in_order
 
 COPY_SHIFT_SECONDS = 20.0
-"""Copies of a trace that are laid over each other are shifted by up to this, so that no request
-arrives together with its own copy."""
+"""Overlaid copies of a trace are shifted by up to this, so that no request arrives together with
+its own copy."""
 
 
 def _positive(field: str, value: float) -> float:
@@ -89,7 +89,7 @@ def _joined(
 
 
 def repeated(trace: Trace, duration_seconds: float) -> Trace:
-    """The trace again and again until this much time is filled."""
+    """The trace repeated until this duration is filled."""
     rounds = int(np.ceil(_positive("duration", duration_seconds) / trace.duration_seconds))
     copies = [
         replace(
@@ -109,10 +109,10 @@ def scaled(
     *,
     shift_seconds: float = COPY_SHIFT_SECONDS,
 ) -> Trace:
-    """The trace at `factor` times its rate: copies laid over each other, the last one thinned.
+    """The trace at `factor` times its rate: overlaid copies, the last one thinned.
 
-    Each request of each further copy is moved by a random time within ±shift_seconds, around the
-    ends of the trace; so the shape of demand is kept and no two requests arrive together.
+    Each request of each further copy is shifted by a random time within ±shift_seconds, wrapping at
+    the ends of the trace. So the shape of demand is kept and no two requests arrive together.
     """
     _positive("scale", factor)
     whole = int(factor)

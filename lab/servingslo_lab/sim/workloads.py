@@ -1,6 +1,6 @@
-"""Generated traces: a course of the arrival rate, and where lengths come from.
+"""Generate traces from a course of the arrival rate and a source of lengths.
 
-Arrivals are Poisson with the rate of the moment (thinning of a faster Poisson process); with a
+Arrivals are Poisson with the current rate (thinning of a faster Poisson process); with a
 Markov-modulated course they are an MMPP.
 """
 
@@ -14,7 +14,7 @@ from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.trace import IntArray, Trace
 
 LengthSource = Callable[[np.random.Generator, int], tuple[IntArray, IntArray]]
-"""Prompt and output lengths, in tokens, of so many requests."""
+"""Prompt and output lengths, in tokens, of the given number of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def constant(rate: float, duration_seconds: float) -> RateCourse:
 def diurnal(
     peak: float, trough_ratio: float, duration_seconds: float, points: int = 241
 ) -> RateCourse:
-    """One day, squeezed into the duration: a cosine that begins and ends in the trough."""
+    """One day, compressed to the duration: a cosine that begins and ends in the trough."""
     times = np.linspace(0.0, duration_seconds, points)
     wave = (1.0 - np.cos(2.0 * np.pi * times / duration_seconds)) / 2.0
     rates = peak * (trough_ratio + (1.0 - trough_ratio) * wave)
@@ -65,7 +65,7 @@ def ramp(
     down_seconds: float,
     rest_seconds: float = 0.0,
 ) -> RateCourse:
-    """From low to high, a while there, and back; rest: at the low rate, before and after."""
+    """From low to high, hold, and back; rest: time at the low rate, before and after."""
     risen = rest_seconds + up_seconds
     top = risen + hold_seconds
     end = top + down_seconds
@@ -80,7 +80,7 @@ def ramp(
 
 
 def step(low: float, high: float, *, at_seconds: float, duration_seconds: float) -> RateCourse:
-    """From one rate to another at once."""
+    """An immediate change from one rate to another."""
     return RateCourse(
         times_seconds=(0.0, at_seconds, at_seconds, duration_seconds),
         rates_per_second=(low, low, high, high),
@@ -96,7 +96,7 @@ def flash_crowd(
     hold_seconds: float,
     duration_seconds: float,
 ) -> RateCourse:
-    """A crowd: `factor` times the rate within the rise, held, and gone as fast as it came."""
+    """A burst: up to `factor` times the rate within the rise, held, then down as fast."""
     risen = at_seconds + rise_seconds
     held = risen + hold_seconds
     return RateCourse(
@@ -130,7 +130,7 @@ def markov_modulated(
 
 
 def lengths_of(trace: Trace) -> LengthSource:
-    """Prompt and output drawn together from the requests of a trace."""
+    """Prompt and output lengths, drawn together from the requests of a trace."""
 
     def draw(rng: np.random.Generator, count: int) -> tuple[IntArray, IntArray]:
         chosen = rng.integers(0, len(trace), count)
@@ -168,7 +168,7 @@ def mixed_lengths(first: LengthSource, second: LengthSource, second_ratio: float
 def generated(course: RateCourse, lengths: LengthSource, rng: np.random.Generator) -> Trace:
     """A trace with Poisson arrivals at the rates of the course.
 
-    Raises: InvalidInputError when no request can arrive.
+    Raises: InvalidInputError if no request can arrive.
     """
     highest = max(course.rates_per_second)
     if highest <= 0:

@@ -1,1 +1,1 @@
-"""All I/O of the operator."""
+"""All input and output of the operator."""

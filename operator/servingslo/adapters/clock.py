@@ -1,13 +1,13 @@
-"""The wall clock, and the only place that reads it for the control loop."""
+"""The wall clock; the control loop reads it only here."""
 
 import time
 from collections.abc import Callable
 from threading import Lock
 
-# A wall clock that is further ahead has seen time that the stopwatch has not: the machine slept.
+# A larger lead of the wall clock over the stopwatch means that the machine slept.
 AHEAD_SECONDS = 30.0
-# What is left between the two is made up by so much of the time that passes: rates and windows are
-# wrong by no more.
+# Other differences are corrected at this share of the elapsed time, so rates and windows have at
+# most this error.
 SLEW_RATIO = 0.02
 
 
@@ -30,17 +30,17 @@ class SystemClock:
 
     @staticmethod
     def boot_seconds() -> float:
-        """As elapsed_seconds, and it goes on while the machine sleeps, where the system has it."""
+        """Like elapsed_seconds, but also counts while the machine sleeps, if supported."""
         clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime(clock)
 
 
 class SteadyClock:
-    """Seconds since the epoch that never go back, for a loop that remembers moments.
+    """Seconds since the epoch that never go back, for a loop that stores times.
 
-    A wall clock that is set back by an hour would leave all that is remembered in the future: no
-    sample would be newer than the last for an hour, and what was seen last would stand. So time
-    goes on by the stopwatch, and nears the wall clock slowly; at once only where that is ahead.
+    If a wall clock is set back by an hour, all stored times would be in the future. For an hour no
+    sample would be newer than the last one, and the last values would remain. So time advances by
+    the stopwatch and approaches the wall clock slowly; it jumps only if the wall clock is ahead.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SteadyClock:
         self._lock = Lock()
 
     def now_seconds(self) -> float:
-        """Seconds since the epoch, no earlier than told before."""
+        """Seconds since the epoch, never less than the last returned value."""
         with self._lock:
             wall, at = self._wall(), self._monotonic()
             passed = max(at - self._told_at, 0.0)

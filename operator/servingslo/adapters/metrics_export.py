@@ -25,10 +25,10 @@ from servingslo.explain.changes import Change
 from servingslo.explain.samples import DESIRED, GAUGES, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
 
-# A loop that has not come round for this many ticks hangs: Kubernetes shall restart it.
+# A loop without a finished round for this many ticks hangs: Kubernetes should restart it.
 STUCK_TICKS = 10
-# A count that others carry out is shown no longer than this after its decision (or for so many
-# ticks, where these are long): whoever scales by it is to see that it is gone.
+# A replica count for another scaler is exported no longer than this after its decision (or for this
+# many ticks, if ticks are long), so that the scaler notices that it is outdated.
 HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
@@ -39,7 +39,7 @@ Resource = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What the probes answer. alive: restart me when not. ready: I decide. detail: for people."""
+    """The probes' answer. alive: False requests a restart. ready: decides. detail: for people."""
 
     alive: bool
     ready: bool
@@ -47,7 +47,7 @@ class Health:
 
 
 class OperatorMetrics:
-    """What the operator counts about itself, and the numbers of each resource's last decision."""
+    """The operator's own counters, and the numbers of each resource's last decision."""
 
     def __init__(
         self,
@@ -128,11 +128,11 @@ class OperatorMetrics:
         self._labels = {family.name: family.labels for family in GAUGES}
 
     def follow(self, leads: Callable[[], bool], aside: Callable[[], int]) -> None:
-        """Ask these, at each scrape, whether this process leads and where it stands aside."""
+        """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
         self._leads, self._aside = leads, aside
 
     def observe_decision(self, decision: Decision) -> None:
-        """Count a decision and show its numbers; what is unknown now is shown no more."""
+        """Count a decision and export its numbers; values that are now unknown are removed."""
         self._decisions.labels(decision.action.value, decision.reason.value).inc()
         resource = (decision.namespace, decision.name)
         self._decided_at[resource] = self._monotonic()
@@ -147,15 +147,15 @@ class OperatorMetrics:
         self._handed_over[resource] = None if given is None else given.replicas
 
     def handed_over(self, namespace: str, name: str) -> int | None:
-        """The count that others are to set now; None while none is known, or another leads."""
+        """The replica count for another scaler; None if none is known or another process leads."""
         if not self._leads() or not self._is_recent(namespace, name):
             return None
         return self._handed_over.get((namespace, name))
 
     def observe_undecided(self, namespace: str, name: str, not_ready: str | None) -> None:
-        """Show no numbers of a resource that nothing is decided for, but why it is not ready.
+        """Export no numbers of a resource without a decision, only why it is not ready.
 
-        not_ready: the reason; None where nothing is wrong with it (it is paused).
+        not_ready: the reason; None if there is no problem (it is paused).
         """
         resource = (namespace, name)
         shown: set[tuple[str, tuple[str, ...]]] = set()
@@ -167,14 +167,14 @@ class OperatorMetrics:
         self._handed_over.pop(resource, None)
 
     def count_change(self, change: Change) -> None:
-        """Count a change of a target that was made or tried."""
+        """Count a successful or failed change of a target."""
         reason = change.refusal or change.reason
         labels = (change.namespace, change.name, change.knob, change.outcome, reason)
         self._changes.labels(*labels).inc()
         self._changed.setdefault((change.namespace, change.name), set()).add(labels)
 
     def forget(self, namespace: str, name: str) -> None:
-        """Show nothing more of a deleted resource."""
+        """Remove the metrics of a deleted resource."""
         for labels in self._changed.pop((namespace, name), set()):
             self._changes.remove(*labels)
         self._remove(self._shown.pop((namespace, name), set()))
@@ -182,14 +182,14 @@ class OperatorMetrics:
         self._handed_over.pop((namespace, name), None)
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:
-        """Record one round of the loop. A failed one proves life, not readiness."""
+        """Record one round of the loop. A failed round shows liveness, not readiness."""
         self._ticks.observe(seconds)
         self._last_tick = self._monotonic()
         if succeeded:
             self._last_success = self._last_tick
 
     def observe_overruns(self, in_a_row: int, *, seconds: float, tick_seconds: float) -> None:
-        """Say how many rounds in a row took longer than a tick, and the last one; 0: it is over."""
+        """Record the number of consecutive rounds longer than a tick, and the last; 0: it ended."""
         rounds = "round" if in_a_row == 1 else "rounds in a row"
         told = (
             f"; {in_a_row} {rounds} took longer than {tick_seconds:g} s, the last {seconds:.1f} s"
@@ -197,7 +197,7 @@ class OperatorMetrics:
         self._overrun = told if in_a_row else ""
 
     def count_conflict(self) -> None:
-        """Count a write that was refused because the object had changed."""
+        """Count a write that was refused because the object changed."""
         self._conflicts.inc()
 
     def count_failure(self, part: str) -> None:
@@ -205,7 +205,7 @@ class OperatorMetrics:
         self._failures.labels(part).inc()
 
     def health(self, tick_seconds: float) -> Health:
-        """Ready after the first successful round; alive while rounds end at all."""
+        """Ready after the first successful round; alive while rounds end."""
         since = self._started if self._last_tick is None else self._last_tick
         silent_seconds = self._monotonic() - since
         alive = silent_seconds <= STUCK_TICKS * tick_seconds
@@ -237,7 +237,7 @@ class OperatorMetrics:
 
 
 class _Shown(Collector):
-    """What is known of decisions, while this process is the one that decides."""
+    """The collected values of decisions, while this process leads."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class _Shown(Collector):
         self._recent = recent
 
     def collect(self) -> Iterable[Metric]:
-        """The families of the leader; none of a standby. No old count to set."""
+        """The leader's metric families; none on a standby. Outdated replica counts are omitted."""
         if not self._leads():
             return
         for family in self._decided.collect():
@@ -280,7 +280,7 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that is served; the one asked for before the start."""
+        """The served port; before the start, the requested one."""
         if self._runner is None or not self._runner.addresses:
             return self._wanted_port
         return int(self._runner.addresses[0][1])
@@ -302,7 +302,7 @@ class HealthServer:
             self._runner = None
 
     async def _serve_metrics(self, _request: web.Request) -> web.Response:
-        # In a thread: a page of 1,000 resources takes a noticeable part of a second.
+        # In a thread: a page of 1,000 resources takes a noticeable fraction of a second.
         page = await asyncio.to_thread(self._metrics.render)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

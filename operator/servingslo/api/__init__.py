@@ -1,1 +1,1 @@
-"""The ServingSLO resource: its models, its generated CRD, its way into the planner's terms."""
+"""The ServingSLO resource: its models, its generated CRD, its conversion to planner targets."""

@@ -1,7 +1,7 @@
-"""Ranges of single fields, each written once, for pydantic and for the API server's CEL.
+"""Ranges of single fields, defined once for both pydantic and the API server's CEL.
 
-An `Annotated[type, Between(1, 8)]` refuses values in Python with the allowed range in the message,
-and adds the same rule, with the same words, to the generated schema.
+An `Annotated[type, Between(1, 8)]` refuses values in Python, with the allowed range in the message.
+It adds the same rule, with the same words, to the generated schema.
 """
 
 import re
@@ -17,14 +17,14 @@ from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 T = TypeVar("T")
 
 RULES = "x-kubernetes-validations"
-# CEL's duration() takes what Go does, so neither days nor more than 292 years: three parts of six
-# digits of hours fit in 20 characters and stay below that.
+# CEL's duration() accepts what Go does: no days, and at most 292 years. Three parts of six digits
+# of hours fit in 20 characters and stay below that.
 DURATION_PATTERN = r"^([0-9]{1,6}([.][0-9]{1,6})?(s|m|h)|[0-9]{1,9}([.][0-9]{1,6})?ms)+$"
 DURATION_MAX_LENGTH = 20
 QUANTITY_MAX_LENGTH = 32
 MAX_QUANTITY = "1Pi"  # a sanity bound, far above the memory of any replica
 
-# Numbers are not read from strings or booleans: the API server does not either.
+# Like in the API server, numbers are not read from strings or booleans.
 Count = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 
@@ -32,7 +32,7 @@ Number = Annotated[float, Strict()]
 def not_allowed(
     allowed: str, *, path: tuple[str, ...] = (), value: object = None
 ) -> PydanticCustomError:
-    """The error of a value outside its range; path and value where they are not pydantic's own."""
+    """The error of a value outside its range; path and value if they are not pydantic's own."""
     context: dict[str, Any] = {"allowed": allowed, "path": path}
     if path:
         context["value"] = value
@@ -51,8 +51,8 @@ def cel_rule(
     """One CEL rule of the schema, with its message.
 
     allowed, got: words of the message, with %s for each of values, which are CEL expressions.
-    Formatting has a fixed cost; joining the strings of numbers would exceed the API server's
-    budget, because it does not know how long they are.
+    Formatting has a fixed cost. Joining strings of numbers would exceed the API server's cost
+    budget, because it does not know their length.
     """
     extra = {} if field_path is None else {"fieldPath": field_path}
     message = f"'allowed: {allowed}; got {got}'"
@@ -62,7 +62,7 @@ def cel_rule(
 
 
 class _Checked(Generic[T]):
-    """A range that pydantic asks after the field's own schema."""
+    """A range that pydantic checks after the field's own schema."""
 
     __slots__ = ()
 
@@ -100,7 +100,7 @@ class Between(_Checked[float]):
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """A CEL rule: the schema's own minimum and maximum would each tell half of the range."""
+        """A CEL rule: the schema's minimum and maximum would each show only half of the range."""
         schema = handler(core)
         literal = repr if schema["type"] == "number" else lambda value: str(round(value))
         bounds = [f"self >= {literal(float(self.low))}"]
@@ -178,7 +178,7 @@ class QuantityFrom(_Checked[str]):
     def __get_pydantic_json_schema__(
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """A CEL rule by the API server's own quantity library."""
+        """A CEL rule that uses the API server's own quantity library."""
         rule = (
             # Kubernetes reads a quantity without any digit, such as 'Gi', as zero.
             "isQuantity(self) && self.matches('^[+-]?[.]?[0-9]')"
@@ -194,14 +194,14 @@ class QuantityFrom(_Checked[str]):
 
 @dataclass(frozen=True, slots=True)
 class Matching(_Checked[str]):
-    """A string that matches the pattern whole, 1 to max_length characters; words say what it is."""
+    """A string that fully matches the pattern, 1 to max_length characters; words describe it."""
 
     pattern: str
     words: str
     max_length: int
 
     def check(self, value: str) -> str:
-        """The value itself. Raises: PydanticCustomError when it does not match."""
+        """The value itself. Raises: PydanticCustomError if it does not match."""
         if len(value) > self.max_length or not re.fullmatch(self.pattern, value):
             raise not_allowed(self.words)
         return value
@@ -216,7 +216,7 @@ class Matching(_Checked[str]):
             RULES: [
                 cel_rule(
                     f"self.matches(r'{self.pattern}')",
-                    # The message is a format.
+                    # The message is a format string.
                     allowed=self.words.replace("%", "%%"),
                     got="%s",
                     values=("self",),

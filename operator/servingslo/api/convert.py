@@ -1,4 +1,4 @@
-"""From a manifest's spec to the planner's terms: SI units, enums, dataclasses."""
+"""Convert a manifest's spec to the planner's types: SI units, enums, dataclasses."""
 
 from collections.abc import Iterable
 
@@ -193,5 +193,5 @@ def _problems(errors: Iterable[ErrorDetails]) -> Iterable[InvalidInputError]:
 
 
 def _counts_refused_items(error: ErrorDetails) -> bool:
-    """Whether a list is called too short only because its items were refused one by one."""
+    """Whether a list counts as too short only because its items were refused one by one."""
     return error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]

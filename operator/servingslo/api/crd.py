@@ -1,10 +1,10 @@
 """The CustomResourceDefinition, generated from the pydantic models.
 
 `python -m servingslo.api.crd` writes it to `crds/` and into the Helm chart of this checkout, and
-the field reference beside the documentation.
-The API server takes structural schemas only, so `$ref`, `anyOf` with null, `const`, titles and
-`additionalProperties: false` are flattened away. Unknown fields are refused by strict field
-validation and pruned otherwise.
+writes the field reference of the documentation.
+The API server accepts only structural schemas, so `$ref`, `anyOf` with null, `const`, titles and
+`additionalProperties: false` are removed or flattened. Strict field validation refuses unknown
+fields; otherwise they are pruned.
 Source: Kubernetes, "Specifying a structural schema", apiextensions.k8s.io/v1.
 """
 
@@ -46,7 +46,7 @@ CRD_FILES = (
     Path("charts") / "servingslo-operator" / "files" / f"{GROUP}_{PLURAL}.yaml",
 )
 REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
-# Keywords that say the same in both worlds.
+# Keywords with the same meaning in both kinds of schema.
 KEPT = frozenset(
     {
         "description",
@@ -67,7 +67,7 @@ def custom_resource_definition() -> dict[str, Any]:
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": f"{PLURAL}.{GROUP}",
-            # The chart installs this very file; uninstalling it must not delete every resource.
+            # The chart installs this file; uninstalling the chart must not delete every resource.
             "annotations": {"helm.sh/resource-policy": "keep"},
         },
         "spec": {
@@ -109,7 +109,7 @@ def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def render_crd() -> str:
-    """The CRD as YAML with a header that says where it comes from."""
+    """The CRD as YAML, with a header that names its source."""
     text: str = yaml.dump(
         custom_resource_definition(),
         Dumper=_PlainDumper,
@@ -121,7 +121,7 @@ def render_crd() -> str:
 
 
 def write_crd(root: Path) -> tuple[Path, ...]:
-    """The generated files of a checkout, written anew: both copies of the CRD, the reference."""
+    """Write the generated files of a checkout again: both copies of the CRD, the reference."""
     texts = dict.fromkeys(CRD_FILES, render_crd())
     texts[REFERENCE_FILE] = render_reference(_resource_schema())
     for path, text in texts.items():
@@ -131,7 +131,7 @@ def write_crd(root: Path) -> tuple[Path, ...]:
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """YAML without anchors: each place that shares a rule shows it in full."""
+    """YAML without anchors: a shared rule is written in full at each place."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
         return True
@@ -158,7 +158,7 @@ def _resource_schema() -> dict[str, Any]:
 
 
 def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with references and unions with null resolved; the outer keywords win."""
+    """The schema with resolved references and unions with null; the outer keywords win."""
     schema = _resolve(schema, definitions)
     flat = {
         key: value
@@ -168,7 +168,7 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     if "const" in schema:
         flat["enum"] = [schema["const"]]
     if schema.get("default") is not None:
-        # In full: the API server checks a default by the rules without filling it in first.
+        # Written in full: the API server checks a default without filling in nested defaults.
         flat["default"] = _without_null(schema["default"])
     if "items" in schema:
         flat["items"] = _flatten(schema["items"], definitions)
@@ -188,7 +188,7 @@ def _without_null(value: Any) -> Any:
 
 
 def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema that a reference or an optional union stands for, with what is said beside it."""
+    """The schema behind a reference or an optional union, with the keywords next to it."""
     resolved = dict(schema)
     while True:
         if "$ref" in resolved:

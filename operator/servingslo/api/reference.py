@@ -92,7 +92,7 @@ def _cross_field_rules(schema: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _told(rule: Mapping[str, Any]) -> str:
-    """What a rule allows, in words: its message without the numbers of one resource."""
+    """The allowed values of a rule in words: its message without a resource's numbers."""
     match = _ALLOWED.search(rule["messageExpression"])
     words = rule["rule"] if match is None else match.group(1)
     return re.sub(r", %s.*", "", words).replace("%%", "%")

@@ -1,4 +1,4 @@
-"""What pydantic refuses, in the words that every message of this package uses."""
+"""Convert pydantic's errors to the wording of all messages of this package."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from servingslo.errors import InvalidInputError
 
 MAX_SHOWN_LENGTH = 200
-# What its refusals allow, in the words of the API server's messages.
+# Allowed values by pydantic error, in the wording of the API server's messages.
 _ALLOWED_BY_ERROR = {
     "missing": "a value; the field is required",
     "extra_forbidden": "no such field in this version",
@@ -37,14 +37,14 @@ _BOUNDED = frozenset({"greater_than_equal", "less_than_equal"})
 def first_refusal(
     error: ValidationError, where: str = "", *, skipped: int = 0
 ) -> InvalidInputError:
-    """The first problem, its path written behind `where`.
+    """The first problem, with its path after `where`.
 
-    skipped: leading parts of the path that are not the user's.
+    skipped: number of leading path parts that are not the user's.
     """
     first = error.errors(include_url=False)[0]
     context = first.get("ctx", {})
     inner = context.get("path", ())
-    # A key that is refused is its own last part.
+    # A refused key is itself the last part of the path.
     location = [part for part in first["loc"][skipped:] if part != "[key]"]
     path = path_of((*location, *inner), "").removeprefix(".")
     field = ": ".join(part for part in (where, path) if part)
@@ -53,12 +53,12 @@ def first_refusal(
 
 
 def refused_value(error: ErrorDetails) -> object:
-    """The value, cut where it is too long to be read in a condition; None where there is none."""
+    """The value, shortened if it is too long for a condition; None if there is none."""
     return None if error["type"] == "missing" else shown(error["input"])
 
 
 def shown(value: object) -> object:
-    """The value, cut where it is too long to be read in a condition."""
+    """The value, shortened if it is too long for a condition."""
     text = repr(value)
     return value if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}..."
 
@@ -70,7 +70,7 @@ def path_of(location: Iterable[int | str], root: str) -> str:
 
 
 def allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
-    """What would have been taken instead."""
+    """The allowed values, in words."""
     if error["type"] == "not_allowed":
         return str(context["allowed"])
     if error["type"] == "value_error":
@@ -82,5 +82,5 @@ def allowed(error: ErrorDetails, context: Mapping[str, Any]) -> str:
     if error["type"] == "too_long":
         return f"at most {context['max_length']} items"
     words = _ALLOWED_BY_ERROR.get(error["type"], error["msg"])
-    # The bound of a number, which stands in the words by its name.
+    # The words contain the bound of a number by its name.
     return words.format_map(context) if error["type"] in _BOUNDED else words

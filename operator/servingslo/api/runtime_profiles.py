@@ -1,8 +1,8 @@
-"""Runtimes that the administrator adds, or changes, and what is refused of them.
+"""Read and check the runtimes that the administrator adds or changes.
 
-A profile under the name of a runtime that is known changes what it states of it; under another name
-it is a runtime of its own. Whatever it names enters queries, so that names are letters, digits and
-underscores; and a name of a metric belongs to one runtime, by which engines are told apart.
+A profile with the name of a known runtime changes the stated fields of that runtime. With another
+name it is a new runtime. Its names are used in queries, so they contain only letters, digits and
+underscores. A metric name belongs to one runtime, because it identifies the runtime of engines.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ _Label = Annotated[str, _LABEL]
 _Flag = Annotated[str, _FLAG]
 _Port = Annotated[int, Between(1, 65535)]
 _Unit = Annotated[float, Between(1e-9, 1e9)]
-# Each field with the metric that first told it.
+# Each field with the first metric that has it.
 _FIELDS: Mapping[str, MetricNames] = MappingProxyType(
     {metric.field: metric for known in reversed(CATALOGUE) for metric in known.metrics}
 )
@@ -54,10 +54,10 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 class _Metric(ApiModel):
-    """Names of one metric, newest first; or the name alone.
+    """Names of one metric, newest first; or a single name.
 
-    byLabel: splits it into parts. only: the parts that are added up. unit: of what is exported, in
-    seconds or tokens: 0.001 where milliseconds are counted.
+    byLabel: splits it into parts. only: the parts that are added up. unit: of the exported values,
+    in seconds or tokens: 0.001 for milliseconds.
     """
 
     names: Annotated[tuple[_MetricName, ...], Field(min_length=1, max_length=8)]
@@ -76,7 +76,7 @@ class _Metric(ApiModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
     def names_of(self, field: str) -> MetricNames:
-        """Where the field is found. Raises: PydanticCustomError for what it cannot have."""
+        """The field's metric names. Raises: PydanticCustomError for settings it cannot have."""
         known, stated = _FIELDS[field], self._stated()
         mapping = bool(known.by_labels) and not known.only
         path = ("metrics", to_camel(field))
@@ -94,7 +94,7 @@ class _Metric(ApiModel):
 
 
 class _Capacity(ApiModel):
-    """Labels of an info metric that tell how many tokens the KV cache holds, or in which blocks."""
+    """Labels of an info metric with the KV cache's size in tokens, or in blocks."""
 
     metric: _MetricName | None = None
     tokens: _Label | None = None
@@ -102,7 +102,7 @@ class _Capacity(ApiModel):
     blocks: _Label | None = None
 
     def of(self, had: CapacityLabels | None) -> CapacityLabels:
-        """What is stated, else what the runtime had. Raises: InvalidInputError for too little."""
+        """The stated labels, else the runtime's own. Raises: InvalidInputError if incomplete."""
         had = had or CapacityLabels(metric="", tokens="", block_tokens="", blocks="")
         found = CapacityLabels(
             metric=self.metric or had.metric,
@@ -120,7 +120,7 @@ class _Capacity(ApiModel):
 
 
 class _Flags(ApiModel):
-    """Flags of limits; of those that are left out nothing is read or changed."""
+    """Flags of limits; limits without a flag are neither read nor changed."""
 
     max_sequences: _Flag | None = None
     max_batched_tokens: _Flag | None = None
@@ -129,7 +129,7 @@ class _Flags(ApiModel):
 
 
 class AddedRuntime(ApiModel):
-    """What the administrator states of a runtime."""
+    """A runtime as the administrator states it."""
 
     engine_label: _Label | None = None
     part_labels: Annotated[tuple[_Label, ...], Field(max_length=16)] | None = None
@@ -158,7 +158,7 @@ class AddedRuntime(ApiModel):
         return self
 
     def found(self) -> Iterator[MetricNames]:
-        """Where each field that is stated is found."""
+        """The metric names of each stated field."""
         for field in _FIELDS:
             metric = self.metrics.get(to_camel(field))
             if metric is not None:
@@ -171,9 +171,9 @@ _ADDED = TypeAdapter(
 
 
 def runtimes_of(document: object) -> tuple[RuntimeProfile, ...]:
-    """The profiles that a document of the administrator's adds or changes.
+    """The profiles that the administrator's document adds or changes.
 
-    Raises: InvalidInputError naming the field, its value and what is allowed.
+    Raises: InvalidInputError naming the field, its value and the allowed values.
     """
     try:
         stated = _ADDED.validate_python(document or {})
@@ -191,7 +191,7 @@ def runtimes_of(document: object) -> tuple[RuntimeProfile, ...]:
 
 
 def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
-    """A known runtime with what is stated in place of what it has."""
+    """A known runtime, with the stated values instead of its own."""
     found = {metric.field: metric for metric in stated.found()}
     had_metrics = {metric.field: metric for metric in profile.metrics}
     more = [field for field in found if field not in had_metrics]
@@ -223,7 +223,7 @@ def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
 
 
 def _new(name: str, stated: AddedRuntime) -> RuntimeProfile:
-    """A runtime of its own. Raises: InvalidInputError where something needed is missing."""
+    """A new runtime. Raises: InvalidInputError if something required is missing."""
     metrics = tuple(stated.found())
     fields = {metric.field for metric in metrics}
     for field in _NEEDED:
@@ -270,7 +270,7 @@ def _queue_knob(stated: AddedRuntime) -> Knob | None:
 
 
 def _check_names(profiles: Mapping[str, RuntimeProfile]) -> None:
-    """Raises: InvalidInputError for a series of two runtimes, or of two readings of one."""
+    """Raises: InvalidInputError if two runtimes, or two fields of one, share a series."""
     owner: dict[str, tuple[str, MetricNames]] = {}
     for profile in profiles.values():
         for metric, series in _series_of(profile):

@@ -1,1 +1,1 @@
-"""What each runtime calls its metrics and its knobs, as data; an explicit catalogue."""
+"""Names of each runtime's metrics and knobs, as data; an explicit catalogue."""

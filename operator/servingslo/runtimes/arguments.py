@@ -1,9 +1,9 @@
-"""Batch limits in a container's command line: read them, and change them where that is safe.
+"""Read batch limits in a container's command line, and change them if that is safe.
 
-A container runs `command + args`. A limit is given as `--flag=value` or `--flag value`, the last
+A container runs `command + args`. A limit is given as `--flag=value` or `--flag value`; the last
 one wins. Inside a shell command (`sh -c "vllm serve … --max-num-seqs 64"`) it is read as the shell
-would, and never changed: rewriting a script is guessing. A flag that is there and not understood is
-no absent one: its limit is not known, and what was not understood is told.
+would, and never changed, because rewriting a script is guessing. A flag that is present but not
+understood is not treated as absent: its limit is unknown, and the unread text is reported.
 """
 
 import re
@@ -53,18 +53,18 @@ __all__ = [
     "references",
     "replace_batch_arguments",
 ]
-# Runs other engines as backends, each with the flags in its model.json.
+# This program runs other engines as backends, each with the flags in its model.json.
 _HOST = "tritonserver"
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchArguments:
-    """Batch limits found in a command line; None where not given or not readable.
+    """Batch limits found in a command line; None if not given or not readable.
 
-    max_num_queued_reqs: the server's own bound on what runs and waits. unread_limits: fields of
-    those that are given and not readable. unread: what was not understood, each with its word.
-    change_refused: why the limits cannot be changed there, empty when they can.
+    max_num_queued_reqs: the server's own bound on running plus waiting requests. unread_limits:
+    fields of the given but unreadable limits. unread: the problems, each with its word.
+    change_refused: why the limits cannot be changed there; empty if they can.
     """
 
     max_num_seqs: int | None = None
@@ -77,9 +77,9 @@ class BatchArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerArguments:
-    """A container's command and args, as Kubernetes has them; both may be empty.
+    """A container's command and args, as in Kubernetes; both may be empty.
 
-    variables: those whose value changes, with the new one.
+    variables: the changed variables, with the new value.
     """
 
     command: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ class ContainerArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What was found of one limit. problem: why it cannot be read, '' where it can or is absent.
+    """One limit as read. problem: why it cannot be read; '' if it can or is absent.
 
-    maybe: why it may be given elsewhere. off: it is turned off, and the value is what holds then.
+    maybe: why it may be given elsewhere. off: it is turned off, and the value applies instead.
     """
 
     value: int | None = None
@@ -109,7 +109,7 @@ def parse_batch_arguments(
 ) -> BatchArguments:
     """The batch limits in force for a container started with this command and these args.
 
-    config: words of the file that they name, which hold where the command line says nothing.
+    config: words of the file that they name; used if the command line does not set the limit.
     """
     line = command_line(command, args, profile.starts)
     found = batch_arguments(line, profile, config)
@@ -120,9 +120,9 @@ def parse_batch_arguments(
 def batch_arguments(
     line: CommandLine, profile: RuntimeProfile, config: Sequence[str] = ()
 ) -> BatchArguments:
-    """The batch limits that a command line gives, with what of it was not understood.
+    """The batch limits in a command line, and its parts that were not understood.
 
-    change_refused: what makes the words themselves unclear.
+    change_refused: why the words themselves are unclear.
     """
     readings = {knob.field: _read(line, knob, profile, config) for knob in _knobs(profile)}
     problems = [one.problem for one in readings.values() if one.problem]
@@ -143,7 +143,7 @@ def batch_arguments(
 
 
 def command_words(command: Sequence[str] | None, args: Sequence[str] | None) -> Sequence[str]:
-    """The words of the engine's own command line: those of a shell's script where it runs one."""
+    """The words of the engine's own command line: from the script, if a shell runs one."""
     return [word.text for line in command_line(command, args).lines for word in line]
 
 
@@ -153,9 +153,9 @@ def change_refused(
     profile: RuntimeProfile,
     variables: Mapping[str, str],
 ) -> str:
-    """Why the limits cannot be changed without guessing; '' where they can.
+    """Why the limits cannot be changed without guessing; '' if they can.
 
-    variables: the container's own, with literal values, whose names command or args contain.
+    variables: the container's own literal variables whose names are in command or args.
     """
     plain = parse_batch_arguments(
         expanded(command, variables), expanded(args, variables), profile
@@ -179,15 +179,15 @@ def replace_batch_arguments(
     removed: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> ContainerArguments:
-    """The same command line with the wanted limits; a limit of None stays as it is.
+    """The same command line with the wanted limits; a limit of None is not changed.
 
-    A flag that is there keeps its place and its form, and only its last occurrence changes; one
-    that is absent is appended to args; of one whose value is $(NAME) the variable changes.
-    Everything else is returned as it came.
-    removed: fields of limits whose flag goes, its last occurrence with its value. variables: the
-    container's own, with literal values.
-    Raises: ArgumentsNotUnderstoodError when the command line cannot be changed without guessing;
-    InvalidInputError when a wanted limit is below 1.
+    A present flag keeps its place and its form, and only its last occurrence changes. An absent
+    flag is appended to args. If its value is $(NAME), the variable changes. Everything else is
+    returned unchanged.
+    removed: fields of limits to remove: the last occurrence of the flag, with its value.
+    variables: the container's own literal variables.
+    Raises: ArgumentsNotUnderstoodError if the command line cannot be changed without guessing;
+    InvalidInputError if a wanted limit is below 1.
     """
     known = variables or {}
     refused = change_refused(command, args, profile, known)
@@ -211,7 +211,7 @@ def replace_batch_arguments(
         last = found[-1]
         name = _variable(last.text, known)
         if name is not None:
-            # As written, where it is that number already: 8k, for example.
+            # Keep the text if it already is this number: 8k, for example.
             if number_of(known[name], human_readable=knob.human_readable) != value:
                 changed[name] = str(value)
             continue
@@ -230,7 +230,7 @@ def _knobs(profile: RuntimeProfile) -> tuple[Knob, ...]:
 
 
 def _variable(text: str, variables: Mapping[str, str]) -> str | None:
-    """The variable that a flag's value is; None where it is none, or one that is not known."""
+    """The variable in a flag's value; None if there is none or it is unknown."""
     match = _VARIABLE.fullmatch(text)
     name = None if match is None else match.group(1)
     return name if name in variables else None
@@ -239,7 +239,7 @@ def _variable(text: str, variables: Mapping[str, str]) -> str | None:
 def _variables_of_limits(
     words: Sequence[str], profile: RuntimeProfile, variables: Mapping[str, str]
 ) -> Mapping[str, Sequence[Knob]]:
-    """The knobs whose value is a variable, by its name."""
+    """The knobs whose value is a variable, by the variable's name."""
     found: dict[str, list[Knob]] = {}
     for knob in _knobs(profile):
         reading = occurrences(words_as_they_are(words), knob.flag, profile)
@@ -252,7 +252,7 @@ def _variables_of_limits(
 def _is_hidden(
     words: Sequence[str], knob: Knob, profile: RuntimeProfile, variables: Mapping[str, str]
 ) -> bool:
-    """Whether a flag is there only once variables are filled in."""
+    """Whether a flag appears only after variables are expanded."""
     filled = words_as_they_are(expanded(words, variables))
     plain = words_as_they_are(words)
     return len(occurrences(filled, knob.flag, profile)) > len(
@@ -263,7 +263,7 @@ def _is_hidden(
 def _without(
     command: list[str], args: list[str], field_name: str, profile: RuntimeProfile
 ) -> tuple[list[str], list[str]]:
-    """Command and args without the last occurrence of a limit's flag; as they are without one."""
+    """Command and args without the last occurrence of a limit's flag; unchanged without one."""
     argv = [*command, *args]
     knob = next(knob for knob in profile.knobs if knob.field == field_name)
     found = occurrences(words_as_they_are(argv), knob.flag, profile)
@@ -291,7 +291,7 @@ def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, line: Co
 def _read(
     line: CommandLine, knob: Knob, profile: RuntimeProfile, config: Sequence[str]
 ) -> _Reading:
-    """One limit, of every place that starts an engine: they have to agree."""
+    """One limit, from every place that starts an engine; all places must agree."""
     readings = [_of_words(words, knob, profile) for words in line.lines]
     if not line.started:
         readings = [one for one in readings if one.given] or readings[:1]
@@ -336,7 +336,7 @@ def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Re
 def _when_off(
     words: Sequence[Word], last: Occurrence, knob: Knob, profile: RuntimeProfile
 ) -> _Reading:
-    """What bounds a step of an engine whose limit is turned off."""
+    """The bound on a step of an engine if its limit is turned off."""
     flag, default = knob.when_off or ("", 0)
     lengths = occurrences(words, profile.launch.max_model_len, profile)
     bounds = occurrences(words, flag, profile)
@@ -366,7 +366,7 @@ def _mentions(text: str, flag: str) -> bool:
 
 
 def _doubts(line: CommandLine, profile: RuntimeProfile) -> Iterator[str]:
-    """What may give limits, and is not known."""
+    """Unknown parts of the command line that may set limits."""
     for words in line.lines:
         if profile.starts and any(PurePosixPath(word.text).name == _HOST for word in words):
             yield f"{_HOST} gives {profile.name} its limits in the model repository"

@@ -1,4 +1,4 @@
-"""The runtimes that are known; an explicit list, open to more, never a default."""
+"""The known runtimes: an explicit list that can be extended; there is no default."""
 
 from collections.abc import Iterable
 
@@ -11,32 +11,32 @@ from servingslo.runtimes.vllm import VLLM
 
 # One row for each runtime.
 CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM, SGLANG, TRITON, TRTLLM)
-# What a resource says that states none.
+# The value of a resource that does not state a runtime.
 AUTO_RUNTIME = "Auto"
-# What the administrator added or changed, by name.
+# Runtimes that the administrator added or changed, by name.
 _ADDED: dict[str, RuntimeProfile] = {}
 
 
 def add(profiles: Iterable[RuntimeProfile]) -> None:
-    """Know these runtimes too, in place of those that were added before; once, when it starts."""
+    """Add these runtimes and drop earlier additions; called once, at the start."""
     _ADDED.clear()
     _ADDED.update((profile.name, profile) for profile in profiles)
 
 
 def known() -> tuple[RuntimeProfile, ...]:
-    """Every runtime: the catalogue's, as the administrator changed them, and those he added."""
+    """Every runtime: the catalogue's, with the administrator's changes and additions."""
     return tuple(({profile.name: profile for profile in CATALOGUE} | _ADDED).values())
 
 
 def names() -> tuple[str, ...]:
-    """What `runtime` may be beside Auto."""
+    """The allowed values of `runtime` other than Auto."""
     return tuple(profile.name for profile in known())
 
 
 def profile(name: str) -> RuntimeProfile:
     """The profile of a runtime, by its name in a ServingSLO's `runtime` field.
 
-    Raises: UnknownRuntimeError when no profile has the name.
+    Raises: UnknownRuntimeError if no profile has the name.
     """
     for one in known():
         if one.name == name:

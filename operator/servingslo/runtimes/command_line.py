@@ -1,8 +1,8 @@
-"""The words that an engine is started with, out of a container's command and args.
+"""Find the words that start an engine in a container's command and args.
 
-A container runs `command + args`. Where that is a shell with a script, the script is read as the
-shell would: variables, quotes, branches. A script may start an engine in several places, and each
-is a line of its own. What is not known is a hole in its word.
+A container runs `command + args`. If that is a shell with a script, the script is read as the shell
+would: variables, quotes, branches. A script may start an engine in several places; each is a
+separate line. An unknown part is a hole in its word.
 """
 
 import re
@@ -24,7 +24,7 @@ from servingslo.runtimes.shell_words import (
     hole,
 )
 
-# Those that have bash's additions, and those that may lack them.
+# Shells with bash's extensions, and shells that may lack them.
 _EXTENDED_SHELLS = frozenset({"bash", "ksh", "zsh"})
 _SHELLS = frozenset({"sh", "ash", "dash"}) | _EXTENDED_SHELLS
 _MULTI_CALL = "busybox"
@@ -41,18 +41,18 @@ _NO_STARTERS = frozenset({
     "printf", "rm", "sed", "sleep", "tee", "touch", "type", "wget", "which",
 })  # fmt: skip
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
-# Different lines that are remembered: as many as workloads of one operator.
+# Cached lines: as many as one operator may have workloads.
 _LINES_REMEMBERED = 512
 _SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What a container's engine is started with.
+    """The start command of a container's engine.
 
     lines: the words of each place that starts it, from its program on; several only in a script.
-    started: whether it is known that each of them does. script: whether a shell runs one. unread:
-    what could not be read of it at all. others: what else the script runs or writes, as text.
+    started: whether each of them is known to start it. script: whether a shell runs a script.
+    unread: the part that could not be read at all. others: other commands and texts of the script.
     """
 
     lines: tuple[tuple[Word, ...], ...]
@@ -64,16 +64,16 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A command that runs no script: its words, and the text that it reads."""
+    """A command that runs no script: its words and its input text."""
 
     words: tuple[Word, ...]
     here: str = ""
 
 
 def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Words with each $(NAME) replaced by its value; unknown names stay, and $$ is a plain $.
+    """Words with each $(NAME) replaced by its value; unknown names stay, and $$ becomes a plain $.
 
-    All as they are where that makes too long a line. Source: Kubernetes, core/v1 Container.
+    Unchanged if the line would become too long. Source: Kubernetes, core/v1 Container.
     """
     words = tuple(words or ())
     named = (m[1] for word in words for m in _REFERENCE.finditer(word) if m[1])
@@ -89,7 +89,7 @@ def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tup
 
 
 def references(words: Sequence[str]) -> frozenset[str]:
-    """Names of the variables that words refer to: as $(NAME), and in a script as a shell does."""
+    """Names of the variables in the words: $(NAME), and in a script the shell's own forms."""
     found = {match[1] for word in words for match in _REFERENCE.finditer(word) if match[1]}
     if any(is_shell(word) for word in words):
         for word in words:
@@ -108,8 +108,8 @@ def command_line(
 ) -> CommandLine:
     """The words of the engine, with the variables of its container.
 
-    command, args: with Kubernetes' own references filled in. starts: how its runtime is started,
-    such as 'vllm serve'. given: command and args as the pod has them, to be shown.
+    command, args: with Kubernetes' own references expanded. starts: the start commands of its
+    runtime, such as 'vllm serve'. given: command and args as in the pod, for messages.
     """
     argv = (*(command or ()), *(args or ()))
     given = argv if given is None or len(given) != len(argv) else tuple(given)
@@ -135,7 +135,7 @@ def _command_line(
     possible = [leaf for leaf in leaves if _program(leaf.words) not in _NO_STARTERS]
     chosen = _engines(possible, starts)
     others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
-    # `python3 - <<EOF`: a program that starts the engine may be written there.
+    # `python3 - <<EOF`: the text may be a program that starts the engine.
     others += [leaf.here for leaf in chosen if leaf.here]
     nothing = ["the shell script: no command in it starts an engine"] if not possible else []
     doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
@@ -157,14 +157,14 @@ def is_shell(word: str) -> bool:
 
 
 def shown(word: str) -> str:
-    """A word of a command line as it is quoted: a container's may be as long as a whole object."""
+    """A word for a message, shortened: a word may be as long as a whole object."""
     return repr(word if len(word) <= _SHOWN_CHARACTERS else word[:_SHOWN_CHARACTERS] + "…")
 
 
 def _leaves(
     words: Sequence[Word], here: str, scope: Scope, depth: int, *, top: bool = False
 ) -> Iterator[_Leaf]:
-    """The commands that words come to: of a shell, those of its script."""
+    """The commands that the words run; for a shell, those of its script."""
     if top:
         place = _script_of(words)
         words = tuple(
@@ -193,7 +193,7 @@ def _leaves(
 
 
 def _read_from_input(words: Sequence[Word], here: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
-    """A command that is no `sh -c`; a shell that reads a here-document runs that."""
+    """A command other than `sh -c`; a shell with a here-document runs its text."""
     programs = [word for word in words if not word.text.startswith("-")]
     if here and programs and is_shell(programs[-1].text):
         extended = PurePosixPath(programs[-1].text).name in _EXTENDED_SHELLS
@@ -203,7 +203,7 @@ def _read_from_input(words: Sequence[Word], here: str, scope: Scope, depth: int)
 
 
 def _of_script(script: str, given: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
-    """given: the script as the pod has it: what only stands in it once filled in is not shown."""
+    """The commands of a script. given: the script as in the pod; expanded values are not shown."""
     for command in commands(script, scope, depth):
         filled_in = {word.source for word in command.words}
         filled_in = {source for source in filled_in if source not in given}
@@ -215,7 +215,7 @@ def _of_script(script: str, given: str, scope: Scope, depth: int) -> Iterator[_L
 
 
 def _script_of(words: Sequence[Word]) -> int | None:
-    """The place of a shell's `-c` script, behind its options; None where none is run."""
+    """The index of a shell's `-c` script, after its options; None if there is none."""
     at = next((at for at, word in enumerate(words) if is_shell(word.text)), None)
     if at is None:
         return None
@@ -241,12 +241,12 @@ def _script_of(words: Sequence[Word]) -> int | None:
 
 
 def _with_holes(text: str) -> str:
-    """A word with its references to variables that are not known as holes."""
+    """A word with its unknown variables replaced by holes."""
     return _REFERENCE.sub(lambda found: hole(found[0]) if found[1] else found[0], text)
 
 
 def _engines(leaves: Sequence[_Leaf], starts: Sequence[str]) -> list[_Leaf]:
-    """Those that start the runtime: by all words of how it is started, else by its program."""
+    """Commands that start the runtime: by all words of a start command, else by its program."""
     if len(leaves) == 1:
         return list(leaves)
     programs = tuple(start.partition(" ")[0] for start in starts)
@@ -258,7 +258,7 @@ def _engines(leaves: Sequence[_Leaf], starts: Sequence[str]) -> list[_Leaf]:
 
 
 def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
-    """Where the words that name a start end."""
+    """The index after the words of a start command."""
     for name in names:
         wanted = name.split()
         for at in range(len(words) - len(wanted) + 1):
@@ -270,9 +270,9 @@ def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
 
 
 def _from_program(words: tuple[Word, ...], starts: Sequence[str]) -> tuple[Word, ...]:
-    """The words behind those that name the start; all where nothing does.
+    """The words after the start command; all words if there is none.
 
-    A module's own name stays in front: no model follows it, as one follows `vllm serve`.
+    A module's own name is kept: no model follows it, unlike after `vllm serve`.
     """
     place = _place(words, starts)
     if place is None:
@@ -281,7 +281,7 @@ def _from_program(words: tuple[Word, ...], starts: Sequence[str]) -> tuple[Word,
 
 
 def _program(words: Sequence[Word]) -> str:
-    """The name of the program that words start, behind `exec`, `env` and assignments."""
+    """The name of the program that the words start, after `exec`, `env` and assignments."""
     for word in words:
         if word.text not in _BEFORE_A_COMMAND and not _ASSIGNMENT.fullmatch(word.text):
             return PurePosixPath(word.text).name
@@ -289,7 +289,7 @@ def _program(words: Sequence[Word]) -> str:
 
 
 def _texts(leaf: _Leaf) -> Iterator[str]:
-    """What a command that starts no engine says, where that may be flags of one."""
+    """Texts of a command that starts no engine, if they may contain engine flags."""
     if _program(leaf.words) not in _NO_STARTERS:
         yield " ".join(word.text for word in leaf.words)
     if leaf.here:
@@ -297,13 +297,13 @@ def _texts(leaf: _Leaf) -> Iterator[str]:
 
 
 def _added(leaves: Sequence[_Leaf]) -> Iterator[str]:
-    """What adds words to a command from elsewhere."""
+    """Constructs that add words to a command from another source."""
     if any(_program(leaf.words) == "xargs" for leaf in leaves):
         yield "words that 'xargs' adds may hold flags"
 
 
 def _unknown_programs(leaves: Sequence[_Leaf]) -> Iterator[str]:
-    """Programs that are not known, and scripts that are not read."""
+    """Unknown programs, and scripts that are not read."""
     for leaf in leaves:
         program = _program(leaf.words)
         word = next((w for w in leaf.words if PurePosixPath(w.text).name == program), None)

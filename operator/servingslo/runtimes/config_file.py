@@ -1,8 +1,8 @@
-"""The words of a command line that a vLLM reads from the YAML file of its `--config`.
+"""The command-line words that vLLM reads from the YAML file of its `--config`.
 
 Source: FlexibleArgumentParser._pull_args_from_config and load_config_file of
-vllm/utils/argparse_utils.py, read in the wheel of 0.32.0: `--config FILE` alone is followed (not
-`--config=FILE`), and what stands on the command line itself comes after it, so it wins.
+vllm/utils/argparse_utils.py, read in the wheel of 0.32.0: only `--config FILE` is followed (not
+`--config=FILE`). Words on the command line itself come after the file's, so they win.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ import yaml
 from servingslo.parsing import parsed_yaml
 
 CONFIG_FLAG = "--config"
-# A file of every flag that vLLM 0.32.0 has would be two thirds of it; a larger one takes the parser
+# A file with every flag of vLLM 0.32.0 has two thirds of this size. A larger file takes the parser
 # more than a third of a second.
 LARGEST_FILE_CHARACTERS = 16_384
-# Brackets that are open at once; the parser's time grows with their square, and no setting of vLLM
-# has more than a few.
+# Nested brackets, at most. The parser's time grows with their square, and vLLM's settings have only
+# a few.
 DEEPEST_BRACKETS = 64
-# As many different files are remembered as there may be workloads of one operator.
+# Cached files: as many as one operator may have workloads.
 _FILES_REMEMBERED = 512
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
-    """What a file gives: its words, or what is wrong with it, without a word of its content."""
+    """The result of a file: its words, or its problem without any of its content."""
 
     words: tuple[str, ...] = ()
     problem: str = ""
 
 
 def config_path(words: Sequence[str]) -> str | None:
-    """The path after the one `--config` among the words; None without it."""
+    """The path after the only `--config` among the words; None without it."""
     for position, word in enumerate(words[:-1]):
         if word == CONFIG_FLAG:
             return words[position + 1]
@@ -43,11 +43,11 @@ def config_path(words: Sequence[str]) -> str | None:
 
 
 class _MergeKeyError(yaml.YAMLError):
-    """A merge key: followed, a few of them unfold to more than memory holds."""
+    """A merge key in the file: a few of them can expand to more than the memory."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Not libyaml's parser: a file of nested brackets ends the process there."""
+    """PyYAML's own parser: in libyaml's, nested brackets can crash the process."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuse merge keys. Raises: _MergeKeyError."""
@@ -58,9 +58,9 @@ class _Loader(yaml.SafeLoader):
 
 @lru_cache(maxsize=_FILES_REMEMBERED)
 def config_file(text: str) -> ConfigFile:
-    """The file's settings as words: `--key value`; lists and mappings are no limits, so left out.
+    """The file's settings as words: `--key value`; lists and mappings are no limits, so omitted.
 
-    A file that cannot be read gives no words and its problem.
+    For an unreadable file: no words, and its problem.
     """
     if problem := _unreadable(text):
         return ConfigFile(problem=problem)
@@ -74,7 +74,7 @@ def config_file(text: str) -> ConfigFile:
 
 
 def _unreadable(text: str) -> str:
-    """Why a file is not given to the parser; '' where it is."""
+    """Why a file is not parsed; '' if it is."""
     if len(text) > LARGEST_FILE_CHARACTERS:
         return f"is longer than {LARGEST_FILE_CHARACTERS} characters"
     steps = ((char in "[{") - (char in "]}") for char in text)
@@ -84,7 +84,7 @@ def _unreadable(text: str) -> str:
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """What the parser says, without the words of the file."""
+    """The parser's message, without the file's content."""
     if isinstance(error, _MergeKeyError):
         return "has merge keys (<<), which are not followed"
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None

@@ -1,7 +1,7 @@
-"""NVIDIA's DCGM exporter: what it calls the GPU fields that are read.
+"""NVIDIA's DCGM exporter: its metric names of the GPU fields.
 
 Source: etc/default-counters.csv of NVIDIA/dcgm-exporter. Framebuffer sizes are in MiB, utilization
-in percent, power in watts; XID is the code of the last error, 0 when there was none.
+in percent, power in watts; XID is the code of the last error, 0 if there was none.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GPUMetrics:
-    """Metric names of GPU fields, and the labels that tell GPUs and their pods apart.
+    """Metric names of GPU fields, and the labels that identify GPUs and their pods.
 
-    gpu_labels: index of the card, then of its MIG instance where there is one. product_label: what
-    the card is, such as 'NVIDIA H100 80GB HBM3'. pod_labels: pairs
-    of (namespace, pod) labels. A scrape with honorLabels keeps the workload's own names; without
-    it Prometheus writes the exporter's pod there and moves the workload's to exported_*, so
-    exported_* wins where it is present.
+    gpu_labels: index of the card, then of its MIG instance if it has one. product_label: the card's
+    product name, such as 'NVIDIA H100 80GB HBM3'. pod_labels: pairs of (namespace, pod) labels. A
+    scrape with honorLabels keeps the workload's names. Without it, Prometheus writes the exporter's
+    pod there and moves the workload's to exported_*. So exported_* wins if present.
     """
 
     utilization_percent: str = "DCGM_FI_DEV_GPU_UTIL"

@@ -1,8 +1,8 @@
-"""Finds a flag among the words of a command line, in every form that an engine's parser takes.
+"""Find a flag among the words of a command line, in every form that an engine's parser accepts.
 
 Source: argparse, `_parse_optional` and `allow_abbrev` of Python 3.12: `--flag value`,
-`--flag=value`, an unambiguous beginning of a long flag, the last occurrence wins. vLLM reads
-underscores of a long flag as dashes; Click, which TensorRT-LLM uses, takes no abbreviations.
+`--flag=value`, an unambiguous prefix of a long flag; the last occurrence wins. vLLM reads
+underscores in a long flag as dashes. Click, which TensorRT-LLM uses, accepts no abbreviations.
 """
 
 import re
@@ -15,11 +15,11 @@ from servingslo.runtimes.shell_words import Word, has_hole, holes
 
 _LEAST_ABBREVIATION = len("--") + 1
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?$")
-# Beginnings of long flags that take no value, in vLLM and SGLang; a word behind one is its own.
+# Prefixes of long flags without a value, in vLLM and SGLang; the next word is not their value.
 _SWITCHES = re.compile(
     r"--(no|enable|disable|skip|use|trust|enforce|async|return|log|allow|headless|language)\b"
 )
-# Names that people give to variables with flags in them.
+# Usual names of variables that contain flags.
 _NAME_OF_FLAGS = re.compile(r"ARG|OPT|FLAG|EXTRA|PARAM|CMD|COMMAND", re.IGNORECASE)
 # All positional parameters, all elements of an array, or flags in the source itself.
 _SURELY_FLAGS = re.compile(r"\$\{?[@*]|\[[@*]\]|(?:^|[\s\"'=+-])--[a-z]")
@@ -27,10 +27,10 @@ _SURELY_FLAGS = re.compile(r"\$\{?[@*]|\[[@*]\]|(?:^|[\s\"'=+-])--[a-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """A flag among words. value_index: of the word that holds its value, its own where joined.
+    """A flag among words. value_index: of the word with its value; its own index for --flag=value.
 
-    text: the value, '' where there is none. source: how the pod has it. problem: why it cannot be
-    read whatever the value; '' where it can.
+    text: the value, '' if there is none. source: the text in the pod. problem: why it cannot be
+    read, whatever the value; '' if it can.
     """
 
     text: str
@@ -41,12 +41,12 @@ class Occurrence:
 
 
 def words_as_they_are(words: Sequence[str]) -> tuple[Word, ...]:
-    """Words that nothing was filled into."""
+    """Words without any expansion."""
     return tuple(Word(text=word, source=word) for word in words)
 
 
 def occurrences(words: Sequence[Word], flag: str, profile: RuntimeProfile) -> list[Occurrence]:
-    """Every place where a flag is given, or may be; the last one is in force."""
+    """Every place where a flag is given, or may be given; the last one applies."""
     shorts = {short for short, full in profile.launch.short_names if full == flag}
     beginning = flag[:_LEAST_ABBREVIATION].lower()
     found = []
@@ -75,10 +75,10 @@ def is_given(words: Sequence[Word], flag: str, profile: RuntimeProfile) -> bool:
 def switched(
     words: Sequence[Word], on: str, off: str, profile: RuntimeProfile
 ) -> Occurrence | None:
-    """The last word about a switch, its text 'true', 'false' or what is not understood.
+    """The last occurrence of a switch, with text 'true', 'false' or text that is not understood.
 
-    vLLM up to 0.8 takes a value (StoreBoolean of vllm/utils.py); later ones take none, and refuse
-    to start with one (argparse.BooleanOptionalAction).
+    vLLM up to 0.8 takes a value (StoreBoolean of vllm/utils.py). Later versions take none, and
+    refuse to start with one (argparse.BooleanOptionalAction).
     """
     last: Occurrence | None = None
     for position, word in enumerate(words):
@@ -101,15 +101,15 @@ def switched(
 
 
 def may_hold_flags(words: Sequence[Word], profile: RuntimeProfile) -> Iterator[str]:
-    """Words that are not known and may be flags, as the pod has them.
+    """Unknown words that may be flags, as in the pod.
 
-    One behind a flag that takes a value is that value, and the first one is the model: words are
-    those behind `vllm serve`, or whatever starts the engine.
+    A word after a flag with a value is that value. The first word is the model: words are those
+    after `vllm serve`, or another start command of the engine.
     """
     for position, word in enumerate(words):
         name = word.text.partition("=")[0]
         if name.startswith("--") and "{" in name:
-            # --max-num-{seqs=4,batched-tokens=64}: a shell makes several words of it.
+            # --max-num-{seqs=4,batched-tokens=64}: a shell expands it to several words.
             yield word.source
             continue
         if not has_hole(word.text) or (word.text.startswith("-") and not has_hole(name)):
@@ -121,7 +121,7 @@ def may_hold_flags(words: Sequence[Word], profile: RuntimeProfile) -> Iterator[s
 
 
 def _is_value(words: Sequence[Word], position: int, profile: RuntimeProfile) -> bool:
-    """Whether a word stands where a value or the model does."""
+    """Whether a word is at the position of a value or of the model."""
     if position == 0:
         return True
     before = words[position - 1].text
@@ -156,7 +156,7 @@ def _is_flag(text: str) -> bool:
 
 
 def _near(name: str, flag: str, profile: RuntimeProfile) -> str:
-    """Why a word that is not the flag may be meant as it; '' where it is not."""
+    """Why a word may be meant as the flag; '' if it is not."""
     full = _spelt(name, profile)
     if profile.abbreviations and len(full) >= _LEAST_ABBREVIATION and flag.startswith(full):
         own = {knob.flag for knob in profile.knobs} | set(profile.launch.server_counts)

@@ -1,8 +1,8 @@
-"""Gateways that count requests: what each calls them, and how a series tells whose they are.
+"""Gateways that count requests: their metric names, and the labels that identify the workload.
 
 The administrator chooses one profile for the cluster; nothing in it comes from a tenant. Series are
-read raw, for each instance (each proxy, each endpoint picker): counters of several instances are
-never added before they are subtracted, for the sum falls when one of them goes away.
+read raw, for each instance (each proxy, each endpoint picker). Differences are computed for each
+instance before adding, because a sum over instances falls when one of them disappears.
 """
 
 import re
@@ -15,16 +15,16 @@ NO_GATEWAY = "none"
 _LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 # Istio's reporters: a client's proxy or an ingress gateway, the server's proxy, a waypoint.
 REPORTERS = ("source", "destination", "waypoint")
-# Requests that no engine ever computes anything for: they are no demand. 408, 429 and 499 are.
+# Requests that no engine computes anything for, so they are no demand. 408, 429 and 499 are demand.
 _CLIENT_ERRORS = "400|401|403|404|405|413|414|415|422"
 
 
 class CountedWhen(StrEnum):
     """When a gateway counts a request.
 
-    ARRIVED: as it comes. PASSED_ON: when it leaves the gateway's own queue, so that arrivals are
-    counts and growth of the queue. ENDED: when it is answered, which for a stream is a whole stay
-    later: such counts say nothing about arrivals now, only what was refused is known at once.
+    ARRIVED: at its arrival. PASSED_ON: when it leaves the gateway's own queue, so arrivals are the
+    counts plus the growth of the queue. ENDED: at its end; a stream ends a whole response time
+    later. Such counts do not show current arrivals; only refusals are known at once.
     """
 
     ARRIVED = "arrived"
@@ -33,7 +33,7 @@ class CountedWhen(StrEnum):
 
 
 class GatewayField(StrEnum):
-    """What a metric of a gateway adds to."""
+    """The fields that a gateway's metrics are added to."""
 
     REQUESTS = "requests_total"
     REJECTED = "rejected_total"
@@ -45,8 +45,8 @@ class GatewayField(StrEnum):
 class GatewayMetric:
     """One metric that adds to one or more fields of a GatewayInstance.
 
-    names: newest first; the first one that an instance exports is used. label, values: where
-    given, only series count whose label has one of these values among its comma-separated ones.
+    names: newest first; the first one that an instance exports is used. label, values: if given,
+    only series count whose label contains one of these comma-separated values.
     """
 
     fields: tuple[GatewayField, ...]
@@ -63,15 +63,15 @@ class GatewayMetric:
 class GatewayProfile:
     """Everything this package knows of one gateway.
 
-    metrics: the first one is exported wherever requests are counted, and tells the age of all.
-    known_by: metrics that an instance exports of a workload from the beginning, where counters
-    appear with the first request only: until then it has counted nothing.
-    matchers: of the selector. workload_label: names the workload. namespace_label: its namespace;
-    '' where `pattern` or the scrape tells it. pattern: of workload_label's value, with the groups
-    `name` and `namespace`. pages: metrics whose workload_label names the one workload that all
-    requests of the same page are for. service_labels: namespace and name of a service that stands
-    in for a workload that a series does not know. forgets_empty: with its default routing it counts
-    nothing for a workload without pods.
+    metrics: the first one is exported wherever requests are counted, and its age is the age of all.
+    known_by: metrics of a workload that an instance exports from the beginning, while counters
+    appear only with the first request. Until then the count is zero.
+    matchers: of the selector. workload_label: has the workload's name. namespace_label: its
+    namespace; '' if `pattern` or the scrape shows it. pattern: of workload_label's value, with the
+    groups `name` and `namespace`. pages: metrics whose workload_label names the only workload of
+    all requests on the same page. service_labels: namespace and name of a service, used if a series
+    has no workload. forgets_empty: with its default routing it does not count requests for a
+    workload without pods.
     """
 
     name: str
@@ -91,13 +91,13 @@ _UNKNOWN_WORKLOADS = frozenset({"", "unknown"})
 
 
 def is_unknown(workload: str) -> bool:
-    """Whether a workload label says that the proxy does not know; Istio writes 'unknown'."""
+    """Whether the proxy does not know the workload; Istio then writes 'unknown'."""
     return workload in _UNKNOWN_WORKLOADS
 
 
 # Source: istio.io/latest/docs/reference/config/metrics for names and labels; istio/proxy
 # source/extensions/filters/http/istio_stats/istio_stats.cc: istio_requests_total is incremented in
-# log(), at the end of the stream. A request that found no host has an unknown workload, but its
+# log(), at the end of the stream. A request without a host has an unknown workload but a known
 # service. response_flags are those of Envoy's access log: UO upstream overflow (circuit breaker),
 # UH no healthy upstream, RL rate limited, DO dropped by load shedding, OM overload manager.
 ISTIO = GatewayProfile(
@@ -122,7 +122,7 @@ ISTIO = GatewayProfile(
 # source/common/conn_pool/conn_pool_base.cc: upstream_rq_total is incremented when a stream is
 # attached to a connection, retries included; one that overflows a circuit breaker or finds no
 # healthy host is not in it. A capture of Envoy 1.40.0 (tests/golden/data/envoy_1.40.0_metrics.txt):
-# beyond max_requests a request counts as active_overflow alone, beyond max_pending_requests as
+# beyond max_requests a request counts only as active_overflow, beyond max_pending_requests as
 # pending_overflow; older versions have only the latter, for both. One whose connection was refused
 # (a Service without pods, where the cluster holds the Service's address) is pending_failure_eject.
 # envoyproxy/gateway names the cluster of a route's rule httproute/<namespace>/<name>/rule/<number>
@@ -161,8 +161,8 @@ ENVOY_GATEWAY = GatewayProfile(
 )
 
 # Source: kubernetes-sigs/gateway-api-inference-extension and llm-d/llm-d-router, pkg/epp/metrics
-# and pkg/epp/handlers/server.go: a request is counted once a pod was found for it; one that is
-# refused (429 at saturation, 503 without pods) is in the error counter alone. An endpoint picker
+# and pkg/epp/handlers/server.go: a request is counted when a pod was found for it. A refused one
+# (429 at saturation, 503 without pods) is only in the error counter. An endpoint picker
 # serves one InferencePool and names it in its pool metrics, not on the counters. Versions in
 # transition export the old and the new names on one page.
 INFERENCE_EXTENSION = GatewayProfile(
@@ -212,8 +212,8 @@ def gateway_profile(
 ) -> GatewayProfile | None:
     """The profile of that name with the administrator's overrides, '' for none; None for 'none'.
 
-    Raises: InvalidInputError for an unknown name, or an override that is malformed or that the
-    profile has no use for.
+    Raises: InvalidInputError for an unknown name, or an override that is malformed or unused by the
+    profile.
     """
     if name == NO_GATEWAY:
         return None

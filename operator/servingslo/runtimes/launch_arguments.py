@@ -1,6 +1,6 @@
-"""What a command line says of an engine besides its limits.
+"""Settings in an engine's command line besides its limits.
 
-That is what default limits depend on, and how many processes count its steps.
+These are the inputs of default limits, and the number of processes that count its steps.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from servingslo.runtimes.numbers_in_flags import LARGEST_NUMBER, number_of
 from servingslo.runtimes.profile import LaunchFlags, RuntimeProfile
 from servingslo.runtimes.shell_words import Word
 
-# What vLLM takes for the longest sequence that fits, which no command line tells.
+# vLLM's values for the longest sequence that fits; the command line does not show its length.
 _LONGEST_THAT_FITS = frozenset({"-1", "auto"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchArguments:
-    """What else a command line says of its engines; None where it says nothing.
+    """Other engine settings in a command line; None if not given.
 
-    flags: fields of the limits that it gives. api_server_count: processes that count each step; 0
-    where the pod has engines and no server. unread: what was not understood, each with its word.
+    flags: fields of the given limits. api_server_count: processes that count each step; 0 if the
+    pod has engines and no server. unread: the problems, each with its word.
     """
 
     flags: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ _AGREED = ("throughput_mode", "chunked_prefill", "max_model_len", "api_server_co
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the words of one line, and notes what is not understood."""
+    """Reads the words of one line, and collects parts that are not understood."""
 
     words: Sequence[Word]
     profile: RuntimeProfile
@@ -49,7 +49,7 @@ class _Reader:
         return any(is_given(self.words, flag, self.profile) for flag in flags)
 
     def last(self, flag: str) -> Occurrence | None:
-        """The occurrence in force; None where there is none that can be read."""
+        """The applied occurrence; None if there is no readable one."""
         found = occurrences(self.words, flag, self.profile) if flag else []
         if found and found[-1].problem:
             self.unread.append(found[-1].problem)
@@ -67,7 +67,7 @@ class _Reader:
         return None
 
     def chunked(self, launch: LaunchFlags) -> bool | None:
-        """Whether prompts are computed in chunks."""
+        """Whether prompts are processed in chunks."""
         for knob in self.profile.knobs:
             found = occurrences(self.words, knob.flag, self.profile) if knob.off else []
             if found and found[-1].text in knob.off:
@@ -80,7 +80,7 @@ class _Reader:
         return None
 
     def servers(self, launch: LaunchFlags) -> int | None:
-        """API servers of the pod, as vLLM's `serve` counts them where no count is given.
+        """Number of the pod's API servers, by the rules of vLLM's `serve`.
 
         Source: ServeSubcommand.cmd of vllm/entrypoints/cli/serve.py.
         """
@@ -109,9 +109,9 @@ def parse_launch_arguments(
     profile: RuntimeProfile,
     config: Sequence[str] = (),
 ) -> LaunchArguments:
-    """What defaults of limits and the counting of steps depend on besides the limits.
+    """Settings besides the limits that default limits and the counting of steps depend on.
 
-    config: words of the file that the command line names, which come before it.
+    config: words of the file that the command line names; they precede its own words.
     """
     return launch_arguments(command_line(command, args, profile.starts), profile, config)
 
@@ -119,7 +119,7 @@ def parse_launch_arguments(
 def launch_arguments(
     line: CommandLine, profile: RuntimeProfile, config: Sequence[str] = ()
 ) -> LaunchArguments:
-    """The same of a command line that was read; nothing of what its places differ in."""
+    """The settings of a parsed command line; None for settings in which its places differ."""
     found = [_of_words(words, profile, config) for words in line.lines or ((),)]
     agreed: dict[str, Any] = {}
     unread = [told for one in found for told in one.unread]

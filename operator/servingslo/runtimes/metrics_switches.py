@@ -1,4 +1,4 @@
-"""Flags of a command line by which an engine exports no metrics at all."""
+"""Command-line flags that turn off all metrics of an engine."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
@@ -9,9 +9,9 @@ _FALSE = frozenset({"false", "0", "off", "no"})
 
 
 def metrics_switched_off(words: Sequence[str], profiles: Iterable[RuntimeProfile]) -> str:
-    """Why an engine that is started so exports no metrics; '' where nothing says so.
+    """Why an engine with this command line exports no metrics; '' if it may export them.
 
-    words: its command line, and further flags out of its file.
+    words: its command line, and further flags from its file.
     """
     for profile in profiles:
         launch = profile.launch
@@ -26,7 +26,7 @@ def metrics_switched_off(words: Sequence[str], profiles: Iterable[RuntimeProfile
 
 
 def _is_given(words: Sequence[str], flag: str, value: str, profile: RuntimeProfile) -> bool:
-    """Whether the flag is there, by its name or an abbreviation, with this value or none."""
+    """Whether the flag is given, in full or abbreviated, with this value or none."""
     given = False
     for place, word in enumerate(words):
         name, equals, text = word.partition("=")
@@ -41,7 +41,7 @@ def _is_given(words: Sequence[str], flag: str, value: str, profile: RuntimeProfi
 
 
 def _names(name: str, flag: str, profile: RuntimeProfile) -> bool:
-    """Whether it is this flag, or a beginning of it that no other flag has."""
+    """Whether the name is this flag, or an unambiguous prefix of it."""
     if name == flag:
         return True
     if not profile.launch.abbreviations:

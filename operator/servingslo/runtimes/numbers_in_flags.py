@@ -1,8 +1,8 @@
-"""Numbers as engines take them on their command line."""
+"""Numbers in the forms that engines accept on their command line."""
 
 import re
 
-# No engine has a limit near it; a longer number is a mistake, or is written to take time.
+# No real limit is near this; a longer number is a mistake or an attack on the parser's time.
 LARGEST_NUMBER = 10**12
 _PLAIN_INTEGER = re.compile(r"^\d{1,15}$")
 # Source: human_readable_int of vllm/utils/argparse_utils.py: lower case is decimal and may have a
@@ -21,7 +21,7 @@ _MULTIPLIER = {
 
 
 def number_of(text: str, *, human_readable: bool) -> int:
-    """The number as vLLM reads it, 0 where it is none."""
+    """The number as vLLM reads it, 0 if it is invalid."""
     if _PLAIN_INTEGER.match(text):
         return int(text)
     human = _HUMAN_READABLE.match(text) if human_readable else None

@@ -1,4 +1,4 @@
-"""The shape of a runtime profile: where each measured field and each batch limit is found."""
+"""The structure of a runtime profile: the sources of each measured field and each batch limit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class MetricKind(StrEnum):
-    """How samples of one engine that differ in other labels are put together.
+    """How samples of one engine that differ in other labels are combined.
 
-    GAUGE: the largest is taken, for an engine has one value. COUNTER and HISTOGRAM: summed.
+    GAUGE: the maximum, because an engine has one value. COUNTER and HISTOGRAM: the sum.
     """
 
     GAUGE = "gauge"
@@ -18,14 +18,14 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
-    """Where one field of an EngineSample is found.
+    """The metric names of one field of an EngineSample.
 
     field: of EngineSample. names: as Prometheus stores them, newest first; the first one that an
-    engine exports is used. Of a histogram the base name, without _bucket, _sum and _count.
-    by_labels: labels that split the field into a mapping, newest first; empty when it is a number.
-    only: the parts whose sum is the field; empty: the mapping of all of them is. unit: of what is
-    exported, in the field's own: 1e-6 where seconds are exported as microseconds. undivided: those
-    of the names that are the field itself, without parts.
+    engine exports is used. For a histogram the base name, without _bucket, _sum and _count.
+    by_labels: labels that split the field into a mapping, newest first; empty for a number.
+    only: the field is the sum of these parts; empty: it is the mapping of all parts. unit: of the
+    exported values, in the field's unit: 1e-6 if seconds are exported as microseconds. undivided:
+    those names that are the field itself, without parts.
     """
 
     field: str
@@ -37,14 +37,14 @@ class MetricNames:
     undivided: tuple[str, ...] = ()
 
     def is_split(self, name: str) -> bool:
-        """Whether the field has parts where it is exported under this name."""
+        """Whether the field has parts when exported under this name."""
         return bool(self.by_labels) and name not in self.undivided
 
 
 def gauge(
     field: str, *names: str, by_labels: tuple[str, ...] = (), unit: float = 1.0
 ) -> MetricNames:
-    """Where a gauge is found."""
+    """The names of a gauge."""
     kind = MetricKind.GAUGE
     return MetricNames(field=field, kind=kind, names=names, by_labels=by_labels, unit=unit)
 
@@ -57,7 +57,7 @@ def counter(
     unit: float = 1.0,
     undivided: tuple[str, ...] = (),
 ) -> MetricNames:
-    """Where a counter is found. undivided: further names, tried after the others."""
+    """The names of a counter. undivided: further names, tried after the others."""
     return MetricNames(
         field=field,
         kind=MetricKind.COUNTER,
@@ -70,19 +70,19 @@ def counter(
 
 
 def histogram(field: str, *names: str) -> MetricNames:
-    """Where a histogram is found."""
+    """The names of a histogram."""
     return MetricNames(field=field, kind=MetricKind.HISTOGRAM, names=names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLabels:
-    """Labels of an info metric that tell the size of the KV cache; their values are text.
+    """Labels of an info metric with the size of the KV cache; their values are text.
 
-    '' for one that it does not have.
+    '' for a label that it does not have.
 
-    tokens: the capacity itself, where the runtime says it. block_tokens and blocks: their product
-    is the capacity otherwise; it is wrong for models whose layers share no block size, so tokens
-    comes first.
+    tokens: the capacity itself, if the runtime exports it. block_tokens and blocks: otherwise their
+    product is the capacity. It is wrong for models whose layers have different block sizes, so
+    tokens comes first.
     """
 
     metric: str
@@ -92,19 +92,19 @@ class CapacityLabels:
 
 
 class Applied(StrEnum):
-    """How a limit is changed. ARGUMENTS: on the command line of new pods, which need a restart."""
+    """How a limit is changed. ARGUMENTS: on the command line, which requires new pods."""
 
     ARGUMENTS = "args"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """A batch limit of an engine, and how it is given to it.
+    """A batch limit of an engine, and its flag.
 
-    field: of BatchArguments. flag: as it is spelt; with dashes where the profile says that
-    underscores mean the same. human_readable: values such as 8k (8,000) and 8K (8,192) are
-    understood. off: values that turn the limit off. when_off: the flag of the bound that holds
-    then, and its default; never less than the longest sequence.
+    field: of BatchArguments. flag: its spelling; with dashes if the profile treats underscores as
+    dashes. human_readable: values such as 8k (8,000) and 8K (8,192) are accepted. off: values that
+    turn the limit off. when_off: the flag of the bound that applies then, and its default; never
+    less than the longest sequence.
     """
 
     field: str
@@ -119,17 +119,17 @@ class Knob:
 class LaunchFlags:
     """Flags that default limits and the counting of steps depend on; '' or empty: it has none.
 
-    throughput_mode: a flag and its value that ask for larger default limits. chunked_prefill,
+    throughput_mode: a flag and its value that enable larger default limits. chunked_prefill,
     no_chunked_prefill: switches. max_model_len: longest sequence, tokens. config: names a YAML file
     of further flags, which is read as vLLM reads it. other_files: name files of flags that are not
-    read. short_names: of flags here, each with the full one. programs: what the server is started
-    by. metrics_off: a flag and its value ('' for none) that turn its metrics off; metrics_on:
-    without which it has none. abbreviations: flags may be cut short, as argparse allows.
-    Of how many processes count each step: server_counts: their number, and that of data-parallel
-    engines, which it is else; local_count: of the engines of this pod. external, hybrid: what says
-    that another balancer is in front of servers with one engine, or with those of a pod; headless:
-    that there is no server; single_server: that there is one at most. divided_by_ranks: a switch by
-    which each rank has its share of a limit alone.
+    read. short_names: of flags here, each with the full one. programs: programs that start the
+    server. metrics_off: a flag and its value ('' for none) that turn its metrics off; metrics_on: a
+    flag that it needs to have metrics. abbreviations: flags may be shortened, as argparse allows.
+    For the number of processes that count each step: server_counts: flags of this number and of the
+    number of data-parallel engines, its default; local_count: of the engines in this pod. external,
+    hybrid: flags of another balancer in front of servers with one engine, or with a pod's engines;
+    headless: of no server; single_server: of one server at most. divided_by_ranks: a switch that
+    divides a limit among the ranks.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -154,11 +154,11 @@ class LaunchFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetting:
-    """What the default limits of an engine depend on; None where it is not known.
+    """The inputs of an engine's default limits; None if not known.
 
     version: major and minor of the runtime. card, card_memory_bytes: of one of its cards.
-    accelerator: whether it was given one. throughput_mode, chunked_prefill, max_model_len: as its
-    command line has them. max_num_seqs, max_num_batched_tokens: the limit that is known.
+    accelerator: whether it has one. throughput_mode, chunked_prefill, max_model_len: from its
+    command line. max_num_seqs, max_num_batched_tokens: the known limit.
     """
 
     version: tuple[int, int] | None = None
@@ -174,13 +174,13 @@ class EngineSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultLimits:
-    """Batch limits of an engine whose command line gives none."""
+    """Batch limits of an engine without limits in its command line."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
 
 
-# Of engines that make tokens, by field of each kind.
+# Age fields of engines that generate tokens, one for each kind.
 TOKEN_AGE_FIELDS = (
     (MetricKind.GAUGE, "running"),
     (MetricKind.COUNTER, "generation_tokens_total"),
@@ -192,19 +192,19 @@ TOKEN_AGE_FIELDS = (
 class RuntimeProfile:
     """Everything this package knows of one runtime.
 
-    engine_label: tells the engines of one pod apart. part_labels: split what one engine counts
-    into parts that are added up, unless a field asks for the split. age_fields: for each kind, the
-    field whose samples tell the age of all fields of that kind; engines export them on one page.
+    engine_label: distinguishes the engines of one pod. part_labels: split one engine's counts into
+    parts that are added up, unless a field uses the split. age_fields: for each kind, the field
+    whose samples have the age of all fields of that kind; engines export them on one page.
     serves_batches: its engines are models that serve dynamic batches of whole requests. refused:
-    metrics that no objective can be about, by their name in the API, each with why.
-    model_repository_port: where its servers answer the model repository API, by which limits are
-    read and changed while they run; None where they have none.
-    queue_knob: bounds what runs and waits in a server, beyond which it refuses; None: it has none.
-    starts: words that start it, such as 'vllm serve'. abbreviations: its parser takes beginnings of
-    flags. launch: what else of its command line is read. default_limits: what is in force where no
-    limit is given, None where that is not known. version_decides: whether the version is not known
-    and another one would have other defaults. usual_sequences, usual_batched_tokens: the defaults
-    there are, in increasing order; a default that data rule out is corrected to the next one.
+    metrics that no objective can use, by their name in the API, each with the reason.
+    model_repository_port: port of its servers' model repository API, which reads and changes limits
+    while they run; None if they have none.
+    queue_knob: bound on running plus waiting requests in a server, which refuses more; None: it has
+    none. starts: words that start it, such as 'vllm serve'. abbreviations: its parser accepts
+    prefixes of flags. launch: the other flags that are read. default_limits: the limits if none is
+    given, None if not known. version_decides: whether the version is unknown and another one would
+    have other defaults. usual_sequences, usual_batched_tokens: the existing defaults, in increasing
+    order; a default that data rule out is corrected to the next one.
     """
 
     name: str
@@ -229,13 +229,13 @@ class RuntimeProfile:
 
     @property
     def metric_names(self) -> frozenset[str]:
-        """Every name that its engines may export, of histograms the base names."""
+        """Every name that its engines may export; for histograms the base names."""
         names = {name for metric in self.metrics for name in metric.names}
         return frozenset(names if self.capacity is None else {*names, self.capacity.metric})
 
     @property
     def capacity_in_blocks(self) -> bool:
-        """Whether what it exports as kv_capacity_tokens is blocks, of kv_block_tokens each."""
+        """Whether it exports kv_capacity_tokens as blocks of kv_block_tokens each."""
         return any(metric.field == "kv_block_tokens" for metric in self.metrics)
 
     def of_kind(self, kind: MetricKind) -> tuple[MetricNames, ...]:
@@ -243,18 +243,18 @@ class RuntimeProfile:
         return tuple(metric for metric in self.metrics if metric.kind is kind)
 
     def metric(self, field: str) -> MetricNames:
-        """Where a field is found. Raises: KeyError when the profile does not have the field."""
+        """The names of a field. Raises: KeyError if the profile does not have the field."""
         for metric in self.metrics:
             if metric.field == field:
                 return metric
         raise KeyError(field)
 
     def age_names(self, kind: MetricKind) -> tuple[str, ...]:
-        """Names of the metric whose samples tell the age of a kind; none where it has no such."""
+        """Names of the metric whose samples have the age of a kind; empty if there is none."""
         field = dict(self.age_fields).get(kind)
         return () if field is None else self.metric(field).names
 
     def split_labels(self, kind: MetricKind) -> tuple[str, ...]:
-        """All labels that split fields of a kind, each once."""
+        """All labels that split fields of a kind, without duplicates."""
         labels = (label for metric in self.of_kind(kind) for label in metric.by_labels)
         return tuple(dict.fromkeys(labels))

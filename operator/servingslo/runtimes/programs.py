@@ -1,7 +1,7 @@
-"""Which containers name a runtime: by the program they start, by its flags, or by their image.
+"""Find containers that name a runtime: by their program, its flags, or their image.
 
 A pod often has several containers: proxies of a mesh or of sign-on, agents, the engine. The engine
-names its runtime in its command line or its image; a proxy names the engine's address at most.
+names its runtime in its command line or its image. A proxy names at most the engine's address.
 """
 
 import re
@@ -15,10 +15,10 @@ from servingslo.runtimes.profile import RuntimeProfile
 
 
 class Naming(IntEnum):
-    """How surely a container names a runtime.
+    """How certainly a container names a runtime.
 
-    SCRIPT: its image does, and it starts a script there, which may be of the engine or not. IMAGE:
-    it starts what the image starts. COMMAND: its command line starts the runtime.
+    SCRIPT: its image names it, and it starts a script, which may start the engine or not. IMAGE:
+    it uses the start command of the image. COMMAND: its command line starts the runtime.
     """
 
     NOT_AT_ALL = 0
@@ -32,8 +32,8 @@ class Program:
     """How one runtime's server is started.
 
     executables: names of the program, each with the word that must follow it, '' for any.
-    modules: of Python, the parts below them included. flags: that no other program has, besides
-    those of its limits. images: words of an image's path.
+    modules: Python modules, submodules included. flags: those that no other program has, besides
+    the flags of its limits. images: words of an image's path.
     """
 
     executables: tuple[tuple[str, str], ...] = ()
@@ -69,27 +69,27 @@ _PROGRAMS = {
         images=("trtllm", "tensorrt-llm", "tensorrt_llm"),
     ),
 }
-# What an image of the same project does beside the engine: vllm-router, sglang-router, …
+# Programs of the same project other than the engine: vllm-router, sglang-router, …
 _BESIDE_THE_ENGINE = frozenset(
     {"adapter", "agent", "bench", "benchmark", "client", "controller", "downloader", "epp"}
     | {"exporter", "frontend", "gateway", "loader", "operator", "proxy", "router", "scheduler"}
     | {"sidecar", "ui", "webhook", "auth", "metrics", "monitor", "watcher"}
 )
-# Programs that start another one, which may be the engine.
+# Programs that start another program, possibly the engine.
 _STARTERS = frozenset(
     {"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox", "env", "exec", "tini", "dumb-init"}
     | {"numactl", "taskset", "nice", "nohup", "timeout", "mpirun", "torchrun", "ray", "nsys", "uv"}
     | {"opentelemetry-instrument", "python", "python3", "trtllm-llmapi-launch"}
 )
 _PYTHON = re.compile(r"^python[0-9.]*$")
-# After these a program may follow a word that begins with a dash.
+# A program may follow these words, although they begin with a dash.
 _BEFORE_PROGRAM = frozenset({"--", "-s", "-e", "--allow-run-as-root"})
 
 
 def naming(
     command: Sequence[str], args: Sequence[str], image: str | None, profile: RuntimeProfile
 ) -> Naming:
-    """How surely a container with this command line and image says that it runs the runtime."""
+    """How certainly a container with this command line and image runs the runtime."""
     if _starts_runtime(command, args, profile):
         return Naming.COMMAND
     if not _image_names(image or "", profile) or _starts_another(command):
@@ -108,7 +108,7 @@ def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: Runtim
 
 
 def _program(profile: RuntimeProfile) -> Program:
-    """How a runtime is started; one that the administrator added, by its name or by its flags."""
+    """How a runtime is started; for one added by the administrator, from its name and flags."""
     own = Program(executables=((profile.name, "serve"),), images=(profile.name,))
     return _PROGRAMS.get(profile.name, own)
 
@@ -116,7 +116,7 @@ def _program(profile: RuntimeProfile) -> Program:
 def _is_executable(words: Sequence[str], at: int, program: Program) -> bool:
     word, before = words[at], words[at - 1] if at else ""
     if before.startswith("-") and before not in _BEFORE_PROGRAM and "/" not in word:
-        # The value of a flag: `--backend tritonserver` of a client.
+        # It is the value of a flag: `--backend tritonserver` of a client.
         return False
     after = words[at + 1] if at + 1 < len(words) else ""
     name = PurePosixPath(word).name
@@ -130,7 +130,7 @@ def _is_module(words: Sequence[str], at: int, program: Program) -> bool:
     word, before = words[at], words[at - 1] if at else ""
     name = word
     if before != "-m":
-        # A module's file: python /app/vllm/entrypoints/openai/api_server.py.
+        # The file of a module: python /app/vllm/entrypoints/openai/api_server.py.
         path = PurePosixPath(word)
         if path.suffix != ".py" or not path.stem:
             return False
@@ -151,12 +151,12 @@ def _is_flag(word: str, program: Program, profile: RuntimeProfile) -> bool:
 
 
 def _starts_another(command: Sequence[str]) -> bool:
-    """Whether the command, which replaces that of the image, is another program's."""
+    """Whether the command, which replaces the image's own, starts another program."""
     if not command:
         return False
     name = PurePosixPath(command[0]).name
     if _PYTHON.match(name) or name in _STARTERS:
-        # A module of its own is another program; of a script nothing is known.
+        # Another module is another program; a script is unknown.
         return "-m" in command[:3]
     return not name.endswith((".sh", ".py"))
 

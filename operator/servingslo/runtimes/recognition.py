@@ -1,4 +1,4 @@
-"""Which runtime a workload's engines are read as: the one that is stated, else what they export."""
+"""The runtime of a workload's engines: the stated one, else the one of their metrics."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """What the engines of a workload are read as.
+    """The recognized runtime of a workload's engines.
 
-    runtime: None while that is not known. exported: the runtimes whose metrics its pods export, in
-    the order of their names; empty while none does. ports: from which each pod's metrics are read,
-    by its name, where that is told.
+    runtime: None while not known. exported: the runtimes whose metrics its pods export, in the
+    order of their names; empty if there are none. ports: the metrics ports of each pod, by its
+    name, if known.
     """
 
     runtime: str | None = None
@@ -19,7 +19,7 @@ class Recognition:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether several are exported and none is stated."""
+        """Whether metrics of several runtimes are exported and none is stated."""
         return self.runtime is None and len(self.exported) > 1
 
 
@@ -29,7 +29,7 @@ Recognize = Callable[[Sequence[str]], Recognition]
 
 
 def recognized(stated: str | None, exported: Iterable[str]) -> Recognition:
-    """The runtime that is stated, else the only one that is exported; nothing is assumed."""
+    """The stated runtime, else the only exported one; no runtime is assumed."""
     names = tuple(sorted(set(exported)))
     only = names[0] if len(names) == 1 else None
     return Recognition(runtime=stated or only, exported=names)

@@ -1,10 +1,10 @@
-"""SGLang, by contract: names and flags as the published wheel has them, not tried on a server.
+"""SGLang, by contract: names and flags of the published wheel, not tried on a server.
 
 Source: the wheel of SGLang 0.5.23, sglang/srt/observability/metrics_collector.py (started with
 `--enable-metrics`) and sglang/srt/arg_groups/fields/schedule.py. tests/contracts/sglang.json keeps
-what was read; `make contracts` reads it anew. The second and further names are those of 0.4, as its
-page of the production metrics has them (docs.sglang.io); time_per_output_token_seconds counts gaps
-there: 422,425 of 2,104 requests with 424,529 tokens.
+the values; `make contracts` reads them again. The second and further names are those of 0.4, from
+its page of the production metrics (docs.sglang.io). time_per_output_token_seconds counts gaps
+there: 422,425 for 2,104 requests with 424,529 tokens.
 """
 
 from servingslo.runtimes.profile import (
@@ -16,12 +16,12 @@ from servingslo.runtimes.profile import (
     histogram,
 )
 
-# The scheduler counts tokens as they are made, with each log interval (40 steps by default); the
-# counters prompt_tokens_total and generation_tokens_total rise by a whole request when it ends,
-# which looks like work that no engine can do in a short window. They are taken where an older
-# SGLang exports no others. The first token of a request comes with its prompt and is not among the
-# decoded ones. Requests, and those older counters, are counted once by the tokenizer, without a
-# dp_rank, whatever the number of ranks.
+# The scheduler counts tokens during generation, at each log interval (40 steps by default). The
+# counters prompt_tokens_total and generation_tokens_total rise by a whole request at its end, which
+# looks like impossible work in a short window. They are used only if an older SGLang exports no
+# others. A request's first token is produced with its prompt and is not among the decoded ones. The
+# tokenizer counts requests and those older counters once, without a dp_rank, for any number of
+# ranks.
 _TOKENS = "sglang:realtime_tokens_total"
 
 SGLANG = RuntimeProfile(
@@ -55,7 +55,7 @@ SGLANG = RuntimeProfile(
             only=("decode",),
             undivided=("sglang:generation_tokens_total",),
         ),
-        # Requests by whether they stream: the reasons for which they ended are not told.
+        # Split by streaming or not: the finish reasons are not exported.
         counter("finished_total", "sglang:num_requests_total", by_labels=("is_streaming",)),
         counter("preempted_total", "sglang:num_retracted_requests_total"),
         histogram("ttft_seconds", "sglang:time_to_first_token_seconds"),
@@ -79,12 +79,12 @@ SGLANG = RuntimeProfile(
         ),
     ),
     capacity=None,
-    # Both need a restart. Defaults come from the card's memory and the model, so an absent flag is
-    # unknown until data show the limit or spec.engine states it.
+    # Both need a restart. Defaults depend on the card's memory and the model, so without the flag
+    # the limit is unknown until data show it or spec.engine states it.
     knobs=(
         Knob(field="max_num_seqs", flag="--max-running-requests"),
-        # -1 turns chunking off: a batch of prompts is then bounded by --max-prefill-tokens, never
-        # below the longest sequence. Source: docs/advanced_features/server_arguments.md.
+        # -1 turns chunking off. Then --max-prefill-tokens bounds a batch of prompts, never below
+        # the longest sequence. Source: docs/advanced_features/server_arguments.md.
         Knob(
             field="max_num_batched_tokens",
             flag="--chunked-prefill-size",
@@ -99,7 +99,7 @@ SGLANG = RuntimeProfile(
         other_files=("--config",),
         programs=("sglang", "sglang.launch_server"),
         metrics_on="--enable-metrics",
-        # Source: sglang/srt/server_args.py: `chunked_prefill_size // dp_size`, and so of requests.
+        # Source: sglang/srt/server_args.py: `chunked_prefill_size // dp_size`; same for requests.
         divided_by_ranks="--enable-dp-attention",
     ),
 )

@@ -1,7 +1,7 @@
-"""The commands that a shell script runs, with their words filled in; nothing is ever run.
+"""Find the commands that a shell script runs, with expanded words; nothing is executed.
 
-Every way through the script is followed: where a condition is not known, both. A variable that
-differs between two ways is not known behind them. What is not known stays a hole in its word.
+Every path through the script is followed: for an unknown condition, both branches. A variable that
+differs between two branches is unknown after them. An unknown part stays a hole in its word.
 Source: POSIX.1-2017, Shell Command Language, 2.9, and bash's `[[`, `function` and `+=`.
 """
 
@@ -35,7 +35,7 @@ _LOOPS = frozenset({"while", "until"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command that a script runs. here: the text that it reads; scope: what is known there."""
+    """A command that a script runs. here: its input text; scope: the known variables there."""
 
     words: tuple[Word, ...]
     here: str
@@ -45,7 +45,7 @@ class Command:
 def commands(script: str, scope: Scope, depth: int = 0) -> tuple[Command, ...]:
     """The commands of a script, in its order.
 
-    Raises: ArgumentsNotUnderstoodError where it cannot be taken apart.
+    Raises: ArgumentsNotUnderstoodError if it cannot be parsed.
     """
     if depth > DEEPEST:
         raise ArgumentsNotUnderstoodError("scripts are nested too deeply")
@@ -57,7 +57,7 @@ def commands(script: str, scope: Scope, depth: int = 0) -> tuple[Command, ...]:
 
 
 class _Reader:
-    """Walks over tokens once, and again over the body of a function that is called."""
+    """Walks over the tokens once, and again over the body of each called function."""
 
     def __init__(self, found: Sequence[Token], scope: Scope, depth: int) -> None:
         self._tokens, self._scope, self._depth = found, scope, depth
@@ -68,17 +68,17 @@ class _Reader:
 
     @property
     def scope(self) -> Scope:
-        """What is known at the present token."""
+        """The scope at the current token."""
         return self._scope
 
     @property
     def is_left(self) -> bool:
-        """Whether there are tokens that no command took."""
+        """Whether tokens are left that belong to no command."""
         return self._at < len(self._tokens)
 
     @property
     def here(self) -> str:
-        """The text of the present token, '' at the end."""
+        """The text of the current token, '' at the end."""
         return self._tokens[self._at].text if self.is_left else ""
 
     def _take(self, text: str) -> None:
@@ -95,7 +95,7 @@ class _Reader:
             self._at += 1
 
     def whole_list(self, stops: frozenset[str]) -> None:
-        """Commands up to one of these words, or the end."""
+        """Read commands up to one of these words, or the end."""
         self._separate()
         while self.is_left and self.here not in stops and self.here != ")":
             if self.here in _CASE_ENDS:
@@ -104,7 +104,7 @@ class _Reader:
             self._separate()
 
     def _and_or(self) -> None:
-        """Commands joined by && and ||: of each it may be known whether it succeeds."""
+        """Read commands joined by && and ||; the success of each may be known."""
         self._pipeline()
         success, failed = self._ways()
         while self.here in {"&&", "||"}:
@@ -122,7 +122,7 @@ class _Reader:
         self._outcome = None if success.alive and failed.alive else success.alive
 
     def _ways(self) -> tuple[Scope, Scope]:
-        """What is known where the last command succeeded, and where it failed."""
+        """The scopes after success and after failure of the last command."""
         dead = replace(self._scope, alive=False)
         return (
             dead if self._outcome is False else self._scope,
@@ -188,7 +188,7 @@ class _Reader:
         self._take("}")
 
     def _if(self) -> None:
-        """All branches; behind them what is the same in those that may have been taken."""
+        """Read all branches; afterwards, known is what all possible branches agree on."""
         ends: list[Scope] = []
         while self.here in {"if", "elif"}:
             self._at += 1
@@ -231,7 +231,7 @@ class _Reader:
         self._outcome = None
 
     def _forget_what_changes(self) -> None:
-        """A loop's body runs again with what it changed before."""
+        """Forget the variables that a loop's body changes, because the body runs again."""
         depth = 1
         for token in self._tokens[self._at :]:
             depth += (token.text in _LOOPS or token.text in {"for", "select"}) and token.is_word
@@ -282,7 +282,7 @@ class _Reader:
         self._define(self.here)
 
     def _define(self, name: str) -> None:
-        """Remember where a function's body begins, and pass over it."""
+        """Remember the start of a function's body, and skip the body."""
         self._at += 1
         if self.here == "(":
             self._at += 1
@@ -326,7 +326,7 @@ class _Reader:
         self._define(name)
 
     def _run(self, assignments: list[Token], words: list[Word], here: str) -> None:
-        """Do what the command does to the script, or note it."""
+        """Apply the command's effect on the script, or record the command."""
         scope = self._scope
         for token in assignments:
             scope = assigned(token, scope)
@@ -357,7 +357,7 @@ class _Reader:
             raise ArgumentsNotUnderstoodError(f"it runs more than {MOST_COMMANDS} commands")
 
     def _call(self, name: str, words: list[Word]) -> None:
-        """Run a function's body with the words as its positional parameters."""
+        """Read a function's body with the words as its positional parameters."""
         back, positional = self._at, self._scope.positional
         self._at = self._functions[name]
         self._scope = replace(self._scope, positional=tuple(word.text for word in words))
@@ -366,7 +366,7 @@ class _Reader:
         self._scope = replace(self._scope, positional=positional, alive=True)
 
     def _evaluate(self, text: str) -> None:
-        """Run words as a script of its own in the same place."""
+        """Read words as a separate script in the same scope."""
         if has_hole(text):
             self._scope = forgotten(self._scope)
         inner = _Reader(

@@ -1,17 +1,17 @@
-"""Whole-number expressions of `$((…))`: sums, products and brackets of numbers and variables."""
+"""Integer expressions of `$((…))`: sums, products and brackets of numbers and variables."""
 
 import ast
 from collections.abc import Callable
 
-# An expression in a pod's arguments is some words; what is longer is not worked out.
+# An expression in a pod's arguments has a few words; a longer one is not evaluated.
 _LONGEST = 64
 _LARGEST = 10**15
 
 
 def arithmetic(expression: str, value: Callable[[str], str | None]) -> int | None:
-    """Its value; None where it is more than that, or a variable is not known.
+    """Its value; None for other expressions, or if a variable is not known.
 
-    value: the text of a variable, '' where it is not set, None where it is not known.
+    value: the text of a variable, '' if it is not set, None if it is not known.
     """
     text = expression.strip()
     if len(text) > _LONGEST:
@@ -37,7 +37,7 @@ def _value(node: ast.expr, value: Callable[[str], str | None]) -> int | None:
 
 
 def _combined(operator: ast.operator, left: int, right: int) -> int | None:
-    """A shell divides towards zero; below zero nothing here needs to be known."""
+    """The result; a shell divides towards zero, and negative operands are not needed."""
     if isinstance(operator, ast.Add):
         result = left + right
     elif isinstance(operator, ast.Sub):
@@ -52,6 +52,6 @@ def _combined(operator: ast.operator, left: int, right: int) -> int | None:
 
 
 def _decimal(text: str) -> int | None:
-    """A number as it is written, where no shell could read it in another base."""
+    """The decimal number; None if a shell could read it in another base."""
     plain = text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST))
     return int(text) if plain and (text == "0" or text[0] != "0") else None

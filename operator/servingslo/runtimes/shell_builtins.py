@@ -1,4 +1,4 @@
-"""What a shell's own commands do to the variables of its script."""
+"""Effects of a shell's built-in commands on the variables of its script."""
 
 import operator
 import re
@@ -10,13 +10,13 @@ from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.runtimes.shell_lexer import Token
 from servingslo.runtimes.shell_words import Scope, fields, has_hole, unsplit
 
-# Whether a command succeeds; None where that is not known.
+# Whether a command succeeds; None if not known.
 Outcome = bool | None
 Builtin = Callable[[Sequence[str], Scope], tuple[Scope, Outcome]]
 # Commands whose arguments are assignments; some shells lack the others.
 DECLARING_EVERYWHERE = frozenset({"export", "readonly", "local"})
 DECLARING = DECLARING_EVERYWHERE | {"declare", "typeset"}
-# They set up a shell or an environment of Python, and no variables of a container.
+# Scripts that set up a shell or a Python environment and set no variables of a container.
 _HARMLESS_SCRIPTS = frozenset(
     {"activate", ".bashrc", "bashrc", ".profile", "profile", ".bash_profile", "conda.sh"}
 )
@@ -40,7 +40,7 @@ _BINARY: Mapping[str, Callable[[str, str], bool]] = {
 
 
 def assigned(token: Token, scope: Scope) -> Scope:
-    """The scope after an assignment, `NAME=…`, `NAME+=…` or of an array."""
+    """The scope after an assignment: `NAME=…`, `NAME+=…` or an array."""
     found = _ASSIGNMENT.match(token.text)
     if found is None:
         raise ArgumentsNotUnderstoodError(f"{token.text!r} is no assignment")
@@ -61,7 +61,7 @@ def assigned(token: Token, scope: Scope) -> Scope:
 
 
 def defaulted(token: Token, scope: Scope) -> Scope:
-    """The scope after a word with `${NAME:=…}` was filled in."""
+    """The scope after the expansion of a word with `${NAME:=…}`."""
     for part in token.parts:
         if part.operator[-1:] == "=" and scope.alive:
             scope = scope.with_variable(part.name, unsplit([part], scope))
@@ -69,7 +69,7 @@ def defaulted(token: Token, scope: Scope) -> Scope:
 
 
 def tested(words: Sequence[str]) -> Outcome:
-    """What `[ … ]` says of these words."""
+    """The outcome of `[ … ]` for these words."""
     if words[:1] == ["!"]:
         inner = tested(words[1:])
         return None if inner is None else not inner
@@ -104,7 +104,7 @@ def _fails(_words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
 
 
 def _set(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
-    """`set -e` and its like change nothing here; words behind them are positional parameters."""
+    """`set -e` and similar change nothing here; words after them are positional parameters."""
     rest = list(words[1:])
     while rest and rest[0][:1] in {"-", "+"} and rest[0] != "--":
         rest = rest[2 if _OPTION_WITH_VALUE.fullmatch(rest[0]) else 1 :]
@@ -130,7 +130,7 @@ def _unset(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
 
 
 def _read(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
-    """Variables get what is not known."""
+    """The variables become unknown."""
     for name in words[1:]:
         if _NAME.fullmatch(name):
             scope = scope.with_variable(name, None).with_array(name, None)
@@ -138,20 +138,20 @@ def _read(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
 
 
 def _source(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
-    """Another script may set any variable; what sets up a shell or Python sets none of these."""
+    """Another script may set any variable; scripts that set up a shell or Python set none."""
     name = PurePosixPath(words[1]).name if len(words) > 1 else ""
     return (scope, None) if name in _HARMLESS_SCRIPTS else (forgotten(scope), None)
 
 
 def _printf(words: Sequence[str], scope: Scope) -> tuple[Scope, Outcome]:
-    """`printf -v NAME` is an assignment of what is not worked out."""
+    """`printf -v NAME` assigns a value that is not evaluated."""
     if words[1:2] == ["-v"] and len(words) > 2:
         return scope.with_variable(words[2], None), True
     return scope, True
 
 
 def forgotten(scope: Scope) -> Scope:
-    """The scope after something that may have set any variable."""
+    """The scope after a command that may have set any variable."""
     return replace(
         scope,
         variables=dict.fromkeys(scope.variables),

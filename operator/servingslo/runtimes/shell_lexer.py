@@ -1,4 +1,4 @@
-"""Tokens of a shell script, each word with its parts; nothing is filled in here.
+"""Split a shell script into tokens, each word with its parts; nothing is expanded here.
 
 Source: POSIX.1-2017, Shell Command Language, 2.2 to 2.6, and bash's arrays, `$'…'`, `<<<` and
 `&>`. Comments are left out, here-documents are tokens, other redirections are dropped.
@@ -10,9 +10,9 @@ from enum import Enum
 
 from servingslo.errors import ArgumentsNotUnderstoodError
 
-# What is nested in ${a:-${b:-…}}; each level is a call.
+# Nesting levels of ${a:-${b:-…}}; each level is a recursive call.
 DEEPEST = 16
-# A script of a pod is tens of them; reading takes microseconds each.
+# A pod's script has tens of tokens; each takes microseconds.
 MOST_TOKENS = 4_000
 _OPERATORS = re.compile(r"&>>|&>|&&|\|\||\|&|;;&|;;|;&|<<<|<<-|<<|>>|>&|<&|>\||<>|[();|&<>]")
 _REDIRECTIONS = frozenset({"<<<", ">>", ">&", "<&", ">|", "<>", "<", ">", "&>", "&>>"})
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[^\s;&|<>()'\"\\$`]+")
 _PLAIN_QUOTED = re.compile(r"[^\"\\$`]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=$")
-# Group 1: name; 2: of an array; 3: what is done with it.
+# Group 1: name; 2: array index; 3: operator.
 _BRACED = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(\[(?:[@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?",
     re.DOTALL,
@@ -31,10 +31,10 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 
 
 class Kind(Enum):
-    """Of a part.
+    """Kind of a part.
 
-    TEXT stands as it is; a PARAMETER and an ARITHMETIC are filled in; of an OPAQUE the value is not
-    known before it runs.
+    TEXT is literal. PARAMETER and ARITHMETIC are expanded. The value of an OPAQUE is unknown before
+    the script runs.
     """
 
     TEXT = "text"
@@ -45,9 +45,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a word. text: its text, or of an expansion its source.
+    """A part of a word. text: its text, or the source of an expansion.
 
-    name, index, operator, word: of a parameter, `${name[index]operator word}`; of an arithmetic the
+    name, index, operator, word: of a parameter, `${name[index]operator word}`. For an arithmetic,
     word is its expression.
     """
 
@@ -62,9 +62,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A word with parts, an operator or newline without, or an array's words after its `name=`.
+    """A word with parts, an operator or newline without parts, or an array's words after `name=`.
 
-    text: its source. here: the text of a here-document, None of any other token.
+    text: its source. here: the text of a here-document, None for any other token.
     """
 
     text: str
@@ -79,15 +79,15 @@ class Token:
 
 
 def tokens(script: str, *, extended: bool = True) -> tuple[Token, ...]:
-    """The script's tokens. extended: of a shell that has bash's additions.
+    """The script's tokens. extended: the shell has bash's extensions.
 
-    Raises: ArgumentsNotUnderstoodError where it cannot be taken apart.
+    Raises: ArgumentsNotUnderstoodError if it cannot be parsed.
     """
     return _Lexer(script, 0, extended=extended).all_tokens()
 
 
 class _Lexer:
-    """Walks over a script once. depth: how many expansions it is inside of."""
+    """Walks over a script once. depth: number of enclosing expansions."""
 
     def __init__(self, script: str, depth: int, *, extended: bool) -> None:
         if depth > DEEPEST:
@@ -95,7 +95,7 @@ class _Lexer:
         self._script, self._depth, self._at = script, depth, 0
         self._extended = extended
         self._tokens: list[Token] = []
-        # Of here-documents whose text is still to come: place, delimiter, tabs are stripped.
+        # Here-documents whose text follows: index, delimiter, whether tabs are stripped.
         self._awaited: list[tuple[int, str, bool]] = []
 
     def all_tokens(self) -> tuple[Token, ...]:
@@ -114,7 +114,7 @@ class _Lexer:
         return tuple(self._tokens)
 
     def _more(self) -> bool:
-        """Skip blanks; whether anything is left."""
+        """Skip blanks; returns whether anything is left."""
         blanks = _BLANKS.match(self._script, self._at)
         self._at = blanks.end() if blanks else self._at
         return self._at < len(self._script)
@@ -124,7 +124,7 @@ class _Lexer:
         self._at = len(self._script) if end < 0 else end
 
     def _operator(self) -> bool:
-        """Take an operator, a redirection with its target; whether there was one."""
+        """Read an operator, or a redirection with its target; returns whether there was one."""
         found = _OPERATORS.match(self._script, self._at)
         if found is None or self._script.startswith(("<(", ">("), self._at):
             return False
@@ -143,7 +143,7 @@ class _Lexer:
         return True
 
     def _here_documents(self) -> None:
-        """Take the texts of the here-documents that the last line named."""
+        """Read the texts of the here-documents that the last line started."""
         for place, delimiter, strips in self._awaited:
             lines = []
             while self._at < len(self._script):
@@ -162,7 +162,7 @@ class _Lexer:
         word = self._word()
         following = self._script[self._at : self._at + 1]
         if word.text.isdecimal() and following in {"<", ">"}:
-            return  # The number of a redirected stream.
+            return  # It is the number of a redirected stream.
         if following == "(" and _ARRAY.match(word.text):
             self._at += 1
             word = Token(text=word.text, elements=tuple(self._elements()))
@@ -268,7 +268,7 @@ class _Lexer:
         return tuple(parts)
 
     def _expansion(self, *, quoted: bool) -> list[Part]:
-        """What begins with a dollar or a backquote."""
+        """The parts of an expansion that begins with a dollar or a backquote."""
         begin = self._at
         if self._script[begin] == "`":
             return [self._backquoted(quoted=quoted)]
@@ -312,7 +312,7 @@ class _Lexer:
         return Part(kind=Kind.PARAMETER, text=text, quoted=quoted, name=text[1:])
 
     def _ansi_quoted(self, begin: int) -> Part:
-        r"""`$'…'`: opaque where it has other escapes than \n, \t, \r, quotes and backslashes."""
+        r"""`$'…'`: opaque if it has escapes other than \n, \t, \r, quotes and backslashes."""
         text, at, known = "", self._at + 1, True
         while at < len(self._script) and self._script[at] != "'":
             char = self._script[at]
@@ -345,7 +345,7 @@ class _Lexer:
         )
 
     def _closing(self, opening: str, closing: str) -> int:
-        """Go behind the bracket that closes the one here; quoted ones do not count."""
+        """Move after the bracket that closes the one here; quoted brackets do not count."""
         depth = 0
         while self._at < len(self._script):
             char = self._script[self._at]
@@ -367,7 +367,7 @@ class _Lexer:
 
 
 def _behind_quotes(script: str, at: int) -> int:
-    """The place behind a double-quoted text that begins here."""
+    """The index after a double-quoted text that begins here."""
     at += 1
     while at < len(script) and script[at] != '"':
         at += 2 if script[at] == "\\" else 1
@@ -375,5 +375,5 @@ def _behind_quotes(script: str, at: int) -> int:
 
 
 def _text(text: str) -> Part:
-    """A text that was quoted: it makes a word even where it is empty."""
+    """A quoted text: it makes a word even if it is empty."""
     return Part(kind=Kind.TEXT, text=text, quoted=True)

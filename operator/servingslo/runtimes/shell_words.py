@@ -1,7 +1,7 @@
-"""Fills in the words of a shell command: variables, defaults, arrays, splitting into fields.
+"""Expand the words of a shell command: variables, defaults, arrays, splitting into fields.
 
-What is not known before the script runs stays in its place as a hole: its source between two NUL
-characters, which no word of a Kubernetes object can hold. Names of files are not filled in.
+A part that is unknown before the script runs becomes a hole: its source between two NUL characters,
+which no word of a Kubernetes object can contain. File name patterns are not expanded.
 Source: POSIX.1-2017, Shell Command Language, 2.5 and 2.6.
 """
 
@@ -15,30 +15,30 @@ from servingslo.runtimes.shell_lexer import Kind, Part, Token
 
 HOLE = "\0"
 _HOLES = re.compile(f"{HOLE}([^{HOLE}]*){HOLE}")
-# Sources that stand for the same in a script within a script; its positional parameters are others.
+# Sources with the same meaning in a nested script; its positional parameters are different ones.
 _SAME_INSIDE = re.compile(r"\$\(|`|\$\{?[A-Za-z_]")
 _FIELD_BLANKS = re.compile(r"[ \t\n]+")
-# Of command and args, and of the values of variables in them; flags and a script around are less.
+# Limit for command and args, and for values of variables in them; real ones are shorter.
 LONGEST_LINE_CHARACTERS = 32_768
 _ALL = frozenset({"@", "*"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word that a program is started with. source: how the pod has it, to be shown."""
+    """A word of a program's command line. source: its text in the pod, for messages."""
 
     text: str
     source: str
 
     @property
     def unknown(self) -> str:
-        """What of it is not known, as the pod has it; its source where all is."""
+        """Its unknown parts, as in the pod; its whole source if there is no hole."""
         return " ".join(holes(self.text)) or self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Variables of a container. known: with their values. unset: those that nothing of it sets."""
+    """Variables of a container. known: with their values. unset: those that it does not set."""
 
     known: Mapping[str, str] = field(default_factory=dict)
     unset: frozenset[str] = frozenset()
@@ -49,13 +49,13 @@ NO_VARIABLES = Environment()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a script knows at one place.
+    """The known variables at one place of a script.
 
-    variables, arrays: as it changed them, None where the value is not known. dropped: variables
-    that it unset, '' there. positional: `$0` and on, None where they are not known. sourced: it ran
+    variables, arrays: as changed by the script, None if the value is not known. dropped: variables
+    that it unset; their value is ''. positional: `$0` and on, None if not known. sourced: it ran
     another script, which may have set any variable. extended: the shell is known to have bash's
-    additions. strict: a variable that nothing sets, and that has no default, is not known: a script
-    that starts an engine with one gets it from the image. alive: whether the place is reached.
+    extensions. strict: an unset variable without a default is unknown, because a script that starts
+    an engine with it gets it from the image. alive: whether the place is reached.
     """
 
     environment: Environment = NO_VARIABLES
@@ -69,7 +69,7 @@ class Scope:
     alive: bool = True
 
     def with_variable(self, name: str, value: str | None) -> "Scope":
-        """The same after an assignment; None: of a value that is not known."""
+        """The scope after an assignment; None: of an unknown value."""
         if value is not None and len(value) > LONGEST_LINE_CHARACTERS:
             raise ArgumentsNotUnderstoodError("a variable in it gets too long")
         arrays = {key: one for key, one in self.arrays.items() if key != name}
@@ -77,13 +77,13 @@ class Scope:
         return replace(self, variables=variables, arrays=arrays, dropped=dropped)
 
     def with_array(self, name: str, elements: tuple[str, ...] | None) -> "Scope":
-        """The same after an assignment of an array."""
+        """The scope after an assignment of an array."""
         if sum(map(len, elements or ())) > LONGEST_LINE_CHARACTERS:
             raise ArgumentsNotUnderstoodError("an array in it gets too long")
         return replace(self, arrays={**self.arrays, name: elements})
 
     def value(self, name: str) -> tuple[bool, str]:
-        """Whether a variable's value is known, and the value; '' where it is not set."""
+        """Whether a variable's value is known, and the value; '' if it is not set."""
         if name in self.variables:
             own = self.variables[name]
             return own is not None, own or ""
@@ -93,14 +93,14 @@ class Scope:
         return known is not None or name in self.environment.unset, known or ""
 
     def is_set(self, name: str) -> bool:
-        """Whether a variable with a known value is set, even to nothing."""
+        """Whether a variable with a known value is set, even to an empty value."""
         if name in self.variables:
             return name not in self.dropped
         return name in self.environment.known
 
 
 def merged(one: Scope, other: Scope) -> Scope:
-    """What is known where either of two ways led; what they differ in is not."""
+    """The scope after either of two branches; values in which they differ are unknown."""
     if not one.alive or not other.alive:
         return other if not one.alive else one
     names = one.variables.keys() | other.variables.keys()
@@ -122,22 +122,22 @@ def merged(one: Scope, other: Scope) -> Scope:
 
 
 def hole(source: str) -> str:
-    """A hole in a word, for what is not known."""
+    """A hole in a word, for an unknown part."""
     return f"{HOLE}{source.replace(HOLE, '')}{HOLE}"
 
 
 def has_hole(text: str) -> bool:
-    """Whether a part of a word is not known."""
+    """Whether a part of a word is unknown."""
     return HOLE in text
 
 
 def holes(text: str) -> list[str]:
-    """The sources of what is not known in a word."""
+    """The sources of the unknown parts of a word."""
     return _HOLES.findall(text)
 
 
 def as_script(text: str) -> str:
-    """A text with holes as a script: what is not known outside of it is not inside either."""
+    """A text with holes as a script; parts that are unknown outside stay unknown inside."""
 
     def source(found: re.Match[str]) -> str:
         return found[1] if _SAME_INSIDE.match(found[1]) else f"$({found[1]})"
@@ -163,13 +163,13 @@ def fields(token: Token, scope: Scope) -> Iterator[Word]:
 
 
 def unsplit(parts: Sequence[Part], scope: Scope) -> str:
-    """The text of an assignment's value: filled in, not split."""
+    """The text of an assignment's value: expanded, not split."""
     whole = (replace(part, quoted=True) for part in parts)
     return "".join(" " if piece is None else piece for piece in _pieces(tuple(whole), scope))
 
 
 def _pieces(parts: Sequence[Part], scope: Scope) -> Iterator[str | None]:
-    """Texts to put together, with None between two fields."""
+    """Texts to join, with None between two fields."""
     for part in parts:
         if part.kind is Kind.TEXT:
             yield from [part.text] if part.quoted else _split(part.text, scope)
@@ -189,7 +189,7 @@ def _text_of(name: str, scope: Scope) -> str | None:
 
 
 def _split(text: str, scope: Scope) -> Iterator[str | None]:
-    """A text with None for each run of blanks, outside of holes."""
+    """A text with None for each run of blanks outside of holes."""
     if scope.is_set("IFS"):
         yield hole(text) if _FIELD_BLANKS.search(text) else text
         return
@@ -205,7 +205,7 @@ def _split(text: str, scope: Scope) -> Iterator[str | None]:
 
 
 def _parameter(part: Part, scope: Scope) -> Iterator[str | None]:
-    """What a parameter stands for, with its operator."""
+    """The expansion of a parameter with its operator."""
     several = _elements(part, scope)
     if several is not None and not part.operator:
         if part.quoted and "*" in {part.name, part.index}:
@@ -231,7 +231,7 @@ def _parameter(part: Part, scope: Scope) -> Iterator[str | None]:
 
 
 def _elements(part: Part, scope: Scope) -> tuple[str, ...] | None:
-    """All positional parameters or elements that it stands for; None where they are not known."""
+    """All positional parameters or elements that it expands to; None if not known."""
     if part.name in _ALL:
         return None if scope.positional is None else scope.positional[1:]
     return scope.arrays.get(part.name) if part.index in _ALL else None

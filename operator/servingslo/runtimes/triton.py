@@ -1,10 +1,10 @@
 """Triton Inference Server with dynamic batching; each model that it serves is an engine.
 
 Source: a tritonserver 2.51 (`lab/servingslo_lab/rig/triton.py`), and docs/user_guide/metrics.md of
-triton-inference-server/server. Its counters add what a batch takes once for each request in it, not
-for each execution, and nothing is told by batch size. Batch size, window, room and instances stand
-in the model's configuration and in no metric: its model repository API tells them where the
-administrator opens it, else spec.engine.dynamicBatching states them.
+triton-inference-server/server. Its counters add a batch's duration once for each request in it, not
+for each execution, and no metric is split by batch size. Batch size, window, queue size and
+instances are in the model's configuration and in no metric. They are read from its model repository
+API if the administrator allows it, else from spec.engine.dynamicBatching.
 """
 
 from servingslo.runtimes.profile import LaunchFlags, MetricKind, RuntimeProfile, counter, gauge
@@ -19,7 +19,7 @@ TRITON = RuntimeProfile(
     part_labels=("version", "gpu_uuid"),
     metrics=(
         gauge("waiting", "nv_inference_pending_request_count"),
-        # Only where the server was started with --metrics-config summary_latencies=true.
+        # Only if the server was started with --metrics-config summary_latencies=true.
         gauge(
             "latency_quantiles",
             "nv_inference_request_summary_us",
@@ -32,11 +32,11 @@ TRITON = RuntimeProfile(
             by_labels=("quantile",),
             unit=_MICROSECONDS,
         ),
-        # An inference is one row of a batch: what a model makes, as tokens are elsewhere.
+        # An inference is one row of a batch: the unit of output, like tokens elsewhere.
         counter("generation_tokens_total", "nv_inference_count"),
-        # Without a reason; the failed ones are counted by another.
+        # It has no reason label; another metric counts failures.
         counter("finished_total", "nv_inference_request_success", by_labels=("reason",)),
-        # Those of a full queue are missing from it in 2.51: 0 after 41 of them.
+        # In 2.51 it does not count refusals of a full queue: 0 after 41 of them.
         counter(
             "rejected_total",
             "nv_inference_request_failure",

@@ -1,13 +1,13 @@
-"""TensorRT-LLM's trtllm-serve, by contract: names and flags as its sources have them, not tried.
+"""TensorRT-LLM's trtllm-serve, by contract: names and flags of its sources, not tried.
 
 Source: NVIDIA/TensorRT-LLM, tensorrt_llm/metrics/collector.py at 050f80d and
-tensorrt_llm/commands/serve.py at 00209af. tests/contracts/trtllm.json keeps what was read. The page
-is /prometheus/metrics; requests are on it with `return_perf_metrics: true`, gauges of the batch
-with `enable_iter_perf_stats: true`, both in the file of --config.
+tensorrt_llm/commands/serve.py at 00209af. tests/contracts/trtllm.json keeps the values. The page is
+/prometheus/metrics. It has requests with `return_perf_metrics: true`, and gauges of the batch with
+`enable_iter_perf_stats: true`, both in the file of --config.
 
-What it does not tell: gaps between tokens and tokens by step, so that no law is fitted; lengths, so
-that they are taken as exponential around their means. Everything of a request is counted when it
-ends, its first token too.
+It exports no gaps between tokens and no tokens by step, so no law is fitted. It exports no lengths,
+so they are assumed exponential around their means. All counts of a request are made at its end,
+also the one of its first token.
 """
 
 from servingslo.runtimes.profile import (
@@ -21,7 +21,7 @@ from servingslo.runtimes.profile import (
 
 TRTLLM = RuntimeProfile(
     name="trtllm",
-    # Its pod holds one engine: of attention data parallelism the first rank is exported alone.
+    # Its pod has one engine: with attention data parallelism, only the first rank is exported.
     engine_label="engine",
     part_labels=("model_name", "engine_type"),
     metrics=(
@@ -42,7 +42,7 @@ TRTLLM = RuntimeProfile(
         histogram("queue_seconds", "trtllm_request_queue_time_seconds"),
     ),
     capacity=None,
-    # Click takes a flag as it is spelt, without dashes for underscores and without abbreviations.
+    # Click accepts only the exact spelling: no dashes for underscores, no abbreviations.
     knobs=(
         Knob(field="max_num_seqs", flag="--max_batch_size"),
         Knob(field="max_num_batched_tokens", flag="--max_num_tokens"),

@@ -39,7 +39,7 @@ VLLM = RuntimeProfile(
         counter("generation_tokens_total", "vllm:generation_tokens_total"),
         # Only with speculative decoding; a part of the generated tokens.
         counter("accepted_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"),
-        # The simulator of llm-d spells the label finish_reason.
+        # The simulator of llm-d names the label finish_reason.
         counter(
             "finished_total",
             "vllm:request_success_total",
@@ -62,16 +62,16 @@ VLLM = RuntimeProfile(
         # A histogram in spite of its name: its _count counts engine steps.
         histogram("iteration_tokens", "vllm:iteration_tokens_total"),
     ),
-    # In the capture 2,048 blocks of 128 tokens and kv_cache_size_tokens="262144"; it carries no
-    # model_name, so it is joined by pod.
+    # In the capture: 2,048 blocks of 128 tokens and kv_cache_size_tokens="262144". It has no
+    # model_name label, so it is joined by pod.
     capacity=CapacityLabels(
         metric="vllm:cache_config_info",
         tokens="kv_cache_size_tokens",
         block_tokens="block_size",
         blocks="num_gpu_blocks",
     ),
-    # Source: vllm/engine/arg_utils.py; both need a restart. Defaults depend on the card, so an
-    # absent flag is unknown. FlexibleArgumentParser reads _ in a flag as -.
+    # Source: vllm/engine/arg_utils.py; both need a restart. Defaults depend on the card, so the
+    # limit of an absent flag is unknown. FlexibleArgumentParser reads _ in a flag as -.
     knobs=(
         Knob(field="max_num_seqs", flag="--max-num-seqs"),
         Knob(field="max_num_batched_tokens", flag="--max-num-batched-tokens", human_readable=True),
@@ -80,8 +80,8 @@ VLLM = RuntimeProfile(
     queue_knob=Knob(field="max_num_queued_reqs", flag="--max-num-queued-reqs"),
     underscores_in_flags=True,
     starts=("vllm serve", "vllm.entrypoints"),
-    # Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0. Without a count
-    # there is an API server for each data-parallel engine that it balances over.
+    # Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0. If no number is
+    # given, there is one API server for each data-parallel engine that it balances over.
     launch=LaunchFlags(
         throughput_mode=("--performance-mode", "throughput"),
         chunked_prefill="--enable-chunked-prefill",
@@ -113,7 +113,7 @@ VLLM = RuntimeProfile(
     ),
     default_limits=default_limits,
     version_decides=version_decides,
-    # Of a CPU, of cards by memory, and of the mode that doubles them.
+    # Defaults of a CPU, of cards by memory, and of the mode that doubles them.
     usual_sequences=(128, 256, 512, 1024, 2048),
     usual_batched_tokens=(2048, 4096, 8192, 16384, 32768),
 )

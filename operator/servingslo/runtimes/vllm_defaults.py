@@ -1,8 +1,8 @@
-"""Batch limits of a vLLM that was given none: they depend on version, card and three flags.
+"""Default batch limits of vLLM: they depend on version, card and three flags.
 
 Source: EngineArgs.get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args of
-vllm/engine/arg_utils.py, read in the wheel of 0.32.0, for the API server. That large cards have
-larger defaults came with vllm-project/vllm#17885 (0.9.0).
+vllm/engine/arg_utils.py, read in the wheel of 0.32.0, for the API server. Large cards have larger
+defaults since vllm-project/vllm#17885 (0.9.0).
 """
 
 import re
@@ -11,26 +11,26 @@ from dataclasses import replace
 from servingslo.runtimes.profile import DefaultLimits, EngineSetting
 
 GIBIBYTE = 2**30
-# Thresholds and values as they stand in get_batch_defaults.
+# Thresholds and values of get_batch_defaults.
 LARGE_CARD_BYTES = 70 * GIBIBYTE
 LARGEST_CARD_BYTES = 160 * GIBIBYTE
 CPU_LIMITS = DefaultLimits(max_num_seqs=128, max_num_batched_tokens=2048)
 SMALL_CARD_LIMITS = DefaultLimits(max_num_seqs=256, max_num_batched_tokens=2048)
 LARGE_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
 LARGEST_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=16384)
-# Before, only the smaller limits are certain.
+# For earlier versions only the smaller limits are certain.
 FIRST_WITH_LARGE_CARDS = (0, 9)
 BEFORE_LARGE_CARDS = (0, 8)
-# Before, prompts are computed whole by default, save in models of longer sequences.
+# Earlier versions process prompts whole by default, except for models of longer sequences.
 FIRST_WITH_CHUNKS = (0, 8)
 LONGEST_WITHOUT_CHUNKS = 32_768
-# Read in this version; earlier ones, and one that is not known, are taken for the smaller budget.
+# Read in this version; for earlier or unknown versions the smaller budget is assumed.
 FIRST_WITH_LARGEST_CARDS = (0, 32)
-# The name of this card keeps it out of the large ones, whatever memory it has.
+# A card with this name never counts as large, whatever its memory.
 SMALL_IN_SPITE_OF_MEMORY = "A100"
-# `--performance-mode throughput` multiplies both limits by it.
+# `--performance-mode throughput` multiplies both limits by this.
 THROUGHPUT_FACTOR = 2
-# Where no exporter tells the memory: what cards of these names have at least.
+# Minimum memory of cards with these names, used if no exporter reports the memory.
 # Source: vendors' data sheets: H100 80 GB or more, H20 96, H200 141, GH200 96 (the number in its
 # name is the processor's); B200 180, B300 270, MI300X 192, MI325X 256, MI355X 288.
 _LARGEST_NAMES = re.compile(r"\b(G?B[23]00|MI3[0-9]{2}X)\b", re.IGNORECASE)
@@ -39,10 +39,10 @@ _MEMORY_IN_NAME = re.compile(r"\b(\d+)\s?GB\b", re.IGNORECASE)
 
 
 def default_limits(setting: EngineSetting) -> DefaultLimits:
-    """The limits that an engine of this setting runs with where its command line gives none.
+    """The limits of an engine with this setting and no limits in its command line.
 
-    Where the card is not known they are the smaller ones; without any sign of an accelerator, those
-    of a CPU. One limit that is given also bounds the other's default.
+    For an unknown card they are the smaller ones; without any sign of an accelerator, those of a
+    CPU. If one limit is given, it also bounds the other's default.
     """
     base = _by_card(setting)
     factor = THROUGHPUT_FACTOR if setting.throughput_mode else 1
@@ -61,10 +61,10 @@ def default_limits(setting: EngineSetting) -> DefaultLimits:
 
 
 def _whole_prompts(setting: EngineSetting, longest: int) -> bool:
-    """Whether a prompt is computed in one step: as stated, else by the version's default.
+    """Whether a prompt is processed in one step: as stated, else by the version's default.
 
-    Source: EngineArgs._set_default_args_v0 of vllm/engine/arg_utils.py of 0.8; 0.8.0 made the other
-    engine, which chunks prompts, the default.
+    Source: EngineArgs._set_default_args_v0 of vllm/engine/arg_utils.py of 0.8. Since 0.8.0 the
+    default is the other engine, which chunks prompts.
     """
     if setting.chunked_prefill is not None or setting.version is None:
         return setting.chunked_prefill is False
@@ -72,7 +72,7 @@ def _whole_prompts(setting: EngineSetting, longest: int) -> bool:
 
 
 def version_decides(setting: EngineSetting) -> bool:
-    """Whether the version is not known and another one would run with other limits."""
+    """Whether the version is unknown and another version would have other limits."""
     if setting.version is not None:
         return False
     others = (BEFORE_LARGE_CARDS, FIRST_WITH_LARGEST_CARDS)
@@ -96,8 +96,8 @@ def _by_card(setting: EngineSetting) -> DefaultLimits:
 
 
 def _memory_by_name(card: str) -> float:
-    """What the name of a card says of its memory, 0 where it says nothing."""
-    # An exporter writes blanks, a node label dashes.
+    """A card's memory as known from its name; 0 if the name shows nothing."""
+    # An exporter writes spaces, a node label dashes.
     words = card.replace("-", " ").replace("_", " ")
     if _LARGEST_NAMES.search(words):
         return LARGEST_CARD_BYTES

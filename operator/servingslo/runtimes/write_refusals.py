@@ -1,7 +1,7 @@
-"""Command lines on which a batch limit's flag would not do what is meant by it.
+"""Detect command lines on which a batch limit's flag would not have the intended effect.
 
-The flag can be written there and is read back, but the server makes another limit of it, or none:
-the limits are read where they can be, and not changed.
+The flag can be written there and read back, but the server derives another limit from it, or none.
+Such limits are read if possible, and not changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from servingslo.runtimes.arguments import command_words
 from servingslo.runtimes.command_line import expanded
 from servingslo.runtimes.profile import RuntimeProfile
 
-# Budgets are whole blocks of this many tokens, as KV caches and chunks are cut.
+# Budgets are multiples of this many tokens, like blocks of KV caches and chunks.
 BUDGET_BLOCK_TOKENS = 64
 # SGLang. Source: sglang/srt/server_args.py of 0.5: with attention data parallelism both limits are
 # divided by the ranks; a chunk that is no multiple of the page ends the server at its start.
@@ -28,9 +28,9 @@ def write_refused(
     profile: RuntimeProfile,
     variables: Mapping[str, str],
 ) -> str:
-    """Why limits are not written into a command line although they can be; '' where they are.
+    """Why limits are not written into a command line although they could be; '' if they are.
 
-    variables: the container's own, with literal values.
+    variables: the container's own literal variables.
     """
     words = command_words(expanded(command, variables), expanded(args, variables))
     if profile.name == "sglang":
@@ -65,7 +65,7 @@ def _divides(page: int) -> bool:
 
 
 def _value(words: Sequence[str], flag: str) -> str | None:
-    """The last value of a flag, '' for one without; None where it is not given."""
+    """The last value of a flag, '' for a flag without one; None if not given."""
     found = None
     for at, word in enumerate(words):
         name, joined, value = word.partition("=")

@@ -1,1 +1,1 @@
-"""Traces of requests as files have them: one line for each request, its arrival and its tokens."""
+"""Trace files of requests: one line for each request, with its arrival and its tokens."""

@@ -1,4 +1,4 @@
-"""The cells of a trace's file, and what the file calls the trace's beginning."""
+"""Parse the cells of a trace file, and find the start time of the trace."""
 
 import re
 from datetime import datetime, timedelta
@@ -9,12 +9,12 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import FloatArray
 
 MOST_TOKENS = 10_000_000
-# A first gap that is no longer is that of any trace.
+# A first gap up to this length is normal for any trace.
 LONGEST_FIRST_GAP_SECONDS = 60.0
-# Seconds of the year 5138; what is larger is counted in smaller units.
+# Seconds of the year 5138; a larger number is in smaller units.
 _LARGEST_SECONDS = 1e11
 _SMALLER_UNITS = (("milliseconds", 1e14), ("microseconds", 1e17), ("nanoseconds", float("inf")))
-# A day and a time, its fraction, and the offset of its zone from UTC where there is one.
+# A day and a time, its fraction, and the offset of its time zone from UTC if there is one.
 _TIME = re.compile(
     r"(?P<whole>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d+))?"
     r"(Z|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))?",
@@ -23,13 +23,14 @@ _TIME = re.compile(
 
 
 def zero_seconds(field: str, arrivals: FloatArray, *, kept: bool) -> float:
-    """The moment of a file that is second 0 of its trace.
+    """The file's time that is second 0 of its trace.
 
-    A slice of a longer trace, or one in seconds since the epoch, is counted from its first arrival,
-    as the form with time stamps is: nothing is known of the time before. What is no longer than the
-    gaps inside is a gap as well. kept: the file says itself where it begins.
+    A slice of a longer trace, or a trace in seconds since the epoch, begins at its first arrival,
+    like the form with timestamps, because the time before is unknown. But if the time before the
+    first arrival is no longer than the gaps inside, it is kept as a gap. kept: the file states its
+    own beginning.
 
-    Raises: InvalidInputError where these are no seconds.
+    Raises: InvalidInputError if these are no seconds.
     """
     first = float(arrivals.min())
     if first >= _LARGEST_SECONDS:
@@ -41,7 +42,7 @@ def zero_seconds(field: str, arrivals: FloatArray, *, kept: bool) -> float:
 
 
 def arrival_seconds(field: str, text: str | None, *, azure: bool) -> float:
-    """The moment of an arrival, as the file counts it. Raises: InvalidInputError."""
+    """The time of an arrival, in the file's own count. Raises: InvalidInputError."""
     if azure:
         return _moment(field, text)
     try:
@@ -56,7 +57,7 @@ def arrival_seconds(field: str, text: str | None, *, azure: bool) -> float:
 def _moment(field: str, text: str | None) -> float:
     """Seconds since the epoch; a time without a zone is in UTC.
 
-    Seven fractional digits in the published files; Python reads six.
+    The published files have seven fractional digits; Python reads six.
     """
     allowed = "a time such as 2023-11-16 18:17:03.9799600"
     found = _TIME.fullmatch(text or "")
@@ -69,14 +70,14 @@ def _moment(field: str, text: str | None) -> float:
     ahead = timedelta(hours=int(found["hours"] or 0), minutes=int(found["minutes"] or 0))
     if found["sign"] == "-":
         ahead = -ahead
-    # Naive on purpose: the offset is taken off here.
+    # Naive on purpose: the offset is subtracted here.
     seconds = (moment - datetime(1970, 1, 1) - ahead).total_seconds()  # noqa: DTZ001
     return seconds + float(f"0.{found['fraction'] or 0}")
 
 
 def token_count(field: str, text: str | None) -> int:
     """Tokens of a prompt or an answer. Raises: InvalidInputError."""
-    # The published trace has requests without an answer; an engine emits one token at least.
+    # The published trace has requests without an answer; an engine emits at least one token.
     return max(whole_number(field, text, 0, MOST_TOKENS), 1)
 
 

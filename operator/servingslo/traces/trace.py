@@ -1,4 +1,4 @@
-"""Traces: when requests arrive and how long they are; read from a file."""
+"""Traces: arrival times and lengths of requests, read from a file."""
 
 import csv
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ _OPTIONAL = {
     "session": (-1, 10_000_000),
     "shared_tokens": (0, MOST_TOKENS),
 }
-"""Further columns, and the least and the largest value of each."""
+"""Further columns, with the minimum and maximum value of each."""
 FROM_START_COLUMN = "from_start"
-"""A plain trace with this column begins at second 0, however long nothing arrives."""
-# Seconds since the epoch of 2001 and later tell the date of a trace.
+"""A plain trace with this column begins at second 0, however late the first arrival is."""
+# Seconds since the epoch from 2001 on show the date of a trace.
 EPOCH_SECONDS = 1e9
 
 
@@ -38,11 +38,10 @@ class Trace:
     """Requests in order of arrival.
 
     arrival_seconds: increasing, from the start of the trace. duration_seconds: its length, at
-    least the last arrival. The others are None where the trace does not have them. class_names: of
+    least the last arrival. The others are None if the trace does not have them. class_names: of
     each request. priorities: lower values go first. sessions: numbers from 0; -1 for none.
     shared_tokens: of the prompt, in common with earlier requests of the session. start_seconds: of
-    second 0, since the epoch. offset_seconds: what the file calls second 0, where it does not begin
-    there itself.
+    second 0, since the epoch. offset_seconds: the file's time of second 0, if it is not 0.
     """
 
     arrival_seconds: FloatArray
@@ -61,12 +60,12 @@ class Trace:
 
     @property
     def arrival_rate_per_second(self) -> float:
-        """Mean over the whole trace."""
+        """Mean rate over the whole trace."""
         return len(self) / self.duration_seconds
 
     @property
     def session_count(self) -> int:
-        """Numbers of sessions, one more than the largest."""
+        """Number of sessions: one more than the largest session number."""
         if self.sessions is None or not len(self):
             return 0
         return int(self.sessions.max()) + 1
@@ -80,7 +79,7 @@ def in_order(trace: Trace) -> Trace:
 def chosen_requests(trace: Trace, chosen: IntArray) -> Trace:
     """These requests of the trace, in this order.
 
-    chosen: indices of requests; the length of the trace and its start stay.
+    chosen: indices of requests; the trace's length and start do not change.
     """
     classes = trace.class_names
     return replace(
@@ -96,10 +95,10 @@ def chosen_requests(trace: Trace, chosen: IntArray) -> Trace:
 
 
 def read_trace(path: Path, field: str = "trace") -> Trace:
-    """The trace in a CSV file: the public Azure form or the plain one, told by the header.
+    """The trace in a CSV file: the public Azure form or the plain one, detected by the header.
 
-    field: what named the file, for a file that cannot be read at all.
-    Raises: InvalidInputError naming file, line, column, value and what is allowed.
+    field: the setting that named the file, for the error of an unreadable file.
+    Raises: InvalidInputError naming file, line, column, value and the allowed values.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

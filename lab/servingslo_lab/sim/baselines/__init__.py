@@ -1,1 +1,1 @@
-"""Other autoscalers, each by its published rule, to hold the planner against."""
+"""Other autoscalers with their published rules, for comparison with the planner."""

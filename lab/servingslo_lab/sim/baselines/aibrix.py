@@ -1,6 +1,6 @@
 """AIBrix: its own pod autoscalers, APA and KPA.
 
-Both look every 10 s, here every 15 s, the simulator's tick.
+Both run every 10 s; here every 15 s, the simulator's tick.
 Source: vllm-project/aibrix pkg/controller/podautoscaler/{algorithm,scaler}, defaults of v0.4.
 """
 
@@ -33,7 +33,7 @@ def _pod_mean(read: Callable[[EngineSample], float | None]) -> Callable[[Scrape]
 
 
 def apa_replicas(ratio: float, count: int, *, up: float, down: float) -> int:
-    """APA's count for a metric at `ratio` of its target: at most twice, at least half."""
+    """APA's replica count for a metric at `ratio` of its target: at most twice, at least half."""
     if ratio > 1.0 + up:
         return min(math.ceil(count * ratio - 1e-9), math.ceil(_LARGEST_RISE * count))
     if ratio < 1.0 - down:
@@ -44,8 +44,8 @@ def apa_replicas(ratio: float, count: int, *, up: float, down: float) -> int:
 class APA:
     """KV use averaged over pods and window.
 
-    A fall takes the least recommendation of the last five minutes: the window meant to delay it
-    never does.
+    A scale-down uses the least recommendation of the last five minutes, so the window that should
+    delay it never does.
     """
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
@@ -74,8 +74,8 @@ class APA:
 class KPA:
     """Total of requests in the system over a target, with a stable and a panic window.
 
-    Its count has no factor of the pods there are although pod metrics are averaged, so it is given
-    the total, which its arithmetic suits.
+    Its formula does not multiply by the number of pods although pod metrics are averaged. So it
+    gets the total, which fits the formula.
     """
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:

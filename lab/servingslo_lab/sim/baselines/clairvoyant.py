@@ -1,4 +1,4 @@
-"""Schedules made from the trace itself: what no autoscaler can know, to measure them against."""
+"""Schedules from the trace itself, which no autoscaler knows; used as references."""
 
 import math
 
@@ -8,7 +8,7 @@ from servingslo_lab.sim.cluster import Wanted
 
 
 class Static:
-    """Always the same count."""
+    """A constant replica count."""
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
@@ -19,9 +19,9 @@ class Static:
 
 
 class Foresight:
-    """Knows the mean of demand one cold start ahead, and nothing nearer or farther.
+    """Knows mean demand one cold start ahead, and at no other future time.
 
-    work_per_second: of the trace, for each interval_seconds. per_replica: what one replica takes.
+    work_per_second: of the trace, for each interval_seconds. per_replica: work of one replica.
     """
 
     def __init__(

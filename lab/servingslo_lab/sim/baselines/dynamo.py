@@ -1,7 +1,7 @@
 """NVIDIA Dynamo's planner, aggregated engines: the throughput loop and the load loop.
 
-Profiles that Dynamo measures before deployment, or fits online, are given exactly: this is the
-rule at its best. Ticks of 5 s are those of the simulator, 15 s.
+Profiles that Dynamo measures before deployment, or fits online, are exact here: this is the rule at
+its best. Instead of ticks of 5 s it uses the simulator's, 15 s.
 Source: ai-dynamo/dynamo components/planner (planner_core.py, load loop and its regression;
 SLA-driven throughput loop with a Kalman filter: q 1.0 and 0.1, r 10, 5 points).
 """
@@ -44,7 +44,7 @@ def inter_token(
 
 
 def prefill_per_step(view: View, window_seconds: float) -> float:
-    """Mean prefill tokens in a step of any engine; 0 where nothing was prefilled."""
+    """Mean prefill tokens in a step of any engine; 0 if nothing was prefilled."""
     tokens = view.rate(lambda engine: engine.prompt_tokens_total, window_seconds)
     steps = view.rate(_steps, window_seconds)
     return tokens / steps if tokens is not None and steps else 0.0
@@ -57,9 +57,9 @@ def _steps(engine: EngineSample) -> float | None:
 def first_token(
     law: ServiceLaw, limits: EngineLimits, engine: EngineSample, prompt: float
 ) -> float:
-    """Estimated TTFT in seconds: queued prompts and one's own in chunks of the token budget.
+    """Estimated TTFT in seconds: queued prompts and the own one in chunks of the token budget.
 
-    What does not fit into the batch waits until as many have gone.
+    Requests that do not fit into the batch wait until as many others have ended.
     """
     running, queued = engine.running or 0.0, engine.waiting or 0.0
     tokens = (queued + 1.0) * prompt
@@ -69,9 +69,9 @@ def first_token(
 
 
 class LoadLoop:
-    """One more when all engines would miss an objective, one less when all hold without it.
+    """One replica more if all engines would miss an objective, one less if all hold without it.
 
-    Nothing while pods come or go.
+    No change while pods start or end.
     """
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
@@ -116,7 +116,7 @@ class LoadLoop:
 class ThresholdLoop:
     """The load loop's default target, "throughput": KV scheduled and queued, prompts queued.
 
-    Any engine's threshold counts up, all must be below to go down.
+    One engine above its threshold is enough to scale up; to scale down all must be below.
     Source: core/load_scaling.py, `_agg_easy_decision`; queued prompts as `_prefill_easy_decision`.
     """
 
@@ -152,7 +152,7 @@ class Kalman:
         self._p11, self._p12, self._p22 = 1e3, 0.0, 1e3
 
     def add(self, reading: float) -> float:
-        """The next level expected after this reading; the reading itself until there are enough."""
+        """The next expected level after this reading; until there are enough, the reading."""
         self._readings += 1
         level = self._level + self._trend
         p11 = self._p11 + 2 * self._p12 + self._p22 + _LEVEL_NOISE
@@ -189,7 +189,7 @@ def rate_within(
 
 
 class ThroughputLoop:
-    """Every few minutes: the rate expected, over the rate of one engine at the objective."""
+    """Every few minutes: the expected rate, divided by one engine's rate at the objective."""
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
         self._setting, self._parameters = setting, parameters

@@ -26,7 +26,7 @@ DEFAULT_DOWN_WINDOW_SECONDS = 300
 def default_behavior(
     down_window_seconds: int = DEFAULT_DOWN_WINDOW_SECONDS, up_window_seconds: int = 0
 ) -> Behavior:
-    """Twice or 4 more pods in 15 s, whichever is more; down by all, after five minutes."""
+    """Up: double or 4 more pods in 15 s, whichever is more. Down: any number after five minutes."""
     return Behavior(
         scale_up=ScalingRules(
             stabilization_window_seconds=up_window_seconds,
@@ -50,10 +50,10 @@ def pods_metric_replicas(
     target: float,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> int:
-    """Replicas by a metric averaged over pods; `missing` pods tell nothing.
+    """Replicas for a metric averaged over pods; `missing` pods have no value.
 
-    Pods without the metric count as target before a step down and as 0 before a step up; where
-    they turn the direction round, nothing changes.
+    Pods without the metric count as the target value for a scale-down and as 0 for a scale-up. If
+    they reverse the direction, nothing changes.
     """
     if not values:
         return current
@@ -81,7 +81,7 @@ def external_metric_replicas(
 
 
 class Horizontal:
-    """Behavior with its memory: what may be ordered of what metrics ask for."""
+    """Behavior with its history: limits the replica counts that metrics require."""
 
     def __init__(self, behavior: Behavior, *, minimum: int, maximum: int) -> None:
         self._behavior = behavior
@@ -89,7 +89,7 @@ class Horizontal:
         self._state: BehaviorState | None = None
 
     def replicas(self, current: int, wanted: Sequence[int], now_seconds: float) -> int:
-        """The count to order when metrics want these; the largest of them decides."""
+        """The replica count to order for these wanted counts; the largest of them decides."""
         if self._state is None:
             self._state = initial_state(replicas=current, now_seconds=now_seconds)
         outcome, state = normalize(

@@ -62,9 +62,9 @@ class PodsMetrics:
 
 
 class Busy:
-    """An HPA on the share of time that engines compute: what GPU utilization shows.
+    """An HPA on the share of time that engines compute, like GPU utilization.
 
-    A step runs whenever a request is there, so the signal is 1 long before the limits are reached.
+    A step runs whenever there is a request, so the signal is 1 long before the limits are reached.
     It is the rate of steps times their mean time, which is the mean time between tokens.
     """
 
@@ -100,7 +100,7 @@ def _steps(engine: EngineSample) -> float | None:
 
 
 def on_waiting(setting: Setting, parameters: Parameters) -> PodsMetrics:
-    """Requests that wait, per pod."""
+    """Waiting requests per pod."""
     targets = ((view.waiting, parameters["waiting"]),)
     return PodsMetrics(setting, targets, parameters["down_window_seconds"])
 
@@ -112,6 +112,6 @@ def on_kv(setting: Setting, parameters: Parameters) -> PodsMetrics:
 
 
 def on_both(setting: Setting, parameters: Parameters) -> PodsMetrics:
-    """Waiting requests and KV use, whichever asks for more."""
+    """Waiting requests and KV use, whichever requires more."""
     targets = ((view.waiting, parameters["waiting"]), (view.kv_usage, parameters["kv_usage"]))
     return PodsMetrics(setting, targets, parameters["down_window_seconds"])

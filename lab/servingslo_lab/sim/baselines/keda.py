@@ -76,19 +76,19 @@ class Thresholds:
 
 
 def guide(setting: Setting, parameters: Parameters) -> Thresholds:
-    """Queue and running requests per replica, as the guide has it."""
+    """Queue and running requests per replica, as in the guide."""
     triggers = (("waiting", parameters["queue"]), ("running", parameters["running"]))
     return Thresholds(setting, triggers, parameters["cooldown_seconds"])
 
 
 def raw(setting: Setting, parameters: Parameters) -> Thresholds:
-    """KV use and waiting requests of vLLM, as the script has it."""
+    """KV use and waiting requests of vLLM, as in the script."""
     triggers = (("kv_usage", parameters["kv_usage"]), ("waiting", parameters["waiting"]))
     return Thresholds(setting, triggers, parameters["cooldown_seconds"])
 
 
 def law_replicas(score: float, current: int, ready: int, *, up: float, down: float) -> int:
-    """The SLO law: score is latency over objective, averaged; between down and up nothing moves."""
+    """The SLO law: score is mean latency over objective; no change between down and up."""
     counted = ready / current if 0 < ready < current else 1.0
     if score > up:
         return current + max(math.ceil(current * (score * counted / up - 1.0) - 1e-9), 0)

@@ -1,7 +1,7 @@
 """Knative Pod Autoscaler: concurrency over a target, with a panic mode.
 
-Ticks are those of the simulator, 15 s, where Knative's are 2 s; its panic window of 6 s therefore
-holds the newest scrape alone. A count of zero is not reached: the minimum is 1.
+Ticks are those of the simulator, 15 s, while Knative's are 2 s. So its panic window of 6 s contains
+only the newest scrape. A count of zero is not reached: the minimum is 1.
 Source: Knative serving, pkg/autoscaler/scaling/autoscaler.go and config/core/configmaps/
 autoscaler.yaml (defaults).
 """
@@ -41,7 +41,7 @@ class PodAutoscaler:
     def decide(self, observation: Observation) -> Wanted:
         """The count of the stable window, in panic the largest of the panic window so far."""
         seen = self._view.add(observation)
-        # The window that ends now excludes the scrape at its very beginning.
+        # The window that ends now excludes a scrape exactly at its beginning.
         stable = self._view.mean(_concurrency, self._stable_seconds - 1e-6)
         panic = self._view.mean(_concurrency, _PANIC_SECONDS)
         if stable is None or panic is None:

@@ -26,7 +26,7 @@ def _ongoing(scrape: Scrape) -> float | None:
 
 
 class RayServe:
-    """Counts for how long the wish has pointed the same way before it is followed."""
+    """Scales only after the wanted direction was the same for the whole delay."""
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
         self._setting, self._parameters = setting, parameters

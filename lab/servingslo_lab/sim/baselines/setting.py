@@ -1,4 +1,4 @@
-"""What a rule may know besides its observations: bounds, objectives, and the card it runs on."""
+"""Inputs of a rule besides its observations: bounds, objectives, and the engine's card."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ Parameters = Mapping[str, float]
 class Setting:
     """Bounds on replicas, thresholds of the objectives in seconds, and a profile of the engine.
 
-    law, limits: what a rule that profiles engines beforehand would have measured, exactly.
-    cold_start_seconds: mean. The rules that learn everything ignore them.
+    law, limits: the exact values, for rules that profile engines in advance.
+    cold_start_seconds: mean. Rules that learn everything ignore them.
     """
 
     minimum: int = 1

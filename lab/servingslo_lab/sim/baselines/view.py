@@ -1,4 +1,4 @@
-"""What rules of other autoscalers read: the last scrapes of a fleet, as PromQL would see them."""
+"""Inputs of other autoscalers' rules: the last scrapes of a fleet, as in PromQL."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """One look: ready engines by pod. replicas: wanted; live: pods that exist and are kept."""
+    """One scrape: ready engines by pod. replicas: wanted; live: existing pods that are kept."""
 
     time_seconds: float
     replicas: int
@@ -24,7 +24,7 @@ class Scrape:
 
     @property
     def ready(self) -> int:
-        """Pods whose metrics are there."""
+        """Number of pods with metrics."""
         return len(self.engines)
 
     def values(self, read: Callable[[EngineSample], float | None]) -> dict[str, float]:
@@ -62,7 +62,7 @@ class View:
         self._scrapes: deque[Scrape] = deque()
 
     def add(self, observation: Observation) -> Scrape:
-        """Remember what is seen now, and return it."""
+        """Store the current observation as a scrape, and return it."""
         kept = [pod for pod in observation.pods if not pod.deleting]
         engines = {pod.name: pod.engines[0] for pod in kept if pod.ready and pod.engines}
         scrape = Scrape(
@@ -83,7 +83,7 @@ class View:
         return [s for s in self._scrapes if now - s.time_seconds <= window_seconds]
 
     def mean(self, total: Callable[[Scrape], float | None], window_seconds: float) -> float | None:
-        """Mean over the window of a number of each scrape; None where no scrape has it."""
+        """Mean over the window of a number of each scrape; None if no scrape has it."""
         found = [total(scrape) for scrape in self.within(window_seconds)]
         known = [value for value in found if value is not None]
         return sum(known) / len(known) if known else None
@@ -106,7 +106,7 @@ class View:
     def window(
         self, histogram: Callable[[EngineSample], HistogramSample | None], window_seconds: float
     ) -> HistogramDelta | None:
-        """What was observed in the window, all pods together; None where nothing was."""
+        """Observations in the window, all pods together; None if there are none."""
         pairs: list[tuple[HistogramSample | None, HistogramSample]] = []
         for samples in self._series(window_seconds).values():
             first, last = histogram(samples[0][1]), histogram(samples[-1][1])
@@ -142,7 +142,7 @@ def served_lengths(view: View, window_seconds: float) -> tuple[float, float] | N
 
 
 def request_rate(view: View, window_seconds: float) -> float | None:
-    """First tokens per second: what engines tell of arrivals, saturating with them."""
+    """First tokens per second: the engines' measure of arrivals; it saturates with them."""
 
     def count(engine: EngineSample) -> float | None:
         return None if engine.ttft_seconds is None else engine.ttft_seconds.count

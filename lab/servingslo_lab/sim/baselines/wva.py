@@ -1,8 +1,8 @@
 """llm-d Workload Variant Autoscaler, saturation analyzers V1 and V2, for one variant.
 
 Source: llm-d-incubation/workload-variant-autoscaler, internal/saturation (V1) and the saturation
-analyzer V2 of its v0.9 documentation, with their default thresholds. Its loop of 30 s looks at
-every second tick.
+analyzer V2 of its v0.9 documentation, with their default thresholds. Its loop of 30 s runs at every
+second tick.
 """
 
 import math
@@ -42,8 +42,8 @@ class EverySecondTick:
 def v1_step(peaks: dict[str, tuple[float, float]], parameters: Parameters) -> int:
     """One more, one less or the same count, from (KV use, queue) peaks of each pod.
 
-    Saturated pods are left out of the spare; a step down needs two others, and the same spare
-    after the load of all is spread over one pod less.
+    Saturated pods do not count as spare capacity. A step down requires two other pods, and the same
+    spare capacity after the load is spread over one pod less.
     """
     free = [
         (kv, queue)
@@ -72,7 +72,7 @@ def v1_step(peaks: dict[str, tuple[float, float]], parameters: Parameters) -> in
 
 
 class SaturationV1:
-    """Spare capacity of pods that are not saturated; one step at a time, none while pods come."""
+    """Spare capacity of unsaturated pods; one step at a time, none while pods start."""
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
         self._setting, self._parameters = setting, parameters
@@ -80,7 +80,7 @@ class SaturationV1:
         self._loop = EverySecondTick()
 
     def decide(self, observation: Observation) -> Wanted:
-        """One more, one less, or nothing while the last step is not done."""
+        """One more, one less, or no change while the last step is not complete."""
         seen = self._view.add(observation)
         if not self._loop.due(seen.time_seconds) or seen.ready != seen.replicas:
             return Wanted()
@@ -104,7 +104,7 @@ def tokens_in_use(engine: EngineSample) -> float:
 
 
 class SaturationV2:
-    """Tokens demanded over tokens that a pod takes, learnt from pods with a queue."""
+    """Demanded tokens divided by a pod's capacity, learned from pods with a queue."""
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
         self._setting, self._parameters = setting, parameters
@@ -129,7 +129,7 @@ class SaturationV2:
         return Wanted(replicas=self._setting.clamped(wanted))
 
     def _capacity(self, engine: EngineSample, prompt: float, output: float) -> float:
-        """min(k1, k2): KV within its limit, and what the batch takes."""
+        """min(k1, k2): KV capacity within its limit, and the batch's capacity."""
         by_memory = self._parameters["kv_limit"] * (engine.kv_capacity_tokens or 0.0)
         kind = "short" if output < 100 else "medium" if output < 500 else "long"
         memory = self._seen_full.setdefault(kind, deque(maxlen=_REMEMBERED))

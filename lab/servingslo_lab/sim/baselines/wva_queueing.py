@@ -1,8 +1,8 @@
 """llm-d Workload Variant Autoscaler, queueing analyzer: a birth-death chain on mean latencies.
 
-The service law that its filter would learn is given exactly, so this is the rule at its best.
+The service law that its filter would learn is exact here, so this is the rule at its best.
 Source: llm-d-incubation/workload-variant-autoscaler pkg/analyzer (queuemodel.go,
-queueanalyzer.go); the README's TTFT leaves out the last term, the code has it.
+queueanalyzer.go); the README's TTFT omits the last term, the code has it.
 """
 
 import math
@@ -27,7 +27,7 @@ _LENGTH_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueAnalyzer:
-    """Mean TTFT and ITL of one replica. alpha, beta, gamma in seconds, as the analyzer has them."""
+    """Mean TTFT and ITL of one replica. alpha, beta, gamma in seconds, as in the analyzer."""
 
     alpha: float
     beta: float
@@ -102,7 +102,7 @@ def analyzer_of(law: ServiceLaw, batch: int, prompt: float, output: float) -> Qu
 
 
 class QueueingAnalyzer:
-    """Arrival rate over the greatest rate of one replica, both as they are now."""
+    """Current arrival rate divided by the current greatest rate of one replica."""
 
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
         self._setting, self._parameters = setting, parameters

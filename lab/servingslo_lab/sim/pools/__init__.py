@@ -1,1 +1,1 @@
-"""Prefill and decode in pools of their own: disaggregated serving."""
+"""Prefill and decode in separate pools: disaggregated serving."""

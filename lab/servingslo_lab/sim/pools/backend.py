@@ -1,6 +1,6 @@
-"""Who runs the flow between pools: Python, or the same source compiled by numba.
+"""Run the flow between pools in Python, or the same source compiled by numba.
 
-Both give the same results, bit for bit.
+Both produce the same results, bit for bit.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ def _compiled() -> Flow:
 
 
 def transfer_table(columns: Mapping[str, Column], backend: Backend) -> Transfers:
-    """Transfers in the form that this backend runs on."""
+    """Transfers in the form of this backend."""
     if backend.name == _COMPILED:
         arrays: dict[str, Any] = {name: column.copy() for name, column in columns.items()}
         return Transfers(**arrays)

@@ -18,14 +18,14 @@ from servingslo_lab.sim.result import RunResult, Tick
 from servingslo_lab.sim.timers import TIMERS
 
 _DECODE_SEED = 1 << 20
-"""Added to the seed of the decode pool, so that pods of both do not start and fail alike."""
+"""Added to the decode pool's seed, so that the two pools' starts and failures differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolsResult:
-    """What became of the requests, and of each pool.
+    """The results of the requests and of each pool.
 
-    result: as of a single fleet, with the replica time of both pools and the ticks of neither.
+    result: like that of a single fleet, with the replica time of both pools and without ticks.
     """
 
     result: RunResult
@@ -36,7 +36,7 @@ class PoolsResult:
 
 
 class Pool(Cluster):
-    """One of two pools: a fleet whose engines are run together with those of the other."""
+    """One of two pools: a fleet whose engines run together with those of the other pool."""
 
     def __init__(
         self, fleet: FleetSpec, trace: Trace, seed: int, backend: Backend, pools: "Pools"
@@ -51,12 +51,12 @@ class Pool(Cluster):
 
     @property
     def next_event_seconds(self) -> float:
-        """When a pod of this pool next starts, fails or must have drained."""
+        """Time of the next pod start, failure or end of draining in this pool."""
         return self._events[0][0] if self._events else float("inf")
 
     @property
     def computing(self) -> list[int]:
-        """Engines that take requests or finish what they have."""
+        """Engines that take requests or finish their running ones."""
         phases = {PodPhase.READY, PodPhase.DRAINING}
         return [pod.row for pod in self.pods if pod.phase in phases]
 
@@ -69,7 +69,7 @@ class Pool(Cluster):
 
 
 class Pools:
-    """Both pools with the requests that go through them; use `simulate_pools`."""
+    """Both pools with their requests; use `simulate_pools`."""
 
     def __init__(self, spec: PoolsSpec, trace: Trace, seed: int, backend: Backend) -> None:
         check_trace(trace)
@@ -87,7 +87,7 @@ class Pools:
         self._flow = flow_of(backend)
 
     def serve(self, until: float) -> None:
-        """Bring the engines of both pools to this time."""
+        """Advance the engines of both pools to this time."""
         one, other, integers = self.prefill, self.decode, self._integers
         self._flow(
             one.requests, other.requests, self.transfers, one.rows, other.rows, self._remaining,
@@ -96,7 +96,7 @@ class Pools:
         )  # fmt: skip
 
     def lose_transfers(self, pool: Pool, place: int) -> None:
-        """What a prefill engine was sending is lost with it."""
+        """Lose the transfers of a failed prefill engine."""
         if pool is not self.prefill:
             return
         transfers, decode = self.transfers, self.decode.requests
@@ -106,7 +106,7 @@ class Pools:
                 decode.finish[r] = pool.now
 
     def run_until(self, until: float) -> None:
-        """Serve, and let pods of both pools start and fail, until this time."""
+        """Simulate requests, pod starts and failures of both pools until this time."""
         pools = (self.prefill, self.decode)
         while (time := min(pool.next_event_seconds for pool in pools)) <= until:
             for pool in pools:
@@ -124,10 +124,10 @@ def simulate_pools(
     seed: int,
     backend: Backend | None = None,
 ) -> PoolsResult:
-    """Serve the trace by two pools, each under an autoscaler of its own.
+    """Serve the trace with two pools, each under its own autoscaler.
 
-    Both look at the prefill pool's scrape interval, at their own engines alone. The first token
-    counts when the prefill ends. A request misses where either pool refuses or loses it.
+    Both observe at the prefill pool's scrape interval, and only their own engines. The first token
+    counts at the end of the prefill. A request misses if either pool refuses or loses it.
     Raises: InvalidInputError for traces with sessions or priorities.
     """
     pools = Pools(spec, trace, seed, backend or best_backend())
@@ -160,7 +160,7 @@ def simulate_pools(
 
 
 def check_trace(trace: Trace) -> None:
-    """Raises: InvalidInputError for requests that pools do not serve."""
+    """Raises: InvalidInputError for requests that pools cannot serve."""
     for name in ("sessions", "priorities", "shared_tokens"):
         if getattr(trace, name) is not None:
             raise InvalidInputError("trace", name, "requests without sessions and priorities")

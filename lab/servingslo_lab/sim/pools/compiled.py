@@ -1,4 +1,4 @@
-"""The flow between pools compiled by numba, on plain pointers as the kernel is."""
+"""The flow between pools compiled by numba, on plain pointers like the kernel."""
 
 import hashlib
 from pathlib import Path
@@ -32,7 +32,7 @@ def compile_flow() -> Any:
     for function in vars(flow).values():
         if isinstance(function, FunctionType) and function.__module__ == flow.__name__:
             register_jitable(function)
-    # Beside the machine code of the kernel, whose folder is named after all of its sources.
+    # Next to the kernel's machine code, whose folder is named by a digest of all its sources.
     digest = hashlib.sha256(Path(flow.__file__).read_bytes()).hexdigest()[:16]
     kernel_folder = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(Path(kernel_folder) / digest)

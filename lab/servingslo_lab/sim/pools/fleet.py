@@ -1,4 +1,4 @@
-"""What a fleet of two pools is: one fleet for prefill, one for decode, and what lies between.
+"""The definition of two pools: one fleet for prefill, one for decode, and the transfer between.
 
 A file of pools is YAML with the fields of `PoolsSpec`.
 """
@@ -20,11 +20,11 @@ _STRICT = ConfigDict(extra="forbid")
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """How long a KV cache is on its way: fixed, and by the tokens of the prompt.
+    """Duration of a KV cache transfer: a fixed part, and a part for each prompt token.
 
-    Source: fixed: Splitwise (ISCA 2024), section 6, what layer-wise transfer does not hide on H100;
-    tokens: a network of 200 Gb/s and 128 KiB a token, as Llama 3.1 8B has in 16 bits (32 layers,
-    8 heads of 128 for keys and for values).
+    Source: fixed: Splitwise (ISCA 2024), section 6, the part that layer-wise transfer does not hide
+    on H100; tokens: a network of 200 Gb/s and 128 KiB a token, as in Llama 3.1 8B with 16 bits
+    (32 layers, 8 heads of 128 for keys and for values).
     """
 
     fixed_seconds: Annotated[float, Field(ge=0)] = 5e-3
@@ -34,7 +34,7 @@ class Transfer:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolsSpec:
-    """Two pools. Each is a fleet of its own: engines, count, cold start, routing, failures.
+    """Two pools. Each is a separate fleet: engines, replica count, cold start, routing, failures.
 
     The scrape interval and lag are those of the prefill pool. Neither pool has dynamic batching,
     priorities, or clients that give up; requests belong to no session.
@@ -72,7 +72,7 @@ def _check_engine(name: str, fleet: FleetSpec) -> None:
 
 
 FleetDocument = FleetSpec | PoolsSpec
-"""What a file of `servingslo backtest --fleet` may say; `servingslo schema fleet` describes it."""
+"""The content of a `servingslo backtest --fleet` file; see `servingslo schema fleet`."""
 
 _POOLS: TypeAdapter[PoolsSpec] = TypeAdapter(PoolsSpec)
 
@@ -80,15 +80,15 @@ _POOLS: TypeAdapter[PoolsSpec] = TypeAdapter(PoolsSpec)
 def read_pools(path: Path) -> PoolsSpec:
     """The pools in a YAML file.
 
-    Raises: InvalidInputError naming file, field, value and what is allowed.
+    Raises: InvalidInputError naming file, field, value and the allowed values.
     """
     return read_yaml(path, "pools", _POOLS.validate_python)
 
 
 def read_fleet_or_pools(path: Path) -> FleetSpec | PoolsSpec:
-    """The fleet in a YAML file, or the pools where it has any; then it must have both.
+    """The fleet in a YAML file, or the pools if it has any; then it must have both.
 
-    Raises: InvalidInputError naming file, field, value and what is allowed.
+    Raises: InvalidInputError naming file, field, value and the allowed values.
     """
     document = read_yaml(path, "fleet", lambda found: found)
     names = set(document) & {"prefill", "decode", "transfer"} if isinstance(document, dict) else ()

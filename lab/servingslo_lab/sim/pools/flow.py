@@ -1,16 +1,16 @@
-"""Requests through two pools: prefilled in one, handed over with their KV cache, decoded.
+"""Requests through two pools: prefilled in one, transferred with their KV cache, decoded.
 
-A request is two ordinary requests of the kernel, one in the table of each pool. To a prefill engine
-it asks for one token; when that is emitted its blocks stay held until the KV cache is sent. To a
-decode engine its prompt is the prompt and that token, of which all but the token came with the
-transfer; it asks for the tokens that are left. Blocks that wait for their transfer are kept out of
-the engine's free ones here, so that the kernel knows nothing of pools.
+A request is two ordinary requests of the kernel, one in the table of each pool. For a prefill
+engine it has one output token; its blocks then stay in use until the KV cache is sent. For a decode
+engine its prompt is the prompt plus that token, and all but the token is cached by the transfer;
+its output is the remaining tokens. Blocks that wait for their transfer are subtracted from the
+engine's free blocks here, so the kernel needs no knowledge of pools.
 
 Source: Zhong et al., DistServe (OSDI 2024); Patel et al., Splitwise (ISCA 2024); vLLM
-`docs/features/disagg_prefill`. Approximations: the cache is sent at once when the prefill ends, and
-what then waits for room in the decode pool holds no memory in either; a decode engine that runs out
-of blocks computes the preempted sequence again, prompt and all, as vLLM does. Written for the
-compiler as `kernel` is.
+`docs/features/disagg_prefill`. Approximations: the cache is sent immediately at the end of the
+prefill. A request that then waits for room in the decode pool uses no memory in either pool. A
+decode engine without free blocks computes the preempted sequence again, including the prompt, like
+vLLM. Written for the compiler, like `kernel`.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -41,7 +41,7 @@ from servingslo_lab.sim.timers import TIMERS, remove_timer, set_timer
 
 
 class Transfers(NamedTuple):
-    """KV caches on their way: a timer for each request whose cache is, until it is there.
+    """KV cache transfers: a timer for each running transfer.
 
     wake, place, heap: of `timers`. ints, floats: see the constants.
     """
@@ -61,7 +61,7 @@ TRANSFER_FLOAT_COUNT = 2
 
 
 def rest_when_full(p: Requests, row: EngineRow) -> None:
-    """Let an engine rest that can begin nothing before a transfer has left it."""
+    """Mark an engine as idle if it can start nothing before one of its transfers ends."""
     ints = row.ints
     if ints[IN_STEP] == 0 and ints[RUNNING] == 0 and ints[WAITING_COUNT] > 0:
         head = ints[WAIT_HEAD]
@@ -70,7 +70,7 @@ def rest_when_full(p: Requests, row: EngineRow) -> None:
 
 
 def end_prefill(p: Requests, t: Transfers, row: EngineRow, remaining: list[int]) -> None:
-    """Complete the step in progress, and begin to send what it finished."""
+    """Complete the current step, and start the transfers of its finished prefills."""
     now = row.floats[NEXT_CHANGE]
     advance(p, row, now)
     r = row.ints[DONE_HEAD]
@@ -85,7 +85,7 @@ def end_prefill(p: Requests, t: Transfers, row: EngineRow, remaining: list[int])
 
 
 def advance_decode(d: Requests, row: EngineRow, until: float) -> None:
-    """As the kernel's, but what is preempted has lost the cache that came with the transfer."""
+    """Like the kernel's `advance`, but a preempted request loses its transferred cache."""
     while row.floats[NEXT_CHANGE] <= until:
         advance(d, row, row.floats[NEXT_CHANGE])
         if row.ints[RUNNING] + row.ints[WAITING_COUNT] == 0 or row.floats[CLOCK] >= until:
@@ -103,7 +103,7 @@ def hand_over(
     p: Requests, d: Requests, t: Transfers, prefill: list[EngineRow], decode: list[EngineRow],
     serving: list[int], gateway: list[int],
 ) -> None:  # fmt: skip
-    """Free the blocks of the transfer that ends next, and let a decode engine go on with it."""
+    """End the next transfer: free its blocks, and submit the request to a decode engine."""
     r = t.heap[0]
     remove_timer(t, r)
     now = t.wake[r]
@@ -130,7 +130,7 @@ def hand_over(
 
 
 def arrive(p: Requests, prefill: list[EngineRow], serving: list[int], gateway: list[int]) -> None:
-    """The next request of the trace comes to the prefill pool."""
+    """Submit the trace's next request to the prefill pool."""
     r = gateway[NEXT_ARRIVAL]
     gateway[NEXT_ARRIVAL] = r + 1
     now = p.arrival[r]
@@ -149,16 +149,16 @@ def serve_pools(
     remaining: list[int], taking: list[int], computing: list[int], serving: list[int],
     decoding: list[int], gateway: list[int], decode_gateway: list[int], until: float,
 ) -> None:  # fmt: skip
-    """Bring both pools to this time.
+    """Advance both pools to this time.
 
-    taking: prefill engines that take requests; computing: those and the ones that drain; serving
-    and decoding: the same of the decode pool. remaining: tokens of each request beyond the first.
-    At one moment steps end first, then caches arrive, then requests; steps begin last.
+    taking: prefill engines that take requests; computing: those and the draining ones; serving
+    and decoding: the same for the decode pool. remaining: tokens of each request after the first.
+    Order at equal times: steps end, then caches arrive, then requests; steps begin last.
     """
     while True:
         change, begins, place = math.inf, 0, NONE
         for i in computing:
-            # A step that begins comes after everything else of its moment.
+            # The start of a step is after all other events of the same time.
             idle = 1 - prefill[i].ints[IN_STEP]
             next_change = prefill[i].floats[NEXT_CHANGE]
             if next_change < change or (next_change == change and idle < begins):
@@ -181,7 +181,7 @@ def serve_pools(
             schedule(p, prefill[place])
             rest_when_full(p, prefill[place])
     for i in computing:
-        if prefill[i].floats[NEXT_CHANGE] == math.inf:  # nobody may take it for one that is late
+        if prefill[i].floats[NEXT_CHANGE] == math.inf:  # an idle engine must not seem to be late
             prefill[i].floats[CLOCK] = max(prefill[i].floats[CLOCK], until)
     for i in decoding:
         advance_decode(d, decode[i], until)

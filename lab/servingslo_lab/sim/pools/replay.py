@@ -1,7 +1,7 @@
 """A cell on two pools: a policy for each of them, and one score for the requests through both.
 
-Each pool has the autoscaler of its policy for itself, which sees its own engines alone and has the
-objectives that its pool decides: that of the first token for prefill, of those after it for decode.
+Each pool has its own autoscaler of the policy, which observes only the pool's engines. It gets the
+objectives of its pool: the first token for prefill, the later tokens for decode.
 """
 
 import math
@@ -33,13 +33,13 @@ DECIDES = {
     PREFILL: frozenset({LatencyMetric.TTFT, LatencyMetric.QUEUE_TIME}),
     DECODE: frozenset({LatencyMetric.TPOT}),
 }
-"""Which objectives a pool decides."""
+"""The objectives of each pool."""
 _FIRST_WORK, _GROWTH = 0.8, 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Constant counts of both pools that were run."""
+    """Constant replica counts of both pools that were run."""
 
     prefill: int
     decode: int
@@ -72,7 +72,7 @@ def run_pools(cell: Cell, spec: PoolsSpec) -> Outcome:
 
 
 def pool_targets(targets: Targets, pool: str) -> Targets:
-    """The resource with the objectives that this pool decides."""
+    """The resource with only this pool's objectives."""
     chosen = tuple(o for o in targets.objectives if o.metric in DECIDES[pool])
     return replace(targets, objectives=chosen)
 
@@ -80,12 +80,12 @@ def pool_targets(targets: Targets, pool: str) -> Targets:
 def best_pair(
     spec: PoolsSpec, trace: Trace, objectives: Objectives, *, most: tuple[int, int], seed: int
 ) -> Pair | None:
-    """The cheapest pair of constant counts found that meets the share; None where none does.
+    """The cheapest found pair of constant counts that meets the share; None if none does.
 
     most: of prefill and of decode.
-    From counts of both that are enough, one is made as small as it goes and then the other, in
-    either order; the cheaper pair is taken. Requests miss in either pool, so a pair between the two
-    may be cheaper; it is not looked for.
+    Starts with sufficient counts, minimizes one and then the other, in both orders, and returns the
+    cheaper pair. Requests can miss in either pool, so a pair between the two may be cheaper; it is
+    not searched.
     """
 
     def attempt(prefill: int, decode: int) -> Pair:
@@ -118,7 +118,7 @@ def _enough(
     counts: tuple[int, int],
     most: tuple[int, int],
 ) -> Pair | None:
-    """Counts that grow until they meet the share; both at their bounds are the last ones."""
+    """Increase the counts until they meet the share, or both are at their bounds."""
     while True:
         prefill, decode = min(counts[0], most[0]), min(counts[1], most[1])
         pair = attempt(prefill, decode)
@@ -157,7 +157,7 @@ def _guesses(spec: PoolsSpec, trace: Trace) -> tuple[int, int]:
 
 
 def _parts(spec: PoolsSpec, trace: Trace) -> Iterator[tuple[str, FleetSpec, Trace]]:
-    """Each pool with its part of the work: one token, and the others without the prompt."""
+    """Each pool with its part of the work: the first token, or the others without the prompt."""
     ones = np.ones_like(trace.output_tokens)
     yield PREFILL, spec.prefill, replace(trace, output_tokens=ones)
     yield DECODE, replace(spec.decode, cached_ratio=1.0), trace
@@ -182,7 +182,7 @@ def _most(scenario: Scenario, spec: PoolsSpec) -> tuple[int, int]:
 
 
 def costs_of(spec: PoolsSpec, result: PoolsResult) -> tuple[PoolCost, PoolCost]:
-    """What each pool costs."""
+    """The cost of each pool."""
     prefill, decode = (
         PoolCost(
             name=name,
@@ -200,7 +200,7 @@ def costs_of(spec: PoolsSpec, result: PoolsResult) -> tuple[PoolCost, PoolCost]:
 def _outcome(
     cell: Cell, spec: PoolsSpec, result: PoolsResult, scalers: dict[str, Autoscaler]
 ) -> Outcome:
-    """The score of the whole, with the costs, replicas and decisions of each pool."""
+    """The total score, with the costs, replicas and decisions of each pool."""
     ticks = {PREFILL: result.prefill_ticks, DECODE: result.decode_ticks}
     whole = replace(result.result, ticks=_sums(*ticks.values()))
     costs = costs_of(spec, result)

@@ -1,1 +1,1 @@
-"""What is asked of engines themselves, where the administrator opened the way to them."""
+"""Requests to the engines' own APIs, if the administrator allows them."""

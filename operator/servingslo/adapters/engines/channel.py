@@ -1,7 +1,7 @@
-"""Requests to an engine's own API: to addresses inside allowed ranges, and to nothing else.
+"""Requests to an engine's own API, only to addresses inside the allowed ranges.
 
-Whoever owns a pod decides what answers there, so that nothing of an answer is followed or believed
-beyond its bounds: no redirect, no proxy, no cookie, no compression, 5 s, 1 MiB.
+The owner of a pod controls its answers, so they are not trusted: no redirect, no proxy, no cookie,
+no compression, at most 5 s and 1 MiB.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from servingslo.parsing import written_json
 
 TIMEOUT_SECONDS = 5.0
 MOST_BYTES = 1 << 20
-# A configuration or a page of statistics takes a few kilobytes; more at once are of many pods.
+# Requests at a time. An answer (a configuration, a page of statistics) has a few kilobytes.
 MOST_AT_ONCE = 16
-# A server that gave no answer in time is not asked for so long, and with so many of them none of
-# its namespace: the loop of everybody waits for what is asked.
+# After a timeout a server is not asked for this long. After this many silent servers, no server of
+# the namespace is asked: the loop that serves all namespaces waits for each answer.
 SILENT_SECONDS = 30.0
 MOST_SILENT = 4
 _CHUNK_BYTES = 1 << 16
@@ -38,10 +38,10 @@ _LONGEST_MESSAGE = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Whom the operator may speak to, and where keys are.
+    """The allowed addresses, and the folder of the keys.
 
-    keys: a folder with a file for each namespace, which holds `name=value` of the header that its
-    servers ask for; None where they ask for none.
+    keys: a folder with one file for each namespace. A file holds `name=value` of the header that
+    its servers require. None if no server requires one.
     """
 
     ranges: tuple[IPv4Network | IPv6Network, ...]
@@ -49,7 +49,7 @@ class EngineOptions:
 
 
 def engine_options(ranges: Sequence[str], keys: Path | None) -> EngineOptions:
-    """Options from what was written. Raises: InvalidInputError for what is no CIDR range."""
+    """Parse the options. Raises: InvalidInputError if a range is not a CIDR range."""
     found = []
     for one in ranges:
         try:
@@ -61,7 +61,7 @@ def engine_options(ranges: Sequence[str], keys: Path | None) -> EngineOptions:
 
 
 class EngineChannel:
-    """Speaks HTTP to engines by their pods' addresses."""
+    """Sends HTTP requests to engines at their pods' addresses."""
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
@@ -91,7 +91,7 @@ class EngineChannel:
             raise ClusterUnavailableError(f"POST {path} of {address}: no answer in time") from error
 
     def _key_of(self, namespace: str) -> Mapping[str, str]:
-        """The header that servers of this namespace ask for; none where there is no key for it."""
+        """The header that servers of this namespace require; empty if it has no key."""
         if self._options.keys is None:
             return {}
         try:
@@ -128,7 +128,7 @@ class EngineChannel:
                     cookie_jar=aiohttp.DummyCookieJar(),
                     connector=aiohttp.TCPConnector(force_close=True),
                     timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
-                    # A change is asked for once more when its first byte is about to be sent.
+                    # The permission to write is checked again just before the first byte.
                     request_class=FencedRequest,
                 ) as session,
                 session.request(
@@ -155,7 +155,7 @@ class EngineChannel:
 
     @asynccontextmanager
     async def _answering(self, namespace: str, address: str) -> AsyncIterator[None]:
-        """Raises: ClusterUnavailableError where it, or many of its namespace, were silent."""
+        """Raises: ClusterUnavailableError if it, or many of its namespace, recently timed out."""
         now = SystemClock.elapsed_seconds()
         known = self._silent_until.pop(namespace, {})
         if silent := {one: until for one, until in known.items() if now < until}:
@@ -174,7 +174,7 @@ class EngineChannel:
         self._silent_until.setdefault(namespace, {})[address] = until
 
     def _host(self, address: str) -> str:
-        """The address as a URL has it. Raises: PermissionDeniedError outside of all ranges."""
+        """The address in URL form. Raises: PermissionDeniedError outside the allowed ranges."""
         try:
             found = ip_address(address)
         except ValueError:
@@ -185,7 +185,7 @@ class EngineChannel:
 
 
 async def _read(answer: aiohttp.ClientResponse, where: str) -> bytes:
-    """The answer's body. Raises: EngineRefusedError where it is longer than what is read."""
+    """The answer's body. Raises: EngineRefusedError if it is longer than the limit."""
     parts, length = [], 0
     async for part in answer.content.iter_chunked(_CHUNK_BYTES):
         length += len(part)

@@ -1,12 +1,12 @@
-"""Limits of a model's dynamic batches, read and set while its server runs.
+"""Read and set the limits of a model's dynamic batches while its server runs.
 
-By the model repository API of the KServe v2 protocol as Triton serves it with
+Uses the model repository API of the KServe v2 protocol, as Triton serves it with
 `--model-control-mode=explicit`: `GET /v2/models/M/config` and `/stats`, and
-`POST /v2/repository/models/M/load` with the whole configuration in `parameters.config`. A load is
-in memory alone. The server goes on with the former version until the new one is ready, and what is
-in its queue is answered by it: none of 40 requests across a load was refused (tried with 2.51).
-Whose limits they are, and what stood before, is put into the model's own `parameters`, so that it
-ends with the pod as the limits do.
+`POST /v2/repository/models/M/load` with the whole configuration in `parameters.config`. A load
+changes memory only. The server keeps the old version until the new one is ready, and the old one
+answers its queue: none of 40 requests across a load was refused (tried with 2.51).
+The owner of the limits and the former values are stored in the model's own `parameters`. So this
+record ends with the pod, like the limits.
 """
 
 import copy
@@ -29,20 +29,20 @@ from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher
 
 OWNER_PARAMETER = "servingslo.dev/owner"
 FORMER_PARAMETER = "servingslo.dev/former"
-# What a number of a configuration or of a page may be: beyond it is no real one.
+# The largest number accepted in a configuration or a statistics page.
 _MOST = 1 << 53
-# Of a batch what stood before ours is put back up to this. What is planned with is bounded as in
-# the spec: a plan takes a second or two then, and for 2,000 more than ten, with all else waiting.
+# A former batch size is restored up to this. A batch size used in a plan has the bound of the spec:
+# a plan then takes a second or two; for 2,000 it takes more than ten, and everything else waits.
 _MOST_FORMER_BATCH = 1 << 20
 _OWNER = re.compile(
     r"(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9][a-z0-9.-]{0,252})/(?P<uid>[A-Za-z0-9-]{1,64})"
 )
-# What code raises that meets another form than that of the API: a server is a tenant's.
+# Exceptions from an answer of unexpected form. A server belongs to a tenant, so any form can occur.
 _STRANGE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-# Sizes of batches on a page of statistics that are looked at.
+# Batch sizes read from a statistics page, at most.
 _MOST_SIZES = 4096
 
-# The pod as it is remembered, by namespace and name; None where it is not known.
+# The cached pod, by namespace and name; None if it is not known.
 PodOf = Callable[[str, str], PodRecord | None]
 
 
@@ -55,7 +55,7 @@ class ModelRepository:
         self._pod_of = pod_of
 
     async def read(self, ref: ResourceRef, pod: str, port: int, model: str) -> PodBatcher:
-        """What stands on a pod. Raises: ClusterError where that cannot be told."""
+        """The current limits of a pod. Raises: ClusterError if they cannot be read."""
         record = self._pod_of(ref.namespace, pod)
         if record is None or record.deleting or not record.ready or record.address is None:
             raise NotFoundError(f"{pod} has no address of its own, or is not ready")
@@ -68,11 +68,11 @@ class ModelRepository:
     async def set(
         self, ref: ResourceRef, pod: str, port: int, model: str, limits: BatcherLimits | None
     ) -> bool:
-        """Set limits on a pod, or put back what stood before ours (None); False: nothing to do.
+        """Set limits on a pod, or restore the former ones (None); False: nothing to do.
 
-        The pod is asked for anew from the API server: an address may be another pod's by now.
-        Raises: WriteConflictError where it is not that pod any more, or somebody else's limits
-        stand there; ClusterError otherwise.
+        The pod is read again from the API server, because another pod may have its address by now.
+        Raises: WriteConflictError if it is no longer the same pod, or has another owner's limits;
+        ClusterError otherwise.
         """
         with _understood(pod):
             return await self._set(ref, pod, port, model, limits)
@@ -95,7 +95,7 @@ class ModelRepository:
             if owner is Owner.OURS and standing == limits:
                 return False
             before = former or (standing, tuple(_batching(config).get("preferred_batch_size", ())))
-            # A preferred size below the largest would end batches at it.
+            # With a preferred size below the largest, batches would end at that size.
             wanted = _with_limits(config, limits, (limits.max_batch_size,))
             wanted = _with_owner(wanted, ref, before)
         with self._permitted(ref.namespace) as seconds:
@@ -116,10 +116,10 @@ class ModelRepository:
         return self._client.permitted(namespace)
 
     async def _address(self, namespace: str, pod: str) -> str:
-        """Where the pod is now.
+        """The pod's current address.
 
-        Raises: WriteConflictError where it is another one, ends, or has no address of its own;
-        EngineRefusedError where it is not Ready.
+        Raises: WriteConflictError if it is another pod, is terminating, or has no address of its
+        own; EngineRefusedError if it is not Ready.
         """
         known = self._pod_of(namespace, pod)
         item = await self._client.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
@@ -134,7 +134,7 @@ class ModelRepository:
 
 @contextmanager
 def _understood(pod: str) -> Iterator[None]:
-    """Raises: EngineRefusedError for an answer whose form is another than that of the API."""
+    """Raises: EngineRefusedError for an answer that does not have the API's form."""
     try:
         yield
     except _STRANGE as error:
@@ -149,7 +149,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 def _number(value: Any, field: str, most: int = _MOST) -> int:
     """A whole number from 0. Raises: EngineRefusedError for anything else."""
-    # 64-bit numbers may be told as strings, as protobuf does in JSON.
+    # 64-bit numbers may be strings, as protobuf writes them in JSON.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 16:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
@@ -197,9 +197,9 @@ def _name(ref: ResourceRef) -> str:
 
 
 def owner_of(batcher: PodBatcher, namespace: str) -> ResourceRef | None:
-    """Whose limits a server says that it has, where that can be a ServingSLO of this namespace.
+    """The ServingSLO that a server reports as owner of its limits, if in this namespace.
 
-    The server is a tenant's: of another namespace nothing that it says counts.
+    The server belongs to a tenant: its reports about other namespaces are ignored.
     """
     match = _OWNER.fullmatch(batcher.told_owner)
     if match is None or match["namespace"] != namespace:
@@ -208,7 +208,7 @@ def owner_of(batcher: PodBatcher, namespace: str) -> ResourceRef | None:
 
 
 def _former(config: Mapping[str, Any]) -> tuple[BatcherLimits, tuple[int, ...]] | None:
-    """What stood before ours, and the preferred sizes; None where it cannot be read."""
+    """The former limits and preferred sizes; None if they cannot be read."""
     try:
         told = written_json(_parameter(config, FORMER_PARAMETER) or "null")
         if not isinstance(told, list) or len(told) < 3:
@@ -224,7 +224,7 @@ def _former(config: Mapping[str, Any]) -> tuple[BatcherLimits, tuple[int, ...]] 
 def _with_limits(
     config: Mapping[str, Any], limits: BatcherLimits, preferred: tuple[int, ...]
 ) -> dict[str, Any]:
-    """The configuration with these limits, and all else as it was."""
+    """The configuration with these limits; everything else is unchanged."""
     changed = copy.deepcopy(dict(config))
     batching = changed["dynamic_batching"]
     changed["max_batch_size"] = limits.max_batch_size
@@ -290,7 +290,7 @@ def _versions(stats: Any, model: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _sizes(version: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
-    """Size, executions and their nanoseconds, of what ran."""
+    """Size, executions and their nanoseconds, for each executed batch size."""
     told = version.get("batch_stats")
     for one in (told if isinstance(told, list) else [])[:_MOST_SIZES]:
         size = _number(one.get("batch_size", 0), "batch_size", MAX_BATCH)
@@ -301,7 +301,7 @@ def _sizes(version: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
 
 
 def _instances(config: Mapping[str, Any]) -> int:
-    """Batches that run at a time: of each group its count, on each of its cards."""
+    """Batches that run at a time: each group's count, times its cards."""
     groups = config.get("instance_group")
     found = 0
     for group in groups if isinstance(groups, list) else ():

@@ -1,1 +1,1 @@
-"""KEDA: the external scaler that its operator asks."""
+"""KEDA: the external scaler that KEDA's operator calls."""

@@ -1,7 +1,7 @@
-"""The gRPC server that KEDA's operator asks for a ScaledObject's count.
+"""The gRPC server that KEDA's operator asks for a ScaledObject's replica count.
 
-It answers while this process leads, and is closed else: a client that is led to a standby finds
-nobody there and goes on to the leader. An error is an answer too: KEDA's fallback decides then.
+The port is open only while this process leads. A client that is sent to a standby is refused and
+retries until it reaches the leader. On an error, KEDA's fallback applies.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ from servingslo.errors import (
 _LOG = logging.getLogger(__name__)
 SERVICE = "externalscaler.ExternalScaler"
 METRIC_NAME = "desired-replicas"
-# With metricType AverageValue, KEDA's default: the count is the value.
+# With metricType AverageValue, KEDA's default, the replica count is the value.
 TARGET_SIZE = 1.0
-# Each ScaledObject of a cluster holds one; beyond that, and after an hour, they come again.
+# Each ScaledObject holds one stream. Streams beyond this, or older than an hour, must reconnect.
 MOST_STREAMS = 512
 STREAM_SECONDS = 3600.0
 _STREAM_POLL_SECONDS = 5.0
 _LEADING_POLL_SECONDS = 0.5
 _LARGEST_MESSAGE_BYTES = 65_536
-# On one connection, which is all that KEDA's operator makes; streams are among them.
+# On one connection, streams included. KEDA's operator makes only one connection.
 _MOST_CALLS = 1024
 
-# The count for a ScaledObject, by its namespace and name. Raises: NotFoundError where nobody gives
-# it one; MetricsUnavailableError while it is not known.
+# The replica count for a ScaledObject, by its namespace and name. Raises: NotFoundError if no
+# ServingSLO plans it; MetricsUnavailableError while it is not known.
 Counts = Callable[[wire.ScaledObjectRef], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerOptions:
-    """Where it listens and how. No certificate: in plain text.
+    """The listening address and TLS files. Without a certificate: plain text.
 
-    client_ca_file: who may ask; None: whoever can reach it.
+    client_ca_file: CA of the allowed clients; None: every client that can reach the port.
     """
 
     host: str
@@ -55,7 +55,7 @@ class ScalerOptions:
 
 
 class ExternalScaler:
-    """Serves KEDA while `leads` says so."""
+    """Serves KEDA while `leads` is true."""
 
     def __init__(
         self, options: ScalerOptions, counts: Counts, leads: Callable[[], bool] = lambda: True
@@ -69,7 +69,7 @@ class ExternalScaler:
         self.port = options.port
 
     async def start(self) -> None:
-        """Follow the lead. Raises: InvalidInputError for files that hold no certificate."""
+        """Serve while leading. Raises: InvalidInputError for files without a certificate."""
         if self._options.certificate_file is not None:
             _certificate(self._options)
         self._task = asyncio.create_task(self._follow())
@@ -128,7 +128,7 @@ class ExternalScaler:
         return wire.active(await self._count(wire.read_reference, message, context))
 
     async def _metric_spec(self, message: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        """The same for each: which metric, and its target."""
+        """The metric and its target; the same for every ScaledObject."""
         await _read(wire.read_reference, message, context)
         return wire.metric_spec(METRIC_NAME, TARGET_SIZE)
 
@@ -139,7 +139,7 @@ class ExternalScaler:
     async def _stream_is_active(
         self, message: bytes, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
-        """Whether it is active, at once and at each change; nothing while nothing is known."""
+        """Whether it is active: now and at each change; no message while it is not known."""
         reference = await _read(wire.read_reference, message, context)
         if self._streams >= MOST_STREAMS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams")
@@ -183,7 +183,7 @@ async def _read(
 
 
 def _credentials(options: ScalerOptions) -> grpc.ServerCredentials:
-    """Of the files as they are at each handshake, so that certificates may rotate."""
+    """Credentials that read the files at each handshake, so that certificates may rotate."""
 
     def now() -> grpc.ServerCertificateConfiguration | None:
         with suppress(InvalidInputError):

@@ -1,7 +1,7 @@
 """The few messages of KEDA's external scaler, in protobuf's encoding.
 
-Four messages of strings and numbers: a generated module and its runtime would be a second
-dependency. Fields that are not needed, trigger metadata above all, are skipped unread.
+There are only four messages, of strings and numbers. A generated module would need a second
+dependency, its runtime. Fields that are not needed, such as trigger metadata, are skipped.
 Source: kedacore/keda v2.21.0, pkg/scalers/externalscaler/externalscaler.proto; protobuf.dev,
 "Encoding".
 """
@@ -20,14 +20,14 @@ _FIXED_LENGTHS = {_FIXED64: 8, _FIXED32: 4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledObjectRef:
-    """Which ScaledObject asks."""
+    """The ScaledObject of a request."""
 
     namespace: str
     name: str
 
 
 def read_reference(message: bytes) -> ScaledObjectRef:
-    """A ScaledObjectRef. Raises: InvalidInputError for what is none."""
+    """Parse a ScaledObjectRef. Raises: InvalidInputError if it is invalid."""
     strings = {number: value for number, value in _fields(message) if number in {1, 2}}
     try:
         return ScaledObjectRef(
@@ -38,13 +38,13 @@ def read_reference(message: bytes) -> ScaledObjectRef:
 
 
 def read_metrics_request(message: bytes) -> ScaledObjectRef:
-    """The reference of a GetMetricsRequest. Raises: InvalidInputError for what is none."""
+    """The reference of a GetMetricsRequest. Raises: InvalidInputError if it is invalid."""
     references = [value for number, value in _fields(message) if number == 1]
     return read_reference(references[-1] if references else b"")
 
 
 def active(count: int) -> bytes:
-    """An IsActiveResponse: whether there is to be any replica."""
+    """An IsActiveResponse: whether at least one replica is wanted."""
     return _integer(1, int(count > 0))
 
 

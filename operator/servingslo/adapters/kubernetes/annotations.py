@@ -1,4 +1,4 @@
-"""What annotations hold: read as what anybody may have written, who may change the object."""
+"""Read records from annotations, untrusted: anyone who may edit the object can write them."""
 
 from typing import Annotated, TypeVar
 
@@ -13,7 +13,7 @@ _Record = TypeVar("_Record")
 
 
 def record_in(text: str, adapter: TypeAdapter[_Record]) -> _Record | None:
-    """The record that an annotation holds; None where it holds another, or what is no JSON."""
+    """The record in an annotation; None if it is another record or not JSON."""
     try:
         return adapter.validate_json(text) if len(text) <= _MOST_CHARACTERS else None
     except ValidationError:

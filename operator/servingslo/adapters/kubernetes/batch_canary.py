@@ -1,7 +1,7 @@
-"""New batch limits in one pod of a Deployment or StatefulSet, and the way back, to the letter.
+"""Try new batch limits in one pod of a Deployment or StatefulSet, and restore them exactly.
 
-What is written and what stood before it are in one annotation, set by the very patch that changes
-the template: whoever finds the object, after whatever restart, can end what was begun.
+The new and the former values are in one annotation. The same patch sets the annotation and changes
+the template. So any operator process can finish the canary after any restart.
 """
 
 import json
@@ -45,9 +45,9 @@ _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryOrder:
-    """What a canary is begun with. before, after: both limits, as they are planned.
+    """The parameters of a canary. before, after: both limits, as planned.
 
-    queue: the engines' own bound, before and after; empty where it stays.
+    queue: the engines' own bound, before and after; empty if it does not change.
     """
 
     owner: str
@@ -63,7 +63,7 @@ class CanaryOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryTarget:
-    """A target as it is now."""
+    """The current state of a target."""
 
     kind: str
     namespace: str
@@ -79,14 +79,14 @@ class CanaryTarget:
 
     @property
     def held(self) -> bool:
-        """Whether the canary's rollout goes no further by itself."""
+        """Whether the canary's rollout is held after the first pod."""
         return self.canary is not None and (
             self.kind != "Deployment" or self.canary.written.get("paused") is True
         )
 
     @property
     def edited(self) -> bool:
-        """Whether somebody else changed the template, or lets the rollout go on."""
+        """Whether another writer changed the template or resumed the rollout."""
         canary = self.canary
         if canary is None:
             return False
@@ -95,43 +95,43 @@ class CanaryTarget:
 
     @property
     def new_pods(self) -> int:
-        """How many pods of the newest template there are; 0 until its controller has seen it."""
+        """Number of pods of the newest template; 0 until its controller has observed it."""
         return int(self._status.get("updatedReplicas") or 0)
 
     @property
     def _status(self) -> Mapping[str, Any]:
-        """Empty until its controller has seen the object as it is."""
+        """The status; empty until its controller has observed the current object."""
         status: Mapping[str, Any] = self.item.get("status") or {}
         seen = (status.get("observedGeneration") or 0) >= self.item["metadata"]["generation"]
         return status if seen else {}
 
     @property
     def not_possible(self) -> str:
-        """Why no single pod can go first here; '' where one can."""
+        """Why a canary in one pod is not possible here; '' if it is."""
         return not_possible(self.kind, self.item["spec"])
 
     @property
     def revision(self) -> str:
-        """Of a StatefulSet's pods with the template as it is; '' while that is not known."""
+        """Revision of a StatefulSet's pods with the current template; '' while not known."""
         return str(self._status.get("updateRevision") or "")
 
     @property
     def blocking_revision(self) -> str:
-        """Of pods whose limits were taken back, for which the controller may wait; '' for none."""
+        """Revision of pods with rejected limits that may block the controller; '' if none."""
         refused = "" if self.refused is None else self.refused.revision
         waits = waits_for_each_pod(self.kind, self.item["spec"])
         return refused if waits and self.revision not in {"", refused} else ""
 
 
 class BatchCanaries:
-    """Begins, holds and ends canaries; each by one patch of an object that is as it was read."""
+    """Begins, holds and ends canaries; each step is one patch of an unchanged object."""
 
     def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
         self._client = client
         self._namespaces = tuple(namespaces)
 
     async def read(self, namespace: str, target: ScaleTarget) -> CanaryTarget | None:
-        """The target as it is now; None for kinds without a pod template known here.
+        """The current target; None for kinds without a known pod template.
 
         Raises: ClusterError.
         """
@@ -142,12 +142,12 @@ class BatchCanaries:
         )
 
     async def again(self, target: CanaryTarget) -> CanaryTarget:
-        """The same target, read anew. Raises: ClusterError."""
+        """The same target, read again. Raises: ClusterError."""
         path = _path(target.kind, target.namespace, target.name)
         return _target(target.kind, await self._client.get(path))
 
     async def standing(self) -> tuple[CanaryTarget, ...]:
-        """Every target with a canary, or with what may be left of one. Raises: ClusterError."""
+        """Every target with a canary or possible leftovers of one. Raises: ClusterError."""
         found = []
         for kind, plural in _PLURALS.items():
             paths = [f"{_API}/namespaces/{name}/{plural}" for name in self._namespaces]
@@ -157,9 +157,9 @@ class BatchCanaries:
         return tuple(one for one in found if one.canary is not None or one.blocking_revision)
 
     async def start(self, target: CanaryTarget, order: CanaryOrder) -> bool:
-        """Set the limits in the template, for one pod. Returns False where they stand there.
+        """Set the limits in the template, for one pod. Returns False if they are already set.
 
-        Raises: WriteConflictError when the object changed, or no pod can go first any more;
+        Raises: WriteConflictError if the object changed or a canary is no longer possible;
         ArgumentsNotUnderstoodError; ClusterError.
         """
         if target.not_possible:
@@ -203,7 +203,7 @@ class BatchCanaries:
         return True
 
     async def hold(self, target: CanaryTarget) -> bool:
-        """Pause the rollout, which has begun. Raises: WriteConflictError; ClusterError."""
+        """Pause the started rollout. Raises: WriteConflictError; ClusterError."""
         canary = target.canary
         if canary is None or target.held:
             return False
@@ -212,7 +212,7 @@ class BatchCanaries:
         return True
 
     async def complete(self, target: CanaryTarget) -> bool:
-        """Let the rollout go on, as its owner has it. Raises: WriteConflictError; ClusterError."""
+        """Resume the rollout, as its owner set it. Raises: WriteConflictError; ClusterError."""
         if target.canary is None:
             return False
         changes = [*_released(target, target.canary), {"op": "remove", "path": _ANNOTATION_PATH}]
@@ -220,9 +220,9 @@ class BatchCanaries:
         return True
 
     async def take_back(self, target: CanaryTarget, wanted: str) -> bool:
-        """Put the container's command line back to the letter, and let the rollout go on.
+        """Restore the container's command line exactly, and resume the rollout.
 
-        wanted: digest of what was asked for, with which these limits are not tried again.
+        wanted: digest of the request; with the same request these limits are not tried again.
         Raises: WriteConflictError; ClusterError.
         """
         canary = target.canary
@@ -253,7 +253,7 @@ class BatchCanaries:
         return True
 
     async def free(self, target: CanaryTarget) -> int:
-        """Evict pods whose limits were taken back and that are not ready; how many there were.
+        """Evict unready pods that still have the rejected limits; returns their number.
 
         Raises: ClusterError, for example while a PodDisruptionBudget forbids it.
         """
@@ -303,7 +303,7 @@ def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:
 
 
 def _released(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
-    """The rollout's fields as they were; what somebody else set meanwhile stays."""
+    """The rollout's former fields; values that another writer set meanwhile are kept."""
     spec: Mapping[str, Any] = target.item["spec"]
     for name in ROLLOUT_FIELDS[target.kind]:
         if name not in canary.written or spec.get(name) != canary.written[name]:
@@ -316,7 +316,7 @@ def _released(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject
 
 
 def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
-    """The container's command line as it was; only what differs."""
+    """The container's former command line; only the differences."""
     base = f"/spec/template/spec/containers/{canary.container}"
     container = target.item["spec"]["template"]["spec"]["containers"][canary.container]
     for key, value in (("command", canary.command), ("args", canary.args)):

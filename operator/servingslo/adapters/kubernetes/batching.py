@@ -23,7 +23,7 @@ SUPPORTED_KINDS = frozenset({"Deployment", "StatefulSet"})
 
 
 class KubernetesBatching:
-    """Read, change, patch: `args` is an atomic list, so the whole object must be as it was read."""
+    """Read, change, patch. `args` is an atomic list, so the object must not change in between."""
 
     def __init__(self, client: KubeClient, discovery: Discovery) -> None:
         self._client = client
@@ -39,9 +39,9 @@ class KubernetesBatching:
     ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
-        A limit of None has its flag removed.
-        Returns whether anything was written: nothing is when they are as wanted already.
-        Raises: WriteConflictError when the object changed; ArgumentsNotUnderstoodError when the
+        For a limit of None the flag is removed.
+        Returns whether anything was written; False if the arguments are already as wanted.
+        Raises: WriteConflictError if the object changed; ArgumentsNotUnderstoodError if the
         command line cannot be changed safely; ClusterError otherwise.
         """
         if target.kind not in SUPPORTED_KINDS:
@@ -63,7 +63,7 @@ class KubernetesBatching:
 def _patch(
     item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
 ) -> list[KubeObject]:
-    """The JSON Patch that sets the limits; empty when they are set already."""
+    """The JSON Patch that sets the limits; empty if they are already set."""
     index = container_at(item, container, runtime)
     changes = changed_arguments(item, index, arguments, runtime)
     if not changes:
@@ -73,10 +73,10 @@ def _patch(
 
 
 def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:
-    """Where the engine's container is in the pod template.
+    """Index of the engine's container in the pod template.
 
-    runtime: of the engine. Raises: NotFoundError where there is none of that name;
-    ArgumentsNotUnderstoodError where it is not clear which one it is, or it is an init container.
+    runtime: of the engine. Raises: NotFoundError if there is no container of that name;
+    ArgumentsNotUnderstoodError if the engine's container is ambiguous or an init container.
     """
     template: KubeObject = item["spec"]["template"]
     found = engine_container(container_records(template), container, runtime=runtime)
@@ -96,11 +96,11 @@ def changed_arguments(
     *,
     queue: int | None = None,
 ) -> list[KubeObject]:
-    """The changes of a container's command line that set the limits; a limit of None goes.
+    """The changes of a container's command line that set the limits; None removes a limit.
 
-    queue: bound on what runs and waits, where the runtime has one; None: as it is.
-    A list that is left without words is removed: it was not there before a flag was.
-    Raises: ArgumentsNotUnderstoodError where a flag would not do what is meant by it.
+    queue: bound on running plus waiting requests, if the runtime has one; None: unchanged.
+    A list that becomes empty is removed: it did not exist before our flag.
+    Raises: ArgumentsNotUnderstoodError if a flag would not have the intended effect.
     """
     entry: KubeObject = item["spec"]["template"]["spec"]["containers"][index]
     command, args = entry.get("command"), entry.get("args")
@@ -131,7 +131,7 @@ def changed_arguments(
 def variable_changes(
     item: KubeObject, index: int, values: Mapping[str, str]
 ) -> Iterator[KubeObject]:
-    """The changes that give a container's variables these values; of one name the last counts."""
+    """The changes that set a container's variables; of several with one name, the last counts."""
     entries: Sequence[KubeObject] = (
         item["spec"]["template"]["spec"]["containers"][index].get("env") or ()
     )

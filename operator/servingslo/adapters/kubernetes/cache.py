@@ -1,6 +1,6 @@
-"""A collection of the API server kept in memory: list, watch, and list again now and then.
+"""An in-memory copy of a collection of the API server: list, watch, and list again periodically.
 
-A watch alone keeps ghosts after a gap, so every list replaces everything that is remembered.
+After a gap, a watch alone would keep deleted objects. So every list replaces the whole copy.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ Key = tuple[str, str]
 
 _LOG = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
-# Collections that a cluster need not serve, with what their absence means.
+# Collections that a cluster may lack, and what their absence means.
 _OPTIONAL = (("/apis/keda.sh/", "KEDA is not installed"),)
 _PAGE = "500"
 _MOST_PAGES = 1000
 _FIRST_BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 5.0
-# A collection that stays forbidden or not installed is asked for again at this pace in the end. At
-# first as after any other trouble: an API server that has just started knows no roles yet.
+# The longest wait before a forbidden or missing collection is listed again. The first retries are
+# as fast as after any other error: an API server that has just started knows no roles yet.
 _LONGEST_ABSENT_BACKOFF_SECONDS = 30.0
 
 
 class ObjectCache(Generic[T]):
     """One collection at one path; `parse` keeps the few fields that are needed.
 
-    parse: from the object and what is remembered of it, None while new.
-    on_change: called with the old and the new record, None where there is none.
+    parse: called with the object and its previous record, None for a new object.
+    on_change: called with the old and the new record; None if there is none.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ObjectCache(Generic[T]):
         self._relist_seconds = relist_seconds
 
     async def run(self) -> None:
-        """Keep the collection until cancelled; trouble is kept in `problem` and never raised."""
+        """Keep the copy current until cancelled; errors are in `problem` and never raised."""
         backoff_seconds = _FIRST_BACKOFF_SECONDS
         while True:
             try:
@@ -80,7 +80,7 @@ class ObjectCache(Generic[T]):
                 backoff_seconds = await _waited(backoff_seconds, _LONGEST_BACKOFF_SECONDS)
 
     async def _list(self) -> str:
-        """Replace everything by a list; returns its resourceVersion."""
+        """List and replace the whole copy; returns the list's resourceVersion."""
         found = await listed(self._client, self.path)
         self._replace({_key(item): item for item in found.items})
         return found.version
@@ -101,7 +101,7 @@ class ObjectCache(Generic[T]):
                         raise WriteConflictError(f"watch of {self.path}: {item.get('message')}")
                     version = _version(item) or version
                     self._apply(str(event.get("type")), item)
-            # A server that ends streams at once must not be asked in a tight loop.
+            # A server may end each stream immediately: avoid a tight loop.
             await asyncio.sleep(_FIRST_BACKOFF_SECONDS)
 
     def _apply(self, kind: str, item: KubeObject) -> None:
@@ -168,7 +168,7 @@ class Caches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, caches: Iterable[ObjectCache[T]], *, timeout_seconds: float) -> None:
-        """Start them and wait until each was listed once, at most timeout_seconds."""
+        """Start them and wait for the first list of each, at most timeout_seconds."""
         caches = list(caches)
         self._tasks.update(asyncio.create_task(cache.run()) for cache in caches)
         with suppress(TimeoutError):
@@ -184,7 +184,7 @@ class Caches:
 
 
 async def _waited(backoff_seconds: float, longest_seconds: float) -> float:
-    """Wait so long, at most the longest; how long to wait the next time."""
+    """Wait for the backoff, at most the longest; returns the next backoff."""
     await asyncio.sleep(min(backoff_seconds, longest_seconds))
     return min(2.0 * backoff_seconds, longest_seconds)
 

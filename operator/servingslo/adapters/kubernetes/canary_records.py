@@ -1,4 +1,4 @@
-"""What the annotation of a canary of batch limits holds: read as what anybody may have written."""
+"""Records in the annotation of a batch-limit canary, untrusted: any editor can write them."""
 
 import hashlib
 import json
@@ -19,13 +19,13 @@ _Unchanged = Annotated[list[Count], Field(max_length=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryRecord:
-    """What the annotation holds of a canary.
+    """The record of a canary.
 
-    owner, owner_uid: the resource that it is for. container: its index in the template. command,
-    args: of the container before, None where it had none. variables: its own whose values changed,
-    as they were. before, after: both limits. queue: the engines' own bound before and after; empty
-    where it stays.
-    template: digest of the pod template as it was written. former, written: fields of the rollout.
+    owner, owner_uid: the resource that it belongs to. container: its index in the template.
+    command, args: the container's former ones, None if it had none. variables: former values of
+    the container's changed variables. before, after: both limits. queue: the engines' own bound
+    before and after; empty if it does not change.
+    template: digest of the pod template as written. former, written: fields of the rollout.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
@@ -48,10 +48,10 @@ class CanaryRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedRecord:
-    """What the annotation holds of limits that were taken back: until another template, or spec.
+    """The record of limits that were rolled back; valid until the template or spec changes.
 
-    refused_queue: the engines' own bound that was taken back with them. owner: the resource that
-    they were for. revision: of a StatefulSet's pods with them, '' where there was none yet.
+    refused_queue: the engines' own bound, rolled back with them. owner: the resource that they
+    belonged to. revision: of the StatefulSet's pods that had them, '' if none existed yet.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
@@ -68,7 +68,7 @@ _CANARY, _REFUSED = TypeAdapter(CanaryRecord), TypeAdapter(RefusedRecord)
 
 
 def records_of(kind: str, item: KubeObject) -> tuple[CanaryRecord | None, RefusedRecord | None]:
-    """What the annotation of an object says; None for what it does not hold, or cannot."""
+    """The records in an object's annotation; None for a missing or impossible record."""
     text = (item["metadata"].get("annotations") or {}).get(CANARY_ANNOTATION) or ""
     canary = record_in(text, _CANARY)
     if canary is not None and not _fits(kind, item, canary):
@@ -83,7 +83,7 @@ def digest(value: object) -> str:
 
 
 def _fits(kind: str, item: KubeObject, canary: CanaryRecord) -> bool:
-    """Whether the annotation can be of this object."""
+    """Whether the record fits this object."""
     containers = item["spec"]["template"]["spec"]["containers"]
     if not 0 <= canary.container < len(containers):
         return False

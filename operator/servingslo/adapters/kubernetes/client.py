@@ -1,7 +1,7 @@
 """Requests to the Kubernetes API: raw JSON in and out, the package's own errors.
 
-Raw JSON because the typed models cost several times the memory and time for objects of which only
-a few fields are read, and because targets may be of any kind.
+Typed models would cost several times the memory and time, and only a few fields are read. Targets
+may also be of any kind. So JSON stays raw.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ from servingslo.parsing import parsed_json
 KubeObject = Mapping[str, Any]
 
 DEFAULT_TIMEOUT_SECONDS = 5.0
-# A watch is asked to end after one scrape interval: where nothing changes, nothing is sent
-# meanwhile, not even a bookmark (seen on 1.36), so only the end tells a quiet stream from a dead
-# one. What a watch says is therefore never older than the silence that is borne.
+# A watch is requested to end after one scrape interval. While nothing changes, the server sends
+# nothing, not even a bookmark (observed on 1.36). So only this end shows that a quiet stream is
+# alive. Watched data is therefore never older than the tolerated silence.
 WATCH_SECONDS = 15
 WATCH_SILENCE_SECONDS = 20.0
-# Enough for the concurrent reads of a tick beside the watches.
+# Enough for the watches plus the concurrent reads of a tick.
 _CONNECTIONS = 32
 _USER_AGENT = "servingslo-operator"
 _LONGEST_MESSAGE = 500
@@ -57,7 +57,7 @@ _TERMINATING = b"NamespaceTerminating"
 
 
 class Patch(StrEnum):
-    """The two ways to patch that the operator uses."""
+    """The patch types that the operator uses."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -66,9 +66,9 @@ class Patch(StrEnum):
 class KubeClient:
     """A connection to one API server.
 
-    fence: asked before each write; None where every write is allowed.
-    switch: ends the process where it is stopped in the middle of a write until after its lease;
-    None where it goes on then.
+    fence: checked before each write; None if every write is allowed.
+    switch: ends the process if it is stopped during a write until after its lease has expired;
+    None if it may continue.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class KubeClient:
         self._switch = switch
 
     def fenced(self, fence: Fence, switch: DeadMansSwitch | None) -> "KubeClient":
-        """The same connection, whose writes are asked for before."""
+        """The same connection, with a permission check before each write."""
         return KubeClient(
             self._api, timeout_seconds=self._timeout_seconds, fence=fence, switch=switch
         )
 
     def patient(self, timeout_seconds: float) -> "KubeClient":
-        """The same connection with another timeout of a request."""
+        """The same connection with another request timeout."""
         return KubeClient(
             self._api, timeout_seconds=timeout_seconds, fence=self._fence, switch=self._switch
         )
@@ -101,11 +101,11 @@ class KubeClient:
         await self._api.close()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> KubeObject:
-        """One object or one page of a list. Raises: ClusterError and its kinds."""
+        """Get one object or one page of a list. Raises: ClusterError and its kinds."""
         return await self._request("GET", path, query=query)
 
     async def create(self, path: str, body: KubeObject) -> KubeObject:
-        """The created object. Raises: WriteConflictError when it exists; ClusterError otherwise."""
+        """Create an object. Raises: WriteConflictError if it exists; ClusterError otherwise."""
         return await self._request("POST", path, body=body)
 
     async def patch(
@@ -116,11 +116,11 @@ class KubeClient:
         *,
         field_manager: str | None = None,
     ) -> KubeObject:
-        """The patched object.
+        """Patch an object and return it.
 
-        field_manager: under which the fields are set; by default that of the user agent.
-        Raises: WriteConflictError on 409; InvalidObjectError on 422, which a failed JSON Patch test
-        gives as well; ClusterError otherwise.
+        field_manager: the owner of the fields; by default from the user agent.
+        Raises: WriteConflictError on 409; InvalidObjectError on 422, which is also the answer to a
+        failed JSON Patch test; ClusterError otherwise.
         """
         query = None if field_manager is None else {"fieldManager": field_manager}
         return await self._request("PATCH", path, query=query, body=body, content_type=patch.value)
@@ -165,13 +165,13 @@ class KubeClient:
 
     @contextmanager
     def permitted(self, namespace: str) -> Iterator[float]:
-        """How long a write there may take that begins now. Raises: NotLeaderError."""
+        """Seconds that a write in the namespace may take from now. Raises: NotLeaderError."""
         with self._permitted("POST", f"/{NAMESPACES}/{namespace}") as seconds:
             yield seconds
 
     @contextmanager
     def _permitted(self, method: str, path: str) -> Iterator[float]:
-        """How long the request may take, in seconds. Raises: NotLeaderError."""
+        """Seconds that the request may take. Raises: NotLeaderError."""
         if self._fence is None or method == "GET":
             yield self._timeout_seconds
             return
@@ -211,13 +211,13 @@ async def connect(
     context: str | None = None,
     identity: str = "",
 ) -> KubeClient:
-    """A client configured by KUBECONFIG where it is set, else by the pod's ServiceAccount.
+    """Create a client from KUBECONFIG if it is set, else from the pod's ServiceAccount.
 
-    Without both, the user's default kubeconfig. KUBECONFIG is read here: the library reads its
-    default when it is imported. kubeconfig, context: a file and a context of it to use instead.
-    identity: of this process, as the API server's audit log has it among the user agent.
-    Raises: InvalidInputError for a kubeconfig that is named and not there, or that is none;
-    ClusterError where there is no configuration at all.
+    Without both, the user's default kubeconfig is used. KUBECONFIG is read here because the library
+    reads its default at import. kubeconfig, context: a file and a context of it to use instead.
+    identity: of this process; the API server's audit log shows it in the user agent.
+    Raises: InvalidInputError for a named kubeconfig that is missing or invalid;
+    ClusterError if there is no configuration at all.
     """
     configuration = Configuration()
     named = kubeconfig or os.environ.get("KUBECONFIG")
@@ -246,8 +246,8 @@ async def connect(
         raise InvalidInputError(source, file, f"a usable kubeconfig{_why(error)}") from error
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.retries = None
-    # As kopf does: proxy settings of the environment are not meant for the API server; a
-    # kubeconfig names its own proxy.
+    # Like kopf: proxy settings of the environment are not meant for the API server. A kubeconfig
+    # names its own proxy.
     configuration.client_session_kwargs = {"trust_env": False, "request_class": FencedRequest}
     api = ApiClient(configuration)
     api.user_agent = f"{_USER_AGENT} ({identity})" if identity else _USER_AGENT
@@ -255,9 +255,9 @@ async def connect(
 
 
 def _check_there(files: str, source: str, *, named: bool) -> None:
-    """Refuse files of which none exists; the library would name a key of none.
+    """Refuse if none of the files exists; the library's own error would be misleading.
 
-    Raises: InvalidInputError where they were named, ClusterError for the default one.
+    Raises: InvalidInputError if the files were named, ClusterError for the default one.
     """
     if any(Path(file).expanduser().exists() for file in files.split(os.pathsep)):
         return
@@ -267,9 +267,9 @@ def _check_there(files: str, source: str, *, named: bool) -> None:
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a kubeconfig, in brackets; nothing where the library stumbled over it.
+    """The problem of a kubeconfig, in brackets; '' if the library failed on it.
 
-    A file that is none fails there wherever it is first looked into, with an error of Python's own.
+    On an invalid file the library fails at its first access, with one of Python's own errors.
     """
     if isinstance(error, OSError):
         return f" ({error.strerror})" if error.strerror else ""
@@ -278,7 +278,7 @@ def _why(error: Exception) -> str:
 
 
 class _translated:  # noqa: N801  reads as a statement
-    """Turns the libraries' exceptions into this package's own."""
+    """Converts the libraries' exceptions into this package's own."""
 
     def __init__(self, method: str, path: str) -> None:
         self._what = f"{method} {path}"
@@ -298,7 +298,7 @@ class _translated:  # noqa: N801  reads as a statement
 
 
 def _unreached(error: Exception) -> str:
-    """Why there is no answer: address and cause, where there was no connection."""
+    """Why there is no answer; with address and cause if the connection failed."""
     if not isinstance(error, aiohttp.ClientConnectorError) or (error.errno or 0) <= 0:
         return _brief(str(error))
     return f"no connection to {error.host}:{error.port}: {os.strerror(error.errno or 0)}"
@@ -318,13 +318,13 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
         403: PermissionDeniedError,
         404: NotFoundError,
         409: WriteConflictError,
-        # An expired resourceVersion; the reader lists again.
+        # The resourceVersion expired; the reader lists again.
         410: WriteConflictError,
         422: InvalidObjectError,
         429: ClusterUnavailableError,
     }
     if status == 403 and _TERMINATING in data:
-        # Nothing can be made in a namespace that is being deleted: as good as gone.
+        # Nothing can be created in a namespace that is being deleted: treat it as gone.
         return NotFoundError(message)
     if status >= 500:
         return ClusterUnavailableError(message)

@@ -1,7 +1,7 @@
-"""ConfigMaps that a container's command line is made of, where the administrator lets them be read.
+"""ConfigMaps used in a container's command line, if the administrator allows reading them.
 
-A container took its variables and its file when it started, so what counts of a ConfigMap is what
-stood in it then. Secrets are never read.
+A container takes its variables and its file when it starts. So the ConfigMap's content at that time
+counts. Secrets are never read.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from servingslo.runtimes.command_line import command_line, expanded
 from servingslo.runtimes.config_file import config_file, config_path
 from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
 
-# Changes of a ConfigMap show in pods that start after them: a minute late is early enough.
+# A change affects only pods that start after it, so a minute's delay is acceptable.
 READ_AGAIN_SECONDS = 60.0
-# Nobody asked for it for so long: the workload is gone.
+# A ConfigMap that was not used for this long is dropped: its workload is gone.
 FORGOTTEN_SECONDS = 3600.0
-# Contents that are remembered of one ConfigMap: pods of so many are there at once in a rollout.
+# Contents kept of one ConfigMap: in a rollout, pods of this many may run at once.
 _VERSIONS_KEPT = 4
-# Of the ConfigMaps of one namespace, so that no tenant fills memory with his: a thousand workloads
-# with a file of flags each.
+# Characters kept for one namespace, so that no tenant fills the memory: enough for a thousand
+# workloads with a file of flags each.
 MOST_CHARACTERS = 8 << 20
-# That one container takes variables from; each of them is a request a minute.
+# ConfigMaps read for the variables of one container; each costs a request a minute.
 MOST_OF_A_CONTAINER = 32
 NOT_ALLOWED = "the operator may not read ConfigMaps (--read-config-maps)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedWith:
-    """A container's command line as its engine got it.
+    """A container's command line as the engine received it.
 
-    config: words of the file that it names. unread: what of it is not known, and why; '' for
-    nothing. Names of ConfigMaps and keys are told, never a content. environment: for the script of
-    a shell. given: command and args as the pod has them.
+    config: words of the file that it names. unread: which parts are not known, and why; '' if all
+    are. It contains names of ConfigMaps and keys, never a content. environment: for the script of
+    a shell. given: command and args as in the pod.
     """
 
     command: tuple[str, ...]
@@ -54,7 +54,7 @@ class StartedWith:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """The content of a ConfigMap, and since when; None where that is not told."""
+    """The content of a ConfigMap, and since when it is valid; None if not known."""
 
     data: Mapping[str, str]
     since_seconds: float | None
@@ -63,7 +63,7 @@ class _Version:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of one ConfigMap: contents, oldest first, or why there is none."""
+    """The cache entry of one ConfigMap: contents, oldest first, or why there is none."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     read_seconds: float | None = None
@@ -78,12 +78,12 @@ class ConfigMapData(Protocol):
     async def data(
         self, namespace: str, name: str, at_seconds: float | None
     ) -> Mapping[str, str] | str:
-        """The content at a time, seconds since the epoch; None for now. A string says why not."""
+        """The content at a time, seconds since the epoch; None for now. A string is a problem."""
         ...
 
 
 class ConfigMaps:
-    """Reads each ConfigMap once a minute at most, however often and by whom it is asked for."""
+    """Reads each ConfigMap at most once a minute, for all callers together."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -94,7 +94,7 @@ class ConfigMaps:
     async def data(
         self, namespace: str, name: str, at_seconds: float | None
     ) -> Mapping[str, str] | str:
-        """The content at a time, or why it is not known; a refusal is an answer like another."""
+        """The content at a time, or why it is not known; a refusal is cached like a content."""
         now = SystemClock.elapsed_seconds()
         known = self._known.setdefault((namespace, name), _Known())
         known.asked_seconds = now
@@ -115,11 +115,11 @@ class ConfigMaps:
         try:
             item = await self._client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         except ClusterError as error:
-            # What was read before still says what running containers were started with.
+            # Earlier contents are still valid for the containers that started with them.
             known.problem = "" if known.versions else str(error)
             return
         known.problem = ""
-        # Of a longer value it only counts that it is too long, for a variable as for a file.
+        # A too long value is not used, in a variable or a file: keep only that it is too long.
         data = {
             key: value[: LONGEST_LINE_CHARACTERS + 1]
             for key, value in (item.get("data") or {}).items()
@@ -133,7 +133,7 @@ class ConfigMaps:
             self._keep(namespace, known, (*known.versions, version)[-_VERSIONS_KEPT:])
 
     def _keep(self, namespace: str, known: _Known, versions: tuple[_Version, ...]) -> None:
-        """Remember these contents, or the last, or none, as the namespace has room for them."""
+        """Keep these contents, or only the last, or none, as the namespace's limit allows."""
         others = self._held[namespace] - _characters(known.versions)
         fitting = (
             some
@@ -157,12 +157,12 @@ class ConfigMaps:
 
 
 class NoConfigMaps:
-    """ConfigMaps where they may not be read."""
+    """ConfigMaps if the operator may not read them."""
 
     async def data(
         self, _namespace: str, _name: str, _at_seconds: float | None
     ) -> Mapping[str, str] | str:
-        """Why not."""
+        """Return why they are not read."""
         return NOT_ALLOWED
 
 
@@ -177,7 +177,7 @@ async def started_with(
     """A container's command line with its variables and its file, as they were at a time.
 
     at_seconds: when it started, since the epoch; None for now. has_file: its runtime takes flags
-    from a file as vLLM does; a file of another one is not followed.
+    from a file, as vLLM does; files of other runtimes are not read.
     """
     use = container.config_maps or ConfigMapUse()
     known, problems = await _variables(container, use, namespace, config_maps, at_seconds)
@@ -209,7 +209,7 @@ async def _variables(
     config_maps: ConfigMapData,
     at_seconds: float | None,
 ) -> tuple[dict[str, str], list[str]]:
-    """Variables that are known, by Kubernetes' order: whole maps, the later one first, then env."""
+    """The known variables, in Kubernetes' order: whole maps, the later one first, then env."""
     names = {name for _, name in use.whole} | {name for name, _ in use.variables.values()}
     if len(names) > MOST_OF_A_CONTAINER:
         problem = (
@@ -247,9 +247,9 @@ async def _file(
     config_maps: ConfigMapData,
     at_seconds: float | None,
 ) -> tuple[tuple[str, ...], str]:
-    """The words of a container's file, and why there are none; '' where they are known."""
+    """The words of a container's file, and why there are none; '' if they are known."""
     file = PurePosixPath(use.directory) / path
-    # Of two volumes at nested paths the inner one is seen; of one path, the last of its sources.
+    # Of two volumes at nested paths, the inner one is visible; at one path, the last source.
     sources = sorted(use.files, key=lambda one: len(one.path.parts))
     found = [(one.config_map, key) for one in sources if (key := one.key_of(file)) is not None]
     if not found:
@@ -269,7 +269,7 @@ def _characters(versions: tuple[_Version, ...]) -> int:
 
 
 def _changed_seconds(item: KubeObject) -> float | None:
-    """When a ConfigMap was written last, since the epoch; None where nothing says it."""
+    """Time of the last write to a ConfigMap, since the epoch; None if not recorded."""
     metadata = item["metadata"]
     times = [entry.get("time") for entry in metadata.get("managedFields") or ()]
     told = [seconds_from_timestamp(time) for time in (*times, metadata.get("creationTimestamp"))]

@@ -1,7 +1,7 @@
-"""Where a container takes parts of its command line from; no ConfigMap is read here.
+"""ConfigMaps and keys that a container's command line refers to; no ConfigMap is read here.
 
-Source: Kubernetes, core/v1 EnvVar, EnvFromSource, Volume and VolumeMount. Secrets are left out: a
-variable or a file of theirs is one that is not known.
+Source: Kubernetes, core/v1 EnvVar, EnvFromSource, Volume and VolumeMount. Secrets are not read: a
+variable or file from a Secret counts as unknown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from servingslo.runtimes.config_file import CONFIG_FLAG
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """A volume with a ConfigMap where a container sees it.
+    """A ConfigMap volume that is mounted in a container.
 
-    items: path in the volume to key; None where every key is a file of its name.
+    items: path in the volume to key; None if every key is a file of its name.
     sub_path: the one path of the volume that is mounted at `path`; '' for all of it.
     """
 
@@ -27,7 +27,7 @@ class Mounted:
     sub_path: str = ""
 
     def key_of(self, file: PurePosixPath) -> str | None:
-        """The key that is this file; None where the file is not of this volume."""
+        """The key of this file; None if the file is not in this volume."""
         if not file.is_relative_to(self.path):
             return None
         inside = str(PurePosixPath(self.sub_path) / file.relative_to(self.path))
@@ -38,12 +38,12 @@ class Mounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigMapUse:
-    """What a container takes from ConfigMaps.
+    """A container's references to ConfigMaps.
 
     variables: name to (ConfigMap, key). whole: (prefix, ConfigMap) of envFrom, in its order.
-    elsewhere: variables that are set by something that is not read; whole maps do not set them.
-    others: variables that only whole maps may set. files: in the order of the mounts. directory: in
-    which relative paths are, '' where unknown.
+    elsewhere: variables set from a source that is not read; whole maps do not set them.
+    others: variables that only whole maps may set. files: in the order of the mounts. directory:
+    the base of relative paths, '' if unknown.
     """
 
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -55,9 +55,9 @@ class ConfigMapUse:
 
 
 def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """Literal variables that command or args refer to; the others would only fill memory.
+    """Literal variables that command or args refer to; the others would waste memory.
 
-    A value may refer to variables before it, as Kubernetes fills them in.
+    A value may refer to earlier variables; Kubernetes expands them.
     """
     names = _names_referred(container)
     known: dict[str, str] = {}
@@ -98,7 +98,7 @@ def _names_referred(container: Mapping[str, Any]) -> frozenset[str]:
 def config_map_use(
     container: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]]
 ) -> ConfigMapUse | None:
-    """What command and args take from ConfigMaps; None where they refer to none."""
+    """The references of command and args to ConfigMaps; None if there are none."""
     words = words_of(container)
     refers = _names_referred(container)
     reads_file = any(CONFIG_FLAG in word.split() for word in words)
@@ -130,7 +130,7 @@ def config_map_use(
 
 
 def words_of(container: Mapping[str, Any]) -> list[str]:
-    """What a container is started with: command and args."""
+    """The words of a container's command and args."""
     return [*(container.get("command") or ()), *(container.get("args") or ())]
 
 

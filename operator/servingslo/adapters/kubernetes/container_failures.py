@@ -1,25 +1,24 @@
-"""Why a pod does not start or go on, as the kubelet reports it of the pod's containers.
+"""Why a pod does not start or keep running, from the kubelet's reports on its containers.
 
-The kubelet writes a reason into `state.waiting` for everything that it will try again, and into
-`state.terminated` what ended. Two of the waiting reasons belong to each start; all others are
-failures.
+The kubelet writes a reason into `state.waiting` if it will retry, and into `state.terminated` if
+the container ended. Two of the waiting reasons occur in every start; all others are failures.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Waiting reasons of a start that goes well. Source: Kubernetes, pkg/kubelet/kubelet_pods.go.
+# Waiting reasons of a normal start. Source: Kubernetes, pkg/kubelet/kubelet_pods.go.
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
-# Reasons of an end that say less than the exit code.
+# Termination reasons that are less informative than the exit code.
 _PLAIN_ENDS = frozenset({"Error", "Completed", ""})
 _IMAGE_WORDS = ("Image", "Registry")
 _CRASH_LOOP = "CrashLoopBackOff"
-# Of a message of the kubelet: the first words name the object that is missing.
+# Characters kept of a kubelet message: its first words name the missing object.
 _LONGEST_MESSAGE = 120
 
 
 def container_failure(status: Mapping[str, Any], *, ready: bool) -> str | None:
-    """Why the pod fails, such as 'CrashLoopBackOff after OOMKilled'; None where nothing says so.
+    """Why the pod fails, such as 'CrashLoopBackOff after OOMKilled'; None if no failure is known.
 
     status: of a v1 Pod. ready: whether its condition Ready holds; a ready pod does not fail.
     The text holds neither ', ' nor parentheses: callers list several pods in one line.
@@ -31,7 +30,7 @@ def container_failure(status: Mapping[str, Any], *, ready: bool) -> str | None:
     since = _unready_since(status)
     found = (
         *(_waiting(entry) for entry in (*init, *main)),
-        # An init container may end well.
+        # An init container may end successfully.
         *(_ended(entry) for entry in init if _state(entry, "terminated").get("exitCode")),
         *(_ended(entry) for entry in main),
         *(_restarted(entry, since) for entry in main),
@@ -41,7 +40,7 @@ def container_failure(status: Mapping[str, Any], *, ready: bool) -> str | None:
 
 
 def _waiting(entry: Mapping[str, Any]) -> str:
-    """A start that the kubelet tries again."""
+    """Text for a start that the kubelet retries; '' otherwise."""
     waiting = _state(entry, "waiting")
     reason = str(waiting.get("reason") or "")
     if reason in _STARTING:
@@ -56,12 +55,12 @@ def _waiting(entry: Mapping[str, Any]) -> str:
 
 
 def _ended(entry: Mapping[str, Any]) -> str:
-    """A container that has just ended."""
+    """Text for a container that has just ended; '' otherwise."""
     return _end_in_words((entry.get("state") or {}).get("terminated"))
 
 
 def _restarted(entry: Mapping[str, Any], unready_since: str) -> str:
-    """A container that runs again after it ended, if the pod has been unready since then."""
+    """Text for a restarted container, if the pod has been unready since its end; '' otherwise."""
     running = _state(entry, "running")
     if not running or not entry.get("restartCount"):
         return ""
@@ -73,12 +72,12 @@ def _restarted(entry: Mapping[str, Any], unready_since: str) -> str:
 
 
 def _state(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Details of the container's state of this name; empty where it is in another."""
+    """Details of the container's state of this name; empty if it is in another state."""
     return (entry.get("state") or {}).get(name) or {}
 
 
 def _end_in_words(ended: Mapping[str, Any] | None) -> str:
-    """'OOMKilled', or 'exit code 1' where the reason says less; '' where nothing ended."""
+    """'OOMKilled', or 'exit code 1' if the reason is less informative; '' if nothing ended."""
     if ended is None:
         return ""
     reason = str(ended.get("reason") or "")
@@ -92,6 +91,6 @@ def _unready_since(status: Mapping[str, Any]) -> str:
 
 
 def _listable(text: str) -> str:
-    """One line of bounded length without what separates pods in a list."""
+    """One line of bounded length, without the separators of a pod list."""
     plain = " ".join(text.replace(", ", "; ").replace("(", "").replace(")", "").split())
     return plain if len(plain) <= _LONGEST_MESSAGE else f"{plain[: _LONGEST_MESSAGE - 1]}…"

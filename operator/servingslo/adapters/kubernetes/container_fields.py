@@ -1,4 +1,4 @@
-"""What a container of a pod asks for and offers: devices, ports, whether it is a native sidecar.
+"""Fields of a pod's container: requested devices, ports, whether it is a native sidecar.
 
 Source: Kubernetes, core/v1 Container, ResourceRequirements and ContainerPort.
 """
@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# The annotation by which many scrapes find a pod's port; a port's number, or its name.
+# The annotation with which many scrape configurations find the port: its number or name.
 _PORT_ANNOTATION = "prometheus.io/port"
-# Cards that serve models, by what the resource names of their device plugins have in common.
-# Devices of other kinds (rdma/hca, vpc.amazonaws.com/efa, smarter-devices/fuse) are asked for by
-# agents and proxies too. Source: the device plugins of NVIDIA (MIG and shared ones included), AMD,
+# Cards that serve models, by common parts of their device plugins' resource names. Agents and
+# proxies also request devices of other kinds (rdma/hca, vpc.amazonaws.com/efa,
+# smarter-devices/fuse). Source: the device plugins of NVIDIA (MIG and shared ones included), AMD,
 # Intel, Habana, Google, AWS, Huawei, Hygon, MetaX, Enflame, Iluvatar, Cambricon, Moore Threads,
 # Kunlunxin, Tencent, Furiosa, Rebellions, Qualcomm and Tenstorrent, and of HAMi and Volcano.
 _CARDS = re.compile(
@@ -23,21 +23,21 @@ _NOTHING = frozenset({"", "0", "0.0", "None"})
 
 
 def asks_for_device(resources: Mapping[str, Any]) -> bool:
-    """Whether anything but the node's own resources is asked for: devices have a domain's name."""
+    """Whether a device is requested: the resource names of devices contain a domain name."""
     if resources.get("claims"):
         return True
     return any("/" in name and not name.startswith("kubernetes.io/") for name in _asked(resources))
 
 
 def asks_for_card(resources: Mapping[str, Any]) -> bool:
-    """Whether a card that serves models is asked for; a claim counts, whose kind is not told."""
+    """Whether a card that serves models is requested; a claim counts, its kind is unknown."""
     if resources.get("claims"):
         return True
     return any("/" in name and _CARDS.search(name) for name in _asked(resources))
 
 
 def ports_of(container: Mapping[str, Any]) -> tuple[int, ...]:
-    """The ports that a container says it listens on."""
+    """The ports that a container declares."""
     ports: Sequence[Mapping[str, Any]] = container.get("ports") or ()
     return tuple(number for port in ports if (number := _integer(port.get("containerPort"))))
 
@@ -51,13 +51,13 @@ def is_scraped(container: Mapping[str, Any], annotations: Mapping[str, str]) -> 
 
 
 def native_sidecars(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Init containers that go on running beside the containers."""
+    """Init containers that keep running next to the main containers."""
     entries: Sequence[Mapping[str, Any]] = spec.get("initContainers") or ()
     return [entry for entry in entries if entry.get("restartPolicy") == "Always"]
 
 
 def _asked(resources: Mapping[str, Any]) -> set[str]:
-    """Names of the resources of which more than nothing is asked for."""
+    """Names of the requested resources with a quantity above zero."""
     return {
         name
         for key in ("limits", "requests")

@@ -1,8 +1,8 @@
-"""Whether a DestinationRule's bound reaches a workload, and it alone: its host, and what overrides.
+"""Check that a DestinationRule's bound applies to one workload only: its host and overrides.
 
 Source: istio.io/api v1.31.4, networking/v1alpha3/destination_rule.proto: `host`, `subsets`,
-`portLevelSettings`, `workloadSelector`, `exportTo`; a name without dots is one of the rule's own
-namespace, any other is taken as it stands.
+`portLevelSettings`, `workloadSelector`, `exportTo`. A name without dots is in the rule's own
+namespace; any other name is used unchanged.
 """
 
 import re
@@ -18,7 +18,7 @@ _EVERYWHERE = "*"
 
 
 class DestinationHosts:
-    """Reads the Services that rules are for, in the rule's own namespace alone."""
+    """Reads the Services that rules refer to, only in the rule's own namespace."""
 
     def __init__(self, client: KubeClient) -> None:
         self._services = GatewayServices(client)
@@ -26,10 +26,10 @@ class DestinationHosts:
     async def check(
         self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
     ) -> None:
-        """Whether the rule's bound is that of these pods, and of no others.
+        """Check that the rule's bound applies to exactly these pods.
 
         others: every rule of the namespace.
-        Raises: LimitNotEnforceableError where it is not; ClusterError where that cannot be told.
+        Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         spec, service = policy.spec, _service_of(policy)
         traffic = spec.get("trafficPolicy") or {}
@@ -53,7 +53,7 @@ class DestinationHosts:
 
 
 def _service_of(policy: LimitHolder) -> str | None:
-    """The Service of the rule's own namespace that it is for; None where it is for another host."""
+    """The Service that the rule is for, in its own namespace; None if it is for another host."""
     host = _HOST.fullmatch(str(policy.spec.get("host", "")))
     if host is None or host["namespace"] not in {None, policy.namespace}:
         return None

@@ -1,4 +1,4 @@
-"""Which resource serves a kind, and whether it can be scaled: the API server's own discovery."""
+"""Find the resource of a kind, and whether it can be scaled, by the API server's discovery."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.client import KubeClient
 from servingslo.errors import ClusterError, NoScaleSubresourceError, NotFoundError
 
-# Kinds come and go with the installation of operators, so answers are asked for again.
+# Installing an operator adds kinds, and removing it deletes them; so answers expire.
 _KNOWN_SECONDS = 300.0
 _UNKNOWN_SECONDS = 15.0
 
@@ -28,7 +28,7 @@ class ApiResource:
 
 
 class Discovery:
-    """Kinds of the cluster, remembered for a while."""
+    """Kinds of the cluster, cached for a while."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -37,7 +37,7 @@ class Discovery:
     async def resolve(self, api_version: str, kind: str) -> ApiResource:
         """The resource of a kind.
 
-        Raises: NotFoundError when the cluster has no such kind; ClusterError when it does not say.
+        Raises: NotFoundError if the cluster has no such kind; ClusterError if it does not answer.
         """
         kinds = await self._kinds(api_version)
         if kind not in kinds:
@@ -73,7 +73,7 @@ class Discovery:
 def api_path(api_version: str) -> str:
     """The path of an API group version: /api/v1 of the core, /apis/… of all others.
 
-    Raises: ClusterError when the text is no apiVersion; it would become part of a path.
+    Raises: ClusterError if the text is no apiVersion, because it would become part of a path.
     """
     parts = api_version.split("/")
     if len(parts) > 2 or not all(_is_name(part) for part in parts):

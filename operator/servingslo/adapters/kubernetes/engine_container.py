@@ -1,9 +1,9 @@
-"""Which container of a pod is the engine.
+"""Find the engine's container in a pod.
 
 A pod may have several containers, and the engine need not be the first: service meshes inject
-theirs before it, sign-on and metrics proxies stand in front of it. A wrong choice would read a
-proxy's command line as the engine's, and write batch limits into it. So a container is taken only
-where everything known points at one; otherwise that is reported, and nothing is written.
+containers before it, and sign-on or metrics proxies run in front of it. A wrong choice would read a
+proxy's command line as the engine's and write batch limits into it. So a container is chosen only
+if all evidence points at it. Otherwise the ambiguity is reported and nothing is written.
 """
 
 import re
@@ -15,9 +15,9 @@ from servingslo.runtimes.command_line import expanded
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.programs import Naming, naming
 
-# Where one has to be named.
+# The field in which a user names the container.
 FIELD = "spec.batching.container"
-# Containers of which it is known that they serve no model, by the names that their injectors give.
+# Containers known to serve no model, by the names that their injectors use.
 # Source: Istio, Linkerd, Consul, Kuma, Knative and KServe, Dapr, Vault, oauth2-proxy, OpenShift,
 # kube-rbac-proxy, Cloud SQL, Cloud Storage FUSE, OpenTelemetry, Fluent Bit, AWS App Mesh, llm-d.
 _NO_ENGINES = frozenset(
@@ -28,7 +28,7 @@ _NO_ENGINES = frozenset(
     | {"otel-collector", "fluent-bit", "fluentd", "filebeat", "promtail", "routing-proxy"}
     | {"storage-initializer", "xray-daemon", "dcgm-exporter"}
 )
-# Words of names of containers beside an engine, which decide where nothing else does.
+# Words in the names of helper containers; used only if nothing else decides.
 _BESIDE = frozenset({"proxy", "sidecar", "exporter", "agent", "collector", "logger", "mesh"})
 _SHOWN = 5
 
@@ -41,12 +41,12 @@ def engine_container(
     scraped_ports: Collection[int] = (),
     among: Collection[str] = (),
 ) -> ContainerRecord | None:
-    """The engine's container: the named one; else the only one that everything known points at.
+    """The engine's container: the named one, else the only one that all evidence points at.
 
-    runtime: of the engine; None while it is not known. scraped_ports: where metrics are read from.
+    runtime: of the engine; None while it is not known. scraped_ports: the ports of the metrics.
     among: names of the template's containers: others were injected and are no engine.
-    Returns None where there is none of that name, or none at all. Where it is not clear which one
-    it is, the record has no name and no command line, and says why in `unread`.
+    Returns None if there is no container of that name, or none at all. If it is ambiguous, the
+    record has no name and no command line, and `unread` has the reason.
     """
     if name is not None:
         return next((one for one in containers if one.name == name), None)
@@ -59,7 +59,7 @@ def engine_container(
 
 
 def sidecar_refused(container: ContainerRecord) -> str:
-    """Why limits are not written into a native sidecar; '' for other containers."""
+    """Why limits are not written into this container: a native sidecar; '' for others."""
     return f"{container.name} is an init container, which is not changed" * container.sidecar
 
 
@@ -68,7 +68,7 @@ def _candidates(
     profiles: Sequence[RuntimeProfile],
     scraped_ports: Collection[int],
 ) -> Sequence[ContainerRecord]:
-    """The containers that may be the engine, after what each of them asks for and says."""
+    """The containers that may be the engine, from their devices, names and command lines."""
     every = catalogue.known()
     serving = [one for one in containers if one.name not in _NO_ENGINES or _naming(one, every)]
     asking = [one for one in serving if one.card]
@@ -85,14 +85,14 @@ def _candidates(
     )
     if len(found) == 1:
         return found
-    # A proxy may pass the engine's page on, so that a port decides only between equals.
+    # A proxy may forward the engine's metrics page, so a port is only a tie-breaker.
     ports = frozenset(scraped_ports)
     scraped = [one for one in found if one.scraped or not ports.isdisjoint(one.ports)]
     return scraped or found
 
 
 def _not_beside(containers: Sequence[ContainerRecord]) -> Sequence[ContainerRecord]:
-    """Those whose names do not say that they stand beside an engine; all where every one does."""
+    """Those without a helper's name; all of them if every one has such a name."""
     return [
         one for one in containers if _BESIDE.isdisjoint(re.split(r"[-.]", one.name))
     ] or containers
@@ -101,17 +101,17 @@ def _not_beside(containers: Sequence[ContainerRecord]) -> Sequence[ContainerReco
 def _surest(
     containers: Sequence[ContainerRecord], profiles: Sequence[RuntimeProfile]
 ) -> Sequence[ContainerRecord]:
-    """Those that name one of the runtimes; of those that only start a script, where none other."""
+    """Those that name a runtime; if none does, those that only start a script."""
     told = [(one, _naming(one, profiles)) for one in containers]
     sure = [one for one, how in told if how > Naming.SCRIPT]
     return sure or [one for one, how in told if how]
 
 
 def _naming(container: ContainerRecord, profiles: Sequence[RuntimeProfile]) -> Naming:
-    """How surely its command line or image names one of the runtimes."""
+    """How certainly its command line or image names one of the runtimes."""
     command = expanded(container.command, container.environment)
     args = expanded(container.args, container.environment)
-    # A sidecar that shares the engine's image fetches weights or adapters for it.
+    # A sidecar with the engine's image fetches weights or adapters for it.
     image = None if container.sidecar else container.image
     told = (naming(command, args, image, profile) for profile in profiles)
     return max(told, default=Naming.NOT_AT_ALL)
@@ -120,7 +120,7 @@ def _naming(container: ContainerRecord, profiles: Sequence[RuntimeProfile]) -> N
 def _unclear(
     containers: Sequence[ContainerRecord], candidates: Sequence[ContainerRecord]
 ) -> ContainerRecord:
-    """What stands for an engine that is one of several: nothing of it is known but its devices."""
+    """A placeholder record for an ambiguous engine: only its devices are known."""
     told = list(dict.fromkeys(one.name for one in candidates or containers))
     more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
     names = f"{', '.join(told[:_SHOWN])}{more}"

@@ -10,19 +10,19 @@ from servingslo.errors import NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
 
 COMPONENT = "servingslo-operator"
-# An event that repeats is written again at most this often.
+# The shortest interval between two writes of a repeated event.
 SUPPRESSED_SECONDS = 600.0
-# The API server keeps events for one hour (kube-apiserver --event-ttl); what is older is forgotten.
+# The API server keeps events for one hour (kube-apiserver --event-ttl); older ones are dropped.
 _KEPT_SECONDS = 3600.0
 _LONGEST_MESSAGE = 1024  # validated by the API server
 _HASH_LENGTH = 16
-# Events that are remembered before old ones are looked for.
+# Cached events before the first search for old ones.
 _FEW = 1024
 
 
 @dataclass(slots=True)
 class _Posted:
-    """What is known of an event on the server."""
+    """The known state of an event on the server."""
 
     at_seconds: float
     first_seconds: float
@@ -31,7 +31,7 @@ class _Posted:
 
 
 class KubernetesEvents:
-    """Posts core/v1 events; one object for each key, counted when it comes again."""
+    """Posts core/v1 events: one object for each key, with a count of its repetitions."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -39,9 +39,9 @@ class KubernetesEvents:
         self._looked_through_at = _FEW
 
     async def post(self, ref: ResourceRef, event: Event, now_seconds: float) -> None:
-        """Write the event, or count it, or stay silent when it was written a moment ago.
+        """Write the event, or increase its count, or do nothing if it was written a moment ago.
 
-        Raises: ClusterError when the API server refuses.
+        Raises: ClusterError if the API server refuses.
         """
         name = f"{ref.name}.{_digest(ref.uid, event.key)}"
         known = self._posted.get((ref.uid, event.key))
@@ -62,7 +62,7 @@ class KubernetesEvents:
             self._drop_old(now_seconds)
 
     def _drop_old(self, now_seconds: float) -> None:
-        """Forget what the server has forgotten; once the number has doubled, so rarely."""
+        """Drop events that the server has deleted. Runs rarely: when the number has doubled."""
         self._posted = {
             key: one
             for key, one in self._posted.items()
@@ -71,7 +71,7 @@ class KubernetesEvents:
         self._looked_through_at = max(2 * len(self._posted), _FEW)
 
     def forget(self, ref: ResourceRef) -> None:
-        """Drop what is remembered of a deleted resource."""
+        """Drop the cached events of a deleted resource."""
         self._posted = {key: value for key, value in self._posted.items() if key[0] != ref.uid}
 
     async def _write(self, ref: ResourceRef, name: str, event: Event, posted: _Posted) -> None:

@@ -1,10 +1,10 @@
-"""Writes of a process whose lease ran out never leave it, whatever the code that began them.
+"""Block every write of a process whose lease has expired, whichever code started the write.
 
-Three looks at the same clock: before a request is made, again when its first byte is about to be
-sent (connecting may have taken seconds, or the process was stopped meanwhile), and by the kernel
-between that look and the end of the request: a timer ends the process where it was stopped, with a
-write in its hands, until after its lease. A signal is delivered before a process that is continued
-executes anything, so not even the instructions between look and send are left open.
+The same clock is checked three times. First, before a request is made. Second, just before its
+first byte is sent, because connecting may take seconds or the process may have been stopped. Third,
+until the end of the request, by a kernel timer: it ends a process that was stopped during a write
+until after its lease. A continued process receives the signal before it executes anything, so there
+is no gap between the second check and the send.
 """
 
 import signal
@@ -17,39 +17,39 @@ import aiohttp
 
 from servingslo.errors import NotLeaderError
 
-# A path of the API server with a namespace has it after this word.
+# In a path of the API server, the namespace follows this word.
 NAMESPACES = "namespaces"
 
 
 class Fence(Protocol):
-    """Who may write, and for how long."""
+    """Decides whether this process may write, and for how long."""
 
     def write_seconds(self, namespace: str) -> float:
-        """How long a write that begins now may take; always more than zero.
+        """Seconds that a write starting now may take; always more than zero.
 
-        namespace: of the object written; '' where it has none.
-        Raises: NotLeaderError when nothing may be written there.
+        namespace: of the written object; '' if it has none.
+        Raises: NotLeaderError if this process may not write there.
         """
         ...
 
 
 class Switch(Protocol):
-    """Ends the process in so many seconds; 0 disarms it."""
+    """Ends the process after the given seconds; 0 disarms it."""
 
     def __call__(self, seconds: float) -> object:
-        """Arm, arm anew or disarm."""
+        """Arm, rearm or disarm."""
         ...
 
 
 def process_switch(seconds: float) -> object:
-    """The kernel's own: SIGALRM with its default action, which is to end the process."""
+    """The kernel's timer: SIGALRM with its default action, which ends the process."""
     if seconds > 0.0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     return signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 class DeadMansSwitch:
-    """Armed while any write is under way, until the latest moment that any of them may take."""
+    """Armed during writes, for the latest end that any of them may have."""
 
     def __init__(self, switch: Switch) -> None:
         self._switch = switch
@@ -57,7 +57,7 @@ class DeadMansSwitch:
 
     @contextmanager
     def armed(self, seconds: float) -> Iterator[None]:
-        """For one write; a later one has a lease that was renewed, so that its moment counts."""
+        """Arm for one write. A later write has a renewed lease, so its deadline replaces this."""
         self._under_way += 1
         self._switch(seconds)
         try:
@@ -69,7 +69,7 @@ class DeadMansSwitch:
 
 
 def namespace_of(path: str) -> str:
-    """The namespace in a path of the API server; '' where there is none."""
+    """The namespace in a path of the API server; '' if there is none."""
     words = path.split("/")
     if NAMESPACES not in words:
         return ""
@@ -82,7 +82,7 @@ _CHECK: ContextVar[Callable[[], object] | None] = ContextVar("check of a write",
 
 @contextmanager
 def checked(check: Callable[[], object]) -> Iterator[None]:
-    """Requests made in this context are checked again when they are about to be sent."""
+    """Check requests of this context again just before they are sent."""
     token = _CHECK.set(check)
     try:
         yield
@@ -91,15 +91,15 @@ def checked(check: Callable[[], object]) -> Iterator[None]:
 
 
 class FencedRequest(aiohttp.ClientRequest):
-    """A request that asks at the last moment whether it may be sent at all."""
+    """A request that checks at the last moment whether it may be sent."""
 
     async def send(self, conn: Any) -> aiohttp.ClientResponse:
-        """Send what is already known to be allowed. Raises: NotLeaderError when it is no more."""
+        """Send the request if it is still allowed. Raises: NotLeaderError if it is not."""
         _check()
         return await super().send(conn)
 
     async def write_bytes(self, writer: Any, conn: Any, content_length: int | None = None) -> None:
-        """Send the headers, which were held back until now, and the body; or close, unsent."""
+        """Send the headers, which were held back, and the body; or close without sending."""
         try:
             _check()
         except NotLeaderError as error:

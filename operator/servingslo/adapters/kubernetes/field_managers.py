@@ -1,7 +1,7 @@
-"""Who set a field last, as `metadata.managedFields` tells it.
+"""Find the last writer of a field in `metadata.managedFields`.
 
 Source: Kubernetes, server-side apply: an entry for each manager and operation, with the fields that
-it owns; several own a field that they set to the same value.
+it owns. Several managers own a field if they set it to the same value.
 """
 
 import sys
@@ -9,20 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _Fields = Mapping[str, Any]
-# What gives a container its command line.
+# The fields that form a container's command line.
 _COMMAND_LINE = frozenset({"f:args", "f:command", "f:env"})
 
 
 def replicas_set_by(metadata: Mapping[str, Any]) -> str | None:
-    """The field manager that wrote spec.replicas last; None where it is not told."""
+    """The field manager that wrote spec.replicas last; None if not recorded."""
     return _last(metadata, lambda fields: "f:replicas" in (fields.get("f:spec") or {}))
 
 
 def arguments_set_by(metadata: Mapping[str, Any], container: str) -> str | None:
     """The field manager that wrote a container's command line in the pod template last.
 
-    Where nobody owns one, because it was removed, the one that wrote the template last. None where
-    it is not told.
+    If the field was removed and has no owner: the manager that wrote the template last. None if not
+    recorded.
     """
 
     def owns_line(fields: _Fields) -> bool:

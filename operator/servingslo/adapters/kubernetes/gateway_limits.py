@@ -1,8 +1,8 @@
-"""The bound in a gateway's object: read, written, and put back to the letter.
+"""Read and write the bound in a gateway's object, and restore the former value exactly.
 
-One JSON Patch sets the field and the annotation that says whose it is and what stood before, under
-a test of uid and resourceVersion: killed in between, either both were written or neither. Only an
-object that its owner labelled is touched, and of it only the one field (`limit_forms.py`).
+One JSON Patch sets the field and an annotation with the bound's owner and the former value, under a
+test of uid and resourceVersion. If the process is killed, both were written or neither. Only an
+object that its owner labelled is changed, and only this one field (`limit_forms.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,16 +23,16 @@ MANAGED_LABEL = "servingslo.dev/managed"
 LIMIT_ANNOTATION = "servingslo.dev/limit"
 RELEASED_ANNOTATION = "servingslo.dev/released"
 FIELD_MANAGER = "servingslo-operator"
-# After `servingslo release` an object is left alone for so long: the operator ends meanwhile.
+# After `servingslo release` an object is not changed for this long; the operator ends meanwhile.
 RELEASED_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOwner:
-    """What the annotation says: whose bound it is, which one, and what stood before.
+    """The annotation's content: the bound's owner, the bound, and the former value.
 
-    former: None where the field was absent. had_parent: whether the object that it stands in was
-    there; had_parents: where not, how many of those around that one were.
+    former: None if the field was absent. had_parent: whether the object around the field existed.
+    had_parents: if not, how many of the objects around that one existed.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
@@ -50,10 +50,10 @@ _OWNER = TypeAdapter(LimitOwner)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitHolder:
-    """One object that holds a bound. owner: None while the operator has written nothing into it.
+    """One object with a bound. owner: None if the operator has not written into it.
 
-    manager: that set the bound last, where it is another's. applied_by: who declares the bound by
-    server-side apply, and would set it again.
+    manager: the one that set the bound last, if not the operator. applied_by: the manager that
+    declares the bound by server-side apply, and would set it again.
     """
 
     form: LimitForm
@@ -71,7 +71,7 @@ class LimitHolder:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Its spec, empty where it has none."""
+        """Its spec, empty if it has none."""
         return _spec(self.item)
 
     @property
@@ -81,18 +81,18 @@ class LimitHolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether what the operator wrote last stands there still."""
+        """Whether the current value is the operator's last written one."""
         return self.owner is not None and self.owner.limit == self.limit
 
     @property
     def is_released(self) -> bool:
-        """Whether it was put back a moment ago, by `servingslo release`."""
+        """Whether `servingslo release` restored it recently."""
         since = self.released_seconds
         return since is not None and SystemClock.now_seconds() - since < RELEASED_SECONDS
 
 
 class LimitHolders:
-    """The objects of one kind in the namespaces that are watched; none means all."""
+    """The objects of one kind in the watched namespaces; no namespace means all."""
 
     def __init__(
         self, client: KubeClient, form: LimitForm, *, namespaces: Sequence[str] = ()
@@ -102,7 +102,7 @@ class LimitHolders:
         self._namespaces = tuple(namespaces)
 
     async def read(self, namespace: str, name: str) -> LimitHolder:
-        """One object as it is now. Raises: NotFoundError, ClusterError."""
+        """The current state of one object. Raises: NotFoundError, ClusterError."""
         try:
             return self._holder(await self._client.get(f"{self._path(namespace)}/{name}"))
         except NotFoundError as error:
@@ -116,7 +116,7 @@ class LimitHolders:
     async def owned(self) -> tuple[LimitHolder, ...]:
         """Every object that the operator has written into. Raises: ClusterError.
 
-        Empty where the cluster does not serve the kind.
+        Empty if the cluster does not serve the kind.
         """
         everywhere = f"{self._form.api}/{self._form.plural}"
         paths = [self._path(namespace) for namespace in self._namespaces] or [everywhere]
@@ -129,9 +129,9 @@ class LimitHolders:
         return tuple(one for one in map(self._holder, found) if one.owner is not None)
 
     async def write(self, holder: LimitHolder, owner: LimitOwner) -> None:
-        """Set the bound, and say whose it is. owner: with what stood before, where it is new.
+        """Set the bound and record its owner. owner: with the former value, if it is new.
 
-        Raises: WriteConflictError when the object is not as it was read; ClusterError otherwise.
+        Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
         """
         record = _OWNER.dump_json(owner, by_alias=True, exclude_defaults=True).decode()
         changes = [*_annotated(holder, LIMIT_ANNOTATION, record)]
@@ -144,11 +144,11 @@ class LimitHolders:
         await self._patch(holder, changes)
 
     async def put_back(self, holder: LimitHolder, *, released: bool = False) -> None:
-        """Put back what stood before the operator's bound.
+        """Restore the value from before the operator's bound.
 
-        Where somebody else has set another meanwhile that one stays, and only the annotation goes.
-        released: the object is to be left alone for a while.
-        Raises: WriteConflictError when the object is not as it was read; ClusterError otherwise.
+        If another writer set another value meanwhile, it is kept; only the annotation is removed.
+        released: do not change the object for a while.
+        Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
         """
         owner = holder.owner
         if owner is None:
@@ -207,9 +207,9 @@ def _spec(item: KubeObject) -> Mapping[str, Any]:
 
 
 def _restored(holder: LimitHolder, owner: LimitOwner) -> KubeObject:
-    """The change that makes the field what it was before ours.
+    """The change that restores the field's former value.
 
-    Objects that were made for it go with it, as long as nobody has put anything else into them.
+    Objects that were created around it are removed too, if they contain nothing else.
     """
     form, inner = holder.form, len(holder.form.parents)
     if owner.former is not None:
@@ -226,7 +226,7 @@ def _restored(holder: LimitHolder, owner: LimitOwner) -> KubeObject:
 
 
 def taken(holder: LimitHolder, name: str, uid: str, limit: int) -> LimitOwner:
-    """The owner to write: with what stood before, which a bound of ours never becomes."""
+    """The owner to write, with the former value; our own bound never becomes the former value."""
     if holder.owner is not None:
         return replace(holder.owner, name=name, uid=uid, limit=limit)
     around, parents = len(holder.form.around(holder.spec)), len(holder.form.parents)
@@ -242,7 +242,7 @@ def taken(holder: LimitHolder, name: str, uid: str, limit: int) -> LimitOwner:
 
 
 def _sets(entry: Mapping[str, Any], form: LimitForm) -> bool:
-    """Whether an entry of managedFields has the field."""
+    """Whether an entry of managedFields contains the field."""
     fields: Mapping[str, Any] = (entry.get("fieldsV1") or {}).get("f:spec") or {}
     for name in form.parents:
         fields = fields.get(f"f:{name}") or {}
@@ -250,9 +250,9 @@ def _sets(entry: Mapping[str, Any], form: LimitForm) -> bool:
 
 
 def _manager(entries: Sequence[Mapping[str, Any]], operation: str | None = None) -> str | None:
-    """The field manager that set the bound last, where it is not the operator.
+    """The field manager that set the bound last, if it is not the operator.
 
-    operation: Apply or Update, by which it did; None for either.
+    operation: Apply or Update; None for either.
     """
     others = [
         entry

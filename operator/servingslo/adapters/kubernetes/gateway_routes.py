@@ -1,4 +1,4 @@
-"""Whether a policy's bound reaches a workload, and it alone: the policy's targets, route, Services.
+"""Check that a policy's bound applies to one workload only: its targets, route and Services.
 
 Source: Envoy Gateway v1.9.1, BackendTrafficPolicy: `targetRefs`, `targetSelectors`, `mergeType`;
 on routes to an InferencePool the circuit breaker stays at its default (envoyproxy/gateway#9997).
@@ -17,7 +17,7 @@ _ROUTES = f"/apis/{_ROUTE_GROUP}/v1"
 
 
 class GatewayRoutes:
-    """Reads HTTPRoutes and Services, in the policy's own namespace alone."""
+    """Reads HTTPRoutes and Services, only in the policy's own namespace."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -26,10 +26,10 @@ class GatewayRoutes:
     async def check(
         self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
     ) -> None:
-        """Whether the policy's bound is that of these pods, and of no others.
+        """Check that the policy's bound applies to exactly these pods.
 
         others: every policy of the namespace.
-        Raises: LimitNotEnforceableError where it is not; ClusterError where that cannot be told.
+        Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         name = _route_of(policy)
         base = f"{_ROUTES}/namespaces/{policy.namespace}/httproutes"
@@ -62,7 +62,7 @@ class GatewayRoutes:
 
 
 def _route_of(policy: LimitHolder) -> str:
-    """The one HTTPRoute that a policy is for. Raises: LimitNotEnforceableError."""
+    """The policy's only HTTPRoute. Raises: LimitNotEnforceableError."""
     spec = policy.spec
     refs = _references(spec)
     ref = refs[0] if refs else {}
@@ -88,7 +88,7 @@ def _references(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _refusals(policy: LimitHolder) -> str:
-    """What the gateway says against the policy, in the policy's status; '' where nothing."""
+    """Why the gateway rejects the policy, from the policy's status; '' if it does not."""
     said = (
         condition
         for ancestor in (policy.item.get("status") or {}).get("ancestors") or ()
@@ -106,7 +106,7 @@ def _refusals(policy: LimitHolder) -> str:
 
 
 def _rivals(policy: LimitHolder, others: Sequence[LimitHolder], route: KubeObject) -> Iterator[str]:
-    """Other policies for the same route: of two the gateway takes one, or they are merged."""
+    """Other policies for the same route: the gateway uses one of them, or merges them."""
     name = route["metadata"]["name"]
     labels: Mapping[str, str] = route["metadata"].get("labels") or {}
     for other in others:
@@ -116,7 +116,7 @@ def _rivals(policy: LimitHolder, others: Sequence[LimitHolder], route: KubeObjec
         named = any(
             (ref.get("kind"), ref.get("name")) == (_ROUTE_KIND, name) for ref in _references(spec)
         )
-        # A selector by expressions is taken to match: what it selects is the gateway's to say.
+        # A selector with expressions counts as a match: only the gateway evaluates it.
         selected = any(
             entry.get("kind") == _ROUTE_KIND
             and all(

@@ -1,11 +1,11 @@
-"""Whether Envoy Gateway keeps a workload's cluster when its last pod goes: routingType Service.
+"""Whether Envoy Gateway keeps a workload's cluster without pods: routingType Service.
 
-By its own default it routes to pods' addresses and takes the cluster out of Envoy with the last of
-them: nothing counts what comes then. What cannot be read, or is not clear, is not kept.
+By default, Envoy Gateway routes to the pods' addresses. It removes the cluster from Envoy with the
+last pod, and then nothing counts arrivals. Unreadable or unclear settings count as not kept.
 Source: Envoy Gateway v1.9.1, internal/gatewayapi: IsServiceRouting (a policy before EnvoyProxy,
 else endpoints), policyIndex.Lookup (rule, route, listener, Gateway; a route's policy without
-mergeType stands alone, so that the Gateway's does not reach it). Of defaults in Envoy Gateway's own
-configuration nothing is known here.
+mergeType is used alone, without the Gateway's). Defaults in Envoy Gateway's own configuration are
+not known here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ _POLICIES = "/apis/gateway.envoyproxy.io/v1alpha1"
 _ROUTES = "/apis/gateway.networking.k8s.io/v1"
 _KINDS = (("HTTPRoute", "httproutes"), ("GRPCRoute", "grpcroutes"))
 _SERVICE, _REPLACES = "Service", "Replace"
-# What was found is taken for so: a tick asks nothing of the API server for most of its targets.
+# Results are cached this long, so most ticks need no request to the API server.
 _REMEMBERED_SECONDS = 30.0
 _SAY = "set routingType: Service in its BackendTrafficPolicy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stated:
-    """A policy for an object. whole: for all of it, as far as that is clear."""
+    """A policy for an object. whole: whether it is known to be for the whole object."""
 
     routing: str | None
     inherits: bool
@@ -43,7 +43,7 @@ class GatewayRouting:
         self._found: dict[tuple[str, str], tuple[float, str]] = {}
 
     async def not_kept(self, namespace: str, name: str) -> str:
-        """Why requests to a route would not be counted without a pod; '' where they would."""
+        """Why requests to a route would not be counted without a pod; '' if they would."""
         now_seconds = SystemClock.elapsed_seconds()
         known = self._found.get((namespace, name))
         if known is not None and now_seconds - known[0] < _REMEMBERED_SECONDS:
@@ -92,7 +92,7 @@ class GatewayRouting:
         return bool(parents)
 
     async def _gateway_keeps(self, namespace: str, name: str, *, inherits: bool) -> bool:
-        """inherits: whether a policy of the Gateway reaches the route."""
+        """Whether a Gateway keeps the cluster. inherits: its policy applies to the route."""
         gateway = await self._get(f"{_ROUTES}/namespaces/{namespace}/gateways/{name}")
         if gateway is None:
             return False
@@ -110,7 +110,7 @@ class GatewayRouting:
         return bool(proxy.get("routingType") == _SERVICE)
 
     async def _proxy(self, reference: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """The spec of an EnvoyProxy; nothing where it is none, or is not there."""
+        """The spec of an EnvoyProxy; empty if it is of another kind or missing."""
         if reference is None or reference["kind"] != "EnvoyProxy":
             return {}
         namespace, name = reference.get("namespace"), reference["name"]
@@ -131,7 +131,7 @@ class GatewayRouting:
 
 
 def _verdict(found: Sequence[_Stated]) -> bool | None:
-    """What policies of one object say of all of it; None where that is said elsewhere."""
+    """The decision of an object's policies for the whole object; None if they decide nothing."""
     said = {one.routing for one in found}
     if said - {None, _SERVICE}:
         return False
@@ -148,7 +148,7 @@ def _stated_by(policy: KubeObject, kind: str, target: KubeObject) -> Iterator[_S
     ]
     labels: Mapping[str, str] = target["metadata"].get("labels") or {}
     chosen = [
-        # Which ones an expression chooses is the gateway's to say.
+        # Only the gateway evaluates expressions.
         bool(entry.get("matchExpressions"))
         for entry in spec.get("targetSelectors") or ()
         if entry.get("kind") == kind and (entry.get("matchLabels") or {}).items() <= labels.items()
@@ -162,7 +162,7 @@ def _stated_by(policy: KubeObject, kind: str, target: KubeObject) -> Iterator[_S
 
 
 def _is_refused(policy: KubeObject) -> bool:
-    """Whether the gateway does not accept a policy, by the policy's status."""
+    """Whether the gateway rejects a policy, from the policy's status."""
     return any(
         (one.get("type"), one.get("status")) == ("Accepted", "False")
         for ancestor in (policy.get("status") or {}).get("ancestors") or ()

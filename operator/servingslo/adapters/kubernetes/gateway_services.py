@@ -1,4 +1,4 @@
-"""Whether a Service that a gateway sends requests to leads to a workload, and to it alone."""
+"""Check that a Service behind a gateway selects one workload only."""
 
 from collections.abc import Awaitable, Collection, Sequence
 from typing import Protocol
@@ -10,20 +10,20 @@ from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
 from servingslo.errors import LimitNotEnforceableError, NotFoundError
 
 _PODS_LIMIT = "1000"
-# How late a watch may tell of a new pod.
+# The longest delay until a watch reports a new pod.
 _SEEN_SECONDS = 30.0
 
 
 class LimitReach(Protocol):
-    """Finds out whom the bound in an object is for."""
+    """Checks which pods the bound in an object applies to."""
 
     async def check(
         self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
     ) -> None:
-        """Whether the object's bound is that of these pods, and of no others.
+        """Check that the object's bound applies to exactly these pods.
 
         others: every object of its kind in its namespace.
-        Raises: LimitNotEnforceableError where it is not; ClusterError where that cannot be told.
+        Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         ...
 
@@ -35,9 +35,9 @@ class GatewayServices:
         self._client = client
 
     async def check(self, namespace: str, name: str, pods: Collection[str]) -> None:
-        """Whether the Service selects these pods, and no others.
+        """Check that the Service selects exactly these pods.
 
-        Raises: LimitNotEnforceableError where it does not; ClusterError where that cannot be told.
+        Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         path = f"/api/v1/namespaces/{namespace}/services/{name}"
         missing = f"Service/{name} is not in this namespace"
@@ -57,14 +57,14 @@ class GatewayServices:
 
 
 def refuse(*problems: tuple[object, str]) -> None:
-    """Raises: LimitNotEnforceableError with the first of these sentences that is so."""
+    """Raises: LimitNotEnforceableError with the sentence of the first problem that holds."""
     for is_so, problem in problems:
         if is_so:
             raise LimitNotEnforceableError(problem)
 
 
 async def found_or(missing: str, reading: Awaitable[KubeObject]) -> KubeObject:
-    """What is read. Raises: LimitNotEnforceableError that says what is missing; ClusterError."""
+    """Await a read. Raises: LimitNotEnforceableError that names a missing object; ClusterError."""
     try:
         return await reading
     except NotFoundError as error:
@@ -72,7 +72,7 @@ async def found_or(missing: str, reading: Awaitable[KubeObject]) -> KubeObject:
 
 
 def _is_settled(pod: KubeObject) -> bool:
-    """Whether the view of the workload must know the pod by now; a watch tells late."""
+    """Whether the watch must have reported the pod by now; watches are delayed."""
     metadata = pod["metadata"]
     made = seconds_from_timestamp(metadata.get("creationTimestamp")) or 0.0
     age_seconds = SystemClock.now_seconds() - made

@@ -1,7 +1,7 @@
-"""What the operator remembers of the cluster: pods, their owners, targets and other scalers.
+"""The operator's cached view of the cluster: pods, their owners, targets and other scalers.
 
-One list and watch for each collection, for the whole cluster or for each watched namespace; the
-number of requests does not grow with the number of ServingSLOs.
+There is one list and watch for each collection, for the whole cluster or for each watched
+namespace. The number of requests does not grow with the number of ServingSLOs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,14 +27,14 @@ from servingslo.policy.inputs import ScaleTarget
 
 T = TypeVar("T")
 
-# Deployment → ReplicaSet → Pod is two; a few more for operators that own such workloads.
+# Deployment → ReplicaSet → Pod has two levels; a few more for operators that own such workloads.
 _DEEPEST_OWNERSHIP = 5
 _START_TIMEOUT_SECONDS = 30.0
 ALL_NAMESPACES = ""
 
 
 class Collection(Generic[T]):
-    """One kind of object, in one cache for the cluster or in one for each watched namespace."""
+    """One kind of object, in one cache for the cluster or one for each watched namespace."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Collection(Generic[T]):
         }
 
     def get(self, namespace: str, name: str) -> T | None:
-        """The object, None when it is not there or its namespace is not watched."""
+        """The object, None if it does not exist or its namespace is not watched."""
         cache = self._cache(namespace)
         return cache.items.get((namespace, name)) if cache is not None else None
 
     async def read(self, namespace: str) -> list[T]:
-        """The objects of one namespace as the API server has them now; nothing is remembered.
+        """Read the objects of one namespace from the API server; the result is not cached.
 
-        None of a kind that is not installed, or that the operator is known not to be allowed to
-        read. Raises: ClusterError.
+        Empty if the kind is not installed, or the operator is known to have no right to read it.
+        Raises: ClusterError.
         """
         path = _list_path(self._base, namespace, self._plural)
         try:
@@ -78,7 +78,7 @@ class Collection(Generic[T]):
         return [self._parse(item, None) for item in found.items]
 
     def problem(self, namespace: str) -> ClusterError | None:
-        """Why the objects of a namespace are not known; None when they are."""
+        """Why the objects of a namespace are not known; None if they are."""
         cache = self._cache(namespace)
         if cache is None:
             return NotFoundError(f"namespace {namespace} is not watched")
@@ -91,7 +91,7 @@ class Collection(Generic[T]):
 
 
 class Inventory:
-    """Everything that is remembered, with the indexes that make a tick cheap."""
+    """All cached collections, with the indexes that make a tick cheap."""
 
     def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
         self._tasks = Caches()
@@ -136,7 +136,7 @@ class Inventory:
         )
 
     async def start(self) -> None:
-        """Start watching and wait until everything was listed once, at most half a minute."""
+        """Start watching and wait for the first lists, at most half a minute."""
         targets = (*self.deployments.caches.values(), *self.stateful_sets.caches.values())
         await self._tasks.start(targets, timeout_seconds=_START_TIMEOUT_SECONDS)
         await self._tasks.start(
@@ -151,7 +151,7 @@ class Inventory:
         await self._tasks.stop()
 
     def target_collection(self, target: ScaleTarget) -> Collection[TargetRecord] | None:
-        """Where a target of this kind is remembered; None for kinds that are read one by one."""
+        """The collection of targets of this kind; None for kinds that are read one by one."""
         collections = {"Deployment": self.deployments, "StatefulSet": self.stateful_sets}
         return collections.get(target.kind) if target.api_version == "apps/v1" else None
 
@@ -160,8 +160,8 @@ class Inventory:
     ) -> tuple[PodRecord, ...]:
         """The running pods that the selector matches and that the target owns, by name.
 
-        strict: only pods whose chain of owners leads to the target. Otherwise, where no pod's
-        does, those that the selector matches and whose owner is of a kind not watched here.
+        strict: only pods whose chain of owners leads to the target. If not strict and there are no
+        such pods: the matching pods whose owner is of a kind not watched here.
         """
         owned = list(self._descendants(target_uid)) if target_uid is not None else []
         if not owned and not strict:
@@ -198,7 +198,7 @@ class Inventory:
     async def scalers_now(
         self, namespace: str, group: str, kind: str, name: str
     ) -> tuple[str, ...]:
-        """As `scalers_of`, from the API server itself. Raises: ClusterError."""
+        """Like `scalers_of`, but read from the API server. Raises: ClusterError."""
         wanted = namespace, group, kind, name
         found = [
             f"{scaler}/{record.name}"
@@ -212,7 +212,7 @@ class Inventory:
         return tuple(sorted(found))
 
     def template_count(self, namespace: str, target_uid: str) -> int:
-        """How many pod templates of a Deployment want pods; more than one while it rolls."""
+        """Number of a Deployment's pod templates that want pods; above one during a rollout."""
         return sum(
             record.replicas > 0
             for uid in self._children.get(target_uid, ())
@@ -225,7 +225,7 @@ class Inventory:
         return tuple(sorted(self._scalers.get((namespace, group, kind, name), ())))
 
     def woken_by_keda(self, namespace: str, group: str, kind: str, name: str) -> bool:
-        """Whether a ScaledObject brings the target back from zero by a trigger of its own."""
+        """Whether a ScaledObject scales the target up from zero by a trigger of its own."""
         records = (
             self.scaled_objects.get(namespace, scaler.partition("/")[2])
             for scaler in self.scalers_of(namespace, group, kind, name)
@@ -234,7 +234,7 @@ class Inventory:
         return any(record is not None and record.wakes for record in records)
 
     def _descendants(self, uid: str) -> Iterator[PodRecord]:
-        """Pods below an owner, at any depth that occurs in practice."""
+        """Pods below an owner, to any depth that occurs in practice."""
         level = {uid}
         for _ in range(_DEEPEST_OWNERSHIP):
             for owner in level:

@@ -1,4 +1,4 @@
-"""A Lease on the API server: read, made and renewed under the precondition of what was read."""
+"""A Lease on the API server: read, create, and renew only if it is unchanged since the read."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,10 +16,10 @@ _API = "/apis/coordination.k8s.io/v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """A Lease as the API server has it.
+    """The state of a Lease on the API server.
 
-    version: changes with every write. holder: '' while nobody holds it. transitions: how often the
-    holder changed. duration_seconds: how long it is valid after it was renewed.
+    version: changes with every write. holder: '' if there is none. transitions: number of changes
+    of the holder. duration_seconds: its validity after each renewal.
     """
 
     uid: str
@@ -30,7 +30,7 @@ class LeaseRecord:
 
 
 class KubernetesLease:
-    """One Lease. Its times are for people; who holds it and for how long is judged without them."""
+    """One Lease. Its times are only for people; holder and validity are decided without them."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str) -> None:
         self._client = client
@@ -38,14 +38,14 @@ class KubernetesLease:
         self._name = name
 
     async def read(self) -> LeaseRecord | None:
-        """The Lease as it is now, None where there is none. Raises: ClusterError."""
+        """The current Lease, None if there is none. Raises: ClusterError."""
         try:
             return _record(await self._client.get(f"{self._base}/{self._name}"))
         except NotFoundError:
             return None
 
     async def create(self, holder: str, duration_seconds: int) -> LeaseRecord:
-        """A new Lease, held. Raises: WriteConflictError when there is one; ClusterError."""
+        """Create a held Lease. Raises: WriteConflictError if there is one; ClusterError."""
         now = _micro_time()
         spec = {
             "holderIdentity": holder,
@@ -63,9 +63,9 @@ class KubernetesLease:
         return _record(await self._client.create(self._base, body))
 
     async def write(self, known: LeaseRecord, holder: str, duration_seconds: int) -> LeaseRecord:
-        """Take, renew or, with a holder of '', give back the Lease that is known.
+        """Take or renew the known Lease, or release it with a holder of ''.
 
-        Raises: WriteConflictError when it has changed since it was read; ClusterError otherwise.
+        Raises: WriteConflictError if it has changed since it was read; ClusterError otherwise.
         """
         now = _micro_time()
         spec: dict[str, Any] = {"holderIdentity": holder, "renewTime": now}
@@ -82,7 +82,7 @@ class KubernetesLease:
 async def post_warning(
     client: KubeClient, namespace: str, name: str, reason: Reason, message: str
 ) -> None:
-    """An event about a Lease. Raises: ClusterError when the API server refuses."""
+    """Post an event about a Lease. Raises: ClusterError if the API server refuses."""
     now = timestamp_from_seconds(SystemClock.now_seconds())
     body = {
         "metadata": {"generateName": f"{name}.", "namespace": namespace},
@@ -118,6 +118,6 @@ def _record(item: KubeObject) -> LeaseRecord:
 
 
 def _micro_time() -> str:
-    """As metav1.MicroTime, of which the API server takes nothing but six digits."""
+    """The current time as metav1.MicroTime; the API server accepts only six decimal digits."""
     now = datetime.fromtimestamp(SystemClock.now_seconds(), tz=UTC)
     return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""Kinds of object that hold the bound of each proxy: where they are served, and where it stands."""
+"""Kinds of object with the bound of each proxy: their API paths, and the field of the bound."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from servingslo.policy.inputs import LimitKind
 class LimitForm:
     """One kind of object, and the field of its spec that is the bound.
 
-    parents: objects around the field, from the outermost. defaulted: what the API server fills in
-    beside a field that is set.
+    parents: objects around the field, from the outermost. defaulted: values that the API server
+    fills in next to a set field.
     """
 
     kind: LimitKind
@@ -23,7 +23,7 @@ class LimitForm:
     defaulted: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def around(self, spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-        """The objects around the field that are there, from the outermost."""
+        """The existing objects around the field, from the outermost."""
         found: list[Mapping[str, Any]] = []
         for name in self.parents:
             inner = spec.get(name)
@@ -34,17 +34,17 @@ class LimitForm:
         return tuple(found)
 
     def limit(self, spec: Mapping[str, Any]) -> int | None:
-        """The bound that a spec states, None where it states none."""
+        """The bound in a spec, None if it has none."""
         around = self.around(spec)
         return around[-1].get(self.field) if len(around) == len(self.parents) else None
 
     def pointer(self, depth: int) -> str:
-        """JSON Pointer to the object around the field of that depth; beyond them, to the field."""
+        """JSON Pointer to the parent object at that depth; beyond the last, to the field."""
         return "/spec/" + "/".join((*self.parents, self.field)[: depth + 1])
 
 
-# Source: Envoy Gateway v1.9.1, BackendTrafficPolicy's CRD: each of the four is 1,024 where another
-# one of a circuit breaker is set.
+# Source: Envoy Gateway v1.9.1, BackendTrafficPolicy's CRD: each of the four defaults to 1,024 if
+# another field of the circuit breaker is set.
 BACKEND_TRAFFIC_POLICY = LimitForm(
     kind=LimitKind.BACKEND_TRAFFIC_POLICY,
     api="/apis/gateway.envoyproxy.io/v1alpha1",
@@ -56,7 +56,7 @@ BACKEND_TRAFFIC_POLICY = LimitForm(
     ),
 )
 # Source: istio.io/api v1.31.4, networking/v1alpha3/destination_rule.proto: active requests to a
-# destination, of HTTP/1.1 too; nothing is filled in.
+# destination, HTTP/1.1 included; there are no defaults.
 DESTINATION_RULE = LimitForm(
     kind=LimitKind.DESTINATION_RULE,
     api="/apis/networking.istio.io/v1",

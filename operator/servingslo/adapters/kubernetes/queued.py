@@ -1,7 +1,7 @@
-"""Pods that wait in a queue: a scheduling gate holds them back, and what Kueue says of it.
+"""Pods that a scheduling gate holds in a queue, and Kueue's messages about them.
 
-A gated pod is not tried by the scheduler, so nothing says that it has no place. It is no capacity
-on its way all the same: it starts when whoever set the gate lets it.
+The scheduler ignores a gated pod, so it never reports missing room for it. Still the pod does not
+count as starting capacity: it starts only when the gate's owner removes the gate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ KUEUE_GATE = "kueue.x-k8s.io/admission"
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 _JOB_LABEL = "kueue.x-k8s.io/job-uid"
-# Newest first; a cluster may serve one of them alone.
+# Newest first; a cluster may serve only one of them.
 _VERSIONS = ("v1beta2", "v1beta1")
-# Of a Workload: why it is not admitted, in the order in which it gets there.
+# Conditions of a Workload on its way to admission, in their order.
 _CONDITIONS = ("QuotaReserved", "Admitted")
-# After a refusal it is not asked again for so long: the right to read Workloads is optional.
+# The wait after a refusal: the right to read Workloads is optional.
 REFUSED_SECONDS = 600.0
 _LONGEST_MESSAGE = 300
 
 
 def queued_by(pod: KubeObject) -> str | None:
-    """The gates that hold a pod back, with Kueue's queue; None without any.
+    """The gates that hold a pod, with Kueue's queue; None if there are none.
 
     Source: Kubernetes, PodSpec.schedulingGates; condition PodScheduled, reason SchedulingGated.
     """
@@ -43,14 +43,14 @@ def queued_by(pod: KubeObject) -> str | None:
 
 
 class KueueMessages:
-    """What Kueue's Workloads say of pods that wait, where the operator may read them."""
+    """Messages of Kueue's Workloads about waiting pods, if the operator may read them."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._refused: dict[str, float] = {}
 
     async def message(self, namespace: str, uid: str, labels: Mapping[str, str]) -> str:
-        """Why the pod of this uid is not admitted, in Kueue's words; '' where that is not known."""
+        """Why the pod of this uid is not admitted, in Kueue's words; '' if not known."""
         now = SystemClock.elapsed_seconds()
         refused = self._refused.get(namespace)
         if refused is not None and now - refused < REFUSED_SECONDS:
@@ -64,7 +64,7 @@ class KueueMessages:
         return next((said for one in found if (said := _said(one))), "")
 
     async def _workloads(self, namespace: str, uid: str, group: str) -> Sequence[KubeObject]:
-        """The Workload of a pod, or of its group, by the group's name. Raises: ClusterError."""
+        """The Workload of a pod, or of its group by name. Raises: ClusterError."""
         query = (
             {"fieldSelector": f"metadata.name={group}"}
             if group
@@ -87,7 +87,7 @@ def _gates(pod: KubeObject) -> Sequence[str]:
 
 
 def _said(workload: KubeObject) -> str:
-    """The message of the first condition that does not hold; '' where none says anything."""
+    """The message of the first condition that is not true; '' if there is none."""
     conditions = {
         one.get("type"): one for one in (workload.get("status") or {}).get("conditions") or ()
     }

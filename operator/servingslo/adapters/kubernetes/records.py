@@ -1,4 +1,4 @@
-"""The few fields of pods and their owners that the operator keeps in memory."""
+"""The fields of pods and their owners that the operator keeps in memory."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,21 +31,21 @@ from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
-# Of KEDA: they are measured on pods, so that none of them is active without one.
+# KEDA triggers that are measured on pods, so they are never active without a pod.
 _NEVER_WAKING = frozenset({"cpu", "memory"})
 _TOO_LONG = f"command and args are longer than {LONGEST_LINE_CHARACTERS} characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRecord:
-    """A container of a pod template: its name and how it is started.
+    """A container of a pod template: its name and its start command.
 
-    environment: variables with a value of their own that command or args refer to; those from
-    Secrets and fields are not read. unset: those that nothing in the pod sets. config_maps: what
-    command or args take from ConfigMaps, None where they take nothing. accelerator: whether it asks
-    for a device of any kind, card: for one that serves models. ports: that it says it listens on.
-    scraped: the pod's annotation names one of them. sidecar: an init container that goes on
-    running. unread: why command and args are not kept; '' where they are.
+    environment: literal variables that command or args refer to; values from Secrets and fields
+    are not read. unset: referred variables that the pod does not set. config_maps: references of
+    command or args to ConfigMaps, None if there are none. accelerator: whether it requests a device
+    of any kind; card: one that serves models. ports: its declared ports. scraped: the pod's
+    annotation names one of them. sidecar: an init container that keeps running. unread: why command
+    and args are not kept; '' if they are.
     """
 
     name: str
@@ -67,11 +67,11 @@ class ContainerRecord:
 class PodRecord:
     """One pod. Times are seconds since the epoch.
 
-    first_ready_seconds: when it became ready for the first time, where that was seen or can be
-    told from its status. started_seconds: when its last container started, none of them restarted.
-    address: its own; None before it has one, and where it has its node's. queued_by: the gates that
-    hold it back from the scheduler, in words; None without any. failing: why its containers do not
-    start or go on; None where nothing says so. unready_since_seconds: None while it is ready.
+    first_ready_seconds: when it became ready for the first time, if observed or visible in its
+    status. started_seconds: when its last container started, if none restarted.
+    address: its own; None before it has one, or if it uses its node's. queued_by: the scheduling
+    gates that hold it, in words; None if there are none. failing: why its containers do not start
+    or keep running; None if no failure is known. unready_since_seconds: None while it is ready.
     """
 
     namespace: str
@@ -96,7 +96,7 @@ class PodRecord:
     unready_since_seconds: float | None = None
 
     def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
-        """The pod as the planner sees it; engines are joined later."""
+        """The pod as a sample for the planner; engine data is joined later."""
         return PodSample(
             name=self.name,
             template_hash=next(
@@ -121,7 +121,7 @@ class PodRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRecord:
-    """A ReplicaSet: who owns it, how many pods it wants, when it was made."""
+    """A ReplicaSet: its owner, desired replica count and creation time."""
 
     namespace: str
     uid: str
@@ -134,9 +134,9 @@ class OwnerRecord:
 class TargetRecord:
     """A Deployment or StatefulSet.
 
-    replicas: of its spec, None where absent. rollout_in_progress: pods of an older template exist.
-    pods_refused: why the API server makes no pods of it, None while it does. replicas_set_by: the
-    field manager that set the count last. version: its resourceVersion, 0 where that is no number.
+    replicas: of its spec, None if absent. rollout_in_progress: pods of an older template exist.
+    pods_refused: why the API server refuses its pods, None if it does not. replicas_set_by: the
+    field manager that set the replica count last. version: its resourceVersion, 0 if not a number.
     """
 
     namespace: str
@@ -155,9 +155,9 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerRecord:
-    """An HPA or a KEDA ScaledObject: its name and what it scales.
+    """An HPA or a KEDA ScaledObject: its name and its target.
 
-    wakes: a trigger of its own, beside the one for our count, brings the target back from zero.
+    wakes: besides the trigger for our replica count, another one scales the target up from zero.
     """
 
     namespace: str
@@ -294,7 +294,7 @@ def _scaler_record(item: KubeObject) -> ScalerRecord:
 
 
 def container_records(pod: Mapping[str, Any]) -> tuple[ContainerRecord, ...]:
-    """The containers of a pod, or of a pod template, native sidecars after them."""
+    """The containers of a pod or pod template, followed by native sidecars."""
     spec: Mapping[str, Any] = pod.get("spec") or {}
     annotations: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
     entries: Sequence[Mapping[str, Any]] = spec.get("containers") or ()
@@ -346,7 +346,7 @@ def _holds(condition: Mapping[str, Any] | None) -> bool:
 
 
 def _started(containers: Sequence[Mapping[str, Any]]) -> float | None:
-    """When the last of the containers started; None while any of them has not."""
+    """Start time of the last container; None if any has not started."""
     running = [(entry.get("state") or {}).get("running") or {} for entry in containers]
     times = [seconds_from_timestamp(state.get("startedAt")) for state in running]
     known = [time for time in times if time is not None]
@@ -354,7 +354,7 @@ def _started(containers: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _pods_refused(conditions: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why pods are not made, as a Deployment has it; StatefulSets tell it in events alone."""
+    """Why pods are not created, from a Deployment's conditions; StatefulSets only have events."""
     failed = next((entry for entry in conditions if entry.get("type") == "ReplicaFailure"), None)
     if failed is None or not _holds(failed):
         return None

@@ -1,7 +1,7 @@
-"""Why the API server makes no pods of a workload, in its own words: a quota, an admission policy.
+"""Why the API server refuses a workload's pods, in its own words: a quota, an admission policy.
 
-Deployments have it as a condition; a StatefulSet has events alone. They are read only while it has
-fewer pods than it asks for.
+A Deployment has a condition with the reason; a StatefulSet has only events. Events are read only
+while it has fewer pods than it wants.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,17 +14,17 @@ from servingslo.errors import ClusterError
 # Source: k8s.io/kubernetes pkg/controller/statefulset/stateful_pod_control.go, recordPodEvent:
 # FailedCreate "create Pod chat-1 in StatefulSet chat failed error: pods "chat-1" is forbidden: …".
 _FAILED, _SUCCEEDED = "FailedCreate", "SuccessfulCreate"
-# A workload's events of the last hour; the newest of each kind are merged into one by count.
+# A workload's events of the last hour; repeated events are merged into one with a count.
 _MOST_EVENTS = "500"
 
 
 def refusal_words(message: str) -> str:
-    """What a refusal says, without the name of the pod that was tried, which differs each time."""
+    """The text of a refusal without the pod's name, which differs each time."""
     return message.partition("is forbidden: ")[2] or message
 
 
 def latest_refusal(events: Iterable[Mapping[str, Any]]) -> str | None:
-    """Why the last attempt to make a pod failed; None where it did not, or none is known."""
+    """Why the last pod creation failed; None if it succeeded or none is known."""
     attempts = [
         (_time_seconds(event), event["reason"] == _FAILED, str(event.get("message") or _FAILED))
         for event in events
@@ -37,9 +37,9 @@ def latest_refusal(events: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 async def stateful_set_refusal(client: KubeClient, namespace: str, uid: str) -> str | None:
-    """Why no more pods are made of a StatefulSet; None where that is not known.
+    """Why a StatefulSet's pods are not created; None if not known.
 
-    Never raises: without the permission, or an answer, there is only one thing less to tell.
+    Never raises: without the permission or an answer, only this detail is missing.
     """
     query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": _MOST_EVENTS}
     try:
@@ -50,7 +50,7 @@ async def stateful_set_refusal(client: KubeClient, namespace: str, uid: str) -> 
 
 
 def _time_seconds(event: Mapping[str, Any]) -> float:
-    """When an event happened last; the two event APIs have it in different places."""
+    """Time of an event's last occurrence; the two event APIs use different fields."""
     series: Mapping[str, Any] = event.get("series") or {}
     for text in (
         event.get("lastTimestamp"),

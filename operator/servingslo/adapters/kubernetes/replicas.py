@@ -7,10 +7,10 @@ from servingslo.policy.inputs import ScaleTarget
 
 
 class KubernetesReplicas:
-    """JSON Patch with a test of the count the plan started from.
+    """JSON Patch with a test of the replica count that the plan started from.
 
-    A resourceVersion precondition was rejected: the target's own controller moves it all the time
-    while it scales. The test fires only when somebody else changed the count.
+    A resourceVersion precondition is not used: the target's own controller changes it constantly
+    while scaling. The test fails only if another writer changed the replica count.
     """
 
     def __init__(self, client: KubeClient, discovery: Discovery) -> None:
@@ -18,13 +18,13 @@ class KubernetesReplicas:
         self._discovery = discovery
 
     async def scale(self, namespace: str, target: ScaleTarget, before: int, after: int) -> None:
-        """Set the count if it still is `before`.
+        """Set the replica count if it is still `before`.
 
-        Raises: WriteConflictError when it is not; ClusterError otherwise.
+        Raises: WriteConflictError if it is not; ClusterError otherwise.
         """
         resource = await self._discovery.resolve_scalable(target.api_version, target.kind)
         path = resource.path(namespace, target.name, "scale")
-        # A Scale's JSON leaves a count of zero out, and a test of an absent path always fails.
+        # A Scale's JSON omits a count of zero, and a test of an absent path always fails.
         test = (
             {"op": "test", "path": "/spec/replicas", "value": before}
             if before

@@ -12,7 +12,7 @@ from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRef:
-    """Which ServingSLO: its coordinates, and the uid that tells it from a later namesake."""
+    """Reference to a ServingSLO: its coordinates, and the uid to distinguish a later namesake."""
 
     namespace: str
     name: str
@@ -21,7 +21,7 @@ class ResourceRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRecord:
-    """One ServingSLO as the API server has it. spec and status are as written there."""
+    """One ServingSLO on the API server. spec and status are unparsed."""
 
     ref: ResourceRef
     generation: int
@@ -46,9 +46,9 @@ class KubernetesResources:
         return tuple(resource_record(item) for one in found for item in one.items)
 
     async def read(self, ref: ResourceRef) -> ResourceRecord:
-        """The ServingSLO of that name as the API server has it now, whatever its uid.
+        """Read the current ServingSLO of that name, with any uid.
 
-        Raises: NotFoundError when there is none; ClusterError otherwise.
+        Raises: NotFoundError if there is none; ClusterError otherwise.
         """
         path = f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}"
         return resource_record(await self._client.get(path))
@@ -56,8 +56,8 @@ class KubernetesResources:
     async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status; a field of None is removed.
 
-        Raises: NotFoundError when the resource is gone; WriteConflictError when it is a namesake;
-        ClusterError otherwise.
+        Raises: NotFoundError if the resource is gone; WriteConflictError if it is a namesake with
+        another uid; ClusterError otherwise.
         """
         path = f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}/status"
         body = {"metadata": {"uid": ref.uid}, "status": dict(changed)}
@@ -66,7 +66,7 @@ class KubernetesResources:
     async def served(self) -> bool:
         """Whether the API server serves the resource: its CRD is installed and established.
 
-        Raises: ClusterError when the server does not say.
+        Raises: ClusterError if the server does not answer.
         """
         groups = await self._client.get("/apis")
         group, _, version = API_VERSION.partition("/")

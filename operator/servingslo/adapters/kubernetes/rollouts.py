@@ -1,21 +1,21 @@
-"""The fields of a Deployment or StatefulSet with which one pod gets a new template first."""
+"""Fields of a Deployment or StatefulSet that make one pod get a new template first."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# Fields of the spec that hold a rollout, by kind; no others are put back.
+# Fields of the spec that hold a rollout, by kind; only these are restored.
 ROLLOUT_FIELDS = {
     "Deployment": ("strategy", "minReadySeconds", "paused"),
     "StatefulSet": ("updateStrategy",),
 }
-# Until the rollout is paused, which cannot be before it has begun, no second pod is replaced.
+# A rollout can be paused only after it has begun. Until then, no second pod may be replaced.
 _PAUSED_WITHIN_SECONDS = 60
 # Source: apps/v1 DeploymentSpec, default of progressDeadlineSeconds; minReadySeconds is below it.
 _PROGRESS_DEADLINE_SECONDS = 600
 
 
 def one_pod(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the rollout with which a single pod is replaced."""
+    """The rollout fields that let only a single pod be replaced."""
     if kind == "StatefulSet":
         last = max((1 if spec.get("replicas") is None else spec["replicas"]) - 1, 0)
         return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": last}}}
@@ -32,7 +32,7 @@ def one_pod(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def not_possible(kind: str, spec: Mapping[str, Any]) -> str:
-    """Why no single pod can go first; '' where one can."""
+    """Why a single pod cannot get the template first; '' if it can."""
     count = 1 if spec.get("replicas") is None else spec["replicas"]
     if kind == "StatefulSet":
         return _no_partition(spec.get("updateStrategy") or {}, count)
@@ -47,7 +47,7 @@ def not_possible(kind: str, spec: Mapping[str, Any]) -> str:
 
 
 def waits_for_each_pod(kind: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a pod that does not get ready is never replaced, whatever the template says by now.
+    """Whether a pod that never gets ready blocks the rollout, even of a corrected template.
 
     Source: kubernetes#67250; processReplica in stateful_set_control.go of 1.36.
     """
@@ -55,7 +55,7 @@ def waits_for_each_pod(kind: str, spec: Mapping[str, Any]) -> bool:
 
 
 def _surges(strategy: Mapping[str, Any]) -> bool:
-    """Whether its owner lets a pod more than asked for run; the default is a quarter more."""
+    """Whether maxSurge allows at least one extra pod; the default is a quarter more."""
     surge = (strategy.get("rollingUpdate") or {}).get("maxSurge", "25%")
     return str(surge).removesuffix("%") != "0"
 

@@ -14,7 +14,7 @@ from servingslo.errors import InvalidObjectError
 _SET_BASED = re.compile(r"^(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^)]*)\)$")
 _EQUALITY = re.compile(r"^(?P<key>[^!=\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>\S*)$")
 _KEY = re.compile(r"^(?P<negation>!?)\s*(?P<key>[^!=\s(),]+)$")
-# A requirement up to the next comma that is in no brackets.
+# A requirement up to the next comma outside of brackets.
 _PART = re.compile(r"(?:[^,(]|\([^)]*\)?)+")
 _SHOWN_CHARACTERS = 80
 
@@ -28,7 +28,7 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels satisfy it; NotIn holds where the label is absent, as upstream."""
+        """Whether the labels satisfy it; NotIn is true if the label is absent, as upstream."""
         value = labels.get(self.key)
         if self.operator == "In":
             return value is not None and value in self.values
@@ -43,7 +43,7 @@ Selector = tuple[Requirement, ...]
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     """Whether the labels satisfy every requirement; an empty selector matches nothing here.
 
-    Upstream an empty selector matches every pod; for a workload that is always a mistake.
+    Upstream, an empty selector matches every pod; for a workload that is always a mistake.
     """
     return bool(selector) and all(requirement.matches(labels) for requirement in selector)
 
@@ -51,7 +51,7 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 def parse_selector(text: str) -> Selector:
     """The selector of a string such as 'app=chat,tier in (a,b),!canary'.
 
-    Raises: InvalidObjectError when it is not one.
+    Raises: InvalidObjectError if it is invalid.
     """
     parts = (part.strip() for part in _PART.findall(text))
     return tuple(_parse_requirement(part) for part in parts if part)

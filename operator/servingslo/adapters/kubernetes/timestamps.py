@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 
 def seconds_from_timestamp(text: str | None) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time; None for None and for what is no time."""
+    """Seconds since the epoch of an RFC 3339 time; None for None and for an invalid time."""
     if not text:
         return None
     try:
@@ -14,5 +14,5 @@ def seconds_from_timestamp(text: str | None) -> float | None:
 
 
 def timestamp_from_seconds(seconds: float) -> str:
-    """RFC 3339 in UTC with whole seconds, as metav1.Time."""
+    """RFC 3339 in UTC with whole seconds, like metav1.Time."""
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

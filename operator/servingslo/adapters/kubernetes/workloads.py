@@ -47,14 +47,14 @@ _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
     (ClusterUnavailableError, Reason.CLUSTER_UNAVAILABLE),
     (ClusterError, Reason.TARGET_NOT_READABLE),
 )
-# Of what was not read of a command line; the rest is counted.
+# Unread parts of command lines that are listed; of the rest only the number is reported.
 _MOST_TOLD = 4
 _PARSERS = {"Deployment": deployment_record, "StatefulSet": stateful_set_record}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """A target of any kind. containers: of its pod template, None for kinds not known here."""
+    """A target of any kind. containers: of its pod template, None for unknown kinds."""
 
     uid: str | None
     desired: int | None
@@ -67,7 +67,7 @@ class _Target:
 
 
 class KubernetesWorkloads:
-    """Targets and pods out of the inventory; targets of other kinds through their /scale."""
+    """Targets and pods from the inventory; targets of other kinds through their /scale."""
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class KubernetesWorkloads:
         self._inventory = inventory
         self._config_maps = config_maps
         self._kueue = KueueMessages(client)
-        # The version below which a watch tells of the past; None until it is looked up.
+        # The version below which watched data is outdated; None until it is looked up.
         self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
     def invalidate(self, namespace: str, target: ScaleTarget) -> None:
-        """Read this target from the API server itself, until its watch has come so far."""
+        """Read this target from the API server until its watch has caught up."""
         self._distrusted[namespace, target] = None
 
     async def other_scalers(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
-        """Who else scales the target, as the API server has it now, whatever a watch told.
+        """The target's other scalers, read from the API server instead of the watch.
 
-        Raises: ClusterError when it does not say.
+        Raises: ClusterError if it does not answer.
         """
         names = await self._inventory.scalers_now(
             namespace, group_of(target.api_version), target.kind, target.name
@@ -101,9 +101,9 @@ class KubernetesWorkloads:
     async def read(
         self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
     ) -> WorkloadView:
-        """The target and its pods, their command lines by the flags of their runtime.
+        """The target and its pods; command lines are parsed with the flags of their runtime.
 
-        Never raises for an absent or unreadable target: that is among the view's problems.
+        Never raises for an absent or unreadable target: the view's problems contain that.
         """
         try:
             found = await self._read_target(namespace, target)
@@ -163,7 +163,7 @@ class KubernetesWorkloads:
         )
 
     async def _queued(self, namespace: str, pods: Sequence[PodRecord]) -> Mapping[str, PodRecord]:
-        """The first pod that waits in a queue of Kueue, by its name, with what Kueue says of it."""
+        """The first pod that waits in a queue of Kueue, by name, with Kueue's message."""
         for pod in pods:
             if pod.queued_by is None or pod.deleting or KUEUE_GATE not in pod.queued_by:
                 continue
@@ -177,7 +177,7 @@ class KubernetesWorkloads:
         if collection is None:
             return await self._read_scale(namespace, target, resource)
         record = await self._read_record(namespace, target, resource, collection)
-        # The API server defaults an absent count to 1 in both kinds.
+        # The API server defaults an absent replica count to 1 in both kinds.
         desired = 1 if record.replicas is None else record.replicas
         refused = record.pods_refused
         if target.kind == "StatefulSet" and (record.current_replicas or 0) < desired:
@@ -206,7 +206,7 @@ class KubernetesWorkloads:
             raise problem
         record = collection.get(namespace, target.name)
         key = (namespace, target)
-        # A target made a moment ago may not have come through the watch yet.
+        # The watch may not have reported a new target yet.
         if record is not None and not self._is_behind(key, record):
             self._distrusted.pop(key, None)
             return record
@@ -217,7 +217,7 @@ class KubernetesWorkloads:
         return now
 
     def _is_behind(self, key: tuple[str, ScaleTarget], record: TargetRecord) -> bool:
-        """Whether what a watch told is older than what was looked up, or that is not known yet."""
+        """Whether the watched record is older than the looked-up version, or that is unknown."""
         if key not in self._distrusted:
             return False
         least = self._distrusted[key]
@@ -292,7 +292,7 @@ def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
 def _engines(
     pods: Sequence[PodRecord], found: _Target, container: str | None, read_as: Recognition
 ) -> Mapping[str, ContainerRecord | None]:
-    """The engine's container of each pod, by the pod's name; what was injected is none."""
+    """The engine's container of each pod, by the pod's name; injected containers are excluded."""
     template = frozenset(one.name for one in found.containers or ())
     return {
         pod.name: engine_container(
@@ -309,7 +309,7 @@ def _engines(
 def _choose(
     containers: Sequence[ContainerRecord] | None, name: str | None
 ) -> ContainerRecord | None:
-    """The named container; without a name the engine's, as far as a template tells."""
+    """The named container; without a name the engine's, as far as the template shows it."""
     return engine_container(containers or (), name)
 
 
@@ -342,7 +342,7 @@ def _launch(
 
 
 def _told(unread: Sequence[str]) -> str:
-    """What was not read, in one line of a bounded length."""
+    """The unread parts, in one line of bounded length."""
     several = tuple(dict.fromkeys(unread))
     more = len(several) - _MOST_TOLD
     return "; ".join([*several[:_MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
@@ -355,7 +355,7 @@ def _line(started: StartedWith, profile: RuntimeProfile) -> CommandLine:
 
 
 def _metrics_off(started: StartedWith | None, profile: RuntimeProfile | None) -> str:
-    """Why the engine exports no metrics, by its command line; asked while no runtime is known."""
+    """Why the engine exports no metrics, from its command line; used while no runtime is known."""
     if started is None:
         return ""
     words = (*command_words(started.command, started.args), *started.config)
@@ -365,7 +365,7 @@ def _metrics_off(started: StartedWith | None, profile: RuntimeProfile | None) ->
 def _of_unclear(
     container: ContainerRecord | None, launch: EngineLaunch | None
 ) -> EngineLaunch | None:
-    """What a command line says; of an engine that may be any of several, no limit is assumed."""
+    """The settings of a command line; for an ambiguous engine no limit is assumed."""
     if container is None or launch is None or container.name:
         return launch
     return replace(launch, unread_limits=LIMIT_FIELDS)
@@ -381,7 +381,7 @@ def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments
 def _refusal(
     found: _Target, container: str | None, profile: RuntimeProfile | None
 ) -> SignalProblem | None:
-    """Why batch limits cannot be changed; nothing is said while the runtime is not known."""
+    """Why batch limits cannot be changed; None while the runtime is not known."""
     if found.containers is None:
         return SignalProblem(
             reason=Reason.KIND_NOT_SUPPORTED,

@@ -1,8 +1,8 @@
-"""Puts the answers of one reading together: series in, engines and GPUs by pod out. No I/O.
+"""Combine the answers of one reading: series in, engines and GPUs by pod out. No I/O.
 
-Where one engine was scraped twice (two jobs, two replicas of Prometheus) the scrape with the
-newest sample is used whole; samples of different scrapes are never added or mixed. Two servers of
-one pod are told apart by their ports, see `servers`.
+If an engine was scraped twice (two jobs, two replicas of Prometheus), only the scrape with the
+newest sample is used. Samples of different scrapes are never added or mixed. Two servers of one pod
+are distinguished by their ports, see `servers`.
 """
 
 import math
@@ -24,19 +24,19 @@ from servingslo.runtimes.dcgm import GPUMetrics
 from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile
 from servingslo.units import bytes_from_mebibytes, ratio_from_percent
 
-# In a label; a longer one is nothing that an engine has.
+# An integer in a label; no engine reports a longer one.
 _INTEGER = re.compile(r"[0-9]{1,15}")
 
-# Fields by which requests are counted, as they begin or end.
+# Fields that count requests at their start or end.
 _OF_REQUESTS = ("finished_total", "ttft_seconds", "latency_seconds")
 
 
 class Assembly:
-    """Collects the answers of one reading. Series are those of the Prometheus HTTP API.
+    """Collects the answers of one reading. Series have the form of the Prometheus HTTP API.
 
-    Whatever the labels of one engine say spoils that engine alone: its page is a tenant's.
-    seen: what readings before saw pods with; None for a reading by itself.
-    Raises, from every method: KeyError, TypeError or ValueError when an answer is malformed.
+    Invalid labels of an engine spoil only that engine, because a tenant controls its page.
+    seen: servers and engines of pods in earlier readings; None for a single reading.
+    Raises, from every method: KeyError, TypeError or ValueError if an answer is malformed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Assembly:
 
     @property
     def engine_count(self) -> int:
-        """Scrapes of engines whose age is known; one that two jobs scrape counts twice."""
+        """Number of engine scrapes with a known age; an engine scraped by two jobs counts twice."""
         return sum(
             MetricKind.GAUGE in record.ages
             for records in self._scraped.values()
@@ -81,7 +81,7 @@ class Assembly:
         )
 
     def add_numbers(self, series: Iterable[Mapping[str, Any]]) -> None:
-        """Take gauges, counters and capacities; the parts of a counter are added."""
+        """Add gauges, counters and capacities; the parts of a counter are summed."""
         for one in _once(series):
             labels, value = one["metric"], float(one["value"][1])
             name = labels["__name__"]
@@ -96,7 +96,7 @@ class Assembly:
                 scraped.numbers[name] = scraped.numbers.get(name, 0.0) + value
 
     def add_ages(self, series: Iterable[Mapping[str, Any]]) -> None:
-        """Take the ages of engine groups and of GPUs, in seconds."""
+        """Add the ages of engine groups and of GPUs, in seconds."""
         for one in series:
             labels, age = one["metric"], float(one["value"][1])
             group, _, engine_label = labels[GROUP_LABEL].partition("/")
@@ -106,13 +106,13 @@ class Assembly:
                 self._record(labels, engine_label).ages[group] = age
 
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
-        """Take the fields of GPUs."""
+        """Add the fields of GPUs."""
         for one in series:
             labels = one["metric"]
             self._add_gpu_value(labels, labels["__name__"], float(one["value"][1]))
 
     def add_histograms(self, series: list[Mapping[str, Any]]) -> None:
-        """Take the buckets, sums and counts of one histogram field."""
+        """Add the buckets, sums and counts of one histogram field."""
         bucket_suffix, sum_suffix, _ = HISTOGRAM_SUFFIXES
         for one in _once(series):
             labels, value = one["metric"], float(one["value"][1])
@@ -129,7 +129,7 @@ class Assembly:
                 buckets.count = value + (buckets.count or 0.0)
 
     def pods(self) -> dict[Pod, PodMetrics]:
-        """Every pod that was seen, with its engines in the order of their names."""
+        """Every pod in the answers, with its engines in the order of their names."""
         names = {**dict.fromkeys(self._scraped), **dict.fromkeys(self._gpus)}
         return {
             pod: PodMetrics(
@@ -141,14 +141,14 @@ class Assembly:
         }
 
     def _ports(self, pod: Pod) -> frozenset[int]:
-        """The ports in the labels `instance` of a pod's scrapes: host:port, as a scrape sets it."""
+        """The ports in the `instance` labels of a pod's scrapes; a scrape sets host:port."""
         labels = self._config.source_labels
         told = (dict(zip(labels, source, strict=True)) for source, _ in self._scraped.get(pod, {}))
         ports = (one.get("instance", "").rpartition(":")[2] for one in told)
         return frozenset(int(port) for port in ports if port.isascii() and port.isdecimal())
 
     def _record(self, labels: Mapping[str, str], engine_label: str = "") -> Scraped:
-        """Where series of an engine go; what others are told apart by is a label of anything."""
+        """The record for an engine's series; other runtimes' engine labels are ordinary labels."""
         config = self._config
         pod = (labels.get(config.namespace_label, ""), labels[config.pod_label])
         source = tuple([labels.get(label, "") for label in config.source_labels])
@@ -188,7 +188,7 @@ class Assembly:
     def _engine_sample(
         self, engine: str, scraped: Scraped, profile: RuntimeProfile
     ) -> EngineSample:
-        """The engine by the names of this runtime alone."""
+        """The engine's sample, with the metric names of this runtime only."""
         fields: dict[str, Any] = {}
         not_numbers: list[str] = []
         impossible: list[str] = []
@@ -225,7 +225,7 @@ class Assembly:
         not_numbers: list[str],
         impossible: list[str],
     ) -> float | Mapping[str, float] | HistogramSample | None:
-        """The field's value under the first name that the engine exports; None without one."""
+        """The field's value under the first name that the engine exports; None if there is none."""
         for name in metric.names:
             if metric.kind is MetricKind.HISTOGRAM:
                 buckets = scraped.histograms.get(name)
@@ -289,7 +289,7 @@ def _series_of(profile: RuntimeProfile) -> Iterator[str]:
 
 
 def _counted_names(profiles: Iterable[RuntimeProfile]) -> CountedNames:
-    """Names of everything that is counted, and of what counts requests."""
+    """Names of all counters and histograms, and of those that count requests."""
     counted = [m for p in profiles for m in p.metrics if m.kind is not MetricKind.GAUGE]
     return CountedNames(
         every=frozenset(name for metric in counted for name in metric.names),
@@ -300,7 +300,7 @@ def _counted_names(profiles: Iterable[RuntimeProfile]) -> CountedNames:
 def _parts(
     metric: MetricNames, name: str, split: Mapping[str, float], not_numbers: list[str]
 ) -> float | Mapping[str, float] | None:
-    """The field by its parts, or the sum of those that it consists of; one never seen adds none."""
+    """The field by its parts, or the sum of its parts; a missing part adds nothing."""
     wanted = {key: v for key, v in split.items() if not metric.only or key in metric.only}
     finite = {key: metric.unit * v for key, v in wanted.items() if math.isfinite(v)}
     if len(finite) < len(wanted):
@@ -311,7 +311,7 @@ def _parts(
 
 
 def _impossible(field: str, value: float | Mapping[str, float] | HistogramSample) -> str:
-    """What of a field's value no engine can have, '' where it can."""
+    """Why a field's value is impossible; '' if it is possible."""
     if isinstance(value, HistogramSample):
         return "" if can_be_counts(value) else "a histogram that is none"
     parts = value.values() if isinstance(value, Mapping) else (value,)
@@ -319,7 +319,7 @@ def _impossible(field: str, value: float | Mapping[str, float] | HistogramSample
 
 
 def _once(series: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The series of an answer, each once: what a proxy repeats is no further part to be added."""
+    """The series of an answer without duplicates: a series repeated by a proxy is not added."""
     seen: set[tuple[str, ...]] = set()
     for one in series:
         labels = one["metric"]
@@ -330,7 +330,7 @@ def _once(series: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 
 def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
-    """The value of the first label that is there and not empty, or ''."""
+    """The value of the first existing label that is not empty, or ''."""
     for name in names:
         value = labels.get(name)
         if value:

@@ -1,11 +1,11 @@
-"""A histogram out of the series of an answer, which come in any order."""
+"""Build a histogram from the series of an answer, which are in any order."""
 
 import math
 from dataclasses import dataclass, field
 
 from servingslo.estimation.sample import HistogramSample
 
-# Characters of a tenant's label that are quoted.
+# Quoted characters of a tenant's label, at most.
 _SHOWN_CHARACTERS = 40
 
 
@@ -17,7 +17,7 @@ class Edges:
         self._tuples: dict[tuple[float, ...], tuple[float, ...]] = {}
 
     def parse(self, text: str) -> float:
-        """The edge; not a number where it is none: a label is a tenant's."""
+        """The edge; NaN if the label is invalid, because a tenant controls it."""
         edge = self._parsed.get(text)
         if edge is None:
             try:
@@ -28,13 +28,13 @@ class Edges:
         return edge
 
     def shared(self, edges: tuple[float, ...]) -> tuple[float, ...]:
-        """The same edges, one tuple for all who have them."""
+        """The same edges, as one tuple that all histograms share."""
         return self._tuples.setdefault(edges, edges)
 
 
 @dataclass(slots=True)
 class Buckets:
-    """A histogram while its series come in. not_an_edge: a label of a bucket that is no number."""
+    """A histogram under construction. not_an_edge: a bucket label that is no number."""
 
     by_edge: list[tuple[float, float]] = field(default_factory=list)
     sum: float | None = None
@@ -42,7 +42,7 @@ class Buckets:
     not_an_edge: str = ""
 
     def add(self, text: str, value: float, edges: Edges) -> None:
-        """Take a bucket up to an edge."""
+        """Add a bucket up to an edge."""
         edge = edges.parse(text)
         if math.isnan(edge):
             self.not_an_edge = repr(text[:_SHOWN_CHARACTERS])
@@ -50,7 +50,7 @@ class Buckets:
             self.by_edge.append((edge, value))
 
     def scaled(self, share: float) -> "Buckets":
-        """This share of all that was counted."""
+        """The histogram with every count multiplied by this share."""
         return Buckets(
             by_edge=[(edge, share * value) for edge, value in self.by_edge],
             sum=None if self.sum is None else share * self.sum,
@@ -59,7 +59,7 @@ class Buckets:
         )
 
     def sample(self, edges: Edges) -> HistogramSample | None:
-        """The histogram, its numbers finite or not; None where buckets or the sum are missing."""
+        """The histogram, with finite numbers or not; None if buckets or the sum are missing."""
         by_edge = _sum_of_parts(self.by_edge)
         if not by_edge or self.sum is None:
             return None
@@ -72,7 +72,7 @@ class Buckets:
 
 
 def _sum_of_parts(by_edge: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Buckets by rising edge; those of several parts (model names) of one engine are added."""
+    """Buckets by rising edge; parts (model names) of one engine are added."""
     by_edge.sort()
     edges = {edge for edge, _ in by_edge}
     if len(edges) == len(by_edge):

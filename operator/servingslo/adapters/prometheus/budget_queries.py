@@ -1,7 +1,7 @@
-"""What is asked for an error budget, and what the answers say of each bin of time.
+"""Queries for an error budget, and the misses in each time bin of the answers.
 
-Names of resources stand in these queries: the API server has checked that they are DNS names, and
-one that is not is refused here.
+The queries contain names of resources. The API server has checked that they are DNS names; an
+invalid one is refused here.
 """
 
 import math
@@ -32,7 +32,7 @@ _OPEN = math.inf
 
 
 class BudgetQueries:
-    """Asks for the increases of a workload's counters over bins that end at the asked times."""
+    """Queries the increases of a workload's counters over bins that end at given times."""
 
     def __init__(
         self, config: PrometheusConfig, profiles: tuple[RuntimeProfile, ...] | None = None
@@ -42,9 +42,9 @@ class BudgetQueries:
         self._profiles = {profile.name: profile for profile in of_runtime}
 
     def read(self, ask: Ask, asked: BudgetQuestion, bin_seconds: int) -> dict[int, Misses]:
-        """Misses by the end of each bin of which anything is known.
+        """Misses by the end of each bin with any data.
 
-        Raises: what `ask` raises; KeyError, TypeError or ValueError when an answer is malformed.
+        Raises: the errors of `ask`; KeyError, TypeError or ValueError if an answer is malformed.
         """
         profile = self._profiles[asked.runtime or ""]
         selector = self._selector(asked, profile)
@@ -93,7 +93,7 @@ class BudgetQueries:
         bin_seconds: int,
         by: tuple[str, ...] = (),
     ) -> str:
-        """Of a counter that several scrapes see, one is used."""
+        """PromQL for the increases; if several scrapes have a counter, one is used."""
         splits = (label for metric in profile.metrics for label in metric.by_labels)
         parts = (self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by)
         labels = ", ".join(dict.fromkeys(parts))
@@ -129,7 +129,7 @@ class BudgetQueries:
 
 
 def gateway_increases(profile: GatewayProfile, config: PrometheusConfig, bin_seconds: int) -> str:
-    """PromQL for what a gateway counted in each bin, by all that says whose it is."""
+    """PromQL for a gateway's counts in each bin, grouped by all labels that identify the owner."""
     scrape = (config.namespace_label, config.pod_label, *config.source_labels)
     owner = (profile.workload_label, profile.namespace_label, *(profile.service_labels or ()))
     counted = (metric.label for metric in profile.metrics)

@@ -1,8 +1,8 @@
-"""Misses over days, from Prometheus' counters: restarts of engines and of the operator lose none.
+"""Misses over days, from Prometheus' counters; no restart of an engine or the operator loses any.
 
-Increases over bins of an hour for the whole window, read once and then bin by bin, and of five
-minutes for the last six hours. Pods of the past are known by their names, as for past rates.
-A pod's first scrape is the beginning of its counters: what it served before that is not counted.
+Reads the increases over bins of an hour for the whole window, once and then bin by bin, and over
+bins of five minutes for the last six hours. Past pods are found by their names, as for past rates.
+A pod's counters begin with its first scrape: requests served before that are not counted.
 """
 
 import logging
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 HOUR_SECONDS, SHORT_SECONDS = 3600, 300
 _SHORT_SPAN_SECONDS = 6 * HOUR_SECONDS
-# The longest burn window that is put together from short bins.
+# The longest burn window that is composed of short bins.
 _LONGEST_SHORT_WINDOW = _SHORT_SPAN_SECONDS
 # Points of one query: a day of hours.
 _BINS_IN_A_QUERY = 24
 _QUERY_TIMEOUT_SECONDS = 30.0
-# Samples of a bin's last moments may come late.
+# Samples of a bin's last moments may arrive late.
 SETTLE_SECONDS = 30
 _REFRESH_SECONDS = 60.0
 _FORGOTTEN_SECONDS = 600.0
@@ -42,14 +42,14 @@ _BROKEN = (MetricsUnavailableError, KeyError, TypeError, ValueError, IndexError)
 
 @dataclass(slots=True)
 class _Ledger:
-    """Misses by the end of their bin. None: nothing is known of that bin."""
+    """Misses by the end of their bin. None: no data for that bin."""
 
     bin_seconds: int
     span_seconds: int
     bins: dict[int, Misses | None] = field(default_factory=dict)
 
     def missing(self, until_seconds: int) -> "range":
-        """Ends of the bins that are not read yet, the oldest first; older ones are dropped."""
+        """Ends of the bins that are not read yet, oldest first; drops bins before the window."""
         step = self.bin_seconds
         last = until_seconds // step * step
         oldest = last - self.span_seconds
@@ -62,7 +62,7 @@ class _Ledger:
 
 @dataclass(slots=True)
 class _Account:
-    """What is known for one resource. asked_at: when it was last asked for, monotonic."""
+    """The data of one resource. asked_at: time of the last request for it, monotonic."""
 
     asked: "BudgetQuestion"
     asked_at: float
@@ -72,7 +72,7 @@ class _Account:
 
 
 class Budgets:
-    """Reads them in a thread of its own. Implements ports.BudgetSource."""
+    """Reads misses in its own thread. Implements ports.BudgetSource."""
 
     def __init__(
         self, config: PrometheusConfig, monotonic: Callable[[], float] = time.monotonic
@@ -87,7 +87,7 @@ class Budgets:
         self._accounts: dict[str, _Account] = {}
 
     def tick(self) -> None:
-        """Start to read what is new, when it is due and nothing is being read."""
+        """Start to read new bins, if due and if no read is running."""
         now = self._monotonic()
         if now < self._due_at or (self._under_way is not None and not self._under_way.done()):
             return
@@ -103,7 +103,7 @@ class Budgets:
     def take(
         self, uid: str, asked: "BudgetQuestion", pods: "Sequence[str]"
     ) -> BudgetReading | None:
-        """What was read last for this resource; None until its question has been answered."""
+        """The last reading for this resource; None until its question has been answered."""
         budget = asked.targets.error_budget
         if budget is None or not pods or not self._queries.knows(asked):
             return None
@@ -137,7 +137,7 @@ class Budgets:
                 )
 
     def _read(self, account: _Account) -> None:
-        """Bring one account up to date. Raises: MetricsUnavailableError, also when partial."""
+        """Update one account. Raises: MetricsUnavailableError, also for a partial answer."""
         answer = self._client.query(NOW, deadline=self._monotonic() + _QUERY_TIMEOUT_SECONDS)
         until = int(float(answer.result[1])) - SETTLE_SECONDS
         for ledger in (account.short, account.hours):
@@ -168,7 +168,7 @@ class Budgets:
 
 
 def _same(before: "BudgetQuestion", now: "BudgetQuestion") -> bool:
-    """Whether what was read for the one answers the other."""
+    """Whether the data for one question also answers the other."""
 
     def essence(asked: "BudgetQuestion") -> tuple[object, ...]:
         targets = asked.targets
@@ -194,7 +194,7 @@ def _reading(account: _Account, until: int) -> BudgetReading:
     def window(seconds: float) -> "list[Misses]":
         if seconds <= _LONGEST_SHORT_WINDOW:
             return short.known(max(short.bins, default=0) - seconds)
-        # The hour that has just begun is known by its short bins.
+        # The current hour is covered by its short bins.
         return hours.known(last_hour - seconds) + short.known(last_hour)
 
     whole = float(hours.span_seconds)

@@ -1,7 +1,7 @@
-"""Asks Prometheus one question at a time, with a bound on everything, through PrometheusConnect.
+"""Send Prometheus one query at a time through PrometheusConnect, with a bound on everything.
 
-All trouble leaves this module as MetricsUnavailableError. Warnings of an answer, which
-PrometheusConnect drops, are seen by a response hook and returned.
+Every error leaves this module as MetricsUnavailableError. PrometheusConnect drops the warnings of
+an answer; a response hook keeps them and they are returned.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 _TOLD_BYTES = 4096
 _NO_TIME_LEFT = "the queries before it left it no time"
-# What a query has of its timeout where nothing was asked before it.
+# Share of the timeout that is left for a query if no query came before it.
 _WHOLE_RATIO = 0.99
 # Source: Kubernetes, "Object Names and IDs": a DNS label of RFC 1123.
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
@@ -52,20 +52,20 @@ Series = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusConfig:
-    """Where Prometheus is and how to ask it; set by the administrator, never by a tenant.
+    """Prometheus' address and query settings, set by the administrator, never by a tenant.
 
     timeout_seconds: of one query. reading_timeout_seconds: of all queries of one reading.
-    retries: further attempts of a query that failed at once; one that timed out is not repeated.
+    retries: further attempts after an immediate failure; a timed-out query is not repeated.
     bearer_token_file, basic_auth_password_file: read again for each query, so they may rotate.
     tenant: value of X-Scope-OrgID (Mimir, Cortex, Loki's gateway).
-    namespace_label, pod_label: labels that name the pod that was scraped.
-    source_labels: what tells two scrapes of one pod apart, so that one of them is used and they
-    are not added up.
-    histogram_engines_each_tick: of so many engines a reading takes the histograms; those of more
-    are taken in turns, each engine's within histogram_every_ticks readings at most.
-    gateway: whose counts are read beside the engines'; None for none.
-    namespaces: whose engines are read; none: all.
-    Raises: InvalidInputError when a value is outside its range.
+    namespace_label, pod_label: labels with the scraped pod.
+    source_labels: labels that distinguish two scrapes of one pod. One scrape is used; they are not
+    added up.
+    histogram_engines_each_tick: a reading reads the histograms of at most this many engines. If
+    there are more, engines take turns, each within at most histogram_every_ticks readings.
+    gateway: the gateway whose counts are read in addition to the engines'; None for none.
+    namespaces: those of the engines to read; none: all.
+    Raises: InvalidInputError if a value is outside its range.
     """
 
     url: str
@@ -87,7 +87,7 @@ class PrometheusConfig:
 
     @property
     def of_engines(self) -> str:
-        """Matchers of PromQL for the pods whose metrics are read."""
+        """PromQL matchers for the pods whose metrics are read."""
         own = f'{self.pod_label}!=""'
         if not self.namespaces:
             return own
@@ -110,7 +110,7 @@ class PrometheusConfig:
         if bool(self.basic_auth_username) != bool(self.basic_auth_password_file):
             raise InvalidInputError(
                 "--prometheus-username-file",
-                # Never what a file for credentials holds.
+                # Never print the content of a credentials file.
                 "a name" if self.basic_auth_username else None,
                 "together with --prometheus-password-file",
             )
@@ -140,7 +140,7 @@ def _check_namespaces(names: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of one query. warnings: why part of the data may be missing from it."""
+    """The result of one query. warnings: why part of the data may be missing."""
 
     result: list[Any]
     warnings: tuple[str, ...] = ()
@@ -165,8 +165,8 @@ class PrometheusClient:
         headers = {"Accept-Encoding": "identity"}
         if config.tenant:
             headers["X-Scope-OrgID"] = config.tenant
-        # Without a Retry of ours the library would mount one that turns 1 s into 10 s. read=False
-        # lets a timeout out as what it is.
+        # Without our own Retry the library would use one that turns 1 s into 10 s. With read=False
+        # a timeout is raised as a timeout.
         self._prometheus = PrometheusConnect(
             url=config.url.rstrip("/"),
             headers=headers,
@@ -179,7 +179,7 @@ class PrometheusClient:
         """The answer to an instant query, evaluated at a time of Prometheus's clock or now.
 
         deadline: on the monotonic clock, over all attempts.
-        Raises: MetricsUnavailableError when there is no answer.
+        Raises: MetricsUnavailableError if there is no answer.
         """
         params = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
 
@@ -203,7 +203,7 @@ class PrometheusClient:
         """The answer to a query evaluated at each step from start to end, both included.
 
         deadline: on the monotonic clock, over all attempts.
-        Raises: MetricsUnavailableError when there is no answer.
+        Raises: MetricsUnavailableError if there is no answer.
         """
         start, end = (datetime.fromtimestamp(t, UTC) for t in (start_seconds, end_seconds))
 
@@ -216,7 +216,7 @@ class PrometheusClient:
         return self._answer(ask, deadline)
 
     def _answer(self, ask: Callable[[float], list[Any]], deadline: float) -> Answer:
-        """The answer to what is asked with a timeout, after further attempts if need be."""
+        """The answer to a query with a timeout, with retries if necessary."""
         for attempt in range(self._config.retries + 1):
             left = deadline - self._monotonic()
             if self._closed:
@@ -227,7 +227,7 @@ class PrometheusClient:
             try:
                 return self._attempt(ask, timeout)
             except _TooSlowError as slow:
-                # A query that had less time than one may take is not slow itself.
+                # A query with less time than its full timeout is not to blame itself.
                 if timeout < _WHOLE_RATIO * self._config.timeout_seconds:
                     raise ReadingTooSlowError(_NO_TIME_LEFT) from slow
                 raise MetricsUnavailableError(f"no answer within {timeout:.3g} s") from slow
@@ -238,14 +238,14 @@ class PrometheusClient:
         raise MetricsUnavailableError("no attempt was allowed")
 
     def close(self) -> None:
-        """Drop the connection; a query under way in another thread is the last one."""
+        """Drop the connection; a running query in another thread is the last one."""
         self._closed = True
         self._prometheus.close()
 
     def _attempt(self, ask: Callable[[float], list[Any]], timeout: float) -> Answer:
-        """One attempt.
+        """Make one attempt.
 
-        Raises: _FailedAtOnce when another may help, _TooSlowError, MetricsUnavailableError.
+        Raises: _FailedAtOnce if a retry may help, _TooSlowError, MetricsUnavailableError.
         """
         self._session.expect(self._monotonic() + timeout)
         try:
@@ -263,15 +263,15 @@ class PrometheusClient:
                 raise _FailedAtOnce(refused) from error
             raise refused from error
         except (OSError, KeyError, TypeError, ValueError) as error:
-            # OSError holds requests.RequestException and unreadable token files; KeyError('data')
-            # and ValueError are what the library lets out for an answer that is not Prometheus's.
+            # OSError includes requests.RequestException and unreadable token files. The library
+            # raises KeyError('data') and ValueError for an answer that is not from Prometheus.
             raise MetricsUnavailableError(self._no_answer(error)) from error
         if not isinstance(result, list):
             raise MetricsUnavailableError(refusals.body_words(self._session.body))
         return Answer(result=_numbers(result), warnings=self._session.warnings)
 
     def _no_answer(self, error: Exception) -> str:
-        """What is said of trouble that is neither a connection's nor a status's."""
+        """The message for an error that is neither a connection failure nor a status."""
         if isinstance(error, OSError):
             files = {
                 "--prometheus-bearer-token-file": self._config.bearer_token_file,
@@ -288,7 +288,7 @@ class PrometheusClient:
 
 
 def _numbers(result: list[Any]) -> list[Any]:
-    """An answer without its native histograms, which have no value: nothing here asks for one."""
+    """An answer without native histograms: they have no value and are not used here."""
     return [
         one
         for one in result
@@ -306,14 +306,14 @@ class _FailedAtOnce(Exception):  # noqa: N818 - a signal between two methods, ne
 
 
 class _TooSlowError(Exception):
-    """The body did not arrive in time, or is too large."""
+    """The body did not arrive in time or is too large."""
 
 
 class _BoundedSession(requests.Session):
     """Reads each body under a deadline and a size limit, and keeps its status and warnings.
 
-    The timeout of requests is that of one read from the socket; an answer that trickles in would
-    never end.
+    The timeout of requests only limits one read from the socket; a slow, steady answer would never
+    end.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -333,7 +333,7 @@ class _BoundedSession(requests.Session):
         self.warnings = ()
 
     def request(self, method: str | bytes, url: str | bytes, **kwargs: Any) -> requests.Response:  # type: ignore[override]
-        """As requests does, but leave the body for the hook to read."""
+        """Like in requests, but the hook reads the body."""
         kwargs["stream"] = True
         return super().request(method, url, **kwargs)
 
@@ -348,22 +348,22 @@ class _BoundedSession(requests.Session):
         content = bytes(body)
         response._content = content  # noqa: SLF001 - requests has no public way to set a body
         response._content_consumed = True  # type: ignore[attr-defined]  # noqa: SLF001
-        # Small where it is worth a word: an answer of megabytes is one.
+        # Kept for error messages; only a proper answer is megabytes long.
         self.body = content[:_TOLD_BYTES]
         if response.status_code != requests.codes.ok:
             return
         with no_collection():
             parsed = parsed_json(content)
         self.warnings = refusals.missing_words(parsed)
-        # Parsed once, here, for warnings and result alike.
+        # Parsed once, for both warnings and result.
         response.json = lambda **_kwargs: parsed  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause the cyclic collector while many small objects without cycles are made.
+    """Pause the cyclic garbage collector while many small objects without cycles are created.
 
-    It would walk all of them again and again: half of the time of a large answer.
+    It would scan all of them repeatedly: half of the time of a large answer.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What the operator exported of one resource over the past, read back from Prometheus."""
+"""Read the operator's past metrics of one resource from Prometheus."""
 
 import re
 import time
@@ -9,20 +9,20 @@ from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusCo
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import InvalidInputError, MetricsUnavailableError, QueryRefusedError
 
-# What Kubernetes allows in both names: nothing that could leave a quoted string.
-# Source: RFC 1123, as apimachinery's validation of DNS subdomains has it.
+# Characters that Kubernetes allows in both names; none can end a quoted string.
+# Source: RFC 1123, as in apimachinery's validation of DNS subdomains.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One interval of the past. What Prometheus does not know is None, or not there.
+    """One past interval. Values that Prometheus does not have are None or absent.
 
-    end_seconds: since the epoch; the interval ends there.
-    replicas_least, replicas_greatest: what decisions set. replica_changes: how often they moved.
+    end_seconds: end of the interval, since the epoch.
+    replicas_least, replicas_greatest: of the decisions. replica_changes: number of changes.
     ready_replicas, arrivals_per_second: means.
-    binding, limited_by: what bound, and what limited or kept it from deciding, longest.
-    limited_ratio: for which share of what is known of the interval.
+    binding: the objective that bound longest. limited_by: the reason that limited or prevented
+    decisions longest. limited_ratio: its share of the interval's known time.
     within_ratio: mean of the least share within the threshold, by objective ('ttft p99').
     """
 
@@ -40,9 +40,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Of which resource, until when on Prometheus' clock, how far back and in which intervals.
+    """A resource, an end time on Prometheus' clock, a time span and its intervals.
 
-    Raises: InvalidInputError for a namespace or name that no resource can have.
+    Raises: InvalidInputError for an invalid namespace or name.
     """
 
     namespace: str
@@ -66,8 +66,8 @@ _NUMBERS = {
         "max by (name) (avg_over_time(servingslo_arrivals_per_second{chosen}[{window}]))"
     ),
 }
-# Of all pods of the operator together, and from the last look before the interval on: a change
-# between two intervals, or at a takeover, is one as well.
+# Over all pods of the operator, and from the last evaluation before the interval on: a change
+# between two intervals, or at a takeover, counts too.
 _CHANGES = "changes(max by (name) (servingslo_replicas_current{chosen})[{wider}:{resolution}])"
 _BINDING = "sum by (constraint) (count_over_time(servingslo_binding_constraint{chosen}[{window}]))"
 _LIMITED_BY = "sum by (reason) (count_over_time(servingslo_limited_by{chosen}[{window}]))"
@@ -78,7 +78,7 @@ _SHARES = (
     "(avg_over_time(servingslo_within_objective_ratio{chosen}[{window}]))"
 )
 
-# A change is looked for this often in an interval, and once in a tick, by default, of a long one.
+# Evaluations for changes in one interval, at least; in a long interval one per default tick.
 _LEAST_LOOKS = 10
 _LONGEST_RESOLUTION_SECONDS = 15
 
@@ -88,7 +88,7 @@ Points = list[tuple[int, float]]
 def read_exported(
     config: PrometheusConfig, question: Question, client: PrometheusClient | None = None
 ) -> tuple[Interval, ...]:
-    """Each interval, the oldest first. Raises: MetricsUnavailableError."""
+    """Read each interval, oldest first. Raises: MetricsUnavailableError."""
     client = client or PrometheusClient(config)
     try:
         asked = _Asked(client, config, question)
@@ -112,7 +112,7 @@ def read_exported(
             arrivals_per_second=numbers["arrivals_per_second"].get(at),
             binding=binding[at][1] if at in binding else None,
             limited_by=limited_by[at][1] if at in limited_by else None,
-            # What is not decided at all has no count either.
+            # Without any decision there is no replica count either.
             limited_ratio=limited_by[at][0] / max(scrapes.get(at, 0.0), limited_by[at][0])
             if at in limited_by
             else None,
@@ -123,7 +123,7 @@ def read_exported(
 
 
 class _Asked:
-    """One question, asked of one Prometheus."""
+    """One question to one Prometheus."""
 
     def __init__(
         self, client: PrometheusClient, config: PrometheusConfig, question: Question
@@ -162,7 +162,7 @@ class _Asked:
         ]
 
     def changes(self) -> dict[int, float]:
-        """How often the count moved; nothing from a store that evaluates no subqueries."""
+        """Number of changes of the replica count; empty if the store has no subqueries."""
         try:
             return dict(self.points(_CHANGES))
         except QueryRefusedError:
@@ -173,7 +173,7 @@ class _Asked:
         return next((points for _, points in self.series(query)), [])
 
     def words(self, label: str, *queries: str) -> dict[int, tuple[float, str]]:
-        """The greatest series of several queries at each time: its value and label."""
+        """The greatest series of several queries at each time: value and label."""
         best: dict[int, tuple[float, str]] = {}
         for labels, points in (one for query in queries for one in self.series(query)):
             for at, value in points:

@@ -1,7 +1,7 @@
-"""One query for a gateway's counters of the whole cluster, and whose they are.
+"""Read a gateway's counters of the whole cluster in one query, and assign them to workloads.
 
-Everything in the query comes from the profile and the administrator's settings. Which workload a
-series belongs to is told in Python, from the answer: names of resources never enter a query.
+The query contains only values from the profile and the administrator's settings, never names of
+resources. Python code assigns each series of the answer to a workload.
 """
 
 import math
@@ -24,16 +24,16 @@ from servingslo.runtimes.gateways import (
 
 _AGE_GROUP = "gateway"
 
-# Namespace and name by which a gateway knows a workload.
+# Namespace and name of a workload in a gateway's metrics.
 Workload = tuple[str, str]
-# Which scrape a series is of: values of the namespace, pod and source labels.
+# The scrape of a series: values of the namespace, pod and source labels.
 Scrape = tuple[str, ...]
 
 
 def read_gateways(
     client: PrometheusClient, config: PrometheusConfig, *, deadline: float, at_seconds: float
 ) -> dict[Workload, GatewaySample] | None:
-    """What the gateway counted by workload; None where none is read, {} where none answers."""
+    """The gateway's counts by workload; None if no gateway is set, {} if none answers."""
     profile = config.gateway
     if profile is None:
         return None
@@ -50,8 +50,8 @@ def read_gateways(
 def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
     """PromQL for every counter of the profile and for the age of each scrape, in one answer.
 
-    What no label in use tells apart (codes, callers) is added up by Prometheus: those are different
-    requests. Scrapes stay apart, so nothing is counted twice.
+    Prometheus adds up series that differ only in unused labels (codes, callers), because they count
+    different requests. Scrapes are kept separate, so nothing is counted twice.
     """
     scrape = _scrape_labels(config)
     counted = (m.label for m in profile.metrics if m.label)
@@ -64,7 +64,7 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
         pages = any_of(profile.pages)
         label = profile.workload_label
         parts.append(f"max by (__name__, {', '.join((*scrape, label))}) ({pages})")
-    # timestamp() tells a sample's own time only when it is given the selector itself.
+    # timestamp() returns a sample's own time only if its argument is the selector itself.
     ages = " or ".join(
         f'(time() - timestamp({{__name__="{name}"{matchers}}}))'
         for name in (*profile.metrics[0].names, *profile.known_by)
@@ -77,9 +77,9 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
 def gateways_of(
     profile: GatewayProfile, config: PrometheusConfig, series: Iterable[Mapping[str, Any]]
 ) -> dict[Workload, GatewaySample]:
-    """What the answer says of each workload. Series are those of the Prometheus HTTP API.
+    """Samples by workload. Series have the form of the Prometheus HTTP API.
 
-    Raises: KeyError, TypeError or ValueError when the answer is malformed.
+    Raises: KeyError, TypeError or ValueError if the answer is malformed.
     """
     answer = _Answer(profile, config, series)
     by_workload: dict[Workload, list[tuple[Scrape, GatewayInstance]]] = defaultdict(list)
@@ -93,9 +93,9 @@ def gateways_of(
 
 @dataclass(slots=True)
 class _Counted:
-    """What one scrape holds for one workload: sums by metric name, and by place in the profile.
+    """One scrape's counts of one workload: sums by metric name, and by index in the profile.
 
-    known: whether the scrape tells of the workload by more than its counters.
+    known: whether series other than the counters show that the scrape knows the workload.
     """
 
     sums: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Counted:
 
 
 class _Answer:
-    """The series of one answer, by scrape and by what says whose they are."""
+    """The series of one answer, by scrape and by the labels of their owner."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _Answer:
                 )
 
     def _services(self) -> Mapping[tuple[str, ...], set[Workload]]:
-        """The workloads that were reached through each service."""
+        """The workloads behind each service."""
         found: dict[tuple[str, ...], set[Workload]] = defaultdict(set)
         for scrape, owner in self._counted:
             if self._profile.service_labels and not is_unknown(owner[0]):
@@ -179,7 +179,7 @@ class _Answer:
         owner: tuple[str, ...],
         services: Mapping[tuple[str, ...], set[Workload]],
     ) -> Workload | None:
-        """Whose these are; None where nothing tells, or several may have been meant."""
+        """The workload of these labels; None if unknown or ambiguous."""
         if self._profile.pages:
             names = self._pages.get(scrape, set())
             return (scrape[0], next(iter(names))) if len(names) == 1 else None
@@ -200,7 +200,7 @@ def _scrape_labels(config: PrometheusConfig) -> tuple[str, ...]:
 
 
 def _owner_labels(profile: GatewayProfile) -> tuple[str, ...]:
-    """Labels that say whose a series is: workload, namespace ('' for none), service."""
+    """Labels that identify a series' owner: workload, namespace ('' for none), service."""
     if profile.pages:
         return ()
     if not profile.namespace_label:
@@ -209,9 +209,9 @@ def _owner_labels(profile: GatewayProfile) -> tuple[str, ...]:
 
 
 def _fields(metrics: tuple[GatewayMetric, ...], counted: _Counted) -> dict[GatewayField, float]:
-    """The sum of each field; requests only where the metric is there that counts them all.
+    """The sum of each field; requests only if the metric that counts all of them is present.
 
-    A workload that the scrape knows without any counter of it has had no request.
+    A workload that the scrape knows but has no counter for has had no request.
     """
     fields: dict[GatewayField, float] = {}
     for place, metric in enumerate(metrics):
@@ -226,13 +226,13 @@ def _fields(metrics: tuple[GatewayMetric, ...], counted: _Counted) -> dict[Gatew
 
 
 def _instance_name(scrape: Scrape) -> str:
-    """The pod that was scraped; where no pod is known, the whole scrape."""
+    """The scraped pod; if no pod is known, all labels of the scrape."""
     namespace, pod = scrape[0], scrape[1]
     return f"{namespace}/{pod}" if pod else "/".join(filter(None, scrape))
 
 
 def _each_once(found: list[tuple[Scrape, GatewayInstance]]) -> tuple[GatewayInstance, ...]:
-    """One instance of each name: where it was scraped twice, the newest scrape is used whole."""
+    """One instance of each name: if it was scraped twice, only the newest scrape is used."""
     newest: dict[str, GatewayInstance] = {}
     for _, instance in sorted(found, key=lambda item: item[0]):
         best = newest.get(instance.name)

@@ -1,4 +1,4 @@
-"""The queries of a reading, evaluated at times in the past: what a reader would have seen then."""
+"""Evaluate the queries of a reading at past times, to get what the reader would have read then."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from servingslo.runtimes.dcgm import DCGM
 
 
 def prometheus_now_seconds(config: PrometheusConfig) -> float:
-    """Prometheus' own time. Raises: MetricsUnavailableError."""
+    """Prometheus' current time. Raises: MetricsUnavailableError."""
     client = PrometheusClient(config)
     try:
         answer = client.query(NOW, deadline=time.monotonic() + config.reading_timeout_seconds)
@@ -34,11 +34,11 @@ def prometheus_now_seconds(config: PrometheusConfig) -> float:
 def read_history(
     config: PrometheusConfig, times_seconds: Sequence[float]
 ) -> Iterator[tuple[float, ClusterMetrics]]:
-    """All engines at each of these times, on Prometheus' clock, and what the gateway counted.
+    """All engines at each of these times, on Prometheus' clock, and the gateway's counts.
 
-    Histograms are included. A gateway that says nothing takes no engine along.
+    Histograms are included. If the gateway has no data, engines are read all the same.
 
-    Raises: MetricsUnavailableError when Prometheus does not answer in full.
+    Raises: MetricsUnavailableError if Prometheus does not answer in full.
     """
     profiles = known()
     queries = build_queries(profiles, DCGM, config)

@@ -1,11 +1,12 @@
 """Past arrival rates of every workload: range queries for the whole cluster, once a day.
 
-Completions of bins of five minutes stand for arrivals: what arrives ends a few seconds later, or
-minutes later where a fleet is saturated, which blurs a season by as much. The pods of the past are
-gone and their owners with them, so names must tell: a pod of a Deployment or Rollout is named
-<name>-<template hash>-<five characters>, one of a StatefulSet <name>-<number>. The alphabet of the
-generated parts has no vowels, so that one is not taken for the other. Where the pods of today do
-not bear their owner's name (it was too long, another controller made them), none is told.
+Arrivals are approximated by completions in bins of five minutes. A request ends a few seconds after
+its arrival, or minutes later in a saturated fleet, which blurs a season by that time.
+Past pods and their owners no longer exist, so the owner is derived from the pod's name. A pod of a
+Deployment or Rollout is named <name>-<template hash>-<five characters>, one of a StatefulSet
+<name>-<number>. The alphabet of the generated parts has no vowels, so the two are not confused. If
+today's pods do not have their owner's name (too long, made by another controller), there is no
+history.
 Source: Kubernetes, apimachinery `util/rand` (alphabet), `names.SimpleNameGenerator` (five
 characters), `controller.ComputeHash` (template hash).
 """
@@ -34,15 +35,15 @@ from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 _LOG = logging.getLogger(__name__)
 _DAY_SECONDS = 86400
-# Three scrapes at a minute's interval; offices open within so many minutes of nine.
+# Contains three scrapes at a minute's interval; offices open within this time around nine.
 BIN_SECONDS = 300
-# Two weeks hold two of each weekday. Six hours a query: parsed, they take 15 kB a workload.
+# Two weeks contain two of each weekday. Six hours a query: parsed, they take 15 kB a workload.
 HISTORY_DAYS = 14
 _PIECE_SECONDS = 21600
 _PIECE_TIMEOUT_SECONDS = 30.0
 _RETRY_SECONDS = 600.0
-# Finding a season takes about 25 ms, so a tick does it for a few resources only, and for fewer that
-# ask again with other targets (True): who changes them all the time keeps no other waiting.
+# Finding a season takes about 25 ms, so a tick does it for a few resources only. It does it for
+# fewer that ask again with other targets (True), so that frequent changes do not delay others.
 _TAKEN_IN_A_TICK = {False: 10, True: 2}
 _DIGITS = 4
 
@@ -54,7 +55,7 @@ _HASHED, _NUMBERED = "hash", "number"
 _NAMED = {"Deployment": _HASHED, "Rollout": _HASHED, "StatefulSet": _NUMBERED}
 
 Owner = tuple[str, str]
-# What a resource wants of the past: of which workload, and whether a season of it is stated.
+# A resource's request for history: its workload, and whether a season is stated.
 _Asked = tuple[ScaleTarget, ForecastTargets]
 
 
@@ -67,7 +68,7 @@ class _Reading:
 
 
 class PastRates:
-    """Reads them in a thread of its own. Implements ports.HistorySource."""
+    """Reads past rates in its own thread. Implements ports.HistorySource."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class PastRates:
         self._config = config
         self._monotonic = monotonic
         self._days = days
-        # Hours of a large cluster take longer than a reading may.
+        # Hours of a large cluster take longer than the timeout of a reading.
         patient = replace(config, timeout_seconds=_PIECE_TIMEOUT_SECONDS)
         self._client = PrometheusClient(patient, monotonic)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="history")
@@ -91,7 +92,7 @@ class PastRates:
         self._left_in_tick = dict.fromkeys(_TAKEN_IN_A_TICK, 0)
 
     def tick(self) -> None:
-        """Publish a reading that has ended, and start another when it is due."""
+        """Publish a finished reading, and start another if it is due."""
         self._left_in_tick = dict(_TAKEN_IN_A_TICK)
         if self._under_way is not None:
             if not self._under_way.done():
@@ -105,9 +106,9 @@ class PastRates:
     def take(
         self, uid: str, namespace: str, targets: Targets, pods: Sequence[str]
     ) -> RateHistory | None:
-        """The history of a target that this resource was not given yet, if it has been read.
+        """The history of a target, if it has been read and is new for this resource.
 
-        A resource that asks otherwise than before is given the last reading again.
+        A resource with a changed request receives the last reading again.
         """
         reading, target, asked = self._reading, targets.target, (targets.target, targets.forecast)
         if reading is None or not pods or self._given.get(uid) == asked:
@@ -125,9 +126,9 @@ class PastRates:
     def read_past(
         self, namespace: str, target: ScaleTarget, pods: Sequence[str], until_seconds: float
     ) -> RateHistory:
-        """The history of one target up to this time, read at once.
+        """Read the history of one target up to this time, immediately.
 
-        Raises: MetricsUnavailableError, also when the answer is partial.
+        Raises: MetricsUnavailableError, also for a partial answer.
         """
         refused = names_refusal(target, pods)
         if refused:
@@ -155,7 +156,7 @@ class PastRates:
         _LOG.info("history read workloads=%d days=%d", len(self._reading.rates), self._days)
 
     def _read(self) -> _Reading:
-        """All workloads, day after day. Raises: MetricsUnavailableError, also when partial."""
+        """Read all workloads, day by day. Raises: MetricsUnavailableError, also if partial."""
         now = self._client.query(NOW, deadline=self._monotonic() + _PIECE_TIMEOUT_SECONDS)
         return self._read_until(int(float(now.result[1])))
 
@@ -196,10 +197,10 @@ class PastRates:
 
 
 def past_rates_query(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
-    """PromQL for requests that ended per second, by namespace and what a pod's name tells.
+    """PromQL for completions per second, by namespace and the owner in a pod's name.
 
-    Of a counter that several scrapes see, one is used. The owner is `hash/<name>` or
-    `number/<name>`; names with generated characters are replaced last, for those may be numbers.
+    If several scrapes have a counter, one is used. The owner is `hash/<name>` or `number/<name>`.
+    Names with generated characters are replaced last, because these may be numbers.
     """
     namespace, pod = config.namespace_label, config.pod_label
     rates = []
@@ -225,16 +226,16 @@ def past_rates_query(profiles: tuple[RuntimeProfile, ...], config: PrometheusCon
 
 
 def pods_pattern(target: ScaleTarget) -> str:
-    """A regular expression, for PromQL too, of the names of a target's pods of any time.
+    """A regular expression, also valid in PromQL, for the names of all past pods of a target.
 
-    Raises: KeyError for a kind whose pods' names do not tell whose they are.
+    Raises: KeyError for a kind whose pods' names do not show the owner.
     """
     pattern = _BY_HASH if _NAMED[target.kind] == _HASHED else _BY_NUMBER
     return pattern.replace("(.+)", target.name.replace(".", "[.]"), 1)
 
 
 def names_refusal(target: ScaleTarget, pods: Sequence[str]) -> str:
-    """Why names of pods do not tell the target, '' where they do."""
+    """Why names of pods do not show the target; '' if they do."""
     kind = _NAMED.get(target.kind)
     if kind is None:
         return f"the names of a {target.kind}'s pods do not tell whose they are"
@@ -253,7 +254,7 @@ def _nothing(detail: str) -> RateHistory:
 
 
 def _history(start_seconds: int, rates: "array[float]") -> RateHistory:
-    """The history since the first bin that is known."""
+    """The history since the first known bin."""
     known = next((i for i, rate in enumerate(rates) if not math.isnan(rate)), len(rates))
     return RateHistory(
         start_seconds=float(start_seconds + known * BIN_SECONDS),

@@ -1,13 +1,13 @@
 """The queries of one reading: the same few for a cluster of any size.
 
-Everything in them comes from runtime profiles and the administrator's label names, nothing from a
-resource. Samples that differ in a label nobody listed (a replica of Prometheus, say) are the same
-sample twice, so they are put together by max. The parts of a counter (its model names) are added by
-who reads the answer: a second aggregation would double Prometheus's work for nothing.
+They contain only values of runtime profiles and the administrator's label names, nothing from a
+resource. Samples that differ only in an unlisted label (a replica of Prometheus, for example) are
+the same sample twice, so max combines them. The reader of the answer adds the parts of a counter
+(its model names): a second aggregation would double Prometheus's work.
 
-Each metric is asked for by its whole name. Google's managed store and others refuse a regular
-expression of names. `or` compares labels without the name, so it would drop a series whose other
-labels an earlier metric has: each metric gets a label of its own first.
+Each metric is selected by its full name: Google's managed store and others refuse a regular
+expression of names. `or` compares labels without the name, so it would drop a series with the same
+other labels as an earlier metric. So each metric first gets its own label.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,21 +22,21 @@ NOW = "time()"
 GROUP_LABEL = "servingslo_group"
 GPU_GROUP = "gpu"
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
-# Keeps series of several metrics apart while they are joined; no answer has it.
+# Distinguishes the series of joined metrics; no answer contains it.
 _PLACE_LABEL = "servingslo_place"
-# Of one query. Encoded for an address it is half as long again, and proxies take lines of 8 kB.
+# Limit of one query. URL encoding makes it half as long again, and proxies accept lines of 8 kB.
 # Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
 LONGEST_QUERY_CHARACTERS = 4500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """PromQL of one reading. histograms: one query each, so that one answer is in memory at once.
+    """PromQL of one reading. histograms: one query each, so that one answer is in memory at a time.
 
-    gauges, counters, ages: one query each, or several where one would be too long.
+    gauges, counters, ages: one query each, or several if one would be too long.
     ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
-    that tells engines apart, see `group_of`, or GPU_GROUP. newest: when the newest sample of each
-    pod was taken.
+    that distinguishes engines, see `group_of`, or GPU_GROUP. newest: time of the newest sample of
+    each pod.
     """
 
     gauges: tuple[str, ...]
@@ -48,7 +48,7 @@ class Queries:
 
     @property
     def count(self) -> int:
-        """How many queries a full reading of engines and GPUs asks."""
+        """Number of queries in a full reading of engines and GPUs."""
         each = (self.gauges, self.counters, self.ages, self.histograms)
         return 1 + sum(map(len, each))
 
@@ -56,7 +56,7 @@ class Queries:
 def build_queries(
     profiles: tuple[RuntimeProfile, ...], gpu: GPUMetrics, config: PrometheusConfig
 ) -> Queries:
-    """The queries for these runtimes; their number depends on the profiles alone."""
+    """The queries for these runtimes; their number depends only on the profiles."""
     identity = _identity(profiles, config)
     capacity = [
         label
@@ -94,7 +94,7 @@ def build_queries(
 def histogram_queries(
     profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig, pods: str = ""
 ) -> tuple[str, ...]:
-    """PromQL of the histograms of pods that match: one each, so that one answer is in memory."""
+    """PromQL of the histograms of matching pods: one each, so that one answer is in memory."""
     whose = ", ".join(filter(None, (config.of_engines, pods)))
     labels = ("__name__", *_identity(profiles, config), "le")
     aggregation = _each_part(labels, _parts(profiles))
@@ -106,19 +106,19 @@ def histogram_queries(
 
 
 def any_of(names: Iterable[str], *matchers: str) -> str:
-    """PromQL for the series of all these metrics, each by its whole name."""
+    """PromQL for the series of all these metrics, each by its full name."""
     return " or ".join(_apart(names, *matchers))
 
 
 def _queries(aggregation: str, names: Iterable[str], *matchers: str) -> tuple[str, ...]:
-    """The aggregation over all these metrics, in as few queries as are not too long."""
+    """The aggregation over all these metrics, in as few queries as the length limit allows."""
     room = LONGEST_QUERY_CHARACTERS - len(aggregation)
     joined = _joined(_apart(names, *matchers), room)
     return tuple(f"{aggregation} ({selectors})" for selectors in joined)
 
 
 def _apart(names: Iterable[str], *matchers: str) -> list[str]:
-    """A selector for each metric, whose series no other's are taken for."""
+    """A selector for each metric, with a label so that no two metrics' series are confused."""
     each = list(dict.fromkeys(names))
     selectors = [
         "{" + ", ".join(filter(None, (f'__name__="{name}"', *matchers))) + "}" for name in each
@@ -132,7 +132,7 @@ def _apart(names: Iterable[str], *matchers: str) -> list[str]:
 
 
 def _joined(expressions: Iterable[str], room: int) -> Iterator[str]:
-    """The expressions joined by `or`, as many together as there is room for."""
+    """The expressions joined by `or`, as many together as fit."""
     together = ""
     for expression in expressions:
         longer = f"{together} or {expression}" if together else expression
@@ -185,12 +185,12 @@ def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> s
 
 
 def _stamp(name: str, config: PrometheusConfig) -> str:
-    """timestamp() tells a sample's own time only when it is given the selector itself."""
+    """timestamp() returns a sample's own time only if its argument is the selector itself."""
     return f'timestamp({{__name__="{name}", {config.of_engines}}})'
 
 
 def group_of(kind: MetricKind, engine_label: str) -> str:
-    """The name of the group of a kind whose engines are told apart by this label."""
+    """The group name of a kind whose engines are distinguished by this label."""
     return f"{kind}/{engine_label}"
 
 

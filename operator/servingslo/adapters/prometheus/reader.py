@@ -1,4 +1,4 @@
-"""One reading of the whole cluster, in a thread of its own, bounded in time and memory."""
+"""Read the whole cluster in a separate thread, bounded in time and memory."""
 
 import asyncio
 import logging
@@ -38,20 +38,20 @@ from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
 _LOG = logging.getLogger(__name__)
-# Samples so far in the future are looked for: within Prometheus's lookback, and no further than
-# stores that serve several tenants let a query go. Source: --query.lookback-delta, 5 m; Mimir's
+# Samples up to this far in the future are looked for: within Prometheus's lookback, and within the
+# limit of multi-tenant stores. Source: --query.lookback-delta, 5 m; Mimir's
 # -querier.max-query-into-future, 10 m.
 _FUTURE_SECONDS = 300.0
-# The thread notices its deadline by itself; what is waited beyond it is for its last step.
+# The thread observes its own deadline; this extra wait is for its last step.
 _GRACE_SECONDS = 2.0
 
 
 class PrometheusReader:
     """The metrics source of the operator. Implements ports.MetricsSource.
 
-    Ages are those at the end of the reading, whose time comes with it, and count from before the
-    first request: an answer that was long on its way is as old as that. A gateway that
-    does not answer takes nothing else along: engines are read all the same.
+    Ages are given at the end of the reading, with that time. They count from before the first
+    request, so a delayed answer gets older by its delay. If a gateway does not answer, engines are
+    read all the same.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class PrometheusReader:
         self._pace = ScrapePace()
 
     async def read(self) -> ClusterMetrics:
-        """All engines and GPUs by (namespace, pod), or the problem that prevented it."""
+        """All engines and GPUs by (namespace, pod), or the problem that prevented the reading."""
         if self._under_way is not None and not self._under_way.done():
             return _unavailable("the reading before has not ended yet")
         loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class PrometheusReader:
         now = self._client.query(NOW, deadline=deadline)
         at_seconds = float(now.result[1])
         ahead = self._server_clock.ahead_seconds(asked, self._monotonic(), at_seconds)
-        # The earliest moment at which Prometheus may have said this.
+        # The earliest possible time of Prometheus's evaluation.
         evaluated_at = at_seconds - ahead
 
         def ask(promql: str, at_seconds: float = at_seconds) -> Answer:
@@ -127,7 +127,7 @@ class PrometheusReader:
             try:
                 newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
             except QueryRefusedError as refused:
-                # A store that answers nothing of the future cannot be asked what is there.
+                # Some stores refuse queries of the future; then this check is not possible.
                 _LOG.info("samples in the future not looked for detail=%r", str(refused))
                 newest = []
             stamps = {self._pod(one): float(one["value"][1]) for one in newest}
@@ -169,11 +169,11 @@ class PrometheusReader:
     def _sure(
         self, ages: Sequence[Mapping[str, Any]], at_seconds: float
     ) -> list[Mapping[str, Any]]:
-        """The ages that can be believed: of samples that no other clock may have stamped.
+        """The trusted ages: of samples whose timestamps cannot come from another clock setting.
 
-        A process that begins cannot know that the clock was set back before it, but of a pod that
-        has samples in the future.
-        Raises: ImplausibleMetricsError where there are ages, and none can be believed.
+        A process does not know whether the clock was set back before its start, except for a pod
+        with samples in the future.
+        Raises: ImplausibleMetricsError if there are ages and none is trusted.
         """
         after, future = self._server_clock.sure_after_seconds, self._future or {}
         sure = [
@@ -187,7 +187,7 @@ class PrometheusReader:
         return sure
 
     def _too_slow(self) -> str:
-        """That a reading took too long: all of it, not the query that was the last."""
+        """Message that the whole reading took too long, not only its last query."""
         count = 1 + self._queries.count + (self._config.gateway is not None)
         seconds = self._config.reading_timeout_seconds
         return f"the reading's {count} queries did not end within {seconds:.3g} s"
@@ -210,7 +210,7 @@ def _plus(age: float | None, elapsed: float) -> float | None:
 
 
 def _aged(pods: Mapping[Pod, PodMetrics], elapsed: float) -> dict[Pod, PodMetrics]:
-    """The same samples, older by the time that reading took."""
+    """The same samples, older by the duration of the reading."""
     return {
         pod: replace(
             metrics,
@@ -234,7 +234,7 @@ def _aged(pods: Mapping[Pod, PodMetrics], elapsed: float) -> dict[Pod, PodMetric
 def _aged_gateways(
     gateways: Mapping[Pod, GatewaySample], elapsed: float, sure_seconds: float
 ) -> dict[Pod, GatewaySample]:
-    """The same counters, older by the time that reading took, where their age can be believed."""
+    """The same counters, older by the duration of the reading; only those with a trusted age."""
     return {
         workload: replace(
             sample,

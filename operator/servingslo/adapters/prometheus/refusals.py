@@ -1,4 +1,4 @@
-"""What is said where an answer is none, or a part: in words of the address and the flags typed."""
+"""Messages for a missing or partial answer, in terms of the address and the user's flags."""
 
 from urllib.parse import urlsplit
 
@@ -6,12 +6,12 @@ from servingslo.parsing import parsed_json
 
 MALFORMED = "an answer of Prometheus has a form that is not known here"
 _LONGEST_WORDS = 200
-# Warnings about series of a form that a function passes over, such as native histograms under the
-# name of a counter: they are whoever's who exports them, and of others nothing is missing.
+# Warnings about series that a function skips because of their form, such as native histograms under
+# the name of a counter. They concern only the exporter of such series; no other data is missing.
 # Source: Prometheus, util/annotations, PromQLWarning and PromQLInfo.
 _ABOUT_SERIES = ("PromQL warning", "PromQL info")
-# What VictoriaMetrics' cluster says of an answer that not all of its storage nodes gave, and says
-# without a warning. Source: VictoriaMetrics, app/vmselect, -search.denyPartialResponse.
+# VictoriaMetrics' cluster sets this field, without a warning, if not all of its storage nodes
+# answered. Source: VictoriaMetrics, app/vmselect, -search.denyPartialResponse.
 _PARTIAL_FIELD = "isPartial"
 _ANOTHER_PAGE = "the answer is HTML, not JSON of Prometheus: is this its address, or a login page?"
 _HINTS = {
@@ -20,7 +20,7 @@ _HINTS = {
     403: "who you are may not query: check the token's or user's rights",
     404: "no Prometheus API there: the address ends where /api/v1 begins",
 }
-# What libraries say of a connection, from the most telling on, and what it means.
+# Libraries' words about a connection failure, the most specific first, and their meaning.
 _CONNECTION_SIGNS = {
     "Connection refused": "Connection refused: nothing listens there",
     "Name or service not known": "no such host name",
@@ -45,14 +45,14 @@ def connection_words(url: str, error: BaseException) -> str:
 
 
 def status_words(status: int, body: bytes) -> str:
-    """What an error status says: a hint for the usual ones, else Prometheus's own words."""
+    """The message for an error status: a hint for the usual ones, else Prometheus's own words."""
     return ": ".join(
         part for part in (f"HTTP {status}", _HINTS.get(status) or _words(body)) if part
     )
 
 
 def body_words(body: bytes) -> str:
-    """Why a body with a good status is no answer."""
+    """Why a body with a success status is no answer."""
     text = body.lstrip()
     if not text:
         return "the answer is empty: is this the address of Prometheus?"
@@ -80,7 +80,7 @@ def missing_words(parsed: object) -> tuple[str, ...]:
 
 
 def file_words(error: OSError, files: dict[str, str | None]) -> str:
-    """Which file of ours could not be read, by its flag; '' where the error is about none.
+    """The configured file that could not be read, by its flag; '' if the error concerns none.
 
     files: by flag.
     """
@@ -95,7 +95,7 @@ def _is_missing(error: OSError) -> bool:
 
 
 def _words(body: bytes) -> str:
-    """The error that Prometheus or a proxy names; that it is a page where it is one."""
+    """The error text of Prometheus or a proxy; for an HTML page, only that it is one."""
     text = body.decode("utf-8", errors="replace").strip()
     if text.startswith("<"):
         return _ANOTHER_PAGE

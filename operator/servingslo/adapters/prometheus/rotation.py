@@ -1,8 +1,8 @@
-"""Histograms of a large cluster: those of some pods with each reading, of all within a few.
+"""Histograms of a large cluster: each reading reads those of some pods, a few readings read all.
 
-At 4,000 engines the buckets are some 640,000 series, more than a reading has time for. Which pods'
-turn it is their names' last characters tell; their histograms are read with their counters, at one
-time. What the other engines had at their turn stays with them and grows older.
+At 4,000 engines the buckets are about 640,000 series, too many for one reading. The last characters
+of the pods' names decide whose turn it is. Their histograms are read at the same time as their
+counters. The other engines keep the values of their last turn, which get older.
 """
 
 import math
@@ -16,16 +16,16 @@ from servingslo.estimation.sample import EngineSample
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
-# By pod, the engine's label and the runtime that it is read as.
+# The pod, the engine's label and the assumed runtime.
 _Engine = tuple[Pod, str, str | None]
-# Last characters of the names of pods: an ordinal, or of the alphabet of generated names.
+# Possible last characters of pod names: digits of an ordinal, or the alphabet of generated names.
 # Source: Kubernetes, apimachinery util/rand.
 _LAST_CHARACTERS = "0123456789bcdfghjklmnpqrstvwxz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The pods whose histograms are read: all, or those whose names end so (or do not).
+    """The pods whose histograms are read: all, or those with (or without) these last characters.
 
     characters: '' for all pods. others: it is the turn of all other endings.
     """
@@ -34,7 +34,7 @@ class Turn:
     others: bool = False
 
     def matcher(self, pod_label: str) -> str:
-        """The same as a matcher of PromQL; '' for all pods."""
+        """The turn as a PromQL matcher; '' for all pods."""
         if not self.characters:
             return ""
         return f'{pod_label}=~".*[{"^" if self.others else ""}{self.characters}]"'
@@ -46,7 +46,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """What the fields of histograms were at an engine's last turn, and when that was evaluated."""
+    """An engine's histogram fields at its last turn, and their evaluation time."""
 
     evaluated_at: float
     age_seconds: float | None
@@ -55,7 +55,7 @@ class _Kept:
 
 
 class HistogramRotation:
-    """Whose turn it is, and what engines had at theirs; for one thread at a time."""
+    """The order of turns, and the engines' last values; for one thread at a time."""
 
     def __init__(self, config: PrometheusConfig, profiles: tuple[RuntimeProfile, ...]) -> None:
         self._each_reading = config.histogram_engines_each_tick
@@ -67,7 +67,7 @@ class HistogramRotation:
         self._names = frozenset(name for metric in histograms for name in metric.names)
 
     def next_turn(self, engine_count: int) -> Turn:
-        """Whose histograms to read with a reading of so many engines."""
+        """The next turn, for a reading of this many engines."""
         turns = min(math.ceil(engine_count / self._each_reading), self._most_turns)
         if turns <= 1:
             return Turn()
@@ -80,9 +80,9 @@ class HistogramRotation:
     def completed(
         self, pods: Mapping[Pod, PodMetrics], turn: Turn, evaluated_at: float
     ) -> Mapping[Pod, PodMetrics]:
-        """The same engines; those that had no turn with what they had at their last.
+        """The same engines; those without a turn get the values of their last turn.
 
-        evaluated_at: when this reading was, on the monotonic clock.
+        evaluated_at: time of this reading, on the monotonic clock.
         """
         if not turn.characters:
             self._kept = {}
@@ -112,7 +112,7 @@ class HistogramRotation:
 
 
 def _with(engine: EngineSample, kept: _Kept | None, evaluated_at: float) -> EngineSample:
-    """The engine with what it had, as old as that is now."""
+    """The engine with its kept values and their current age."""
     if kept is None or kept.age_seconds is None:
         return replace(engine, histograms_age_seconds=None)
     return replace(

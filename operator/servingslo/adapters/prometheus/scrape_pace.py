@@ -1,9 +1,9 @@
-"""Notices a reading whose samples are older than it says.
+"""Detect a reading whose samples are older than reported.
 
-A cache may answer with what was true some seconds ago and call it now. Each sample then seems to be
-scraped later than it was: the next scrape's counts fall into a window that is too short, and look
-like a crowd. A busy engine's scrape that seems to be a new one, has not one new number, and comes
-sooner than its scrapes do, is such a sample.
+A cache may return an answer of some seconds ago as current. Then each sample seems to be scraped
+later than it was. The next scrape's counts fall into a too short window and look like a burst.
+The sign of such a sample: a busy engine's scrape seems new, comes earlier than its usual interval,
+and has no new number.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import SAME_SCRAPE_SECONDS
 from servingslo.policy.ports import PodMetrics
 
-# Scrapes with new numbers that an engine's pace is known from.
+# Scrapes with new numbers that are needed to know an engine's scrape interval.
 KNOWN_SCRAPES = 5
-# Scrapes are as far apart as the interval says, to some milliseconds.
+# Real scrapes keep their interval to within some milliseconds.
 SOONER_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The last scrape of an engine. apart_seconds: least distance of those with new numbers."""
+    """The last scrape of an engine. apart_seconds: least interval of those with new numbers."""
 
     at_seconds: float
     numbers: tuple[object, ...]
@@ -32,17 +32,17 @@ class _Seen:
 
 
 class ScrapePace:
-    """How far apart scrapes of each engine are; for one thread at a time."""
+    """The scrape interval of each engine; for one thread at a time."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[Pod, str, str | None], _Seen] = {}
         self._refused = False
 
     def check(self, pods: Mapping[Pod, PodMetrics], at_seconds: float) -> None:
-        """Take the engines of a reading, with their ages at this time of the server's clock.
+        """Check the engines of a reading, with their ages at this time of the server's clock.
 
-        Raises: ImplausibleMetricsError for a reading that is older than it says; not twice in a
-        row, for an engine may stand still while its scrapes come at another pace.
+        Raises: ImplausibleMetricsError for a reading that is older than reported; not twice in a
+        row, because an engine may be idle while its scrape interval changes.
         """
         seen: dict[tuple[Pod, str, str | None], _Seen] = {}
         for pod, metrics in pods.items():

@@ -1,4 +1,4 @@
-"""What one scrape holds of one engine, and of its pod as a whole."""
+"""The data of one scrape: of one engine, and of its pod as a whole."""
 
 import math
 from collections import defaultdict
@@ -9,13 +9,13 @@ from servingslo.adapters.prometheus.buckets import Buckets
 from servingslo.adapters.prometheus.servers import Source
 from servingslo.runtimes.profile import MetricKind
 
-# What the only engine of a pod is called where the runtime has no engine label.
+# Name of a pod's only engine if the runtime has no engine label.
 ONLY_ENGINE = "0"
 
 
 @dataclass(slots=True)
 class Scraped:
-    """What one scrape of one engine holds, by metric name."""
+    """The data of one scrape of one engine, by metric name."""
 
     numbers: dict[str, float] = field(default_factory=dict)
     splits: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -24,16 +24,16 @@ class Scraped:
     ages: dict[str, float] = field(default_factory=dict)
 
     def newest_age(self) -> float:
-        """Age of the newest group, infinite when no age is known."""
+        """Age of the newest group; infinite if no age is known."""
         return min(self.ages.values(), default=math.inf)
 
     def names(self) -> frozenset[str]:
-        """Names of all metrics that it holds, of histograms the base names."""
+        """Names of all its metrics; for histograms the base names."""
         capacity = {name for key, name in self.capacity.items() if key == "__name__"}
         return frozenset({*self.numbers, *self.splits, *self.histograms, *capacity})
 
     def absorb(self, other: "Scraped") -> None:
-        """Take what another record of the same scrape has beside."""
+        """Add the data of another record of the same scrape."""
         self.numbers = other.numbers | self.numbers
         self.splits = other.splits | self.splits
         self.histograms = other.histograms | self.histograms
@@ -41,7 +41,7 @@ class Scraped:
         self.ages = other.ages | self.ages
 
     def part(self, names: Iterable[str], share: float) -> "Scraped":
-        """This share of what is counted under these names, with its ages."""
+        """This share of the counts under these names, with their ages."""
         wanted = set(names)
         return Scraped(
             numbers={n: share * v for n, v in self.numbers.items() if n in wanted},
@@ -57,7 +57,7 @@ class Scraped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedNames:
-    """Names of counters and histograms. requests: those of requests that ended, or began."""
+    """Names of counters and histograms. requests: those that count requests at start or end."""
 
     every: frozenset[str]
     requests: frozenset[str]
@@ -68,11 +68,11 @@ def with_pod_metrics(
     counted: CountedNames,
     engine_count: Callable[[Source], int],
 ) -> dict[tuple[Source, str], Scraped]:
-    """Give what carries no engine label to the engines of the same scrape.
+    """Assign data without an engine label to the engines of the same scrape.
 
-    A server that counts its requests once, in front of its engines, counts for all of them: each
-    is given an equal share, for nothing tells which of them served. All else goes to the first.
-    engine_count: that the server of a scrape is known to have; a page may lack one of them.
+    A server in front of several engines may count requests once for all. Each engine gets an equal
+    share, because the serving engine is unknown. All other data goes to the first engine.
+    engine_count: known number of engines of a scrape's server; its page may lack one of them.
     """
     named = {key: record for key, record in scraped.items() if key[1]}
     engines: dict[Source, list[str]] = defaultdict(list)

@@ -1,35 +1,35 @@
-"""How far Prometheus's clock is ahead of the one of this process, from what readings bounded it to.
+"""The lead of Prometheus's clock over this process's clock, bounded by all readings.
 
-An answer to `time()` was evaluated at some moment between the request and the answer. What all
-readings leave of that interval is known to milliseconds, so that an answer that was long on its way
-neither looks fresh nor moves the moment of a scrape. A reading outside of it is an old answer or
-that of another server: what it says of ages is not known, and it is refused.
+An answer to `time()` was evaluated between the request and the answer. The intersection of these
+intervals over all readings is known to milliseconds. So a delayed answer neither looks fresh nor
+moves the time of a scrape. A reading outside of the intersection is an old answer or comes from
+another server. Its ages are unknown, and it is refused.
 
-A clock that was set leaves samples with the time of the clock before: what it says of their ages is
-wrong by as much as it was set. Only later ones are sure.
+When a clock is set, older samples keep timestamps of the former setting. Their ages are then wrong
+by the size of the step. Only later samples are trusted.
 """
 
 import math
 
 from servingslo.errors import ImplausibleMetricsError
 
-# Two clocks that are kept in time run apart by no more. Source: RFC 5905, 500 ppm.
+# The largest drift between two synchronized clocks. Source: RFC 5905, 500 ppm.
 DRIFT_RATIO = 5e-4
-# A clock that is set right by less is believed at once: a scrape is told from the next by as much.
+# A smaller clock step is accepted at once: it cannot confuse a scrape with the next one.
 SMALL_STEP_SECONDS = 0.5
-# Our own clock nears the wall clock by 2 % of what passes, so by less from one reading to the next.
+# Our clock is slewed by 2 % of the elapsed time at most, so by less between two readings.
 OWN_STEP_SECONDS = 10.0
-# A store may round the time that it is asked for to its own unit.
+# A store may round the requested time to its own unit.
 LONGEST_OFF_SECONDS = 1.0
-# So many refused readings in a row that agree with each other: the clock itself was set.
+# After this many refused readings in a row that agree with each other, the clock itself was set.
 AGREEING_READINGS = 3
 
 
 class ServerClock:
-    """Bounds of the server's seconds less monotonic seconds; for one thread at a time.
+    """Bounds of server seconds minus monotonic seconds; for one thread at a time.
 
-    sure_after_seconds: samples that the server stamped no later may be of its clock before it was
-    set; minus infinity where it never was. times_set: how often it was, or ours was.
+    sure_after_seconds: samples with this server timestamp or an earlier one may be from before the
+    clock was set; minus infinity if it never was. times_set: how often its clock or ours was set.
     """
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class ServerClock:
     def ahead_seconds(
         self, asked_seconds: float, answered_seconds: float, server_seconds: float
     ) -> float:
-        """The server's seconds less monotonic seconds, at most: ages come out no younger than true.
+        """Upper bound of server seconds minus monotonic seconds, so ages are never too young.
 
         asked_seconds, answered_seconds: on the monotonic clock, around the request for
         server_seconds.
-        Raises: ImplausibleMetricsError when readings before leave no room for this one.
+        Raises: ImplausibleMetricsError if this reading contradicts earlier ones.
         """
         new = _Bounds(
             server_seconds - answered_seconds, server_seconds - asked_seconds, answered_seconds
@@ -67,14 +67,14 @@ class ServerClock:
         return self._known.high
 
     def compare_own(self, wall_seconds: float, monotonic_seconds: float) -> None:
-        """Notice where our own wall clock was set: its seconds, and monotonic ones at that time."""
+        """Detect a step of our own wall clock, from its seconds and the monotonic ones."""
         ahead, before = wall_seconds - monotonic_seconds, self._own
         self._own = ahead
         if before is not None and abs(ahead - before) > OWN_STEP_SECONDS:
             self.times_set += 1
 
     def _agrees(self, new: "_Bounds", known: "_Bounds") -> bool:
-        """Whether this is the last of several refused readings that tell of one clock."""
+        """Whether enough refused readings in a row agree on one clock."""
         same = self._refused is not None and new.off(self._refused) == 0.0
         if not same:
             self._before_seconds = known.high + new.at_seconds
@@ -84,11 +84,11 @@ class ServerClock:
 
 
 class AnswerTimes:
-    """Notices an answer that was evaluated at another time than it was asked for.
+    """Detects an answer that was evaluated at another time than requested.
 
-    A cache or a proxy may hand out the answer of some seconds ago: its samples would be taken for
-    later ones, and the next scrape's counts for those of a moment. A store that always tells
-    another time, such as one that rounds it, is taken as it is.
+    A cache or a proxy may return an answer of some seconds ago. Its samples would look newer than
+    they are, and the next scrape's counts would seem to come from a very short time. A store whose
+    time always differs, for example because it rounds, is accepted.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class AnswerTimes:
         self._odd_count = 0
 
     def check(self, asked_seconds: float, told_seconds: float) -> None:
-        """Raises: ImplausibleMetricsError for a time that is off by other than usual."""
+        """Raises: ImplausibleMetricsError for a time with an unusual deviation."""
         off = told_seconds - asked_seconds
         usual = off if self._usual_seconds is None else self._usual_seconds
         if abs(off - usual) > LONGEST_OFF_SECONDS:
@@ -109,7 +109,7 @@ class AnswerTimes:
 
 
 class _Bounds:
-    """What one reading, or all so far, bound the difference of the clocks to."""
+    """Bounds of the clocks' difference, from one reading or all so far."""
 
     def __init__(self, low: float, high: float, at_seconds: float) -> None:
         self.low, self.high, self.at_seconds = low, high, at_seconds
@@ -119,7 +119,7 @@ class _Bounds:
         return _Bounds(self.low - drift, self.high + drift, until_seconds)
 
     def off(self, before: "_Bounds") -> float:
-        """How far this is above (positive) or below what was known before; 0 where both hold."""
+        """Distance above (positive) or below the earlier bounds; 0 if they overlap."""
         known = before.widened(self.at_seconds)
         return min(self.high - known.low, 0.0) or max(self.low - known.high, 0.0)
 

@@ -1,10 +1,10 @@
-"""Which servers a pod holds, and which of its scrapes are of one server.
+"""Find the servers in a pod, and assign its scrapes to them.
 
-A pod may hold several servers, each with engines of the same names. A pod has each port once, so
-the port in a scrape's `instance` tells its servers apart; two scrapes of one port, by two jobs or
-after the pod got another address, are of one server. Without a port the whole `instance` tells.
-What a pod was seen with is remembered: an engine keeps its name while the other server is not
-scraped, or else one server's counters would be set against the other's.
+A pod may contain several servers, each with engines of the same names. A port exists once in a pod,
+so the port in a scrape's `instance` identifies the server. Two scrapes of one port, by two jobs or
+after the pod got another address, are of one server. Without a port the whole `instance` is used.
+The servers of a pod are remembered, so an engine keeps its name while the other server is not
+scraped. Otherwise one server's counters would be compared with the other's.
 """
 
 import re
@@ -19,17 +19,18 @@ Source = tuple[str, ...]
 INSTANCE_LABEL = "instance"
 _JOB_LABEL = "job"
 _PORT = re.compile(r":([0-9]{1,5})(?:/.*)?")
-# A proxy answers here with the page of another port of the pod: Istio's agent, the queue proxy of
-# KServe, kube-rbac-proxy. Source: istio.io, Ports used by Istio; aggregate-prometheus-metrics-port
-# in pkg/webhook/admission/pod/metrics_aggregate_injector.go of KServe; README of kube-rbac-proxy.
+# On these ports a proxy returns the page of another port of the pod: Istio's agent, the queue proxy
+# of KServe, kube-rbac-proxy. Source: istio.io, Ports used by Istio;
+# aggregate-prometheus-metrics-port in pkg/webhook/admission/pod/metrics_aggregate_injector.go of
+# KServe; README of kube-rbac-proxy.
 _PROXIED_PORTS = frozenset({"15020", "9088", "8443"})
-# A pod that was not seen in so many readings is forgotten: five minutes of ticks of 15 s. What was
-# counted before a longer gap is compared with nothing (`counters.LONGEST_WINDOW_SECONDS`).
+# A pod that is absent for this many readings is dropped: five minutes of ticks of 15 s. Counts from
+# before a longer gap are not compared (`counters.LONGEST_WINDOW_SECONDS`).
 KEPT_READINGS = 20
 
 
 class SeenServers:
-    """Servers and engines that pods were seen with, over many readings; for one thread."""
+    """Observed servers and engines of pods, over many readings; for one thread."""
 
     def __init__(self) -> None:
         self._reading = 0
@@ -38,7 +39,7 @@ class SeenServers:
         self._last: dict[Pod, int] = {}
 
     def begin(self) -> None:
-        """A reading begins; pods that have been away for long are forgotten."""
+        """Begin a reading; drop pods that were absent for long."""
         self._reading += 1
         gone = {pod for pod, last in self._last.items() if self._reading - last > KEPT_READINGS}
         if gone:
@@ -54,20 +55,20 @@ class SeenServers:
         self._engines.setdefault((pod, server), set()).add(engine)
 
     def engine_count(self, pod: Pod, server: str) -> int:
-        """How many engines this server of the pod was seen with."""
+        """Number of observed engines of this server of the pod."""
         return len(self._engines.get((pod, server), ()))
 
     def name(self, pod: Pod, server: str, engine: str) -> str:
-        """What the engine is called: by its server too, where several have one of its name."""
+        """The engine's name; with its server if several servers have an engine of that name."""
         several = len(self._servers.get((pod, engine), ())) > 1
         return engine_of_server(engine, server) if several else engine
 
 
 def servers_of(sources: Iterable[Source], labels: tuple[str, ...]) -> Mapping[Source, str | None]:
-    """The server that each scrape of one pod is of; None of one that may be of any of several.
+    """The server of each scrape of one pod; None if it is ambiguous.
 
     labels: names of the values in a source. A server is named by its port, ':8000', or by the
-    whole instance; '' where nothing tells.
+    whole instance; '' if neither is known.
     """
     each = list(sources)
     if INSTANCE_LABEL not in labels:
@@ -82,13 +83,13 @@ def servers_of(sources: Iterable[Source], labels: tuple[str, ...]) -> Mapping[So
     by_job: dict[str, set[str]] = defaultdict(set)
     for source in each:
         by_job["" if job is None else source[job]].add(source[place])
-    # One job scrapes a server once; two jobs may each give it a name of their own.
+    # One job scrapes a server once; two jobs may each use their own name for it.
     told = any(len(instances) > 1 for instances in by_job.values())
     return {source: source[place] if told else "" for source in each}
 
 
 def _port(instance: str) -> str:
-    """The port as ':8000'; '' where the instance has none, or one that is of no server itself."""
+    """The port as ':8000'; '' if the instance has none, or only a proxy's port."""
     found = _PORT.search(instance[instance.rfind("]") + 1 :].removeprefix("http"))
     if found is None or found[1] in _PROXIED_PORTS:
         return ""
