@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 from tests.integration.prometheus_world import proxying
+from tests.planned_decisions import decisions_of
 
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision
@@ -64,9 +64,7 @@ def call(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def decisions(out: str, namespace: str) -> list[Decision]:
     """Decisions of one namespace in the output of `plan`."""
-    adapter = TypeAdapter(Decision)
-    found = [adapter.validate_json(line) for line in out.splitlines()]
-    return [decision for decision in found if decision.namespace == namespace]
+    return [decision for decision in decisions_of(out) if decision.namespace == namespace]
 
 
 def essence(line: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
+from tests.planned_decisions import decisions_of
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.live import Access
@@ -89,10 +89,8 @@ def _call(
 
 
 def _replayed(rig: Rig, path: Path, namespace: str) -> list[Decision]:
-    adapter = TypeAdapter(Decision)
-    made = _call(rig, "plan", "--observations", str(path)).stdout.splitlines()
-    decisions = [adapter.validate_json(line) for line in made]
-    return [decision for decision in decisions if decision.namespace == namespace]
+    made = _call(rig, "plan", "--observations", str(path)).stdout
+    return [decision for decision in decisions_of(made) if decision.namespace == namespace]
 
 
 def _fitted(rig: Rig, namespace: str) -> dict[str, Any]:

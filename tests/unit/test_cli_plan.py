@@ -6,15 +6,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-from pydantic import TypeAdapter
+from tests.planned_decisions import decisions_of
 from tests.unit.cli_calls import MANIFEST
 from tests.unit.cli_recordings import SPEC, begun
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recording import observation_line
-from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits
-from servingslo.policy.knobs.decisions import DECISION_TYPES
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 
@@ -27,20 +25,6 @@ def decided(seen):
         decision, state = plan(observation, targets, Limits(), state, observation.time_seconds)
         decisions.append(decision)
     return decisions
-
-
-def decisions_of(out):
-    """The decisions in JSON output."""
-    return [decision_of_json(json.loads(line)) for line in out.splitlines()]
-
-
-def decision_of_json(document):
-    """Each knob's part is of a type of its own."""
-    knobs = {
-        name: TypeAdapter(DECISION_TYPES[name]).validate_python(one)
-        for name, one in document["knobs"].items()
-    }
-    return TypeAdapter(Decision).validate_python({**document, "knobs": knobs})
 
 
 def test_decisions_are_the_planners_own(cli, plain, manifest, decided):

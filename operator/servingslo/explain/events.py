@@ -126,8 +126,11 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
         return
     if now.status is ConditionStatus.FALSE and now.reason not in _EXPECTED | _TOLD_AS_CHANGES:
         yield _event(EventType.WARNING, now.reason, now.message, type_)
+    # A stated law comes into use as soon as there are metrics, without a time of learning.
     recovered = before is not None and (
-        before.status is ConditionStatus.FALSE or before.reason is Reason.MODEL_LEARNING
+        before.status is ConditionStatus.FALSE
+        or before.reason is Reason.MODEL_LEARNING
+        or now.reason is Reason.LAW_FROM_SPEC
     )
     if now.status is ConditionStatus.TRUE and recovered:
         yield _event(EventType.NORMAL, now.reason, now.message, type_)
