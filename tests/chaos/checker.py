@@ -131,7 +131,14 @@ def _of_log(told: Told) -> Iterator[str]:
     if invented := said - done:
         yield f"told and not written: {dict(invented)}"
     lines = len(told.log) / told.ticks
-    warnings = sum(level in {"WARNING", "ERROR"} for _, level, _ in told.log) / told.ticks
+    # A decision that cannot be made, or whose pods fail, is a warning, and one of those lines.
+    warnings = (
+        sum(
+            level in {"WARNING", "ERROR"} and not line.startswith("decided ")
+            for _, level, line in told.log
+        )
+        / told.ticks
+    )
     if lines > LINES_PER_TICK or warnings > WARNINGS_PER_TICK:
         yield f"{lines:.1f} log lines and {warnings:.1f} warnings each tick"
     if told.events / told.ticks > EVENTS_PER_TICK:

@@ -64,7 +64,8 @@ def differs(verdict: Verdict) -> bool:
 def batching_verdict(decision: Decision) -> Verdict | None:
     """Whether the engines run with the batch limits that are recommended; None where it is off.
 
-    Unknown while others are recommended or on their way; False where somebody has to act.
+    Unknown while others are recommended or on their way; False where somebody has to act. What a
+    server answered is a cause of its own.
     """
     batching = decision.batching
     if batching.reason is Reason.BATCHING_OFF:
@@ -74,7 +75,7 @@ def batching_verdict(decision: Decision) -> Verdict | None:
         status = ConditionStatus.TRUE
     elif batching.reason in _OUT_OF_SYNC:
         status = ConditionStatus.FALSE
-    elif dependent is not None and batching.reason not in _UNDER_WAY:
+    elif dependent is not None and batching.reason not in _UNDER_WAY and not batching.detail:
         return dependent
     else:
         status = ConditionStatus.UNKNOWN
