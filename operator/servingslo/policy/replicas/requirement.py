@@ -185,9 +185,20 @@ def _is_seen_to_serve(context: TickContext) -> bool:
     What it serves is then known without a law: one that is not trusted, or young, is no reason for
     more, and the knee is kept where nothing else tells of too little.
     """
-    observed = context.estimate.observed
-    known = all(objective.metric in observed for objective in context.targets.objectives)
+    known = all(_is_resolved(context, objective) for objective in context.targets.objectives)
     return known and not _is_overloaded(context)
+
+
+def _is_resolved(context: TickContext, objective: Objective) -> bool:
+    """Whether observations of the metric can show that an objective is kept.
+
+    They cannot if more requests than it lets miss lie in the histogram bucket of its threshold.
+    """
+    observed = context.estimate.observed.get(objective.metric)
+    if observed is None:
+        return False
+    share = observed.share_within(objective.threshold_seconds)
+    return share is None or share[1] - share[0] <= 1.0 - objective.percentile / 100.0
 
 
 def _is_overloaded(context: TickContext) -> bool:
