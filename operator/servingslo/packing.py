@@ -10,6 +10,8 @@ import json
 import zlib
 from typing import Any
 
+from servingslo.parsing import written_json
+
 # The operator packs 8 KiB at most; a longer value was not packed by the operator.
 _MOST_BYTES = 64 * 1024
 
@@ -32,4 +34,4 @@ def unpacked(text: str) -> Any:
         raise ValueError("not a packed value") from error
     if not unzip.eof:
         raise ValueError(f"a packed value that is cut off or of more than {_MOST_BYTES} bytes")
-    return json.loads(data)
+    return written_json(data)
