@@ -56,7 +56,7 @@ def prepared(rig: Rig) -> Iterator[kubernetes.dynamic.DynamicClient]:
     ours = [crd for crd in crds if crd["metadata"]["name"] not in known]
     for crd in ours:
         extensions.create_custom_resource_definition(crd)
-    wait_until(lambda: _served(rig), what="monitors are served")
+    wait_until(lambda: _served(rig), what="monitors are served", timeout_seconds=90.0)
     yield kubernetes.dynamic.DynamicClient(rig.api_client())
     for crd in ours:
         extensions.delete_custom_resource_definition(crd["metadata"]["name"])
