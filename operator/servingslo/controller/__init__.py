@@ -1,1 +1,1 @@
-"""The tick: read, join, plan, write, tell."""
+"""The tick: read, join, plan, write, report."""

@@ -18,7 +18,7 @@ from servingslo.policy.ports import (
 
 
 class ResourceStore(Protocol):
-    """The ServingSLO resources."""
+    """The ServingSLO resources on the cluster."""
 
     async def read_all(self) -> Sequence[ResourceRecord]:
         """Every resource of the watched namespaces. Raises: ClusterError."""
@@ -49,7 +49,7 @@ class Routing(Protocol):
     """How a gateway routes to workloads."""
 
     async def not_kept(self, namespace: str, name: str) -> str:
-        """Why requests to a route would not be counted without a pod; '' where they would."""
+        """Why requests to a route would not be counted without a pod; '' if they would."""
         ...
 
 
@@ -57,9 +57,9 @@ class Routing(Protocol):
 class Adapters:
     """The outside world of one operator.
 
-    actuators: in the order in which a decision is carried out. history, budgets: None where the
-    past is not asked for. routing: None where no gateway is read that may count nothing for a
-    workload without pods.
+    actuators: in the order in which a decision is carried out. history, budgets: None if the past
+    is not read. routing: None if no gateway is read that may count no requests for a workload
+    without pods.
     """
 
     clock: Clock

@@ -1,8 +1,9 @@
-"""Who holds a Lease: one holder at most, whatever processes, clocks and networks do.
+"""Election of the holder of a Lease: one at most, whatever processes, clocks and networks do.
 
 Only differences on one process's own clock are used, never the times written in the Lease. A holder
-counts its term from before its last renewal was sent; everybody else waits a whole duration from
-when they saw that renewal, which is later. So a holder has ended before another begins.
+counts its term from before it sent its last renewal. Every other process waits a whole duration
+from the time it observed that renewal, which is later. So a holder's term has ended before another
+begins.
 """
 
 import asyncio
@@ -15,24 +16,24 @@ from typing import Protocol
 from servingslo.adapters.kubernetes.leases import LeaseRecord
 from servingslo.errors import InvalidInputError, NotLeaderError, WriteConflictError
 
-# A write ends so long before the lease does: for clocks whose rates differ (RFC 5905 takes 500 ppm,
-# 5 ms in 10 s), and for what a request takes from the client's end of it to the server's.
+# A write must end this long before the lease does. The margin covers clocks with different rates
+# (RFC 5905 takes 500 ppm, 5 ms in 10 s), and the time of a request from client to server.
 WRITE_MARGIN_SECONDS = 1.0
 SHORTEST_LEASE_SECONDS = 5
 LONGEST_LEASE_SECONDS = 120
 SHORTEST_RETRY_SECONDS = 0.5
 # From the last moment at which a write may begin to the end of the lease.
 SHORTEST_REST_SECONDS = 2.0
-# A DNS subdomain (RFC 1123), as Kubernetes has it for names of objects.
+# A DNS subdomain (RFC 1123), as Kubernetes requires for names of objects.
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LONGEST_NAME = 253
-# After a conflict what is there is read and judged once more, then with the next attempt.
+# After a conflict the Lease is read and judged once more, then with the next attempt.
 _LOOKS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """lease: its duration. renew: without a renewal for so long, the holder begins no write more.
+    """lease: its duration. renew: after so long without a renewal, the holder begins no write.
 
     retry: time from one attempt to the next. All in seconds.
     """
@@ -43,7 +44,7 @@ class Terms:
 
 
 def check_terms(terms: Terms, prefix: str = "--") -> Terms:
-    """The terms. Raises: InvalidInputError that names the flag and what it allows."""
+    """Check the terms. Raises: InvalidInputError that names the flag and its allowed values."""
     lease, renew, retry = terms.lease_seconds, terms.renew_seconds, terms.retry_seconds
     if not SHORTEST_LEASE_SECONDS <= lease <= LONGEST_LEASE_SECONDS:
         allowed = f"{SHORTEST_LEASE_SECONDS} to {LONGEST_LEASE_SECONDS}"
@@ -59,7 +60,7 @@ def check_terms(terms: Terms, prefix: str = "--") -> Terms:
 
 
 def check_object_name(flag: str, name: str) -> str:
-    """A name that the API server takes. Raises: InvalidInputError that names the flag."""
+    """Check that the API server accepts a name. Raises: InvalidInputError that names the flag."""
     if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
         allowed = "lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
         raise InvalidInputError(flag, name, allowed)
@@ -70,15 +71,15 @@ class LeaseStore(Protocol):
     """The Lease on the API server."""
 
     async def read(self) -> LeaseRecord | None:
-        """As it is now. Raises: ClusterError."""
+        """The Lease as it is now. Raises: ClusterError."""
         ...
 
     async def create(self, holder: str, duration_seconds: int) -> LeaseRecord:
-        """A new one. Raises: WriteConflictError, ClusterError."""
+        """Create the Lease. Raises: WriteConflictError, ClusterError."""
         ...
 
     async def write(self, known: LeaseRecord, holder: str, duration_seconds: int) -> LeaseRecord:
-        """Under the precondition that it is as known. Raises: WriteConflictError, ClusterError."""
+        """Write if it is still as known. Raises: WriteConflictError, ClusterError."""
         ...
 
 
@@ -105,23 +106,23 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who was seen to hold the Lease; '' for nobody."""
+        """The last known holder of the Lease; '' for none."""
         return self._known.holder if self._known is not None else ""
 
     @property
     def known(self) -> LeaseRecord | None:
-        """The Lease as it was last seen."""
+        """The Lease as last read."""
         return self._known
 
     @property
     def term(self) -> str | None:
-        """What tells this time of leading from one before another held the Lease; None without."""
+        """Identifies this term, as opposed to one before another holder's; None without a term."""
         if self._known is None or not self.leads:
             return None
         return f"{self._known.uid}/{self._known.transitions}"
 
     def write_seconds(self) -> float:
-        """How long a write that begins now may take. Raises: NotLeaderError when none may begin."""
+        """How long a write that begins now may take. Raises: NotLeaderError if none may begin."""
         if not self.leads:
             held = f"{self.holder} holds it" if self._of_another() else "it was not renewed in time"
             raise NotLeaderError(f"no valid lease: {held}")
@@ -129,7 +130,7 @@ class Election:
         return end - self.clock()
 
     async def attempt(self) -> None:
-        """Take the Lease where that is allowed, or renew it. Raises: ClusterError."""
+        """Take the Lease if that is allowed, or renew it. Raises: ClusterError."""
         async with self._asking:
             for look in range(_LOOKS):
                 try:
@@ -141,7 +142,7 @@ class Election:
         return None
 
     async def release(self) -> None:
-        """Lead no more, at once, and let others know. Raises: ClusterError."""
+        """Stop leading at once, and release the Lease. Raises: ClusterError."""
         async with self._asking:
             known, led = self._known, self.leads
             self._renewed_seconds = -math.inf
@@ -149,14 +150,15 @@ class Election:
                 self._known = await self.store.write(known, "", self.terms.lease_seconds)
 
     def seconds_to_next(self) -> float:
-        """From the end of an attempt to the next: by the retry, or when another's lease ends."""
+        """Seconds from an attempt's end to the next: the retry time, or another lease's end."""
         if self._of_another():
             left = self._expires_seconds() - self.clock()
             return min(max(left, 0.0), self.terms.retry_seconds)
         return self.terms.retry_seconds
 
     async def _attempt(self) -> None:
-        # A holder renews what it knows, in one request; whoever is not sure to hold it looks first.
+        # A holder renews the Lease that it knows, in one request. Any other candidate reads it
+        # first.
         if not self.leads:
             self._see(await self.store.read())
         known = self._known
@@ -174,13 +176,13 @@ class Election:
         return self.holder not in {"", self.identity}
 
     def _expires_seconds(self) -> float:
-        """When another's lease has ended, as far as is known here."""
+        """When another holder's lease ends, as far as is known here."""
         known = self._known
         stated = known.duration_seconds if known is not None else 0.0
         return self._seen_seconds + max(stated, self.terms.lease_seconds)
 
     def _see(self, record: LeaseRecord | None) -> None:
-        """Note what the server says. The moment is after its answer: no renewal came later."""
+        """Note the server's answer. The time is taken after it, so no later renewal is missed."""
         before, self._known = self._known, record
         if record is None:
             self._renewed_seconds = -math.inf

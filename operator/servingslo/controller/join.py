@@ -1,4 +1,4 @@
-"""Joins what Kubernetes and what Prometheus know into one observation of a workload."""
+"""Joins the data of Kubernetes and of Prometheus into one observation of a workload."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,17 +18,17 @@ from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.profile import RuntimeProfile
 
 _NO_ARGUMENTS = EngineArguments()
-# A turn comes at most a few ticks after the reading that it is taken on; a process that was stopped
-# in between knows nothing of now.
+# A turn comes at most a few ticks after its reading. After a longer time the process was stopped,
+# and the reading says nothing about the present.
 LATE_TURN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Which ServingSLO an observation is made for.
+    """The ServingSLO that an observation is made for.
 
-    gateway_name: what a gateway calls its workload; None where that is the target's own name.
-    model: of a server of several, None for its only one. metrics: that its objectives are about.
+    gateway_name: the gateway's name for its workload; None if it is the target's own name. model:
+    of a server with several, None for its only one. metrics: those of its objectives.
     """
 
     namespace: str
@@ -51,12 +51,12 @@ def join(
 ) -> Observation:
     """One control tick of one workload: each signal with the pod it belongs to.
 
-    Only pods of the view get engines, in the subject's own namespace: what Prometheus still knows
-    of deleted or foreign pods is dropped. Limits in force come from the pod's own arguments, so
-    that during a rollout each pod has its own. Of a pod that exports the metrics of several
-    runtimes, those of the one that the workload is read as are taken.
-    now_seconds: of this turn, when the view was taken. The observation is of the moment that the
-    ages of the reading are of: the turns of one tick come seconds apart.
+    Only pods of the view get engines, in the subject's own namespace: data of deleted or foreign
+    pods in Prometheus are dropped. Limits in force come from the pod's own arguments, so that
+    during a rollout each pod has its own. If a pod exports the metrics of several runtimes, only
+    those of the workload's runtime are used. now_seconds: of this turn, when the view was taken.
+    The observation has the time to which the ages of the reading refer: the turns of one tick come
+    seconds apart.
     """
     trouble = [*problems, *view.problems]
     if metrics.problem is not None:
@@ -95,7 +95,7 @@ def join(
 
 
 def _gateway(subject: Subject, view: WorkloadView, metrics: ClusterMetrics) -> GatewaySample | None:
-    """What the gateway counts for this workload, in the subject's own namespace alone."""
+    """The gateway's counts for this workload, in the subject's own namespace alone."""
     if metrics.gateways is None:
         return None
     name = subject.gateway_name or view.target.name
@@ -111,10 +111,10 @@ def _ambiguous(view: WorkloadView) -> SignalProblem:
 def of_model(
     subject: Subject, pods: tuple[PodSample, ...], runtime: RuntimeProfile
 ) -> tuple[tuple[PodSample, ...], SignalProblem | None]:
-    """The pods with the engine of the subject's model alone, where engines are models.
+    """The pods with only the engine of the subject's model, if engines are models.
 
-    A problem where it is not clear which, or none serves it; and for an objective that is about
-    what this runtime does not have.
+    A problem if the model is ambiguous or no pod serves it, or if this runtime has no metric for an
+    objective.
     """
     refused = dict(runtime.refused)
     for metric in subject.metrics:
@@ -140,7 +140,7 @@ def of_model(
 
 
 def _earlier(pod: PodSample, late_seconds: float) -> PodSample:
-    """The pod with its ages of the reading, which was so much earlier than the view of it."""
+    """The pod with its ages at the time of the reading, which was this much before its view."""
     if late_seconds == 0.0:
         return pod
     ages = (pod.age_seconds, pod.ready_for_seconds, pod.unready_for_seconds)

@@ -1,9 +1,9 @@
-"""Whether this process may act, and where: one Lease for its release, one for each namespace.
+"""Decide whether this process may act: one Lease for its release, one for each namespace.
 
-The release's Lease is held by one of its pods. The Lease in each namespace with ServingSLOs is held
-by one release of the cluster, in the name of all its pods: a second operator that watches the same
-namespace finds it held, stands aside there, and takes over when it is not renewed any more. Both
-are elections; the first alone decides who is leader, the second where its decisions count.
+One pod of the release holds the release's Lease. In each namespace with ServingSLOs, one release of
+the cluster holds a Lease, in the name of all its pods. A second operator that watches the same
+namespace finds it held and stands aside there. It takes over when the Lease is no longer renewed.
+Both are elections: the first decides who is leader, the second where its decisions count.
 """
 
 import asyncio
@@ -18,46 +18,47 @@ from servingslo.errors import ClusterError, NotLeaderError
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
-# Whose a namespace is changes once in an installation's life, so it may take as long as a node's
-# lease does (40 s, kubelet --node-lease-duration-seconds) and costs a tenth of a request a second.
+# A namespace changes its release once in an installation's life. So its Lease may last as long as a
+# node's lease (40 s, kubelet --node-lease-duration-seconds). It costs a tenth of a request a
+# second.
 NAMESPACE_TERMS = Terms(lease_seconds=40, renew_seconds=30.0, retry_seconds=10.0)
-# Where there is no Lease of the release, the process leads by itself.
+# The term of a process without a Lease of the release: it leads by itself.
 _ALONE = "alone"
 _MOST_AT_ONCE = 16
 
 
 class Lead(Protocol):
-    """What the control loop asks."""
+    """The questions of the control loop about leadership."""
 
     def process_term(self) -> str | None:
-        """Of this process as a leader; None while it is none."""
+        """The term of this process as leader; None while it is not the leader."""
         ...
 
     def term(self, namespace: str) -> str | None:
-        """Of this process as the one that acts in a namespace; None while it does not."""
+        """The term in which this process acts in a namespace; None while it does not."""
         ...
 
     async def claim(self, namespaces: Iterable[str]) -> None:
-        """Ask for these namespaces, and for no others any more."""
+        """Claim these namespaces and release all others."""
         ...
 
 
 class Alone:
-    """A process that nobody else acts beside, as in a recording or a test."""
+    """A process without other operators next to it, as in a recording or a test."""
 
     def process_term(self) -> str | None:
-        """Always the same."""
+        """The same term at all times."""
         return _ALONE
 
     def term(self, namespace: str) -> str | None:
-        """Everywhere the same."""
+        """The same term in every namespace."""
         return _ALONE if namespace else None
 
     async def claim(self, namespaces: Iterable[str]) -> None:
-        """Nothing is asked for."""
+        """Claim nothing."""
 
 
-# Tells people once that a release stands aside in a namespace: (election there, namespace).
+# Reports once that a release stands aside in a namespace: (election there, namespace).
 Report = Callable[[Election, str], Awaitable[None]]
 
 
@@ -65,9 +66,9 @@ Report = Callable[[Election, str], Awaitable[None]]
 class Leadership:
     """The elections of one process.
 
-    release: for the Lease of the release; None where the process is known to be the only one.
-    identity: of the release in the cluster. election_in: a candidate for a namespace's Lease.
-    on_turn: called when the process begins or ends to lead, or a namespace comes or goes.
+    release: for the Lease of the release; None if the process is known to be the only one.
+    identity: of the release in the cluster. election_in: makes a candidate for a namespace's Lease.
+    on_turn: called when the process starts or stops leading, or a namespace is gained or lost.
     """
 
     release: Election | None
@@ -80,14 +81,14 @@ class Leadership:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def start(self) -> None:
-        """Ask once, and then again and again in the background."""
+        """Ask once, then repeatedly in the background."""
         if self.release is not None:
             await self._attempt(self.release, "")
             self._tasks.append(asyncio.create_task(self._follow_release(self.release)))
         self._tasks.append(asyncio.create_task(self._follow_namespaces()))
 
     async def stop(self) -> None:
-        """Lead no more. The namespaces stay the release's, for the pod that follows."""
+        """Stop leading. The namespaces stay with the release, for the pod that follows."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -96,11 +97,11 @@ class Leadership:
                 await self.release.release()
 
     def process_term(self) -> str | None:
-        """Of this process as the leader of its release; None while it is not."""
+        """The term of this process as leader of its release; None while it is not the leader."""
         return _ALONE if self.release is None else self.release.term
 
     def term(self, namespace: str) -> str | None:
-        """Of this process as the one that acts in a namespace; None while it does not."""
+        """The term in which this process acts in a namespace; None while it does not."""
         of_process = self.process_term()
         election = self._namespaces.get(namespace)
         of_namespace = election.term if election is not None else None
@@ -113,11 +114,11 @@ class Leadership:
         return self.process_term() is not None
 
     def aside(self) -> dict[str, str]:
-        """The namespaces in which another operator acts, and which."""
+        """The namespaces in which another operator acts, and which operator."""
         return {name: it.other for name, it in self._stands.items() if name and it.other}
 
     async def claim(self, namespaces: Iterable[str]) -> None:
-        """Ask for namespaces that are not held, and give back those with nothing in them more."""
+        """Claim namespaces that are not held, and release those without any ServingSLO."""
         wanted = set(namespaces)
         for name in sorted(wanted - self._namespaces.keys()):
             self._namespaces[name] = self.election_in(name)
@@ -132,7 +133,7 @@ class Leadership:
         )
 
     def detail(self) -> str:
-        """For people: who leads, and where another operator acts."""
+        """A sentence for people: who leads, and where another operator acts."""
         if self.release is None:
             words = "the only process of its release"
         elif self.release.leads:
@@ -169,7 +170,7 @@ class Leadership:
         try:
             await election.attempt()
         except NotLeaderError:
-            pass  # the release's own election tells
+            pass  # the release's own election reports it
         except ClusterError as error:
             trouble = str(error)
         except Exception as error:  # noqa: BLE001  the election goes on
@@ -178,7 +179,7 @@ class Leadership:
         await self._note(election, namespace, trouble)
 
     async def _note(self, election: Election, namespace: str, trouble: str) -> None:
-        """Say what has changed, once."""
+        """Report a change, once."""
         stand = _stand(election, trouble)
         before = self._stands.get(namespace)
         if stand == before:
@@ -210,7 +211,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stand:
-    """How an election stands: a term that is led, or who leads, or why that is not known."""
+    """State of an election: the term that is led, or the leader, or why the leader is unknown."""
 
     term: str | None = None
     other: str = ""
@@ -226,12 +227,12 @@ def _stand(election: Election, trouble: str) -> _Stand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseFence:
-    """Writes of the leader of a release, wherever they go."""
+    """Permits writes of the leader of a release in any namespace."""
 
     leadership: Leadership
 
     def write_seconds(self, namespace: str) -> float:
-        """As long as the release's Lease is valid. Raises: NotLeaderError."""
+        """Seconds for which the release's Lease is valid. Raises: NotLeaderError."""
         del namespace
         release = self.leadership.release
         return NAMESPACE_TERMS.lease_seconds if release is None else release.write_seconds()
@@ -239,15 +240,15 @@ class ReleaseFence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFence:
-    """Writes of the leader of a release, in namespaces where no other release acts.
+    """Permits writes of the leader of a release in namespaces where no other release acts.
 
-    In one that nobody asked for there is no ServingSLO: nothing is written but what is put back.
+    A namespace that is not claimed has no ServingSLO: only former values are put back there.
     """
 
     leadership: Leadership
 
     def write_seconds(self, namespace: str) -> float:
-        """As long as both Leases are valid. Raises: NotLeaderError."""
+        """Seconds for which both Leases are valid. Raises: NotLeaderError."""
         seconds = ReleaseFence(leadership=self.leadership).write_seconds(namespace)
         election = self.leadership._namespaces.get(namespace)  # noqa: SLF001  of one module
         return seconds if election is None else min(seconds, election.write_seconds())

@@ -19,20 +19,20 @@ from servingslo.policy.ports import ClusterMetrics
 _LOG = logging.getLogger(__name__)
 # Several changes at once, such as those of one `kubectl apply`, are one wake-up.
 _DEBOUNCE_SECONDS = 0.2
-# Looks between ticks read all metrics for the sake of those who change their resources: this many
-# times what one took lies between two, so that they take a fifth of the loop at most.
+# A reconciliation between ticks reads all metrics, for users who change their resources. Two of
+# them are at least this many times their duration apart, so they take at most a fifth of the loop.
 _REST_RATIO = 4.0
 # kopf's watch may miss a deletion in a gap, so the resources are listed again this often.
 _RELIST_SECONDS = 300.0
 _RELIST_RETRY_SECONDS = 15.0
 _LIST = ("list of resources", "all")
-# Ticks in a row that take too long are told once in so many.
+# In a row of ticks that take too long, one in this many is reported.
 _OVERRUNS_TOLD = 20
-# After so many ticks what stays for good is there: modules and resources after the first, what is
-# remembered of each after some minutes.
+# After this many ticks, lasting objects exist: modules and resources after the first, the memory of
+# each resource after some minutes.
 _SETTLED_TICKS = frozenset({1, 20})
-# Objects made between two looks of the collector (Python: 700): a tick makes and drops millions,
-# nearly none of them in cycles.
+# Objects created between two runs of the garbage collector (Python: 700): a tick creates and drops
+# millions, nearly none of them in cycles.
 _COLLECTED_OBJECTS = 20_000
 # Requests under way at once; the API server's fairness limits more anyway.
 _CONCURRENCY = 16
@@ -40,10 +40,10 @@ _CONCURRENCY = 16
 
 @dataclass(slots=True)
 class Controller:
-    """Looks at every resource each tick, and at once at those that changed.
+    """Reconciles every resource each tick, and changed ones at once.
 
-    lead: whether this process may act, and where. It decides only there; elsewhere it keeps what
-    it knows of the cluster warm.
+    lead: whether this process may act, and where. It decides only there; elsewhere it keeps its
+    view of the cluster warm.
     """
 
     adapters: Adapters
@@ -74,7 +74,7 @@ class Controller:
         while True:
             started = SystemClock.elapsed_seconds()
             if self.registry.take_woken():
-                # Where ticks overrun nothing else looks at what went meanwhile.
+                # If ticks overrun, no other code checks which resources are gone.
                 self.undoing.ask()
             self._take_turn()
             await self._relist_when_due(started)
@@ -87,9 +87,9 @@ class Controller:
             await self._rest(started + self.tick_seconds)
 
     def note_duration(self, duration_seconds: float) -> None:
-        """Say that ticks take longer than there is between them: at the first, and now and then.
+        """Report that ticks take longer than the tick interval: at the first, then occasionally.
 
-        `/readyz` says it as long as it lasts.
+        `/readyz` reports it as long as it lasts.
         """
         if duration_seconds <= self.tick_seconds:
             if self._overruns:
@@ -112,7 +112,7 @@ class Controller:
             )
 
     def _spare_collector(self) -> None:
-        """Take what lasts out of the collector's sight: it walks all of it again and again."""
+        """Exclude lasting objects from garbage collection, so that they are not walked again."""
         if not self.registry.resources:
             return
         self._ticked += 1
@@ -122,17 +122,17 @@ class Controller:
             gc.freeze()
 
     async def _rest(self, until: float) -> None:
-        """Sleep until the next tick, looking at resources that change meanwhile."""
+        """Sleep until the next tick, and reconcile resources that change meanwhile."""
         rested = float("-inf")
         while (left := until - SystemClock.elapsed_seconds()) > 0:
             try:
-                # Unlike wait_for of Python 3.11 it loses no cancellation.
+                # Unlike wait_for of Python 3.11, this loses no cancellation.
                 async with asyncio.timeout(left):
                     await self.registry.woken()
             except TimeoutError:
                 return
             if self.lead.process_term() not in {None, self._leading}:
-                return  # a new leader looks at everything at once
+                return  # a new leader reconciles everything at once
             began = max(SystemClock.elapsed_seconds() + _DEBOUNCE_SECONDS, min(rested, until))
             await asyncio.sleep(began - SystemClock.elapsed_seconds())
             await self._tick(tuple(self.registry.take_woken()))
@@ -142,7 +142,7 @@ class Controller:
             rested = ended + _REST_RATIO * (ended - began)
 
     async def _tick(self, keys: tuple[Key, ...]) -> None:
-        """Look at these resources, with one reading of the metrics for all of them."""
+        """Reconcile these resources, with one reading of the metrics for all of them."""
         self._forget_gone()
         await self._claim()
         known = (entry for key in keys if (entry := self.registry.resources.get(key)))
@@ -169,12 +169,12 @@ class Controller:
             )
 
     async def _undo(self) -> None:
-        """Put back what nobody wants; not before it is known which resources there are."""
+        """Put back values that are no longer wanted, but only once all resources are listed."""
         if self._listed and self.lead.process_term() is not None:
             await self.undoing.when_due(SystemClock.elapsed_seconds())
 
     def _take_turn(self) -> None:
-        """List anew where this process leads since a moment ago: others wrote until then."""
+        """List again if this process has just become leader: other processes wrote until then."""
         term = self.lead.process_term()
         if term is not None and term != self._leading:
             self._leading = term
@@ -182,7 +182,7 @@ class Controller:
             self.undoing.ask()
 
     async def _claim(self) -> None:
-        """Find out where this process acts; what it remembers from before another did is void."""
+        """Find out where this process acts; drop memory from before another process acted there."""
         resources = tuple(self.registry.resources.values())
         await self.lead.claim({entry.record.ref.namespace for entry in resources})
         terms = dict(self._terms)
@@ -226,7 +226,7 @@ class Controller:
             self.registry.wake((ref.namespace, ref.name))
 
     def _forget_gone(self) -> None:
-        """Drop the memory of resources that are no more."""
+        """Drop the memory of resources that no longer exist."""
         now = {entry.record.ref.uid: entry for entry in self.registry.resources.values()}
         for uid, resource in self._known.items():
             if uid not in now:
@@ -235,7 +235,8 @@ class Controller:
                 if self._acts(resource):
                     ref = resource.record.ref
                     _LOG.info("deleted namespace=%s name=%s", ref.namespace, ref.name)
-                # A namesake made meanwhile exports under the same labels again on its next tick.
+                # A new resource of the same name exports under the same labels again on its next
+                # tick.
         self._known = now
 
     async def _relist_when_due(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Trouble with the API server, said once however many requests meet it, and when it is over."""
+"""Trouble with the API server: reported once for all requests that meet it, and when it ends."""
 
 import logging
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from servingslo.errors import ClusterError, ClusterUnavailableError
 
 _LOG = logging.getLogger(__name__)
-# Trouble that goes on is said again this often, with how many requests met it.
+# Lasting trouble is reported again this often, with the number of requests that met it.
 REPEAT_SECONDS = 600.0
 _EVERYWHERE = ("", "")
 
-# What was asked for, and of which resource.
+# The purpose of a request, and its resource.
 Part = tuple[str, str]
 
 
@@ -23,7 +23,7 @@ class _Trouble:
 
 @dataclass(slots=True)
 class Outages:
-    """What is failing now. A server that is away is one trouble for all parts and resources."""
+    """Failing requests. An API server that is away is one trouble for all parts and resources."""
 
     _known: dict[Part, _Trouble] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class Outages:
             _LOG.warning("%s requests=%d detail=%r", what, known.count, str(error))
 
     def passed(self, part: Part, now_seconds: float) -> None:
-        """A request was answered: what was said of it before is over."""
+        """A request was answered: trouble reported for it is over."""
         for key in (_EVERYWHERE, part):
             known = self._known.pop(key, None)
             if known is not None:

@@ -1,7 +1,7 @@
-"""Between a plan and its write: whether the plan's resource and target are still what they were.
+"""Between a plan and its write: check that the plan's resource and target are still the same.
 
-A watch tells late, and a tick may wait seconds for Prometheus. So whoever writes looks again, at
-the API server itself, at the last moment.
+A watch reports changes late, and a tick may wait seconds for Prometheus. So the operator reads both
+again, from the API server itself, at the last moment before a write.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from servingslo.policy.replicas import guards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a last look found. changed: why the plan is void, '' while its resource is the same.
+    """Result of a last look. changed: why the plan is void, '' while its resource is the same.
 
-    owner: who else sets the count meanwhile, None for nobody.
+    owner: the other client that sets the count meanwhile, None for none.
     """
 
     changed: str = ""
@@ -27,10 +27,10 @@ class Standing:
 async def last_look(
     adapters: Adapters, registry: Registry, resource: Resource, limits: Limits
 ) -> Standing:
-    """What has changed of a resource and its target since it was planned for.
+    """Changes of a resource and its target since the plan.
 
-    What was found of the resource is remembered in the registry, which wakes the loop for it.
-    Raises: ClusterError when the API server does not say: then nothing may be written.
+    The resource as read is remembered in the registry, which wakes the loop for it. Raises:
+    ClusterError if the API server gives no answer: then nothing may be written.
     """
     targets, ref = resource.targets, resource.record.ref
     if targets is None or guards.acting_limit(targets, limits) is not None:
@@ -39,7 +39,7 @@ async def last_look(
     if owner is None and targets.actuation is Actuation.SCALE:
         scalers = await adapters.workloads.other_scalers(ref.namespace, targets.target)
         owner = next(iter(scalers), None)
-    # The resource comes last: what its owner says counts up to the write itself.
+    # The resource is read last, so that its owner's changes count up to the write itself.
     try:
         now = await adapters.resources.read(ref)
     except NotFoundError:

@@ -1,20 +1,20 @@
-"""Writes that nobody waits for: what is urgent at once, what has merely drifted spread out."""
+"""Writes for which no caller waits: urgent ones at once, those that only drifted spread out."""
 
 import asyncio
 from dataclasses import dataclass, field
 
-# What drifts is spread over this share of a tick, so that it is done before more comes.
+# Drifted values are spread over this share of a tick, so that they are done before more come.
 _SPREAD_RATIO = 0.8
-# And is not held back longer than this where it is little.
+# If there are few, none is held back longer than this.
 _LONGEST_PAUSE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
 class PacedQueue:
-    """Keys, each at most once: those that are urgent first and without a pause.
+    """Keys, each at most once: urgent ones first and without a pause.
 
-    span_seconds: of a tick. The others are taken with pauses that spread as many as there are over
-    most of it.
+    span_seconds: of a tick. The others are taken with pauses that spread them over most of the
+    tick.
     """
 
     span_seconds: float
@@ -28,7 +28,7 @@ class PacedQueue:
         return len(self._urgent) + len(self._calm)
 
     def put(self, key: str, *, urgent: bool) -> None:
-        """Ask for a key's turn; one that waits already becomes urgent at most."""
+        """Queue a key. A key that is already queued can only become urgent."""
         if urgent:
             self._calm.pop(key, None)
             self._urgent[key] = None
@@ -39,7 +39,7 @@ class PacedQueue:
         self._filled.set()
 
     def take_urgent(self) -> str | None:
-        """The next urgent key; None where there is none."""
+        """The next urgent key; None if there is none."""
         if not self._urgent:
             return None
         key = next(iter(self._urgent))

@@ -1,4 +1,4 @@
-"""One resource in one tick: read, join, plan, write, tell. Decides nothing itself."""
+"""One resource in one tick: read, join, plan, write, report. Decides nothing itself."""
 
 import asyncio
 import logging
@@ -35,9 +35,9 @@ from servingslo.reasons import Reason
 _LOG = logging.getLogger(__name__)
 # A conflict is planned again at once this often in a row, then with the next tick.
 _MOST_REPEATS = 3
-# The few requests of a look take milliseconds, and 5 s each at most. Where one took longer than the
-# first of these, what was asked first may have changed meanwhile: it is looked once more. After one
-# beyond the second the plan is of the past: a process that was stopped knows nothing of now.
+# The few requests of a look take milliseconds, and 5 s each at most. If a look takes longer than
+# the first of these times, early answers may be outdated: it is repeated once. Beyond the second,
+# the plan itself is outdated: a process that was stopped knows nothing of the present.
 _LONG_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 1.0, 10.0
 
 
@@ -45,8 +45,8 @@ _LONG_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 1.0, 10.0
 class _Memory:
     """What is remembered of one resource between ticks.
 
-    lost: parts of what was stored that are not believed, until that is told. clocks_set: by the
-    last reading; what is remembered by other clocks is as after a restart.
+    lost: stored parts that are not valid, until that is reported. clocks_set: from the last
+    reading; if it changes, values remembered from other clocks are treated as after a restart.
     """
 
     uid: str
@@ -59,7 +59,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """A change that a decision orders, and who makes it."""
+    """A change that a decision orders, and the actuator that makes it."""
 
     actuator: Actuator
     change: Change
@@ -80,9 +80,9 @@ class Reconciler:
     async def reconcile(
         self, resource: Resource, metrics: ClusterMetrics, conflict: SignalProblem | None
     ) -> bool:
-        """Look at one resource; returns whether it should be looked at again at once.
+        """Reconcile one resource; return whether to do it again at once.
 
-        conflict: why another ServingSLO owns the target, None when this one does.
+        conflict: why another ServingSLO owns the target, None if this one does.
         """
         if resource.targets is None:
             await self.reporter.refuse(resource)
@@ -198,7 +198,7 @@ class Reconciler:
     async def _in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> Mapping[str, InForce]:
-        """What stands of each actuator beside the view of the workload."""
+        """The current values of each actuator, in addition to the view of the workload."""
         found = [
             (actuator.knob, await actuator.in_force(ref, targets, view))
             for actuator in self.adapters.actuators
@@ -206,7 +206,7 @@ class Reconciler:
         return {knob: standing for knob, standing in found if standing is not None}
 
     async def _not_woken(self, ref: ResourceRef, targets: Targets) -> str:
-        """Why a gateway would count nothing for the target at zero, where it may go there."""
+        """Why a gateway would count no request for the target at zero, if it may go to zero."""
         if self.adapters.routing is None or not targets.replicas.may_sleep:
             return ""
         name = targets.gateway_name or targets.target.name
@@ -247,7 +247,7 @@ class Reconciler:
         orders: Sequence[_Order],
         memory: _Memory,
     ) -> tuple[Assignment, Sequence[_Order]] | None:
-        """What may be carried out after a last look; None where the resource has changed."""
+        """The orders to carry out after a last look; None if the resource has changed."""
         ref, decision = resource.record.ref, assignment.decision
         try:
             standing, took_seconds = await self._timed_look(resource)
@@ -286,7 +286,7 @@ class Reconciler:
     def _held(
         self, assignment: Assignment, orders: Sequence[_Order], reason: Reason, detail: str
     ) -> tuple[Assignment, Sequence[_Order]]:
-        """The assignment as it came true with none of its orders carried out."""
+        """The assignment as carried out, with none of its orders."""
         decision = assignment.decision
         for order in orders:
             decision = order.actuator.not_made(decision, reason, detail)
@@ -304,11 +304,11 @@ class Reconciler:
         orders: Sequence[_Order],
         memory: _Memory,
     ) -> tuple[Decision, bool]:
-        """The decision as it came true, and whether to plan again at once."""
+        """The decision as carried out, and whether to plan again at once."""
         again = False
         for order in orders:
             if order.actuator.wanted(assignment) is None:
-                # A change before it, which it belongs to, was not made.
+                # An earlier change that this one belongs to was not made.
                 self._settle(assignment, order, memory, written=False)
                 continue
             failure = await self._write(resource, order.change, order.actuator.change(assignment))
@@ -316,7 +316,7 @@ class Reconciler:
             if order.actuator.repeats_at_once:
                 conflict = failure is not None and failure.reason is Reason.WRITE_CONFLICT
                 memory.conflicts = memory.conflicts + 1 if conflict else 0
-                # Plan again at once, from what is really there, but not for ever.
+                # Plan again at once from the actual values, but not for ever.
                 again = again or 0 < memory.conflicts < _MOST_REPEATS
             if failure is not None:
                 decision = order.actuator.not_made(
@@ -328,14 +328,14 @@ class Reconciler:
     async def _write(
         self, resource: Resource, change: Change, write: Awaitable[bool | None]
     ) -> "_Failure | None":
-        """Make a change and tell how it ended; returns why it failed.
+        """Make a change and report how it ended; return why it failed.
 
-        write: answers False where nothing had to be written; then there is no change to tell.
+        write: returns False if nothing had to be written; then there is no change to report.
         """
         try:
             written = await write
         except asyncio.CancelledError:
-            # The request may be on its way already.
+            # The request may be under way already.
             ended = not_written(change, Reason.WRITE_FAILED, "the operator ends", answered=False)
             self.reporter.log_change(ended)
             raise
@@ -365,7 +365,7 @@ class Reconciler:
         memory.state = reconciled(memory.state, outcome, assignment.targets)
 
     def _count_refusal(self, error: ServingSLOError) -> Reason:
-        """Why a write was refused, counted."""
+        """Why a write was refused; also counts it."""
         if isinstance(error, WriteConflictError):
             self.adapters.exporter.count_conflict()
             return Reason.WRITE_CONFLICT

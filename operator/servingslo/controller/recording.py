@@ -1,7 +1,8 @@
-"""Recordings: what the operator saw, as JSON lines, and the same decisions made from them again.
+"""Recordings: what the operator observed, as JSON lines, and a replay of the same decisions.
 
-A line is a header (spec, limits, what was learnt before: written when a resource is first seen and
-whenever its spec changes), an observation, or the outcome of a write.
+A line is a header, an observation, or the outcome of a write. A header has spec, limits and the
+state learnt before. It is written when a resource is first reconciled and whenever its spec
+changes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,19 +36,19 @@ from servingslo.policy.stored_state import restore
 
 HEADER = "header"
 OUTCOME = "outcome"
-# Observations of versions that knew one runtime do not tell it.
+# Versions that supported one runtime did not record it in observations.
 RUNTIME_BEFORE = "vllm"
-# Versions that could compile the latency laws decided by percentiles of other last digits.
+# Versions with compiled latency laws decided from percentiles that differ in the last digits.
 NUMPY_LAWS = "numpy"
 _ALLOWED_LAWS = "numpy; decisions by compiled laws are replayed by the version that made them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What decisions rest on besides observations.
+    """The inputs of decisions other than observations.
 
-    learned: what the planner's memory began with. carry_on: the memory of the observations before
-    is kept, because only the spec changed. laws: who evaluated the latency laws; numpy.
+    learned: the planner's memory at the start. carry_on: the memory of the observations before is
+    kept, because only the spec changed. laws: the library that evaluated the latency laws; numpy.
     """
 
     uid: str
@@ -65,10 +66,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Whether what was ordered was written.
+    """Whether an order was written.
 
     before, after: the first setting of the change: the replica count, or the `max_num_seqs` of
-    batch limits; 0 where it is not set. knob: of the actuator that was to make it.
+    batch limits; 0 if it is not set. knob: of the actuator that was to make it.
     """
 
     uid: str
@@ -81,7 +82,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """One observation, the decision made from it, and what its counts were judged by."""
+    """One observation, the decision made from it, and the case for which its counts were sized."""
 
     observation: Observation
     decision: Decision
@@ -97,9 +98,9 @@ class _Memory:
     state: PlannerState
 
 
-# JSON has no infinity, which is the last edge of every histogram: it is written as a string. A
-# configuration reaches a plain dataclass only from outside, hence the tuples of one. A field that
-# is not known is misspelt, or of another schema: what it says would be lost.
+# JSON has no infinity, which is the last edge of every histogram, so it is written as a string.
+# Only an outside configuration reaches a plain dataclass, hence the tuples of one. An unknown field
+# is misspelt or of another schema: its value would be lost.
 _CONFIG = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
 _OBSERVATION = TypeAdapter(tuple[Observation], config=_CONFIG)
 _HEADER = TypeAdapter(tuple[Header], config=_CONFIG)
@@ -110,7 +111,7 @@ class Recorder:
     """Appends to a file; without a path it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises: InvalidInputError where the file cannot be written."""
+        """Raises: InvalidInputError if the file cannot be written."""
         self._file: IO[str] | None = None
         if path is not None:
             try:
@@ -121,7 +122,7 @@ class Recorder:
                 raise InvalidInputError("recording", str(path), allowed) from error
 
     def header(self, header: Header) -> None:
-        """Record what the decisions that follow rest on."""
+        """Record the inputs of the decisions that follow."""
         self._write(HEADER, _HEADER, header)
 
     def observation(self, observation: Observation) -> None:
@@ -130,7 +131,7 @@ class Recorder:
             self._file.write(observation_line(observation) + "\n")
 
     def outcome(self, outcome: Outcome) -> None:
-        """Record what came of a write."""
+        """Record the outcome of a write."""
         self._write(OUTCOME, _OUTCOME, outcome)
 
     def close(self) -> None:
@@ -154,10 +155,10 @@ def replay(
 ) -> Iterator[Replayed]:
     """Each observation of a recording with the decision that the planner makes from it.
 
-    instead: a spec to decide by, whatever the headers say; observations then need no header.
-    limits: of resources without a header; the default bounds by default.
-    Raises: InvalidInputError naming the line, when one cannot be read or its resource has no
-    header, or its laws were compiled; InvalidSpecError when `instead` is not valid.
+    instead: a spec to use whatever the headers say; observations then need no header. limits: of
+    resources without a header; the default bounds by default. Raises: InvalidInputError naming the
+    line, if one cannot be read, its resource has no header, or its laws were compiled;
+    InvalidSpecError if `instead` is not valid.
     """
     targets = None if instead is None else targets_from_spec(instead)
     bounds = Limits() if limits is None else limits
@@ -189,7 +190,7 @@ def replay(
 
 
 def reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
-    """The planner's memory after it is known what came of its order; used live and in replays."""
+    """The planner's memory after the outcome of its order is known; used live and in replays."""
     if outcome.knob != Knob.REPLICAS:
         return reconcile_knob(state, outcome.knob, written=outcome.written)
     if not outcome.written:
@@ -204,7 +205,7 @@ def reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> Plann
 
 
 def initial_state(learned: Mapping[str, Any] | None, now_seconds: float) -> PlannerState:
-    """The memory a resource begins with: what was learnt before, else nothing."""
+    """The memory with which a resource begins: the state learnt before, else an empty one."""
     return restore(learned, now_seconds) if learned else PlannerState()
 
 
@@ -227,7 +228,7 @@ def _targets(spec: Mapping[str, Any], number: int) -> Targets:
 
 @contextmanager
 def _named(number: int, part: str = "") -> Iterator[None]:
-    """Let what is refused in here be told with its line, and the part of it that it stands in."""
+    """Report errors raised inside with their line, and the part of the line that has them."""
     try:
         yield
     except InvalidInputError as error:
@@ -237,9 +238,9 @@ def _named(number: int, part: str = "") -> Iterator[None]:
 
 
 def observations(lines: Iterable[str]) -> Iterator[Observation]:
-    """The observations of a recording, in order, without deciding anything.
+    """The observations of a recording, in order, without any decision.
 
-    Raises: InvalidInputError naming the line, when one cannot be read.
+    Raises: InvalidInputError naming the line, if one cannot be read.
     """
     times: dict[str, float] = {}
     for number, line in enumerate(lines, start=1):
@@ -277,7 +278,7 @@ def _outcome(entry: Mapping[str, Any], number: int) -> Outcome:
 
 
 def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float]) -> Observation:
-    """One observation in its ranges. times: of the newest of each resource, kept up."""
+    """One observation, with checked ranges. times: newest time of each resource, updated here."""
     with _named(number):
         check_version(entry)
         if "runtime" not in entry:
@@ -291,7 +292,7 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
 
 
 def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
-    """Forget the time of a resource whose memory begins anew: recordings may be put together."""
+    """Forget the time of a resource whose memory starts again: recordings may be joined."""
     header = entry[HEADER]
     if isinstance(header, dict) and not header.get("carry_on"):
         times.pop(str(header.get("uid")), None)

@@ -1,6 +1,6 @@
-"""Ranges of what a recording may say: its lines may be of another program, or changed by hand.
+"""Allowed ranges in a recording: its lines may come from another program, or be edited by hand.
 
-Only what comes from a file or a pipe is checked: the live loop neither pays for it nor stops on it.
+Only input from a file or a pipe is checked: the live loop neither pays for it nor stops on it.
 """
 
 import math
@@ -21,11 +21,11 @@ from servingslo.policy.inputs import OBSERVATION_SCHEMA_VERSION, Limits, Observa
 from servingslo.policy.stored_numbers import LARGEST_NUMBER
 
 MOST_REPLICAS = 1_000_000
-# Far above what engines take, and what the planner can still tabulate.
+# Far above the limits of engines, and still small enough for the planner's tables.
 MOST_SEQUENCES = 1_000_000
 MOST_BATCHED_TOKENS = 1_000_000_000
 SHORTEST_TICK_SECONDS = 0.5
-# Five minutes without a decision: as the chart has it.
+# Five minutes without a decision, as in the chart.
 LONGEST_TICK_SECONDS = 300.0
 # The end of the year 9999, since the epoch: a later time has no date. A simulator begins at 0.
 LATEST_SECONDS = 253_402_300_799
@@ -41,14 +41,14 @@ class _Range:
     above: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether the value is one of them; not a number is none."""
+        """Whether the value is in the range; not a number never is."""
         # Integers of any length are finite, and some are longer than a float.
         if not isinstance(value, int) and not math.isfinite(value):
             return False
         return self.least <= value <= self.most and not (self.above and value == self.least)
 
     def __str__(self) -> str:
-        """What is allowed, in words."""
+        """The allowed range, in words."""
         if math.isinf(self.least):
             return "a finite number"
         if math.isinf(self.most):
@@ -110,7 +110,7 @@ _ENGINE_HISTOGRAMS = (
     "output_tokens",
     "iteration_tokens",
 )
-# Nothing is computed from these, and what a card leaves blank has values of its own.
+# Nothing is computed from these. A field that a card leaves blank has values of its own.
 _GPU = {
     "age_seconds": _FINITE,
     "utilization_ratio": _FINITE,
@@ -127,7 +127,7 @@ _GATEWAY = {
 _GATEWAY_INSTANCE = {**_GATEWAY, "retried_total": _NOT_NEGATIVE}
 _HISTOGRAM = {"sum": _NOT_NEGATIVE, "count": _NOT_NEGATIVE}
 _HISTORY = {
-    # Before a simulator's beginning there is a past as well.
+    # A simulator also has times before its beginning.
     "start_seconds": _Range(least=-LATEST_SECONDS, most=LATEST_SECONDS),
     "bin_seconds": _Range(least=1, most=LONGEST_BIN_SECONDS),
 }
@@ -142,7 +142,7 @@ _LIMITS = {
 def check_version(entry: Mapping[str, Any]) -> None:
     """Raises: InvalidInputError for an observation of a schema that is not known here.
 
-    Asked before anything else is read of it, as another version may have other fields.
+    Called before anything else is read, because another version may have other fields.
     """
     version = entry.get("schema_version", OBSERVATION_SCHEMA_VERSION)
     if version != OBSERVATION_SCHEMA_VERSION:
@@ -177,13 +177,13 @@ def check_limits(limits: Limits, where: str) -> None:
 
 
 def check_tick(tick_seconds: float, field: str) -> float:
-    """The time between decisions. Raises: InvalidInputError for one that nobody can run at."""
+    """The time between decisions. Raises: InvalidInputError for one that no operator can run at."""
     _check_number(tick_seconds, _TICK, field)
     return tick_seconds
 
 
 def check_time(time_seconds: float, field: str) -> None:
-    """Raises: InvalidInputError for a time that is none."""
+    """Raises: InvalidInputError for an invalid time."""
     _check_number(time_seconds, _TIME, field)
 
 
@@ -240,6 +240,6 @@ def _check(sample: object, ranges: Mapping[str, _Range], where: str) -> None:
 
 
 def _check_number(value: float | None, allowed: _Range, field: str) -> None:
-    """Nothing is wrong with what is unknown."""
+    """Check a number; an unknown one is valid."""
     if value is not None and not allowed.holds(value):
         raise InvalidInputError(field, shown(value), str(allowed))

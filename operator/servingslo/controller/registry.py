@@ -1,4 +1,4 @@
-"""The ServingSLOs that exist, as the handlers and the authoritative lists tell."""
+"""The ServingSLOs that exist, from the handlers and the authoritative lists."""
 
 import asyncio
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Resource:
 
 
 class Registry:
-    """A cache of the resources, and the set of those that need a look at once.
+    """A cache of the resources, and the set of those to reconcile at once.
 
     kopf's watch has gaps in which a deletion is missed; `replace_all` repairs them.
     """
@@ -36,19 +36,19 @@ class Registry:
         self._wake = asyncio.Event()
 
     def upsert(self, record: ResourceRecord) -> Resource:
-        """Remember a resource; wakes the loop where it is new or its spec changed.
+        """Remember a resource; wake the loop if it is new or its spec changed.
 
-        A change of nothing but status or labels wakes nobody: the loop writes status itself.
+        A change of status or labels alone wakes no loop: the loop writes status itself.
         """
         key = record.ref.namespace, record.ref.name
         known = self.resources.get(key)
         if known is not None and known.record.ref == record.ref:
             same = known.record.generation == record.generation
             if same and known.record.deleting == record.deleting:
-                # Whoever begins to lead starts from what the leader before it had learnt.
+                # A new leader starts from the state that the leader before it had learnt.
                 return self._renew(key, known, record)
             if record.generation < known.record.generation:
-                return known  # a watch that is behind what was looked up
+                return known  # the watch is behind the resource that was read
         resource = _checked(record)
         self.resources[key] = resource
         self.wake(key)
@@ -63,7 +63,7 @@ class Registry:
         return renewed
 
     def remove(self, key: Key, uid: str | None = None) -> None:
-        """Forget a resource that is gone. uid: of that alone, not of a later namesake."""
+        """Forget a resource that is gone. uid: only if it has this uid, not a later namesake."""
         known = self.resources.get(key)
         if known is not None and uid is not None and known.record.ref.uid != uid:
             return
@@ -71,7 +71,7 @@ class Registry:
         self.wake(key)
 
     def replace_all(self, records: Iterable[ResourceRecord]) -> None:
-        """Take an authoritative list: what is not in it is gone."""
+        """Take over an authoritative list: a resource that is not in it is gone."""
         found = {(record.ref.namespace, record.ref.name): record for record in records}
         for key in [key for key in self.resources if key not in found]:
             self.remove(key)
@@ -82,12 +82,13 @@ class Registry:
             self.upsert(record)
 
     def owner_conflict(self, resource: Resource) -> SignalProblem | None:
-        """Why an older resource owns this one's target now; None where none does."""
+        """Why an older resource owns this one's target now; None if none does."""
         if resource.targets is None:
             return None
         ref = resource.record.ref
         wanted = _target_key(ref.namespace, resource.targets.target)
-        # Looked up anew in the middle of a tick it is another object, and no rival of itself.
+        # If it was read again in the middle of a tick, it is another object, but no rival of
+        # itself.
         rivals = (
             entry
             for entry in self.resources.values()
@@ -98,16 +99,16 @@ class Registry:
         return target_conflicts((resource, *rivals)).get(ref.uid)
 
     def wake(self, key: Key) -> None:
-        """Ask the loop to look at this resource at once."""
+        """Ask the loop to reconcile this resource at once."""
         self._woken.add(key)
         self._wake.set()
 
     async def woken(self) -> None:
-        """Return when something asks for a look."""
+        """Return when a resource has to be reconciled."""
         await self._wake.wait()
 
     def take_woken(self) -> frozenset[Key]:
-        """The resources to look at; they count as looked at from now on."""
+        """The resources to reconcile; from now on they count as done."""
         woken = frozenset(self._woken)
         self._woken.clear()
         self._wake.clear()
@@ -115,7 +116,7 @@ class Registry:
 
 
 def target_conflicts(resources: Iterable[Resource]) -> dict[str, SignalProblem]:
-    """By uid, the resources that must keep their hands off a target that an older one owns.
+    """By uid, the resources that must not act on a target because an older one owns it.
 
     The older by creation time wins, and the lower uid among equals, so that all agree.
     """

@@ -1,4 +1,4 @@
-"""Tells what was decided: log line, events, status, metrics. All derive from the decision."""
+"""Reports each decision: log line, events, status, metrics. All derive from the decision."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -31,18 +31,18 @@ from servingslo.reasons import Action, Reason
 
 _LOG = logging.getLogger(__name__)
 _LEARNED_SECONDS = 300.0
-# Longer than any stabilization or cold start that nobody need ask about.
+# Longer than any stabilization or cold start that needs no explanation.
 _LASTING_HOLD_SECONDS = 300.0
 _PutBack = tuple[Reverts | None, LimitReverts | None, BatchWrite | None]
 
 
 @dataclass(slots=True)
 class _Reported:
-    """What was last told of one resource.
+    """The last report of one resource.
 
-    line: of the last decision in the status. learned_trusted: what was learnt was told with a law
-    that is trusted. learned_reverts: who put what back, as it was stored with it. held_by: what
-    holds the count, since held_seconds; why_reported: that it has its line in the log.
+    line: of the last decision in the status. learned_trusted: the stored learnt state included a
+    trusted law. learned_reverts: the reverts, as stored with it. held_by: what holds the count,
+    since held_seconds; why_reported: the log has a line about it.
     """
 
     conditions: tuple[Condition, ...]
@@ -58,7 +58,7 @@ class _Reported:
 
 @dataclass(slots=True)
 class Reporter:
-    """Remembers what was reported, so that nothing is told twice."""
+    """Remembers what was reported, so that nothing is reported twice."""
 
     adapters: Adapters
     outages: Outages = field(default_factory=Outages)
@@ -71,11 +71,11 @@ class Reporter:
         self._statuses = StatusWriter(self.adapters, self.outages)
 
     async def write_behind(self, tick_seconds: float) -> None:
-        """Write statuses behind the loop until cancelled, so that no tick waits for them."""
+        """Write statuses in the background until cancelled, so that no tick waits for them."""
         await self._statuses.run(tick_seconds)
 
     async def report(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
-        """Log, export, post and write what is new in a decision as it came true."""
+        """Log, export, post and write what is new in a decision, as it was carried out."""
         reported = self._remember(resource)
         generation, now_seconds = resource.record.generation, self._now_seconds()
         uid = resource.record.ref.uid
@@ -122,7 +122,7 @@ class Reporter:
         await self._write(resource, reported, fields)
 
     async def refuse(self, resource: Resource) -> None:
-        """Say that the spec is invalid and which values are allowed."""
+        """Report that the spec is invalid and which values are allowed."""
         if resource.invalid is None:
             return
         reported = self._remember(resource)
@@ -151,7 +151,7 @@ class Reporter:
         await self._write_conditions(resource, reported, Reason.INVALID_SPEC)
 
     async def pause(self, resource: Resource) -> None:
-        """Say that nothing is decided while the resource is paused."""
+        """Report that nothing is decided while the resource is paused."""
         reported = self._remember(resource)
         generation, now_seconds = resource.record.generation, self._now_seconds()
         since = {entry.type: entry for entry in reported.conditions}
@@ -172,7 +172,7 @@ class Reporter:
         await self._write_conditions(resource, reported, None)
 
     async def fail(self, resource: Resource, error: Exception) -> None:
-        """Say that this resource could not be looked at, because of a fault of the operator."""
+        """Report that this resource was not reconciled, because of a fault of the operator."""
         reported = self._remember(resource)
         message = f"{type(error).__name__}: {error}"
         reported.conditions = not_ready(
@@ -189,12 +189,12 @@ class Reporter:
         await self._write_conditions(resource, reported, Reason.INTERNAL_ERROR)
 
     async def report_change(self, resource: Resource, change: Change) -> None:
-        """Log, count and post a change that was made, or tried."""
+        """Log, count and post a change that was made or tried."""
         self.log_change(change)
         await self.post(resource, change_event(change))
 
     def log_change(self, change: Change) -> None:
-        """Log and count a change; alone where there is no time left for an event."""
+        """Log and count a change; used without an event if no time is left for one."""
         self.log_line(change)
         self.adapters.exporter.count_change(change)
 
@@ -211,7 +211,7 @@ class Reporter:
         _LOG.log(level, "%s", change_line(change))
 
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
-        """Say what of the memory in a status is not believed, and is learnt anew."""
+        """Report which parts of the memory in a status are not valid, and are learnt again."""
         named = ", ".join(parts)
         message = f"status.learned does not hold what can be: {named}; it is learnt anew"
         key = f"{Reason.LEARNED_DROPPED}/{named}"
@@ -226,12 +226,12 @@ class Reporter:
         )
 
     async def post(self, resource: Resource, event: Event) -> None:
-        """Post an event; that it cannot be posted is only logged, once."""
+        """Post an event; if it cannot be posted, log that once."""
         ref = resource.record.ref
         try:
             await self.adapters.events.post(ref, event, self._now_seconds())
         except (NotFoundError, NotLeaderError):
-            return  # the namespace is being deleted, or another tells it now
+            return  # the namespace is being deleted, or another leader reports it now
         except ClusterError as error:
             self.adapters.exporter.count_failure("events")
             self.outages.met(_part("event", resource), error, self._now_seconds())
@@ -262,7 +262,7 @@ class Reporter:
     async def _write_conditions(
         self, resource: Resource, reported: _Reported, not_ready_for: Reason | None
     ) -> None:
-        """Write conditions alone, for a resource that nothing was decided for."""
+        """Write conditions alone, for a resource without a decision."""
         ref = resource.record.ref
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
         fields = {"observedGeneration": resource.record.generation, "summary": None}
@@ -283,7 +283,7 @@ class Reporter:
 
 
 def _explain_hold(reported: _Reported, decision: Decision) -> None:
-    """One line in the log for a hold that lasts; another hold has its own."""
+    """Log one line for a hold that lasts; another hold has its own line."""
     holds = held_by(decision)
     if holds is not reported.held_by:
         reported.held_by, reported.held_seconds, reported.why_reported = (
@@ -308,7 +308,7 @@ def _learned_is_due(
     now_seconds: float,
     learned_seconds: float | None,
 ) -> bool:
-    """At the first sight of metrics and of a law, at orders and reverts, else every few minutes."""
+    """At the first metrics, at a newly trusted law, at orders and reverts, else periodically."""
     if _put_back(state) != reported.learned_reverts:
         return True
     if learned_seconds is None:
@@ -320,7 +320,7 @@ def _learned_is_due(
 
 
 def _put_back(state: PlannerState) -> _PutBack:
-    """Who puts counts and limits back, and which limits of ours they may put back next."""
+    """Who puts counts and limits back, and which of our limits they may put back next."""
     batching = memory_of(state.knobs)
     return state.reverts, batching.reverts, batching.written
 
@@ -330,7 +330,7 @@ def _warning(reason: Reason, message: str, key: str) -> Event:
 
 
 def _differs(logged: Decision | None, decision: Decision) -> bool:
-    """Whether a decision is another one than that logged last, not only its repetition."""
+    """Whether a decision differs from the one logged last, and does not only repeat it."""
     if logged is None:
         return True
     names: Sequence[str] = ("action", "replicas_before", "replicas_after", "binding", "reason")

@@ -1,4 +1,4 @@
-"""Which count a ScaledObject is to have: by its own namespace and target, never by what it says."""
+"""The count for a ScaledObject, from its own namespace and target, never from its request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from servingslo.policy.inputs import Actuation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledObjectCounts:
-    """Counts for ScaledObjects whose target a ServingSLO of their namespace gives to KEDA.
+    """Counts for ScaledObjects whose target a ServingSLO of their namespace leaves to KEDA.
 
-    scaled_object: of that namespace and name, as the cluster is known. handed_over: what a
-    resource's last decision gives to others, by namespace and name; None while nothing is known.
+    scaled_object: of that namespace and name, as known from the cluster. handed_over: the count
+    that a resource's last decision hands over, by namespace and name; None while nothing is known.
     """
 
     scaled_object: Callable[[str, str], ScalerRecord | None]
@@ -24,7 +24,7 @@ class ScaledObjectCounts:
     def count(self, namespace: str, name: str) -> int:
         """The count for a ScaledObject.
 
-        Raises: NotFoundError where it is not known, or no ServingSLO gives its target to KEDA;
+        Raises: NotFoundError if it is not known, or if no ServingSLO leaves its target to KEDA;
         MetricsUnavailableError while there is no count.
         """
         scaled_object = self.scaled_object(namespace, name)
@@ -34,7 +34,7 @@ class ScaledObjectCounts:
         giving = self._giving_to(scaled_object)
         if not giving:
             raise NotFoundError(f"no ServingSLO in {namespace} has actuation Keda for {target}")
-        # Of several with one target, all but the oldest give nothing.
+        # Of several with one target, only the oldest hands over a count.
         counts = (self.handed_over(namespace, slo) for slo in giving)
         count = next((count for count in counts if count is not None), None)
         if count is None:
@@ -43,7 +43,7 @@ class ScaledObjectCounts:
         return count
 
     def _giving_to(self, scaled_object: ScalerRecord) -> list[str]:
-        """Names of the ServingSLOs that give the count of this target to KEDA."""
+        """Names of the ServingSLOs that leave the count of this target to KEDA."""
         wanted = (scaled_object.group, scaled_object.target_kind, scaled_object.target_name)
         found = []
         for (namespace, name), resource in self.registry.resources.items():

@@ -1,7 +1,8 @@
-"""The status of a ServingSLO out of a decision, and when it is worth a write.
+"""The status of a ServingSLO from a decision, and when it is worth a write.
 
-Numbers are rounded, and what changes by itself every tick (rates, queues, predictions) is written
-only with something that matters or after it drifted for a while: an unchanged world writes nothing.
+Numbers are rounded. Values that change by themselves every tick (rates, queues, predictions) are
+written only together with an important change, or after they drifted for a while. A stable world
+writes nothing.
 """
 
 import math
@@ -42,9 +43,9 @@ _SIGNIFICANT_DIGITS = 3
 _NOISY = frozenset(
     {"observed", "predicted", "model", "admission", "cost", "errorBudget", "summary"}
 )
-# A measurement further than this from what the status says, relatively, has drifted.
+# A measurement has drifted if it differs from the status by more than this, relatively.
 _DRIFT_RATIO = 0.2
-# Requests and ratios below this are told apart by nobody.
+# Differences of requests and ratios below this do not matter.
 _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 _LONGEST_MESSAGE = 1024
@@ -90,7 +91,7 @@ def status_fields(
 
 
 def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
-    """The conditions as they stand in a status."""
+    """The conditions in the form of a status."""
     return [
         ConditionStatusModel.model_validate(
             {
@@ -106,7 +107,7 @@ def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
 
 
 def conditions_of(status: Json, *, now_seconds: float) -> tuple[Condition, ...]:
-    """The conditions that a status holds; those of unknown type or reason are left out."""
+    """The conditions in a status; those of unknown type or reason are left out."""
     spoken_of = {"observedGeneration": status.get("observedGeneration")}
     return tuple(
         condition
@@ -118,7 +119,7 @@ def conditions_of(status: Json, *, now_seconds: float) -> tuple[Condition, ...]:
 def decision_record(document: Json, time: str) -> dict[str, Any]:
     """`status.lastDecision`: the head of a decision's document, and all of it packed.
 
-    time: when it was decided; the document may be of a later tick that decided the same.
+    time: when it was decided; the document may be of a later tick with the same decision.
     """
     names = ("action", "reason", "replicasBefore", "replicasAfter")
     head = {name: document[name] for name in names if name in document}
@@ -134,9 +135,9 @@ def decision_lines(newest: str | None, before: Sequence[str]) -> list[str]:
 def changed_fields(
     before: Json, after: Json, *, seconds_since_write: float | None
 ) -> dict[str, Any]:
-    """The top-level fields to write; empty when nothing changed beyond noise.
+    """The top-level fields to write; empty if nothing changed beyond noise.
 
-    seconds_since_write: since this process wrote the status last; None when it never did.
+    seconds_since_write: since this process wrote the status last; None if it never did.
     """
     differing = {key: after[key] for key in after if after[key] != before.get(key)}
     drifted = any(_drifted(before.get(key), after[key]) for key in differing if key in _NOISY)
@@ -145,7 +146,7 @@ def changed_fields(
 
 
 def is_material(before: Json, changed: Json) -> bool:
-    """Whether more than measurements moved, so that somebody may wait to see it."""
+    """Whether more than measurements changed, so that a person may wait for it."""
     return any(
         _stable(key, changed[key]) != _stable(key, before.get(key))
         for key in changed
@@ -154,7 +155,7 @@ def is_material(before: Json, changed: Json) -> bool:
 
 
 def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
-    """A JSON Merge Patch that makes the changed fields what they are, without leftovers."""
+    """A JSON Merge Patch that sets the changed fields exactly, without leftovers."""
     patch: dict[str, Any] = {}
     for key, value in changed.items():
         old = before.get(key)
@@ -167,7 +168,7 @@ def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
 
 
 def _desired(decision: Decision) -> int | None:
-    """What the target gets, or should get where the operator does not set it; None while paused."""
+    """The count that the target gets, or should get from another client; None while paused."""
     if decision.limited_by is Reason.PAUSED:
         return None
     advises = decision.limited_by in ADVICE_ONLY or decision.handed_over is not None
@@ -208,7 +209,7 @@ def _admission(decision: Decision) -> AdmissionStatus:
 
 
 def _predicted(decision: Decision) -> PredictedStatus | None:
-    """What is predicted of the decided count beside the objectives; None where it is unknown."""
+    """Predictions for the decided count in addition to the objectives; None if unknown."""
     for entry in decision.predicted_counts:
         if entry.replicas == decision.replicas_after:
             return PredictedStatus(utilization=_rounded(entry.utilization_ratio))
@@ -258,7 +259,7 @@ def _budget(budget: BudgetReport) -> ErrorBudgetStatus:
 
 
 def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
-    """The limits in force, and those recommended with their plan where they are others."""
+    """The limits in force, and the recommended ones with their plan if they differ."""
     current = _limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens, None)
     recommended = _limits(
         batching.recommended_max_num_seqs,
@@ -298,7 +299,7 @@ def _read_condition(entry: Json, now_seconds: float) -> Condition | None:
 
 
 def _stable(key: str, value: Any) -> Any:
-    """What of a field counts as a change: messages of conditions and counts of plans jitter."""
+    """The parts of a field that count as a change: messages and counts of plans jitter."""
     if key == "batching" and value:
         return {name: _without_plan(entry) for name, entry in value.items()}
     if key == "lastDecision" and value:
@@ -312,7 +313,7 @@ def _stable(key: str, value: Any) -> Any:
 
 
 def _names_pods(entry: Json) -> bool:
-    """Whether the message of a condition names pods that somebody has to look at."""
+    """Whether the message of a condition names pods that a person has to check."""
     failing = entry.get("reason") == Reason.PODS_FAILING
     return entry.get("type") == ConditionType.READY and (failing or entry.get("status") == "True")
 
@@ -324,7 +325,7 @@ def _without_plan(entry: Any) -> Any:
 
 
 def _drifted(before: Any, after: Any) -> bool:
-    """Whether a number moved beyond noise, or something appeared or went away."""
+    """Whether a number changed beyond noise, or a value appeared or disappeared."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return any(_drifted(before.get(key), after.get(key)) for key in {*before, *after})
     if isinstance(before, list) and isinstance(after, list):
@@ -341,7 +342,7 @@ def _is_number(value: object) -> bool:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Three significant digits; None for what is unknown or no number."""
+    """Three significant digits; None for an unknown value or no number."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

@@ -1,7 +1,7 @@
-"""Writes statuses: each resource's own only when it is worth it, and all of them not at once.
+"""Writes statuses: each one only if it is worth it, and not all of them at once.
 
-While `run` goes on, nobody waits for a write: what somebody may wait for goes first, what has
-merely drifted is spread over a tick. Else each is written when it is asked for.
+While `run` goes on, no caller waits for a write. Statuses that a person may wait for go first;
+those that only drifted are spread over a tick. Without `run`, each is written when requested.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from servingslo.controller.pacing import PacedQueue
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError, WriteConflictError
 
 _LOG = logging.getLogger(__name__)
-# Told once, with one decision: they stay wanted until they are written.
+# Set once, with one decision: they stay wanted until they are written.
 _LASTING = ("lastDecision", "decisions", "learned")
-# An operator that ends writes what somebody may wait for, but not for long.
+# An operator that ends writes urgent statuses first, but only for this long.
 _LAST_WRITES_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class _Standing:
-    """One resource's status as it stands on the server, as far as known, and as it shall be."""
+    """One resource's status as last known on the server, and as it should be."""
 
     ref: ResourceRef
     status: dict[str, Any]
@@ -39,7 +39,7 @@ class _Standing:
 
 @dataclass(slots=True)
 class StatusWriter:
-    """Knows what every status says, and brings it to what it shall say."""
+    """Knows every status, and writes each as it should be."""
 
     adapters: Adapters
     outages: Outages
@@ -47,7 +47,7 @@ class StatusWriter:
     _queue: PacedQueue | None = None
 
     async def run(self, tick_seconds: float) -> None:
-        """Write behind the loop until cancelled; then what is urgent, as far as time lets."""
+        """Write in the background until cancelled; then write urgent statuses, if time allows."""
         self._queue = queue = PacedQueue(tick_seconds)
         try:
             while True:
@@ -60,8 +60,8 @@ class StatusWriter:
             self._queue = None
 
     def begin(self, ref: ResourceRef, status: Mapping[str, Any], now_seconds: float) -> None:
-        """Take what a status says when a resource is seen first."""
-        # What was learnt before a restart is not written again at once.
+        """Take over a status when its resource is first reconciled."""
+        # State learnt before a restart is not written again at once.
         learned_seconds = now_seconds if status.get("learned") else None
         self._standing[ref.uid] = _Standing(
             ref=ref, status=dict(status), learned_seconds=learned_seconds
@@ -72,16 +72,16 @@ class StatusWriter:
         self._standing.pop(uid, None)
 
     def says(self, uid: str, name: str) -> Any:
-        """A field as it will be once everything is written; None where it is not there."""
+        """A field as it will be once everything is written; None if it is absent."""
         standing = self._standing[uid]
         return standing.wanted.get(name, standing.status.get(name))
 
     def learned_seconds(self, uid: str) -> float | None:
-        """When what is learnt was written last; None when it never was."""
+        """When learnt state was written last; None if it never was."""
         return self._standing[uid].learned_seconds
 
     async def want(self, uid: str, fields: Mapping[str, Any]) -> None:
-        """Say what a status shall say from now on."""
+        """Set the wanted fields of a status."""
         standing = self._standing[uid]
         lasting = {name: standing.wanted[name] for name in _LASTING if name in standing.wanted}
         standing.wanted = {**lasting, **fields}
@@ -120,7 +120,7 @@ class StatusWriter:
                 standing.ref, status_of.merge_patch(standing.status, changed)
             )
         except (NotFoundError, WriteConflictError, NotLeaderError):
-            return  # deleted meanwhile, as the registry will say; or another tells it now
+            return  # deleted meanwhile, as the registry will report; or another leader reports it
         except ClusterError as error:
             self.adapters.exporter.count_failure("status")
             self.outages.met(part, error, now_seconds)
@@ -143,5 +143,5 @@ def _part(ref: ResourceRef) -> Part:
 
 
 def _pause_ratio(uid: str) -> float:
-    """1 to 1.5 by the resource: what drifts in all of them is not due in one tick."""
+    """1 to 1.5 by resource, so that drifted values are not due in one tick for all of them."""
     return 1.0 + 0.5 * (crc32(uid.encode()) % 1000) / 1000.0

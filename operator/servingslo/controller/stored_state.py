@@ -1,6 +1,6 @@
-"""What a status keeps for the operator itself: what was learnt, in one string.
+"""State that a status stores for the operator itself: learnt state, in one string.
 
-Versions before kept an object in `status.learned.state`; it is still read.
+Earlier versions stored an object in `status.learned.state`; it is still read.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from servingslo.policy.stored_state import learned
 
 
 def learned_field(state: PlannerState, now_seconds: float) -> dict[str, Any]:
-    """`status.learned`: what must survive a restart, packed, and when it was written."""
+    """`status.learned`: state that must survive a restart, packed, and when it was written."""
     return {"savedAt": timestamp(now_seconds), "data": packed(learned(state, now_seconds))}
 
 
 def learned_of(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a status holds of what was learnt; None where it holds nothing.
+    """The learnt state in a status; None if it has none.
 
-    Empty where it cannot be read: `lost_parts` then says so.
+    Empty if it cannot be read: `lost_parts` then reports that.
     """
     field: Mapping[str, Any] = status.get("learned") or {}
     if not field.get("data"):

@@ -1,4 +1,4 @@
-"""Puts back what was written for resources that are gone, or that do not ask for it any more."""
+"""Puts back values written for resources that are gone or no longer ask for them."""
 
 import logging
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.replicas import guards
 
 _LOG = logging.getLogger(__name__)
-# Whoever changes an object while the operator is away leaves no event: all are looked through at
+# A change that is made while the operator is away leaves no event. So all objects are checked at
 # its start and this often.
 SWEEP_SECONDS = 600.0
-# Doubled at each try in a row.
+# Doubled at each retry in a row.
 RETRY_SECONDS = 15.0
 
 
 @dataclass(slots=True)
 class Undoing:
-    """Asks every actuator now and then to put back what nobody wants any more."""
+    """Asks every actuator from time to time to put back values that are no longer wanted."""
 
     adapters: Adapters
     registry: Registry
@@ -33,14 +33,14 @@ class Undoing:
     _retry_seconds: float = RETRY_SECONDS
 
     def ask(self) -> None:
-        """Look at the next occasion: a resource is gone, or wants something else."""
+        """Check at the next occasion: a resource is gone, or its spec changed."""
         self._due_at = float("-inf")
         self._retry_seconds = RETRY_SECONDS
 
     async def when_due(self, elapsed_seconds: float) -> None:
-        """Look through everything where it is time to. Only with the list of all resources.
+        """Check all objects if a check is due. Call only with a complete list of resources.
 
-        What could not be put back is tried again soon, and told once.
+        A value that could not be put back is retried soon, and reported once.
         """
         if elapsed_seconds < self._due_at:
             return
@@ -73,7 +73,7 @@ class Undoing:
             self._retry_seconds = min(2.0 * self._retry_seconds, SWEEP_SECONDS)
 
     def wanted(self, ref: ResourceRef) -> Targets | None:
-        """The targets of that very resource where it may act on its workload; None where not."""
+        """The targets of exactly that resource if it may act on its workload; else None."""
         resource = self.registry.resources.get((ref.namespace, ref.name))
         if resource is None or resource.record.ref.uid != ref.uid or resource.targets is None:
             return None

@@ -1,4 +1,4 @@
-"""Everything people and machines are told of a decision, derived from the decision alone."""
+"""All reports of a decision, for people and machines, derived from the decision alone."""
 
 from servingslo.explain.changes import (
     Change,

@@ -1,4 +1,4 @@
-"""The one cause that keeps a resource from being judged: what depends on it is Unknown."""
+"""The one cause that prevents a verdict on a resource: dependent conditions are Unknown."""
 
 from servingslo.explain.condition import ConditionStatus, Verdict
 from servingslo.policy.decision import Decision
@@ -19,24 +19,24 @@ NOT_READY_REASONS = frozenset(
         Reason.INTERNAL_ERROR,
     }
 )
-# Nothing was scraped because nothing was there to scrape.
+# Nothing was scraped because there was nothing to scrape.
 _NOTHING_TO_SCRAPE = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP})
 
 
 def blindness(decision: Decision) -> DecisionStep | None:
-    """The step that says why nothing could be decided for want of metrics; None where it could."""
+    """The step with the reason why metrics allow no decision; None if they allow one."""
     return next((step for step in decision.steps if step.stage == "signals"), None)
 
 
 def target_unusable(decision: Decision) -> Reason | None:
-    """Why the target cannot be read or scaled at all; None where it can."""
+    """Why the target cannot be read or scaled at all; None if it can."""
     unusable = NOT_READY_REASONS - CONFLICTS
     both = (decision.reason, decision.limited_by)
     return next((reason for reason in both if reason is not None and reason in unusable), None)
 
 
 def dependent_verdict(decision: Decision) -> Verdict | None:
-    """What a condition says that needs metrics, while there are none; None where there are some."""
+    """The verdict of a condition that needs metrics, if there are none; None if there are some."""
     if (unusable := target_unusable(decision)) is not None:
         message = "not known while the target cannot be used"
         return Verdict(ConditionStatus.UNKNOWN, unusable, message)

@@ -1,6 +1,6 @@
-"""A change that the operator made, or tried to: log line, event and metric derive from it alone.
+"""A change that the operator made or tried: log line, event and metric derive from it alone.
 
-One for each write to a target, whatever became of it; what is only recommended is no change.
+Each write to a target is one change, whatever its outcome. A recommendation is no change.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from servingslo.policy.knobs.engine_limits.canary import QUEUE
 from servingslo.reasons import Reason
 
 EVENT_NAME = "changed"
-# Pods that have one change together: so many are named.
+# Name at most this many pods that have one change together.
 _MOST_NAMED = 3
 
 
@@ -34,7 +34,7 @@ class Knob(StrEnum):
 class ChangeOutcome(StrEnum):
     """How a change ended.
 
-    UNANSWERED: the API server gave no usable answer, so the change may have been made or not.
+    UNANSWERED: the API server gave no usable answer, so the change may or may not have been made.
     """
 
     WRITTEN = "written"
@@ -45,14 +45,14 @@ class ChangeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One value that a change sets; None where it is not known or not set."""
+    """One value that a change sets; None if it is not known or not set."""
 
     name: str
     before: int | None
     after: int | None
 
     def __str__(self) -> str:
-        """'8->64', or '8' where the value stays."""
+        """'8->64', or '8' if the value stays."""
         if self.before == self.after:
             return count(self.before)
         return f"{count(self.before)}->{count(self.after)}"
@@ -60,13 +60,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of one knob of a target: what, from what to what, why, what for, how it ended.
+    """One change of one knob of a target: old and new values, reason, purpose and outcome.
 
-    knob: of the actuator that makes it. reason: why it is made. replicas_saved: fewer replicas by
-    it, negative where it orders more; None where that is not known. cost_saved_per_hour: the same
-    in `currency`, where a price is stated. refusal: why it was not written, None where it was.
-    detail: the same in words, or what led to it. flags_removed: the settings whose flag goes, so
-    that they are the engine's own defaults again.
+    knob: of the actuator that makes it. reason: why it is made. replicas_saved: replicas that the
+    change saves, negative if it orders more; None if unknown. cost_saved_per_hour: the same in
+    `currency`, if a price is stated. refusal: why it was not written, None if it was. detail: the
+    refusal in words, or the cause of the change. flags_removed: settings whose flag is removed, so
+    that the engine's own default applies again.
     """
 
     namespace: str
@@ -84,7 +84,7 @@ class Change:
     flags_removed: tuple[str, ...] = ()
 
 
-# Steps that leave the template as it is.
+# Steps of a canary that leave the template as it is.
 _STEPS_OF_A_CANARY = {
     CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
     CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
@@ -94,7 +94,7 @@ _STEPS_OF_A_CANARY = {
 
 
 def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of the replica count that a decision orders; None where it orders none."""
+    """The change of the replica count that a decision orders; None if it orders none."""
     before, after = decision.replicas_before, decision.replicas_after
     if not decision.apply_replicas or before is None or after is None or before == after:
         return None
@@ -115,7 +115,7 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
 
 
 def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of batch limits that a decision orders; None where it orders none."""
+    """The change of batch limits that a decision orders; None if it orders none."""
     batching, cost = decision.batching, decision.cost
     if not batching.apply:
         return None
@@ -159,12 +159,12 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
 
 
 def queue_setting(queue: Sequence[int | None]) -> tuple[Setting, ...]:
-    """The change of the engines' own bound, from one value to another; empty where it stays."""
+    """The change of the engines' own bound, from one value to another; empty if it stays."""
     return (Setting(name=QUEUE, before=queue[0], after=queue[1]),) if queue else ()
 
 
 def removed_flags(limits: Sequence[str], queue: Sequence[int | None]) -> tuple[str, ...]:
-    """Flags that go: of these limits, and of the engines' own bound where it is to have none."""
+    """Flags to remove: of these limits, and of the engines' own bound if it is to have none."""
     return (*limits, QUEUE) if queue and queue[1] is None else tuple(limits)
 
 
@@ -193,7 +193,7 @@ def limits_change(
 
 
 def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of limits of dynamic batches that a decision orders; None where it orders none."""
+    """The change of limits of dynamic batches that a decision orders; None if it orders none."""
     batcher = decision.batcher
     if batcher is None or not batcher.pods:
         return None
@@ -220,7 +220,7 @@ def batcher_limits_change(
     after: BatcherLimits | None,
     pods: tuple[str, ...],
 ) -> Change:
-    """Limits of dynamic batches set on these pods; after None: what stood before ours is put back.
+    """Set limits of dynamic batches on these pods; after None: restore the limits from before ours.
 
     resource: namespace and name.
     """
@@ -245,7 +245,7 @@ def batcher_limits_change(
 
 
 def gateway_limit_change(decision: Decision) -> Change | None:
-    """The change of the gateway's bound that a decision orders; None where it orders none."""
+    """The change of the gateway's bound that a decision orders; None if it orders none."""
     limit = decision.gateway_limit
     if limit is None or limit.change_reason is None:
         return None
@@ -278,20 +278,20 @@ def limit_change(
 
 
 def not_written(change: Change, refusal: Reason, detail: str, *, answered: bool) -> Change:
-    """The change as it ended when its write failed. answered: the API server said no."""
+    """The change with its outcome after a failed write. answered: the API server refused it."""
     outcome = ChangeOutcome.REFUSED if answered else ChangeOutcome.UNANSWERED
     return replace(change, outcome=outcome, refusal=refusal, detail=detail)
 
 
 def change_line(change: Change) -> str:
-    """The change as key=value pairs in a fixed order; what is unknown is left out."""
+    """The change as key=value pairs in a fixed order; unknown values are left out."""
     return " ".join(
         [EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(change))],
     )
 
 
 def change_event(change: Change) -> Event:
-    """The change as an event, told each time that it is made."""
+    """The change as an event, reported each time the change is made."""
     settings = ", ".join(
         f"{setting.name} {setting}{' (flag removed)' * (setting.name in change.flags_removed)}"
         for setting in change.settings
@@ -337,7 +337,7 @@ def _pairs(change: Change) -> Iterator[tuple[str, str]]:
 
 
 def _savings_words(change: Change) -> Iterator[str]:
-    """'saves 2 replicas, 5 USD/h'; what a count alone says already is not said again."""
+    """'saves 2 replicas, 5 USD/h'; does not repeat what a change of the count already says."""
     told = []
     saved = change.replicas_saved
     if change.knob != Knob.REPLICAS and saved:

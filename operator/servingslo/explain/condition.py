@@ -1,4 +1,4 @@
-"""A condition of a ServingSLO, and what it says before it is known since when."""
+"""A condition of a ServingSLO, and its verdict before the time of its transition is known."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from servingslo.reasons import Reason
 
 
 class ConditionType(StrEnum):
-    """What a condition is about."""
+    """The subject of a condition."""
 
     READY = "Ready"
     METRICS_FRESH = "MetricsFresh"
@@ -40,7 +40,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a condition says, before it is known since when."""
+    """Status, reason and message of a condition, before the time of its transition is known."""
 
     status: ConditionStatus
     reason: Reason

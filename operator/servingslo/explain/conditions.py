@@ -19,7 +19,7 @@ from servingslo.policy.decision_parts import HandOver
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
-# Stages whose steps name pods that are coming or doubted, or who puts the count back.
+# Stages whose steps name pods that start or are in doubt, or the client that reverts the count.
 _DETAILED = frozenset({"pending", "queue", "step-down", "reverts"})
 
 
@@ -49,7 +49,7 @@ def not_ready(
     generation: int,
     now_seconds: float,
 ) -> tuple[Condition, ...]:
-    """Conditions of a resource that could not be decided for: Ready is False, others stay."""
+    """Conditions of a resource without a decision: Ready is False, others stay."""
     verdict = Verdict(ConditionStatus.FALSE, reason, message)
     kept = {condition.type: condition for condition in previous}
     ready = ConditionType.READY
@@ -58,7 +58,7 @@ def not_ready(
 
 
 def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
-    """What each condition says of a decision; one about what nobody asked for is left out."""
+    """The verdict of each condition on a decision, without conditions that are not requested."""
     every = {
         ConditionType.READY: ready_verdict(decision),
         ConditionType.METRICS_FRESH: metrics_fresh_verdict(decision),
@@ -92,7 +92,7 @@ def _stamped(
 
 
 def ready_verdict(decision: Decision) -> Verdict:
-    """Whether the resource can be decided for and its pods serve, and why not."""
+    """Whether a decision about the resource is possible and its pods serve, and if not, why."""
     for reason in (decision.reason, decision.limited_by):
         if reason in NOT_READY_REASONS and reason is not None:
             return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")
@@ -124,9 +124,9 @@ def _named_pods(decision: Decision) -> Iterator[str]:
 
 
 def zero_message(decision: Decision) -> str:
-    """That the target sleeps, and how long the first request waits; '' where it does not.
+    """Whether the target is at zero, and how long the first request waits; '' if it is not.
 
-    Two digits: a condition is written when it changes.
+    Two digits, because a condition is written whenever it changes.
     """
     for step in decision.steps:
         if step.stage != "zero":
@@ -140,7 +140,7 @@ def zero_message(decision: Decision) -> str:
 
 
 def handed_over_message(given: HandOver | None) -> str:
-    """Who carries the count out; '' where the operator does."""
+    """The client that carries the count out; '' if the operator does."""
     if given is None:
         return ""
     if given.reason is Reason.REPORTED_ONLY:
@@ -151,9 +151,9 @@ def handed_over_message(given: HandOver | None) -> str:
 
 
 def _scaling_limited(decision: Decision) -> Verdict | None:
-    """What keeps the planner from the count that it wants; None where nothing does.
+    """What keeps the planner from the count that it wants; None if nothing does.
 
-    Nothing is said of a target that cannot be used: Ready says it.
+    None for a target that cannot be used: Ready reports it.
     """
     reason = decision.limited_by
     if reason is None or target_unusable(decision) is not None:
@@ -174,7 +174,7 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
 
 
 def limit_detail(decision: Decision) -> str:
-    """What is said of the pods that do not come, or that seem to lie; '' of other limits."""
+    """Details of pods that do not start or are in doubt, or of reverts; '' for other limits."""
     return next(
         (
             str(detail)
@@ -187,12 +187,12 @@ def limit_detail(decision: Decision) -> str:
 
 
 def unreliable_pods(decision: Decision) -> str:
-    """The ready pods that are no capacity, by name and with why; '' without any."""
+    """The ready pods that are no capacity, by name and with the reason; '' without any."""
     return _unreliable(decision, "excluded_pods")
 
 
 def suspect_pods(decision: Decision) -> str:
-    """Pods that seem to be none but are too many to be left out; '' without any."""
+    """Pods that seem to be no capacity but are too many to be left out; '' without any."""
     return _unreliable(decision, "suspect_pods")
 
 

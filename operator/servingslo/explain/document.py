@@ -15,19 +15,19 @@ MAX_SUMMARY_LENGTH = 256
 
 JSONValue = float | int | str | bool | list["JSONValue"] | dict[str, "JSONValue"] | None
 
-# The status holds the name of its own resource already.
+# The status already holds the name of its own resource.
 _LEFT_OUT = frozenset({"namespace", "name", "time_seconds"})
-# What may go, in this order, when a document is too long; the head always stays.
+# Parts to drop, in this order, if a document is too long; the head always stays.
 _DROPPED_FIRST = ("predictedCounts", "steps", "needs", "objectives", "demand")
-# An input value or a detail longer than this says too much.
+# Longest input value or detail, in characters.
 _TEXT_LENGTH = 512
 
 
 def as_dict(decision: Decision) -> dict[str, JSONValue]:
     """The decision with camelCase names and rounded numbers, at most 8 KiB as JSON.
 
-    What is unknown is left out. When it would be longer, first the inputs of steps go, then whole
-    lists; `truncated` then says so.
+    Unknown values are left out. If it would be longer, first the inputs of steps are dropped, then
+    whole lists; `truncated` then reports it.
     """
     document: dict[str, JSONValue] = {"time": timestamp(decision.time_seconds)}
     for name, member in _members(decision):
@@ -72,7 +72,7 @@ def _plain(value: object) -> JSONValue:
     if isinstance(value, tuple | list):
         return [_plain(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no infinity; an infinite number is one that is not known
+        return None  # JSON has no infinity; an infinite number is an unknown one
     if value is None or isinstance(value, bool | int | float | str):
         return value[:_TEXT_LENGTH] if isinstance(value, str) else rounded(value)
     raise TypeError(f"a decision cannot hold a {type(value).__name__}")

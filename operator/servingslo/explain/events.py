@@ -1,4 +1,4 @@
-"""Kubernetes events: told once, when something changes that a person may have to act on."""
+"""Kubernetes events: reported once, when something changes that may need a person to act."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Event:
     every_time: bool = False
 
 
-# Conditions whose False is worth a warning, with the one whose return to True is good news.
+# Conditions whose False is worth a warning, and whose return to True is good news.
 _WATCHED = (
     ConditionType.READY,
     ConditionType.METRICS_FRESH,
@@ -65,22 +65,22 @@ _TOLD_STEPS = frozenset(
         Reason.PODS_FAILING,
     }
 )
-# Where a step has the names of pods: each pod that is new there is news of its own.
+# Input of a step that holds names of pods: each pod that is new there is news of its own.
 _POD_INPUTS = {
     Reason.UNRELIABLE_PODS: "detail",
     Reason.SLOW_PODS: "pods",
     Reason.PODS_FAILING: "detail",
 }
 _GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})
-# A write that failed is told as a change: see changes.change_event.
+# A failed write is reported as a change: see changes.change_event.
 _TOLD_AS_CHANGES = frozenset({Reason.WRITE_CONFLICT, Reason.WRITE_FAILED})
 
 
 def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
-    """What changed since the decision before, worth telling.
+    """Changes since the previous decision that are worth an event.
 
-    previous: None at the first decision; then only what is wrong is told. That a write succeeded
-    or failed is not known to a decision: see changes.change_event.
+    previous: None at the first decision; then only problems are reported. A decision does not know
+    whether its write succeeded or failed: see changes.change_event.
     """
     return tuple(_events(decision, previous))
 
@@ -108,10 +108,10 @@ def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
 def _worth_telling(
     decision: Decision, previous: Decision | None, ready: Verdict
 ) -> tuple[ConditionType, ...]:
-    """The conditions whose news are told.
+    """The conditions whose changes are reported.
 
-    Without metrics Ready and MetricsFresh say the same, unless pods fail. Of a target that cannot
-    be used at all, only that is told: that it has no metrics and no law is not the point.
+    Without metrics, Ready and MetricsFresh say the same, unless pods fail. If a target cannot be
+    used at all, only that is reported: its missing metrics and law do not matter then.
     """
     if decision.reason in NOT_READY_REASONS - CONFLICTS:
         return (ConditionType.READY,)
@@ -137,9 +137,9 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
 
 
 def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]:
-    """That the stated law came into use, or that one fitted here took over from it.
+    """Report that the stated law came into use, or that a law fitted here replaced it.
 
-    Where no law was or is trusted, the condition has changed, and tells it.
+    If no law is or was trusted, the condition has changed and reports it.
     """
     if previous is None or not (previous.model.trusted and decision.model.trusted):
         return
@@ -175,30 +175,30 @@ def _step_events(
 
 
 def _essence(step: DecisionStep) -> tuple[object, ...]:
-    """What makes two steps the same news; their inputs differ on every tick."""
+    """The fields that make two steps the same news; their inputs differ on every tick."""
     if step.reason in _GOOD_STEPS:
         return (step.reason, step.before, step.after)
     return (step.reason,)
 
 
 def _is_news(step: DecisionStep, before: DecisionStep | None) -> bool:
-    """Whether the step before did not say so already: of fewer pods than now, or of others."""
+    """Whether the step before did not report this: it had fewer pods, or other pods."""
     if before is None:
         return True
     return _pod_count(step) > _pod_count(before) or not _pods(step) <= _pods(before)
 
 
 def _pods(step: DecisionStep) -> frozenset[str]:
-    """Names of the pods that a step is about, as far as it names them; empty of other steps.
+    """Names of the pods in a step, as far as it names them; empty for other steps.
 
-    They stand before what is said of each: 'llama-7 (zero throughput), llama-9 x1.4'.
+    A name comes before its details: 'llama-7 (zero throughput), llama-9 x1.4'.
     """
     told = step.inputs.get(_POD_INPUTS.get(step.reason, ""))
     return frozenset(pod.split(" ", 1)[0] for pod in str(told).split(", ")) if told else frozenset()
 
 
 def _pod_count(step: DecisionStep) -> int:
-    """How many pods a step is about, named or not; 0 of other steps."""
+    """How many pods a step is about, named or not; 0 for other steps."""
     inputs = step.inputs
     told = inputs.get("excluded_pods", inputs.get("suspect_pods", step.after))
     count = told if _pods(step) else 0
@@ -210,16 +210,16 @@ def _batching_event(
     now: dict[ConditionType, Verdict],
     before: dict[ConditionType, Verdict],
 ) -> Iterator[Event]:
-    """What other limits would be better; that they were written is told as a change."""
+    """The limits that would be better; a write of limits is reported as a change."""
     type_ = ConditionType.BATCHING_IN_SYNC
     verdict, running = now.get(type_), Reason.BATCHING_CANARY_RUNNING
     if verdict is None or decision.batching.apply or verdict.reason in _TOLD_AS_CHANGES:
         return
     if type_ in before and verdict.reason is running is before[type_].reason:
-        return  # how far a comparison has come is in the condition
+        return  # the condition shows the progress of a comparison
     fights = verdict.reason is Reason.BATCHING_REVERTED
     if fights and type_ in before and before[type_].reason is verdict.reason:
-        return  # which limits would be better meanwhile is in the condition
+        return  # the condition shows which limits would be better meanwhile
     if differs(verdict) and verdict != before.get(type_):
         kind = EventType.WARNING if fights else EventType.NORMAL
         yield _event(kind, verdict.reason, verdict.message, type_)

@@ -1,22 +1,22 @@
-"""The pods that should serve and fail, as a decision names them."""
+"""Failing pods, as a decision names them."""
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.failing_pods import FAILING_INPUT
 from servingslo.reasons import Reason
 
-# From this share of the pods on, the workload itself has failed and not a pod of it.
+# From this share of pods on, the workload itself has failed and not only a pod of it.
 _SHARE_OF_A_FAILURE = 0.5
 
 
 def failing_pods(decision: Decision) -> str:
-    """'llama-7 (OOMKilled), llama-9 (…)': the first failing pods with why; '' without any."""
+    """'llama-7 (OOMKilled), llama-9 (…)': the first failing pods with reasons; '' without any."""
     step = _step(decision)
     return "" if step is None else str(step.inputs["detail"])
 
 
 def workload_fails(decision: Decision) -> str:
-    """'3 of 5 pods fail: …' where half of the pods or more fail, or none serves; else ''."""
+    """'3 of 5 pods fail: …' if half of the pods or more fail, or none serves; else ''."""
     step = _step(decision)
     if step is None:
         return ""

@@ -1,4 +1,4 @@
-"""How numbers, counts, durations and objectives are written, everywhere alike."""
+"""Formats of numbers, counts, durations and objectives, the same everywhere."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from servingslo.policy.decision_parts import (
 )
 from servingslo.units import format_duration, milliseconds_from_seconds
 
-# Four significant digits: finer than any of these numbers is known, stable against noise.
+# Four significant digits: more precise than any of these numbers, stable against noise.
 _DIGITS = 4
 # Whole numbers up to here are exact in every JSON reader.
 _LARGEST_WHOLE = 2**53
@@ -42,7 +42,7 @@ def number(value: float) -> str:
 
 
 def mean_tokens(value: float) -> str:
-    """Tokens of a request, whole ones from 100 on: as they were stated, not rounded to 1160."""
+    """Tokens of a request, whole from 100 on: as stated, not rounded to 1160."""
     return f"{value:.0f}" if value >= 100 else number(value)
 
 
@@ -70,7 +70,7 @@ def count(value: int | None) -> str:
 
 
 def asked_count(need: ConstraintNeed) -> str:
-    """What a constraint asks for: '7', 'more than 24' where no more were looked at, '' for none."""
+    """The count a constraint needs: '7', 'more than 24' if no larger was examined, '' for none."""
     if need.replicas is not None:
         return str(need.replicas)
     return "" if need.more_than is None else f"more than {need.more_than}"
@@ -82,7 +82,7 @@ def timestamp(time_seconds: float) -> str:
 
 
 def replica_change(decision: Decision) -> str:
-    """'3->5', or '3' where the count stays."""
+    """'3->5', or '3' if the count stays."""
     before, after = decision.replicas_before, decision.replicas_after
     if before == after:
         return count(before)
@@ -95,7 +95,7 @@ def percentile(objective: ObjectiveReport | PredictedLatency) -> str:
 
 
 def predicted(latency: PredictedLatency) -> str:
-    """'ttft p99 0.38s', or that the count falls behind for good."""
+    """'ttft p99 0.38s', or that the count never keeps up."""
     if latency.seconds is None:
         return f"{latency.metric} {percentile(latency)} without bound"
     return f"{latency.metric} {percentile(latency)} {format_duration(latency.seconds)}"
@@ -108,9 +108,10 @@ def objective_name(objective: ObjectiveReport) -> str:
 
 
 def quoted(value: str) -> str:
-    """A value for a key=value line, in double quotes when it would not stand alone."""
+    """A value for a key=value line, in double quotes if it needs them."""
     plain = value.isprintable()
     if value and plain and not _QUOTED.intersection(value):
         return value
-    # Line ends of Unicode and escapes of terminals are written out: a label may be a tenant's.
+    # Line ends of Unicode and escapes of terminals are written as escapes: a label may be a
+    # tenant's.
     return json.dumps(value, ensure_ascii=not plain)

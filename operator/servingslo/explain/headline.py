@@ -1,4 +1,4 @@
-"""The one reason and the one line that answer first: what is wrong, or why this count."""
+"""The first answer, as one reason and one line: what is wrong, or why this count."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from servingslo.policy.decision import Decision
 from servingslo.reasons import Reason
 
 _LONGEST = 512
-# Whose False is reported first.
+# Conditions whose False is reported first.
 _WORST_FIRST = (
     ConditionType.READY,
     ConditionType.SLO_MET,
@@ -23,9 +23,9 @@ _WORST_FIRST = (
 
 
 def headline(conditions: Sequence[Condition], decision: Decision | None) -> Reason | None:
-    """The reason of what is wrong; of the decision where nothing is; None before any condition.
+    """The reason of what is wrong, else that of the decision; None before any condition.
 
-    decision: None where nothing was decided, because the spec is invalid or the mode is Paused.
+    decision: None if nothing was decided, because the spec is invalid or the mode is Paused.
     """
     of_type = {condition.type: condition for condition in conditions}
     for type_ in _WORST_FIRST:
@@ -43,7 +43,7 @@ def headline(conditions: Sequence[Condition], decision: Decision | None) -> Reas
 
 
 def answer_line(decision: Decision) -> str:
-    """Is it met, why this count, what limits: one line for `kubectl describe`."""
+    """Are objectives met, why this count, what limits it: one line for `kubectl describe`."""
     told = verdicts(decision)
     ready, limited = told[ConditionType.READY], told.get(ConditionType.SCALING_LIMITED)
     parts = [ready.message] if ready.status is ConditionStatus.FALSE else []

@@ -8,7 +8,7 @@ from servingslo.policy.knobs.decisions import LimitDecision
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
-# Somebody has to act: what was asked for cannot be done, or was undone.
+# A person has to act: a requested setting is impossible, or was undone.
 _OUT_OF_SYNC = frozenset(
     {
         Reason.BATCHING_CANARY_FAILED,
@@ -23,7 +23,7 @@ _OUT_OF_SYNC = frozenset(
         Reason.CONTAINER_NOT_FOUND,
     }
 )
-# Other limits are recommended or on their way: neither in sync nor wrong.
+# Other limits are recommended or being applied: neither in sync nor wrong.
 _UNDER_WAY = frozenset(
     {
         Reason.BATCHING_RECOMMENDED,
@@ -57,7 +57,7 @@ _LIMIT_STATUS = {
 
 
 def differs(verdict: Verdict) -> bool:
-    """Whether other limits than those in force are recommended, by a batching verdict."""
+    """Whether a batching verdict recommends other limits than those in force."""
     return verdict.reason in _OUT_OF_SYNC | _UNDER_WAY
 
 
@@ -97,7 +97,7 @@ def batching_verdict(decision: Decision) -> Verdict | None:
 
 
 def admission_verdict(decision: Decision) -> Verdict | None:
-    """Whether there is a bound in status.admission and a gateway enforces it; None where off."""
+    """Whether status.admission has a bound and a gateway enforces it; None if this is off."""
     if decision.gateway_limit is not None:
         return _gateway_limit(decision.gateway_limit)
     reason = decision.admission.reason
@@ -111,9 +111,9 @@ def admission_verdict(decision: Decision) -> Verdict | None:
 
 
 def _gateway_limit(limit: LimitDecision) -> Verdict:
-    """Whether the gateway's bound is written, and what load has shown of it.
+    """Whether the gateway's bound is written, and whether it holds under load.
 
-    Without the bound itself, which changes often: it stands in status.admission.
+    The bound itself changes often, so it is only in status.admission.
     """
     where = f"{limit.kind}/{limit.object_name}"
     told = _LIMIT_MESSAGES.get(limit.reason, "the bound is not written")

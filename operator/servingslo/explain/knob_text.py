@@ -1,4 +1,4 @@
-"""What a decision says of batch limits, cost and admission, for people."""
+"""The part of a decision on batch limits, cost and admission, for people."""
 
 from collections.abc import Iterator
 
@@ -48,7 +48,7 @@ def _bound(bound: LimitDecision) -> str:
 
 
 def _batching(batching: BatchingDecision) -> Iterator[str]:
-    """The limits; where others would be better, both plans and what it costs to go there."""
+    """The limits; if others would be better, both plans and the cost of the change."""
     sequences = _knob(batching.current_max_num_seqs, batching.recommended_max_num_seqs)
     tokens = _knob(
         batching.current_max_num_batched_tokens, batching.recommended_max_num_batched_tokens
@@ -68,7 +68,7 @@ def _batching(batching: BatchingDecision) -> Iterator[str]:
 
 
 def _knob(now: int | None, wanted: int | None) -> str:
-    """What is in force, and what is recommended where that is another."""
+    """The value in force, and the recommended one if it differs."""
     return count(now) if wanted in {None, now} else f"{count(now)} → {wanted}"
 
 

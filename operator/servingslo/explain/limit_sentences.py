@@ -1,4 +1,4 @@
-"""What each guard is called in a sentence: 'held at 5 replicas: a rollout is in progress'."""
+"""Each guard in a sentence: 'held at 5 replicas: a rollout is in progress'."""
 
 from servingslo.reasons import Reason
 
@@ -45,7 +45,7 @@ LIMIT_SENTENCES = {
     Reason.MODEL_NOT_IDENTIFIABLE: "load has not varied enough to know the model",
     Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen",
 }
-# Guards that every working day brings; they are in the log and in ScalingLimited.
+# Guards that are normal on every working day; they are in the log and in ScalingLimited.
 ROUTINE_LIMITS = frozenset(
     {
         Reason.STABILIZED,

@@ -1,4 +1,4 @@
-"""One line for each decision, for people and machines alike, and when it is worth a line."""
+"""One log line for each decision, for people and programs, and when a line is due."""
 
 from collections.abc import Iterator
 
@@ -16,22 +16,22 @@ from servingslo.reasons import Action, Reason
 from servingslo.units import format_duration
 
 EVENT_NAME = "decided"
-# An unchanged decision is repeated this often, so that silence means that nobody decides.
+# An unchanged decision is repeated this often, so silence means that no decisions are made.
 REPEAT_SECONDS = 600.0
-# Words of Prometheus or the API server; the condition has them in full.
+# Most characters of a message from Prometheus or the API server; the condition has all of it.
 _LONGEST_DETAIL = 300
 _MODES = {Reason.RECOMMEND_ONLY: "Recommend", Reason.KILL_SWITCH: "KillSwitch"}
 
 
 def log_line(decision: Decision) -> str:
-    """The decision as key=value pairs, what matters first; what is unknown is left out."""
+    """The decision as key=value pairs, most important first; unknown values are left out."""
     return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
 
 
 def fails(decision: Decision) -> bool:
-    """Whether the line of a decision is a warning: nothing can be decided, or the pods fail.
+    """Whether the line is a warning: no decision is possible, or pods fail.
 
-    That no pod is ready yet, or none was scraped, is part of each start.
+    During each start, no pod is ready or scraped yet; that is no warning.
     """
     ready = verdicts(decision)[ConditionType.READY]
     starts = ready.reason in {Reason.PENDING_PODS, Reason.WARMING_UP}
@@ -39,7 +39,7 @@ def fails(decision: Decision) -> bool:
 
 
 def held_by(decision: Decision) -> Reason | None:
-    """What keeps this decision from acting, where it holds and somebody else should know."""
+    """What keeps this decision from acting, if it holds and a person should know."""
     if decision.action is not Action.HOLD:
         return None
     blind = blindness(decision)
@@ -47,7 +47,7 @@ def held_by(decision: Decision) -> Reason | None:
 
 
 def why_line(decision: Decision, held_seconds: float) -> str:
-    """One line on a hold that lasts: since how long, by what, and the conditions' own sentence."""
+    """One line on a long hold: its duration, its cause, and the sentence of the conditions."""
     told = verdicts(decision)
     ready = told[ConditionType.READY]
     not_ready = ready.status is ConditionStatus.FALSE
@@ -64,12 +64,12 @@ def why_line(decision: Decision, held_seconds: float) -> str:
 
 
 def material_change(previous: Decision | None, current: Decision) -> bool:
-    """Whether a decision deserves a line after the one that was logged last.
+    """Whether a decision deserves a line after the last logged one.
 
-    It does when action, count, binding constraint or reason changed, when what is said of batch
-    limits or admission changed, when limits became known from elsewhere or cannot be read, when the
-    law that is stated came into use or went out of it, or the last line is ten minutes old.
-    previous: the decision logged last, None when there was none.
+    It does if action, count, binding constraint or reason changed; if the report on batch limits or
+    admission changed; if limits became known from another source or cannot be read; if the stated
+    law came into use or went out of use; or if the last line is ten minutes old. previous: the last
+    logged decision, None if there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
         return True
@@ -129,7 +129,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _pod_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
-    """The pods that fail, are left out or in doubt."""
+    """The pods that fail, are left out or are in doubt."""
     for key, pods in (
         ("failing_pods", failing_pods(decision)),
         ("unreliable_pods", unreliable_pods(decision)),
@@ -140,7 +140,7 @@ def _pod_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _limit_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
-    """What keeps the decision from being more or from being carried out, and the detail of it."""
+    """What limits the decision or prevents its execution, with the detail."""
     if decision.handed_over is not None:
         yield "actuation", decision.handed_over.actuation.value
     if mode := _mode(decision):
@@ -154,12 +154,12 @@ def _limit_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _mode(decision: Decision) -> str:
-    """That the decision is only advice; '' where it is carried out."""
+    """Whether the decision is only advice; '' if it is carried out."""
     return _MODES.get(decision.limited_by, "") if decision.limited_by is not None else ""
 
 
 def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
-    """Where a law is from that is not the running fit, and that a stated one is refused."""
+    """The source of a law that is not the running fit, and whether a stated law is refused."""
     if model.trusted and model.source != LawSource.FIT:
         yield "law", model.source
     elif model.reason is Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT:
@@ -167,9 +167,9 @@ def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
 
 
 def _limits_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
-    """What the engines are, and where their batch limits are known from.
+    """The runtime of the engines, and the source of their batch limits.
 
-    One word, or that of sequences before the budget's.
+    One word, or the source of the sequences before that of the token budget.
     """
     if decision.runtime.name is not None:
         yield "runtime", decision.runtime.name
@@ -183,7 +183,7 @@ def _limits_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
-    """Why the limits in force stay or change, and the better ones where there are any."""
+    """Why the limits in force stay or change, and the better limits if there are any."""
     if batching.reason is Reason.BATCHING_OFF:
         return
     yield "batching", batching.reason.value
@@ -200,7 +200,7 @@ def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
 
 
 def _admission_pairs(admission: AdmissionDecision) -> Iterator[tuple[str, str]]:
-    """The bounds that are recommended; nothing where none are asked for."""
+    """The recommended bounds; nothing if none are requested."""
     if admission.admitted_rate_per_second is not None:
         yield "admitted", f"{number(admission.admitted_rate_per_second)}/s"
     if admission.in_flight_limit is not None:
@@ -217,7 +217,7 @@ def _bound_pairs(bound: LimitDecision | None) -> Iterator[tuple[str, str]]:
 
 
 def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, str]]:
-    """Where requests went, where some were refused or queued; that refusals cannot be seen."""
+    """Rates of requests if some were refused or queued; 'unseen' if refusals are not measured."""
     if ledger is None:
         return
     if ledger.refused_per_second is None:
@@ -247,6 +247,6 @@ def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
 
 
 def _need(need: ConstraintNeed) -> str:
-    """'ttft:3', 'ttft:>24' if more were not looked at, 'ttft:infeasible' if none is enough."""
+    """'ttft:3'; 'ttft:>24' if no larger count was examined; 'ttft:infeasible' if none is enough."""
     told = f">{need.more_than}" if need.more_than else "infeasible"
     return f"{need.constraint.value}:{told if need.replicas is None else need.replicas}"

@@ -1,4 +1,4 @@
-"""Conditions MetricsFresh and ModelTrusted: what is measured, and whether the law predicts it."""
+"""Conditions MetricsFresh and ModelTrusted: are metrics current, and does the law predict them?"""
 
 from servingslo.explain.cause import blindness, dependent_verdict, nothing_to_scrape
 from servingslo.explain.condition import ConditionStatus, Verdict
@@ -6,7 +6,7 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
 
-# Without ages: they differ on every tick, and a condition is written when it changes.
+# Without ages: they differ on every tick, and a condition is written whenever it changes.
 _METRICS = {
     Reason.NO_WAKE_UP_SIGNAL: "the target sleeps",
     Reason.METRICS_STALE: "samples are too old",
@@ -39,7 +39,7 @@ def metrics_fresh_verdict(decision: Decision) -> Verdict:
     blind = blindness(decision)
     if blind is not None:
         return Verdict(ConditionStatus.FALSE, decision.metrics, blind_message(blind))
-    # The decision's own detail may be about something else: who owns the target, above all.
+    # The decision's own detail may be about another subject, above all the owner of the target.
     own = decision.detail if decision.limited_by is decision.metrics else ""
     usual = _METRICS.get(decision.metrics, "no metrics")
     named = f"{usual}: {decision.metrics_missing}" if decision.metrics_missing else usual
@@ -48,7 +48,7 @@ def metrics_fresh_verdict(decision: Decision) -> Verdict:
 
 
 def blind_message(step: DecisionStep) -> str:
-    """What is wrong with the metrics, in words, of the step that `blindness` returns."""
+    """What is wrong with the metrics, in words, from the step that `blindness` returns."""
     told, detail = _METRICS.get(step.reason, ""), step.inputs.get("detail")
     if step.inputs.get("names_cause"):
         told = ""
@@ -56,7 +56,7 @@ def blind_message(step: DecisionStep) -> str:
 
 
 def model_trusted_verdict(decision: Decision) -> Verdict:
-    """Whether the law predicts what is measured; Unknown while it is learnt."""
+    """Whether the law predicts the measurements; Unknown while it is learnt."""
     model = decision.model
     dependent = dependent_verdict(decision)
     if dependent is not None and not model.trusted:

@@ -1,4 +1,4 @@
-"""Condition SLOMet: whether the objectives are met, as far as histograms tell."""
+"""Condition SLOMet: whether the objectives are met, as far as histograms show."""
 
 from servingslo.explain.cause import dependent_verdict
 from servingslo.explain.condition import ConditionStatus, Verdict
@@ -26,7 +26,7 @@ def slo_met_verdict(decision: Decision) -> Verdict:
         for objective, verdict in zip(decision.objectives, each, strict=True)
     ]
     message = "; ".join(verdict.message for verdict in each)
-    # The worst news first: one objective missed is the answer, whatever is unknown beside it.
+    # The worst news first: one missed objective is the answer, even if others are unknown.
     for reason in (
         Reason.INFEASIBLE_OBJECTIVE,
         Reason.OBJECTIVES_MISSED,
@@ -43,10 +43,10 @@ def slo_met_verdict(decision: Decision) -> Verdict:
 
 
 def _infeasible(decision: Decision, objective: ObjectiveReport, seen: Verdict) -> Verdict:
-    """What is seen of an objective, unless no count would meet it: then what could be met.
+    """The observed verdict on an objective, unless no count would meet it: then the possible value.
 
-    An objective that is met, whatever the model says of it, is met. Two digits: the value moves a
-    little with every prompt, and a condition is written when it changes.
+    An observed objective that is met counts as met, whatever the model predicts. Two digits: the
+    value moves a little with every prompt, and a condition is written whenever it changes.
     """
     message = infeasible_message(decision, objective)
     if not message or seen.status is ConditionStatus.TRUE:
@@ -55,7 +55,7 @@ def _infeasible(decision: Decision, objective: ObjectiveReport, seen: Verdict) -
 
 
 def infeasible_message(decision: Decision, objective: ObjectiveReport) -> str:
-    """That no count would meet the objective, and what one would; '' where one would."""
+    """That no count meets the objective, and which value could be met; '' if a count does."""
     step = next(
         (
             step
@@ -76,10 +76,10 @@ def infeasible_message(decision: Decision, objective: ObjectiveReport) -> str:
 
 
 def objective_verdict(objective: ObjectiveReport) -> Verdict:
-    """Whether one objective is met, as far as histogram buckets can tell.
+    """Whether one objective is met, as far as histogram buckets show.
 
     The message holds no measured number: conditions are written when they change, and a share
-    differs on every tick. Shares stand in status.observed and in text().
+    differs on every tick. Shares are in status.observed and in text().
     """
     low, high = objective.share_low_ratio, objective.share_high_ratio
     name = objective_name(objective)
@@ -95,7 +95,7 @@ def objective_verdict(objective: ObjectiveReport) -> Verdict:
 
 
 def _unknown(objective: ObjectiveReport, name: str) -> Verdict:
-    """Why nothing is known of an objective: what cannot be known is not a lack of requests."""
+    """Why nothing is known of an objective, if the cause is not a lack of requests."""
     if objective.missing:
         message = f"{name}: {objective.missing} is not exported"
         return Verdict(ConditionStatus.UNKNOWN, Reason.METRICS_MISSING, message)

@@ -14,7 +14,7 @@ from servingslo.units import format_duration, ratio_from_percent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSample:
-    """One gauge sample; labels beside namespace and name, which every sample has."""
+    """One gauge sample. labels: in addition to namespace and name, which every sample has."""
 
     name: str
     value: float
@@ -23,7 +23,7 @@ class MetricSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugeFamily:
-    """A gauge that decisions fill. labels: beside namespace and name."""
+    """A gauge that decisions fill. labels: in addition to namespace and name."""
 
     name: str
     help: str
@@ -173,7 +173,7 @@ GAUGES = (
 
 
 def metric_samples(decision: Decision) -> tuple[MetricSample, ...]:
-    """Samples of the GAUGES families; what is unknown has no sample."""
+    """Samples of the GAUGES families; an unknown value has no sample."""
     return tuple(
         MetricSample(name=name, value=float(value), labels=labels)
         for name, labels, value in _values(decision)
@@ -182,10 +182,10 @@ def metric_samples(decision: Decision) -> tuple[MetricSample, ...]:
 
 
 def desired_replicas(decision: Decision) -> int | None:
-    """The count that is to be set now, by whoever sets it; None where nobody is to set one.
+    """The count to be set now, by any client; None if no client is to set one.
 
-    Whoever follows it acts, so there is none while acting is switched off, or while it would rest
-    on metrics that are not fresh and somebody else sets the count.
+    A client that follows this gauge acts. So there is no value while acting is switched off, or if
+    the count would rest on metrics that are not fresh and another client sets it.
     """
     given = decision.handed_over
     if given is not None:

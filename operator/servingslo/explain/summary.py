@@ -1,4 +1,4 @@
-"""A decision in a few lines: why, what holds it back, how sure it is, what would change it."""
+"""A decision in a few lines: why, what limits it, how certain it is, what would change it."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ _QUIET = {
     Reason.WOKEN_BY_REQUESTS: "requests have come, and nothing is there to serve them",
 }
 
-# Below, a correction of predictions is not worth a word.
+# A smaller correction of predictions is not worth reporting.
 SMALL_CORRECTION = 0.01
 # Stages that may keep a count from falling.
 _GUARDS = frozenset({"step-down", "bounds", "behavior", "administrator", "fallback"})
@@ -36,7 +36,7 @@ _WAY_OUT = "only a higher threshold or faster replicas would change that"
 
 
 def summary(decision: Decision) -> Iterator[str]:
-    """The lines, each only where there is something to say."""
+    """The lines, each only if it has something to report."""
     if why := because(decision):
         yield f"Because: {why}"
     if pods := failing_pods(decision):
@@ -56,7 +56,7 @@ def summary(decision: Decision) -> Iterator[str]:
 
 
 def because(decision: Decision) -> str:
-    """Which constraint asks for the count, at which demand; '' where none does."""
+    """The constraint that needs this count, and the demand; '' if none does."""
     demand = decision.demand
     if decision.reason in _QUIET:
         return _QUIET[decision.reason]
@@ -77,7 +77,7 @@ def because(decision: Decision) -> str:
 
 
 def _on_top(decision: Decision) -> Iterator[str]:
-    """Replicas beyond what the demand asks for, and what would save them."""
+    """Replicas beyond the need of the demand, and what would save them."""
     spare = _input(decision, Reason.TOLERATED_FAILURES, "tolerated_failures")
     if spare:
         fewer = f"the demand itself asks for {spare} fewer"
@@ -92,7 +92,7 @@ def _on_top(decision: Decision) -> Iterator[str]:
 
 
 def _out_of_reach(decision: Decision) -> Iterator[str]:
-    """Objectives that no count meets, with what could be met, and what would change that."""
+    """Objectives that no count meets, the values that could be met, and what would change that."""
     for objective in decision.objectives:
         if message := infeasible_message(decision, objective):
             yield f"Out of reach by the model: {message}; {_WAY_OUT}"
@@ -124,7 +124,7 @@ def _certainty(decision: Decision) -> str:
 
 
 def _demand_certainty(decision: Decision) -> Iterator[str]:
-    """Which quantile of the demand to come is planned for."""
+    """The quantile of future demand that is planned for."""
     probability = decision.demand.planned_probability
     if probability is None or decision.binding is None:
         return
@@ -132,7 +132,7 @@ def _demand_certainty(decision: Decision) -> Iterator[str]:
 
 
 def _otherwise(decision: Decision) -> Iterator[str]:
-    """Up to which demand the count holds, and what one replica fewer and one more would give."""
+    """The demand up to which the count holds, and the effect of one replica fewer or more."""
     wanted = decision.recommended_replicas
     for count in decision.predicted_counts:
         if count.replicas == wanted and count.greatest_rate_per_second is not None:
@@ -145,14 +145,14 @@ def _otherwise(decision: Decision) -> Iterator[str]:
 
 
 def _binding_latency(decision: Decision, count: PredictedCount) -> str:
-    """What the count makes of the latency that binds, where one does and it was evaluated."""
+    """The latency that binds, at this count; '' if none binds or it was not evaluated."""
     row = None if decision.binding is None else ROW_OF_CONSTRAINT.get(decision.binding)
     told = [predicted(one) for one in count.latencies if row and one.metric == row.metric]
     return f", {', '.join(told)}" if told else ""
 
 
 def _held(decision: Decision, count: PredictedCount) -> str:
-    """Which guards refused a count that would do now, in the order in which they were asked."""
+    """The guards that refused a count which would be enough now, in the order they were asked."""
     wanted = decision.recommended_replicas
     if not count.meets_objectives or wanted is None or count.replicas > wanted:
         return ""
@@ -167,7 +167,7 @@ def _why_held(step: DecisionStep) -> str:
 
 
 def _refused(step: DecisionStep, replicas: int) -> bool:
-    """Whether this step is a guard that raised the count from this one, or fewer."""
+    """Whether this step is a guard that raised the count from this one, or a lower one."""
     if step.knob != "replicas" or step.stage not in _GUARDS:
         return False
     before, after = step.before, step.after

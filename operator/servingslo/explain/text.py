@@ -1,4 +1,4 @@
-"""A decision in a few lines for a person on call: what, why, how sure, what would change it."""
+"""A decision in a few lines for a person on call: what, why, how certain, what would change it."""
 
 from collections.abc import Iterator
 
@@ -42,9 +42,9 @@ _VERB = {
     Action.SCALE_DOWN: "scale down",
     Action.HOLD: "hold",
 }
-# A model this wrong may still be in use; the person on call should know.
+# A model with this error may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
-# Below, the share that clients gave up is within what counters out of step make of none.
+# A smaller share of aborted requests is within the error of counters read at different times.
 _LEAST_ABORTED = 0.01
 
 
@@ -141,7 +141,7 @@ def _demand(decision: Decision) -> Iterator[str]:
 
 
 def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
-    """Where requests went; nothing where all that came were let in."""
+    """Rates of requests by outcome; nothing if all requests were admitted."""
     if ledger is None:
         return
     if ledger.refused_per_second is None:
@@ -161,14 +161,14 @@ def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
 
 
 def _swings(demand: DemandReport) -> Iterator[str]:
-    """How far arrivals swing beyond chance."""
+    """How far arrivals vary beyond chance."""
     if demand.scrape_dispersion is not None:
         told = number(demand.scrape_dispersion)
         yield f"  dispersion of arrivals from scrape to scrape (1 is chance): {told}"
 
 
 def _cold_start(start: ColdStartReport) -> str:
-    """How long, how that is known, and what the starts that were measured were made of."""
+    """The cold start, its source, and the parts of the measured starts."""
     parts = (
         ("scheduling", start.scheduling_seconds),
         ("image", start.image_seconds),
@@ -191,7 +191,7 @@ def _cold_start(start: ColdStartReport) -> str:
 
 
 def _promise(decision: Decision) -> Iterator[str]:
-    """The attained share beside the declared one, and the quantile of demand it earned."""
+    """The attained and the declared share, and the quantile of demand earned by it."""
     promise = decision.promise
     if promise is None or promise.attained_ratio is None:
         return
@@ -216,7 +216,7 @@ def _objectives(decision: Decision) -> Iterator[str]:
 
 
 def _predicted(objective: ObjectiveReport) -> str:
-    """The prediction, and how far observations have corrected the model's."""
+    """The prediction, and how far observations corrected the model's."""
     value, ratio = seconds(objective.predicted_seconds), objective.calibration_ratio
     if objective.predicted_seconds is None or ratio is None or abs(ratio - 1.0) < SMALL_CORRECTION:
         return value
@@ -270,7 +270,7 @@ def _certainty(decision: Decision) -> Iterator[str]:
 
 
 def _limits(limits: LimitsUse) -> Iterator[str]:
-    """Limits in force, each with where it is known from."""
+    """Limits in force, each with its source."""
     if limits.sources is not None:
         sequences = _limit(limits.max_num_seqs, limits.max_num_seqs_source)
         budget = _limit(limits.max_num_batched_tokens, limits.max_num_batched_tokens_source)
@@ -312,7 +312,7 @@ def _value(value: StepValue) -> StepValue:
 
 
 def _alternatives(decision: Decision) -> Iterator[str]:
-    """What other counts are predicted to give: what would change the decision."""
+    """Predictions for other counts: what would change the decision."""
     if decision.predicted_counts:
         yield "Other counts:"
     for other in decision.predicted_counts:

@@ -1,1 +1,1 @@
-"""What kopf calls: startup, lifecycle, validation, waking the controller."""
+"""Functions that kopf calls: startup, lifecycle, validation, waking the controller."""

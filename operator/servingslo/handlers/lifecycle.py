@@ -1,6 +1,6 @@
 """kopf's part: log in, start and stop the loop, watch the resources and wake the loop.
 
-Handlers of raw events alone: they need neither finalizers nor annotations, so an operator that is
+Only handlers of raw events: they need neither finalizers nor annotations. So an operator that is
 gone blocks no deletion and leaves no trace on a resource.
 """
 
@@ -19,8 +19,8 @@ from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.controller.loop import Controller
 from servingslo.controller.registry import Registry
 
-# Retries of kopf's own requests: an API server that is away for an hour is waited for; after that
-# the process ends and is started afresh.
+# Retries of kopf's own requests. They wait for an API server that is away for up to an hour; after
+# that the process ends and is restarted.
 _FIRST_BACKOFFS_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0)
 _FURTHER_BACKOFFS_SECONDS = (10.0,) * 360
 _ANNOTATION_PREFIX = "kopf.servingslo.dev"
@@ -28,10 +28,10 @@ _ANNOTATION_PREFIX = "kopf.servingslo.dev"
 
 @dataclass(slots=True)
 class Operator:
-    """What the handlers share.
+    """State shared by the handlers.
 
-    controller: opens everything the loop needs and gives the loop; closed at the end.
-    stop: set to end the operator. failure: why the loop ended by itself.
+    controller: opens everything the loop needs and yields the loop; closed at the end. stop: set to
+    end the operator. failure: why the loop ended by itself.
     """
 
     registry: Registry
@@ -65,7 +65,7 @@ class Operator:
                 await asyncio.gather(task, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A loop that ends by itself ends the operator, so that it is started afresh."""
+        """End the operator if the loop ends by itself, so that it is restarted."""
         if not task.cancelled():
             self.failure = task.exception()
             self.stop.set()
@@ -77,7 +77,7 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=registry)  # type: ignore[untyped-decorator]
     def log_in(**details: Any) -> kopf.ConnectionInfo | None:
-        # The same order as the operator's own client: KUBECONFIG where it is set, then the pod.
+        # The same order as the operator's own client: KUBECONFIG if it is set, then the pod.
         if os.environ.get("KUBECONFIG"):
             return kopf.login_with_kubeconfig(**details)
         return kopf.login_with_service_account(**details) or kopf.login_with_kubeconfig(**details)
@@ -103,7 +103,7 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Settings under which kopf only watches."""
+    """Settings with which kopf only watches."""
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True
@@ -112,12 +112,12 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 5.0
     settings.networking.error_backoffs = (*_FIRST_BACKOFFS_SECONDS, *_FURTHER_BACKOFFS_SECONDS)
-    # A whole number: kopf puts it into the query as it is, and the API server refuses 60.0.
+    # A whole number: kopf puts it into the query unchanged, and the API server refuses 60.0.
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.inactivity_timeout = WATCH_SILENCE_SECONDS
     settings.watching.connect_timeout = 5.0
-    # Never written: there are no handlers with progress. Set all the same, so that a later one
-    # cannot collide with the annotations of other operators.
+    # Never written, because no handler has progress. It is set anyway, so that a later one cannot
+    # collide with the annotations of other operators.
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(
         prefix=_ANNOTATION_PREFIX
     )

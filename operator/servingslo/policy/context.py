@@ -1,4 +1,4 @@
-"""Everything one tick is decided from, gathered once."""
+"""Everything that one tick is decided from, gathered once."""
 
 from dataclasses import dataclass, replace
 
@@ -35,14 +35,15 @@ from servingslo.policy.replicas.sizing import EVEN, Slowness
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
-# Where more than half of the ready pods seem to lie, it is not the pods: more of the same would lie
-# too. So would, where half receive nothing, what is ordered on top of them: requests are routed so.
+# If more than half of the ready pods seem to report false values, the pods are not the cause: new
+# ones would do the same. If half receive nothing, new pods on top would receive nothing either: the
+# routing is the cause.
 EXCLUDED_SHARE = 0.5
-# A pod without metrics may well serve: nothing is known of it, so it neither counts as lost nor
-# allows a step down.
+# A pod without metrics may still serve. Nothing is known of it, so it does not count as lost and
+# allows no scale-down.
 UNSEEN = frozenset({METRICS_MISSING, METRICS_STALE})
 
-# Pods by name, each with why.
+# Pods by name, each with its reason.
 _Told = tuple[tuple[str, str], ...]
 
 
@@ -50,16 +51,15 @@ _Told = tuple[tuple[str, str], ...]
 class TickContext:
     """One tick.
 
-    facts: what knobs saw of what they set. current: the target's replica count, the number that a
-    write would test. serving: pods that are
-    ready and can be relied on. unreliable: ready pods that cannot, each with why. suspect: the same
-    where they are too many to be left out: they count, and nothing is given away on what they say.
-    coming: pods ordered and not ready. starting: those of them that have a place: what is refused,
-    waits in a queue or cannot be placed is no capacity. unschedulable: those that the scheduler
-    cannot place, with its reason. queued: those that a gate holds back from it. own_rollout: the
-    change of batch limits that the rollout in progress carries out, None without one or for any
-    other. prepared: None while no law, limits or lengths are known.
-    demand: None while no rate is known.
+    facts: what knobs observed of their own settings. current: the target's replica count, the
+    number that a write would test. serving: pods that are ready and reliable. unreliable: ready
+    pods that are not, each with the reason. suspect: the same if they are too many to be left out:
+    they count as capacity, and their values allow no scale-down. coming: pods ordered and not
+    ready. starting: those of them that have a place: pods that are refused, queued or cannot be
+    placed are no capacity. unschedulable: those that the scheduler cannot place, with its reason.
+    queued: those that a gate holds back from it. own_rollout: the change of batch limits that the
+    rollout in progress carries out, None without one or for any other. prepared: None while no law,
+    limits or lengths are known. demand: None while no rate is known.
     """
 
     observation: Observation
@@ -107,7 +107,7 @@ class TickContext:
 
     @property
     def owner(self) -> SignalProblem | None:
-        """Why the count is not ours to set; None where it is."""
+        """Why the operator must not set the count; None if it may."""
         return ownership_problem(
             self.observation,
             self.targets.actuation,
@@ -116,7 +116,7 @@ class TickContext:
 
     @property
     def acting_limit(self) -> Reason | None:
-        """Why the count is only reported: somebody else owns it, or the mode says so."""
+        """Why the count is only reported: another client owns it, or the mode says so."""
         if (owner := self.owner) is not None:
             return owner.reason
         return acting_limit(self.targets, self.limits)
@@ -128,7 +128,7 @@ class TickContext:
 
     @property
     def model_reason(self) -> Reason:
-        """Why the latency model decides or does not: a law alone is not enough for one."""
+        """Why the latency model decides or does not: it needs more than a law."""
         return trust.model_reason(
             self.estimate.law,
             prepared=self.prepared is not None,
@@ -147,7 +147,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     estimate: Estimate,
     facts: Facts = NO_FACTS,
 ) -> TickContext:
-    """The context of this tick."""
+    """Gather the context of this tick."""
     current = observation.desired_replicas or 0
     serving, unreliable, suspect = _reliable(signals.serving_pods, estimate)
     coming = max(current - len(signals.serving_pods), 0)
@@ -158,7 +158,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     starting = _starting(observation, coming, len(unschedulable) + len(queued))
     rollout = _own_rollout(observation, facts.rollout, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
-    # That something will wait where nothing does is believed of a trusted law alone.
+    # If no request waits yet, only a trusted law may predict a queue.
     foreseen = estimate.law.trusted or estimate.waiting_requests > 0
     fleet = Fleet(
         serving=len(serving),
@@ -208,7 +208,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
 
 
 def _starting(observation: Observation, coming: int, without_place: int) -> int:
-    """How many of the pods that are coming have been made and have a place."""
+    """How many of the ordered pods were created and have a place."""
     if refused_pods(observation) is not None:
         coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
     return max(coming - without_place, 0)
@@ -217,7 +217,7 @@ def _starting(observation: Observation, coming: int, without_place: int) -> int:
 def _reliable(
     ready: tuple[PodSample, ...], estimate: Estimate
 ) -> tuple[tuple[PodSample, ...], _Told, _Told]:
-    """The ready pods that can be relied on, those that cannot, and those in doubt."""
+    """The reliable ready pods, the unreliable ones, and those in doubt."""
     why = {name: why for name, why in estimate.unreliable_pods if why not in UNSEEN}
     lying = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
     most = EXCLUDED_SHARE * len(ready)
@@ -234,15 +234,16 @@ def _own_rollout(
 ) -> LimitsChange | None:
     """The change of batch limits that the rollout in progress carries out; None for any other.
 
-    A rollout of other people's changes ends before replicas are given back: what the new pods can
-    carry is not known. Of ours both limits are known, and it goes pod by pod: to wait for its end
-    would hold what a large fleet no longer needs for as many cold starts as it has pods.
+    A rollout of another change must end before replicas are removed, because the capacity of its
+    new pods is unknown. For our own change both limits are known, and it goes pod by pod. A large
+    fleet that waited for its end would keep surplus replicas for as many cold starts as it has
+    pods.
     """
     if change is None or not observation.rollout_in_progress:
         return None
     ours = {change.before, change.after}
     engines = [engine for pod in serving for engine in pod.engines]
-    # What the command line does not give is what it was before the change.
+    # A limit without a flag is as it was before the change.
     sequences, tokens = change.before
     in_force = {
         (engine.max_num_seqs or sequences, engine.max_num_batched_tokens or tokens)
@@ -259,10 +260,10 @@ def _prepared(
     rollout: LimitsChange | None,
     now_seconds: float,
 ) -> PreparedModel | None:
-    """The model to plan with; the last one where requests stopped coming and lengths are unknown.
+    """The model to plan with; the last one if requests stopped and lengths are unknown.
 
-    Until the last pod has new limits of ours the fleet is worth what the old ones carry: the newest
-    pod, which tells those in force, may be the first that a step down takes.
+    Until the last pod has our new limits, the plan uses the capacity with the old ones. The newest
+    pod shows the limits in force, but a scale-down may remove it first.
     """
     law, workload = estimate.law.law, estimate.workload
     if workload is None and state.prepared is not None:
@@ -283,15 +284,15 @@ def _prepared(
 
 
 def _serves(law: ServiceLaw, workload: Workload) -> bool:
-    """Whether the laws exist: a step takes time, and a request asks for some.
+    """Whether the laws exist: a step takes time, and a request has output tokens.
 
-    A fit over its first windows may put all time on the tokens and none on the step.
+    A fit over its first windows may attribute all time to the tokens and none to the step.
     """
     return law.step_fixed_seconds > 0 and workload.output.mean_tokens > 0
 
 
 def _limits(targets: Targets, estimate: Estimate) -> EngineLimits | None:
-    """Limits in force, with the stated geometry of the KV cache where the engine reports none."""
+    """Limits in force, with the stated geometry of the KV cache if the engine reports none."""
     if estimate.limits is not None:
         return estimate.limits
     stated = targets.kv_cache_model

@@ -42,19 +42,18 @@ class Decision:
     """Everything one tick decided for one workload.
 
     replicas_before: the count the plan started from (the test of the write). replicas_after: the
-    count to set; equal on hold; None when the target's count is unknown.
-    recommended_replicas: what the planner wants before guards that only limit acting (mode,
-    ownership); equal to replicas_after in mode Auto.
-    apply_replicas: whether the write may happen (mode Auto, no kill switch, no conflict, a change).
-    needs: each constraint's own requirement, at the demand planned for.
-    limited_by: the guard that kept the planner from its requirement, None when none did.
+    count to set; equal on hold; None if the target's count is unknown. recommended_replicas: what
+    the planner wants before guards that only limit acting (mode, ownership); equal to
+    replicas_after in mode Auto. apply_replicas: whether the write may happen (mode Auto, no kill
+    switch, no conflict, a change). needs: each constraint's own requirement, at the demand planned
+    for. limited_by: the guard that kept the planner from its requirement, None if none did.
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
-    metrics_missing: which series are missing, in words; '' where none is known to be.
-    cost: None where no price is stated. cold_start: None in decisions that were stored without it.
-    limits: in force on the newest ready pods. runtime: that the engines were read as.
-    handed_over: None where the operator itself sets the count, or acting is switched off.
-    error_budget: None where none is asked for or known. promise: None before anything was observed.
-    knobs: what each knob decided, by its name; none where it has nothing to say.
+    metrics_missing: which series are missing, in words; '' if none is known to be. cost: None if no
+    price is stated. cold_start: None in decisions that were stored without it. limits: in force on
+    the newest ready pods. runtime: of the engines, as read. handed_over: None if the operator
+    itself sets the count, or if acting is switched off. error_budget: None if none is requested or
+    known. promise: None before any observation. knobs: the decision of each knob, by its name;
+    without those that have nothing to report.
     """
 
     time_seconds: float
@@ -97,30 +96,30 @@ class Decision:
 
     @property
     def admission(self) -> AdmissionDecision:
-        """What ready replicas can take."""
+        """Bounds on the requests that ready replicas can take."""
         found = self.knobs.get(ADMISSION)
         return found if isinstance(found, AdmissionDecision) else _NO_ADMISSION
 
     @property
     def gateway_limit(self) -> LimitDecision | None:
-        """The bound in flight; None where none is to be written."""
+        """The bound in flight; None if none is to be written."""
         found = self.knobs.get(GATEWAY_LIMITS)
         return found if isinstance(found, LimitDecision) else None
 
     @property
     def batcher(self) -> BatcherDecision | None:
-        """Limits of dynamic batches; None where none are read from servers."""
+        """Limits of dynamic batches; None if none are read from servers."""
         found = self.knobs.get(DYNAMIC_BATCHING)
         return found if isinstance(found, BatcherDecision) else None
 
 
 def replace_knob(decision: Decision, name: str, knob: KnobDecision) -> Decision:
-    """The decision with another one about this knob."""
+    """The decision with another decision of this knob."""
     return replace(decision, knobs={**decision.knobs, name: knob})
 
 
 def held(decision: Decision, reason: Reason, detail: str) -> Decision:
-    """The decision as it came true where nothing of it could or should be written: a hold."""
+    """The decision as carried out if nothing of it could or should be written: a hold."""
     return replace(
         decision,
         action=Action.HOLD,

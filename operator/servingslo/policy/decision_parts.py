@@ -1,4 +1,4 @@
-"""What a decision reports beside the count: steps, needs, demand, model, cost."""
+"""Parts of a decision in addition to the count: steps, needs, demand, model, cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ StepValue = float | int | str | bool | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionStep:
-    """One stage that looked at a knob: what it was before and after, why, from which numbers."""
+    """One stage that looked at a knob: its value before and after, the reason, the numbers."""
 
     stage: str
     knob: str
@@ -27,11 +27,11 @@ class DecisionStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintNeed:
-    """Replicas that one constraint alone asks for; None when no count that was looked at is enough.
+    """Replicas that one constraint alone needs; None if no examined count is enough.
 
-    least_feasible: where none would ever be, the least value of the objective that could be met.
-    more_than: the greatest count that was looked at, where a greater one would be enough.
-    objective: whose constraint it is; None where it is no objective's.
+    least_feasible: the least value of the objective that could be met, if no count ever meets it.
+    more_than: the greatest examined count, if a greater one would be enough. objective: of the
+    constraint; None if it belongs to no objective.
     """
 
     constraint: Constraint
@@ -42,21 +42,20 @@ class ConstraintNeed:
 
     @property
     def infeasible(self) -> bool:
-        """Whether no count at all would be enough: such a need does not size."""
+        """Whether no count at all is enough: such a need does not affect sizing."""
         return self.replicas is None and self.more_than is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectiveReport:
-    """One objective beside its prediction (at the decided count) and its observation.
+    """One objective with its prediction (at the decided count) and its observation.
 
-    observed_seconds: the percentile over the recent window, from histograms.
-    calibration_ratio: observed over predicted, as learnt, which the prediction was multiplied by;
-    None where nothing was compared yet.
-    share_low_ratio, share_high_ratio: requests within the threshold, an interval because the
-    threshold may lie between two bucket edges; None without traffic, or where it is not observed.
-    missing: series that would observe it and are not exported, though requests were served; '' for
-    none. unobserved: requests arrive, and none was observed yet.
+    observed_seconds: the percentile over the recent window, from histograms. calibration_ratio:
+    learnt ratio of observed to predicted, already applied to the prediction; None before a
+    comparison. share_low_ratio, share_high_ratio: requests within the threshold, an interval
+    because the threshold may lie between two bucket edges; None without traffic or if not observed.
+    missing: series that are needed to observe it and are not exported, though requests were served;
+    '' for none. unobserved: requests arrive, but none was observed yet.
     """
 
     metric: str
@@ -73,9 +72,9 @@ class ObjectiveReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLatency:
-    """A percentile of a latency metric, by the model.
+    """A percentile of a latency metric, predicted by the model.
 
-    seconds: as corrected by what was observed; None where the count keeps no steady state.
+    seconds: corrected by observations; None if the count has no steady state.
     """
 
     metric: str
@@ -85,12 +84,12 @@ class PredictedLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCount:
-    """What a replica count is predicted to give.
+    """The predicted outcome of a replica count.
 
-    meets_objectives: whether it meets all that is planned for: every objective, utilization, KV
-    cache, backlog and saturation, with the failures tolerated and without the pods left out. None
-    where that is not known. latencies, greatest_rate_per_second (of arrivals at which the count
-    keeps every constraint while none fails): unknown until somebody is told, see
+    meets_objectives: whether it meets everything planned for: every objective, utilization, KV
+    cache, backlog and saturation, with the tolerated failures and without the pods left out; None
+    if unknown. greatest_rate_per_second: the greatest arrival rate at which the count meets every
+    constraint while no replica fails. It and latencies are filled in only for a report, see
     `report.with_latencies`.
     """
 
@@ -104,12 +103,12 @@ class PredictedCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandReport:
-    """Demand as measured and as expected when capacity ordered now would be ready.
+    """Measured demand, and expected demand when capacity ordered now would be ready.
 
     planned_probability: of the forecast's quantile that is planned for, within (0, 1).
-    aborted_ratio: share of the requests that ended whose clients gave up.
-    scrape_dispersion: index of dispersion of arrivals, 1 for Poisson, from scrape to scrape; None
-    before enough was seen. ledger: where the requests of the last windows went.
+    aborted_ratio: share of ended requests that their clients aborted. scrape_dispersion: index of
+    dispersion of arrivals from scrape to scrape, 1 for Poisson; None before enough data. ledger:
+    counts of the requests of the last windows by outcome.
     """
 
     arrival_rate_per_second: float | None = None
@@ -130,11 +129,11 @@ class DemandReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseReport:
-    """The attained share of requests beside the declared one, and the quantile that it earned.
+    """The attained and the declared share of requests, and the demand quantile earned by it.
 
-    attained_ratio: of the last period_seconds, as far as it was observed (observed_seconds); None
-    before one request was. probability, safe_probability: of the quantile of demand that is planned
-    for in calm at a cold start of two minutes, and the one that a new workload begins at.
+    attained_ratio: over the last period_seconds, as far as observed (observed_seconds); None before
+    the first request. probability: of the demand quantile planned for in calm at a cold start of
+    two minutes. safe_probability: of the quantile that a new workload starts with.
     """
 
     attained_ratio: float | None
@@ -147,10 +146,10 @@ class PromiseReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStartReport:
-    """How long a replica takes from its order to readiness, and where that is known from.
+    """How long a replica takes from its order to readiness, and the source of that value.
 
-    source: 'stated' (spec.coldStart), 'measured' (sample_count starts) or 'prior' (none seen yet).
-    scheduling, image, loading: the parts of what was measured, None where not seen.
+    source: 'stated' (spec.coldStart), 'measured' (sample_count starts) or 'prior' (no start
+    observed yet). scheduling, image, loading: the measured parts, None if not observed.
     """
 
     seconds: float
@@ -163,11 +162,11 @@ class ColdStartReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUse:
-    """The service law the plan used, its error, and whether it was trusted.
+    """The service law that the plan used, its error, and whether it was trusted.
 
-    relative_error: largest deviation of observed from predicted percentiles, of the objectives, as
-    learnt slowly and within bounds; None before one was compared. fit_error: mean error of the
-    law's predictions of a window's busy time, out of sample.
+    relative_error: largest deviation of observed from predicted percentiles of the objectives,
+    learnt slowly and within bounds; None before a comparison. fit_error: mean error of the law's
+    predictions of a window's busy time, out of sample.
     """
 
     trusted: bool
@@ -181,11 +180,12 @@ class ModelUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsUse:
-    """Batch limits of an engine that the plan rests on; None where they are not known.
+    """Batch limits of an engine that the plan uses; None if they are not known.
 
     Sources: 'stated' (spec.engine), 'exported' (the engine's gauges), 'args' (the container's
     command line), 'learnt' (from running, waiting and tokens per step), 'default' (of the engine's
-    version and card). unread: what of the command line could not be read, and why; '' for nothing.
+    version and card). unread: parts of the command line that could not be read, and why; '' for
+    none.
     """
 
     max_num_seqs: int | None = None
@@ -196,7 +196,7 @@ class LimitsUse:
 
     @property
     def sources(self) -> str | None:
-        """Both sources in one word where they are the same, else 'args,default'."""
+        """Both sources in one word if they are equal, else like 'args,default'."""
         both = (self.max_num_seqs_source, self.max_num_batched_tokens_source)
         known = dict.fromkeys(source for source in both if source is not None)
         return ",".join(known) or None
@@ -204,10 +204,10 @@ class LimitsUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    """What the decided count costs, in the currency of the price.
+    """The cost of the decided count, in the currency of the price.
 
     per_million_output_tokens, per_million_tokens: at the present demand, of generated tokens alone
-    and of prompt and generated ones; None without traffic. saved_per_hour: by the better plan.
+    and of prompt and generated tokens; None without traffic. saved_per_hour: by the better plan.
     """
 
     currency: str
@@ -229,12 +229,11 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """The count that somebody else carries out.
+    """The count that another client carries out.
 
-    reason: HANDED_OVER, NOBODY_SCALES where no autoscaler is on the target, SCALER_NOT_SERVED
-    where KEDA cannot ask for it, or REPORTED_ONLY.
-    replicas: what others are given; None while nothing is known, or where nobody is to be given it.
-    detail: who scales the target.
+    reason: HANDED_OVER; NOBODY_SCALES if no autoscaler is on the target; SCALER_NOT_SERVED if KEDA
+    cannot ask for it; or REPORTED_ONLY. replicas: the count that others receive; None if nothing is
+    known, or if no client is to receive it. detail: which client scales the target.
     """
 
     actuation: Actuation
@@ -245,7 +244,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnRate:
-    """How many times as fast as allowed the budget was spent over the last so many seconds."""
+    """How many times as fast as allowed the budget was spent over a recent period."""
 
     seconds: float
     rate: float
@@ -255,9 +254,9 @@ class BurnRate:
 class BudgetReport:
     """The error budget over its window.
 
-    remaining_ratio: of the budget, if no two misses were of one request; negative when overspent.
-    remaining_most_ratio: if as many as can be were. covered_ratio: share of the window of which
-    anything is known.
+    remaining_ratio: of the budget, if every miss is of another request; negative when overspent.
+    remaining_most_ratio: if as many misses as possible are of the same requests. covered_ratio:
+    share of the window with any data.
     """
 
     target_ratio: float
@@ -269,7 +268,7 @@ class BudgetReport:
 
 
 class RuntimeSource(StrEnum):
-    """How the runtime is known: the resource states it, or its pods export its metrics."""
+    """How the runtime is known: stated by the resource, or recognized by exported metrics."""
 
     STATED = "stated"
     RECOGNIZED = "recognized"
@@ -277,7 +276,7 @@ class RuntimeSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeUse:
-    """The runtime that the engines were read as, and how it is known; None while it is not."""
+    """The runtime whose metrics are read from the engines, and its source; None if unknown."""
 
     name: str | None = None
     source: RuntimeSource | None = None

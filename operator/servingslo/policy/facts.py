@@ -1,4 +1,4 @@
-"""What knobs saw before anything is estimated: what stands on the cluster of what they set."""
+"""Facts from knobs before the estimate: the cluster's current values of their settings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from servingslo.reasons import Reason
 class LimitsChange:
     """Batch limits before and after a change of ours that a rollout carries out.
 
-    Each: sequences at once, and tokens of one step.
+    Each: running sequences, and tokens of one step.
     """
 
     before: tuple[int, int]
@@ -21,12 +21,13 @@ class LimitsChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What stands, and what it makes of pods and of the plan.
+    """The current values of knobs, and their effect on pods and plan.
 
-    batcher: how batches form, as servers report it; None where none does. batches: executions and
-    their microseconds by size, by pod. not_capacity: ready pods that are none yet, each with why.
-    rollout: a change of ours that is not judged yet. no_step_down: why no replica is released now.
-    bound_holds: load has shown that no more is in flight than the bound allows.
+    batcher: how batches form, as servers report it; None if none reports it. batches: number of
+    executions and their microseconds by size, by pod. not_capacity: ready pods that are not yet
+    capacity, each with the reason. rollout: a change of ours that is not judged yet. no_step_down:
+    why no replica is released now. bound_holds: load has shown that no more requests are in flight
+    than the bound allows.
     """
 
     batcher: DynamicBatcher | None = None
@@ -37,7 +38,7 @@ class Facts:
     bound_holds: bool = False
 
     def mark_pods(self, estimate: Estimate) -> Estimate:
-        """The estimate in which pods that are no capacity yet cannot be relied on."""
+        """The estimate with pods marked unreliable that are not yet capacity."""
         if not self.not_capacity:
             return estimate
         known = {name for name, _ in estimate.unreliable_pods}
@@ -49,7 +50,7 @@ NO_FACTS = Facts()
 
 
 def join_facts(facts: Iterable[Facts | None]) -> Facts:
-    """The facts of all knobs; where two speak of one thing the first is believed."""
+    """The facts of all knobs; if two report the same thing, the first is used."""
     joined = NO_FACTS
     for one in facts:
         if one is None:

@@ -1,6 +1,6 @@
 """Pods that should serve and fail: they crash, cannot start, or have been unready for too long.
 
-They are named in a step of the decision. What is planned does not depend on it.
+A step of the decision names them. The plan does not depend on it.
 """
 
 from datetime import UTC, datetime
@@ -11,17 +11,17 @@ from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
 
 FAILING_INPUT = "failing_pods"
-# A rollout that makes no progress for so long has failed.
+# A rollout without progress for this long has failed.
 # Source: Kubernetes, Deployment, default of progressDeadlineSeconds.
 LEAST_START_SECONDS = 600.0
-# A start that takes twice as long as the one planned with is late.
+# A start that takes this many times the planned cold start is late.
 LATE_STARTS = 2.0
-# A step of a decision is one line of a log: so many pods are named in it.
+# A step of a decision is one line of a log, so it names at most this many pods.
 _MOST_NAMED = 3
 
 
 def failing_pods_step(context: TickContext) -> DecisionStep | None:
-    """The failing pods by name, each with why: 'llama-7 (OOMKilled)'; None without any.
+    """The failing pods by name with the reason: 'llama-7 (OOMKilled)'; None without any.
 
     after: how many fail. inputs: the same number, of how many pods, and the names.
     """
@@ -46,7 +46,7 @@ def failing_pods_step(context: TickContext) -> DecisionStep | None:
 
 
 def _failure(pod: PodSample, context: TickContext) -> str:
-    """Why the pod fails; '' where it serves, starts, or waits for a place."""
+    """Why the pod fails; '' if it serves, starts, or waits for a place."""
     if pod.ready or pod.unschedulable_reason or pod.queued_reason:
         return ""
     if pod.failing_reason:

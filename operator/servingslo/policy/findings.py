@@ -1,4 +1,4 @@
-"""What was found before anything is decided, as steps of the decision: one function for each."""
+"""Facts found before any decision, as steps of the decision: one function for each."""
 
 from dataclasses import replace
 
@@ -17,10 +17,10 @@ ARRIVAL_RATE_KNOB = "arrival-rate"
 KEPT_RATE_KNOB = "arrival-rate-kept"
 SEASON_KNOB = "season"
 QUANTILE_KNOB = "demand-quantile"
-# A step of a decision is one line of a log: so many slow or unreliable pods are named in it.
+# A step of a decision is one line of a log, so it names at most this many slow or unreliable pods.
 MOST_SLOW_NAMED = 5
 MOST_NAMED = 3
-# Below this share of the rate the season changes nothing that anybody would ask about.
+# If the season changes less than this share of the rate, the change is not worth reporting.
 TOLD_SHARE = 0.1
 # A quantile that has moved by less from the safe one is reported as the safe one.
 LEAST_MOVED = 0.01
@@ -41,7 +41,7 @@ def _step(
 
 
 def law_step(context: TickContext) -> DecisionStep:
-    """Where the service law is from and how far it is known to be off."""
+    """The source of the service law, and its known error."""
     law = context.estimate.law
     stated = law.stated_error_ratio
     inputs: dict[str, StepValue] = {} if stated is None else {"stated_error": stated}
@@ -52,9 +52,9 @@ def law_step(context: TickContext) -> DecisionStep:
 
 
 def limits_step(context: TickContext) -> DecisionStep | None:
-    """A limit that nobody gave: the default, or what data show in its place; None without one.
+    """A limit that is not stated: the default, or the value learnt from data; None without one.
 
-    A limit that is learnt is told with the default that it takes the place of.
+    A learnt limit is reported with the default that it replaces.
     """
     in_force = context.estimate.in_force
     named = zip(LIMIT_FIELDS, (in_force.max_num_seqs, in_force.max_num_batched_tokens), strict=True)
@@ -77,7 +77,7 @@ def limits_step(context: TickContext) -> DecisionStep | None:
 
 
 def gateway_step(context: TickContext) -> DecisionStep | None:
-    """Whose count the arrivals are, with both; None where no gateway is read.
+    """The source of the arrival counts, with both counts; None if no gateway is read.
 
     before: what the engines counted. after: the arrival rate that is planned with.
     """
@@ -92,9 +92,10 @@ def gateway_step(context: TickContext) -> DecisionStep | None:
 
 
 def retries_step(context: TickContext) -> DecisionStep | None:
-    """What is offered, and the first tries that are planned for; None where they are the same.
+    """The offered rate, and the first tries that are planned for; None if they are equal.
 
-    measured: whether capacity that came has shown what refusals bring back; else it is assumed.
+    measured: whether added capacity has shown how many refused requests are retried; else it is
+    assumed.
     """
     estimate = context.estimate
     offered, first = estimate.offered_rate_per_second, estimate.arrival_rate_per_second
@@ -107,7 +108,7 @@ def retries_step(context: TickContext) -> DecisionStep | None:
 
 
 def unscraped_pods_step(context: TickContext) -> DecisionStep | None:
-    """What the pods that were scraped count, and the rate that stands; None where they agree."""
+    """The count from scraped pods, and the rate that is used; None if they agree."""
     counted, stands = (
         context.estimate.discarded_per_second,
         context.estimate.offered_rate_per_second,
@@ -119,7 +120,7 @@ def unscraped_pods_step(context: TickContext) -> DecisionStep | None:
 
 
 def season_step(context: TickContext) -> DecisionStep | None:
-    """What history holds, at the tick at which it was read; else what the season changes, if much.
+    """The season in the history, at the tick it is read; later a large effect of the season.
 
     before and after, of the arrival rate: expected at the lead time without the season and with it.
     """
@@ -155,9 +156,9 @@ def _season_found(context: TickContext) -> DecisionStep | None:
 
 
 def recurrence_step(context: TickContext) -> DecisionStep | None:
-    """The rate that capacity is kept for after a surge, where the forecast alone says less.
+    """The rate that capacity is kept for after a surge, if the forecast alone is lower.
 
-    before: what is forecast at the lead time. after: what surges of the last hour reached.
+    before: the forecast at the lead time. after: the rate that surges of the last hour reached.
     """
     demand, known = context.demand, context.estimate.forecast.recurrence
     if demand is None or known is None:
@@ -174,7 +175,7 @@ def recurrence_step(context: TickContext) -> DecisionStep | None:
 
 
 def quantile_step(context: TickContext) -> DecisionStep | None:
-    """What the attained share did to the quantile planned for; None while it does nothing."""
+    """How the attained share changed the quantile planned for; None while it has no effect."""
     promise = context.state.promise
     moved = promise.probability - SAFE_PROBABILITY
     if abs(moved) < LEAST_MOVED:
@@ -197,7 +198,7 @@ def slow_pods_step(context: TickContext) -> DecisionStep | None:
 
 
 def latency_step(context: TickContext) -> DecisionStep | None:
-    """Says of observed percentiles that no histogram is behind them, and what is."""
+    """Reports that observed percentiles do not come from a histogram, and their real source."""
     estimate = context.estimate
     if not estimate.means or not estimate.observed:
         return None
@@ -224,7 +225,7 @@ _STEPS = (
 
 
 def findings(context: TickContext) -> tuple[DecisionStep, ...]:
-    """A step for everything that there is something to say about."""
+    """A step for each fact that is worth reporting."""
     found = (step(context) for step in _STEPS)
     return tuple(step for step in found if step is not None)
 
@@ -232,11 +233,11 @@ def findings(context: TickContext) -> tuple[DecisionStep, ...]:
 def with_unreliable(
     context: TickContext, steps: tuple[DecisionStep, ...]
 ) -> tuple[DecisionStep, ...]:
-    """The steps with one that names the pods left out or in doubt, where none does already.
+    """The steps, with one that names pods left out or in doubt if no step names them yet.
 
-    By the model others are ordered on top of those left out, and the step that says so names them;
-    of those in doubt the step that gives none away does. Measured saturation leaves pods out of
-    what serves, and a hold orders nothing: they are named all the same.
+    With a model, replacements are ordered for the pods left out, and that step names them. The step
+    that blocks a scale-down names the pods in doubt. Measured saturation only ignores the pods left
+    out, and a hold orders nothing: then this step names them.
     """
     told = {step.reason for step in steps}
     if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.suspect):
@@ -253,7 +254,7 @@ def unreliable_inputs(context: TickContext) -> dict[str, StepValue]:
 
 
 def suspect_block(context: TickContext) -> StepDownBlock | None:
-    """While most pods seem to lie: what they say of demand is no ground to give any away."""
+    """Forbid a scale-down while most pods seem to report false values: demand is then uncertain."""
     if not context.suspect:
         return None
     return StepDownBlock(reason=Reason.UNRELIABLE_PODS, inputs=_suspect_inputs(context))

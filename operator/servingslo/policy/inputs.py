@@ -1,4 +1,4 @@
-"""What a plan is made from: the observation, the tenant's targets, the administrator's limits."""
+"""Inputs of a plan: the observation, the tenant's targets, the administrator's limits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.policy.replicas.behavior import Behavior
 from servingslo.reasons import Reason
 
-# Of a recorded observation; another one is not read.
+# Version of a recorded observation; other versions are not read.
 OBSERVATION_SCHEMA_VERSION = 1
-# Names of the two batch limits, as runtimes' profiles have them.
+# Names of the two batch limits, as in the runtimes' profiles.
 LIMIT_FIELDS = ("max_num_seqs", "max_num_batched_tokens")
 
 
@@ -30,7 +30,7 @@ class Mode(StrEnum):
 
 
 class Actuation(StrEnum):
-    """Who carries the replica count out: the operator, others that are given it, or nobody."""
+    """Who sets the replica count: the operator, other clients that receive it, or no client."""
 
     SCALE = "Scale"
     METRIC = "Metric"
@@ -70,14 +70,14 @@ class LimitKind(StrEnum):
 
 
 class ForecastMode(StrEnum):
-    """Whether demand is planned for as it will be, or as it is."""
+    """Whether the plan uses forecast demand or present demand."""
 
     AUTO = "Auto"
     OFF = "Off"
 
 
 class SeasonStated(StrEnum):
-    """What is said of the season: nothing (it is found or not), or how long it is."""
+    """What the spec says of the season: nothing (it may be detected), or its length."""
 
     AUTO = "Auto"
     DAY = "1d"
@@ -85,7 +85,7 @@ class SeasonStated(StrEnum):
 
 
 class FallbackBehavior(StrEnum):
-    """What happens while metrics stay away."""
+    """What happens while metrics are missing."""
 
     HOLD = "Hold"
     FLOOR = "Floor"
@@ -104,9 +104,9 @@ class ScaleTarget:
 class ReplicaTargets:
     """Bounds on the replica count, and how many failed replicas the objectives must survive.
 
-    idle_seconds: without any request, after which the last replica goes where the minimum is 0.
-    Where it is 1 or more a target at 0 is one that somebody has switched off.
-    Raises: InvalidInputError for a minimum below 0, or of 0 without that time.
+    idle_seconds: time without any request after which the last replica is removed, if the minimum
+    is 0. If the minimum is 1 or more, a target at 0 was switched off by a user. Raises:
+    InvalidInputError for a minimum below 0, or of 0 without idle_seconds.
     """
 
     minimum: int = 1
@@ -122,7 +122,7 @@ class ReplicaTargets:
 
     @property
     def may_sleep(self) -> bool:
-        """Whether there may be no replica while nothing comes."""
+        """Whether there may be no replica while no requests arrive."""
         return self.minimum == 0
 
 
@@ -142,7 +142,7 @@ class KVCacheModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingTargets:
-    """What may be done with batch limits; container None means the only one that is the engine."""
+    """What may be done with batch limits; container None means the only engine container."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
     rollout: BatchingRollout = BatchingRollout.CANARY
@@ -154,20 +154,20 @@ class BatchingTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastTargets:
-    """How demand to come is estimated."""
+    """How future demand is estimated."""
 
     mode: ForecastMode = ForecastMode.AUTO
     season: SeasonStated = SeasonStated.AUTO
 
     @property
     def season_days(self) -> int | None:
-        """Length of the stated season; None where it is to be found."""
+        """Length of the stated season; None if it is to be detected."""
         return {SeasonStated.DAY: 1, SeasonStated.WEEK: 7}.get(self.season)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTargets:
-    """What a GPU costs an hour, in a currency, and how many of them a replica holds."""
+    """Price of a GPU hour, its currency, and the number of GPUs of a replica."""
 
     gpu_hourly: float
     gpus_per_replica: int = 1
@@ -181,7 +181,7 @@ class CostTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBudgetTargets:
-    """The share of requests that is to meet every objective, over a window.
+    """The share of requests that must meet every objective, over a window.
 
     target_ratio: None means the smallest percentile of the objectives.
     """
@@ -192,7 +192,7 @@ class ErrorBudgetTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackTargets:
-    """What to do when metrics stay away longer than stale_after_seconds."""
+    """What to do when metrics are missing for longer than stale_after_seconds."""
 
     behavior: FallbackBehavior = FallbackBehavior.HOLD
     replicas: int | None = None
@@ -211,16 +211,15 @@ class LimitObject:
 class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
-    runtime: that the engines are; None means recognized by the metrics that their pods export.
-    utilization_target_ratio: None means derived from what demand lately did. cold_start_seconds:
-    None means measured from the workload's own pods. cost: None where no price is known.
-    admission_enforced: engines accept no more than the bound in flight that is decided.
-    admission_via: where the bound is written in mode Auto. admission_proxies: how many proxies
-    share it; None means as many as are read.
-    gateway_name: what a gateway calls the workload; None where that is the target's own name.
-    service_law: planned with while no fit is trusted; None where none is stated.
-    stated_limits: in force whatever command lines and data say. model: which one of a server of
-    several; None for its only one. error_budget: None where none is kept account of.
+    runtime: of the engines; None means recognized by the metrics that their pods export.
+    utilization_target_ratio: None means derived from recent demand. cold_start_seconds: None means
+    measured from the workload's own pods. cost: None if no price is known. admission_enforced:
+    engines accept no more requests in flight than the decided bound. admission_via: where the bound
+    is written in mode Auto. admission_proxies: how many proxies share it; None means as many as are
+    read. gateway_name: the gateway's name for the workload; None if it is the target's own name.
+    service_law: used while no fit is trusted; None if none is stated. stated_limits: override
+    command lines and data. model: which model of a server with several; None for its only one.
+    error_budget: None if none is kept.
     """
 
     target: ScaleTarget
@@ -250,7 +249,7 @@ class Targets:
 
     @property
     def error_budget_target_ratio(self) -> float:
-        """Share of requests that is to meet every objective."""
+        """Share of requests that must meet every objective."""
         if self.error_budget is not None and self.error_budget.target_ratio is not None:
             return self.error_budget.target_ratio
         return min(objective.percentile for objective in self.objectives) / 100.0
@@ -261,9 +260,9 @@ class Limits:
     """The administrator's bounds over all resources.
 
     recommend_only: the kill switch. batching_apply_enabled: batch limits may be changed, in pod
-    templates and on running servers. batching_servers_only: of the two on running servers alone.
-    max_replicas, max_step: largest count and largest change in one decision; None is unbounded.
-    scaler_served: KEDA can ask the operator for counts.
+    templates and on running servers. batching_servers_only: only on running servers. max_replicas,
+    max_step: largest count and largest change in one decision; None is unbounded. scaler_served:
+    KEDA can ask the operator for counts.
     """
 
     recommend_only: bool = False
@@ -282,11 +281,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalProblem:
-    """Something that stands between the planner and the truth; the planner holds on it.
+    """A problem that makes the planner hold: it cannot observe or change the workload reliably.
 
     reason: METRICS_*, PROMETHEUS_UNAVAILABLE, TARGET_*, SCALER_CONFLICT, TARGET_CONFLICT,
     PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people. names_cause: the
-    detail says by itself what is missing, and what to do.
+    detail itself says what is missing and what to do.
     """
 
     reason: Reason
@@ -296,10 +295,10 @@ class SignalProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InForce:
-    """What stands on the cluster of one thing that the operator may change beside the workload.
+    """The cluster's current values of one thing that the operator may change next to the workload.
 
-    values: by name; None where a value is not set. refused: why it may not be changed, None where
-    it may. set_by: the field manager that set it last, None where that is not told.
+    values: by name; None if a value is not set. refused: why it may not be changed, None if it may.
+    set_by: the field manager that set it last, None if that is not known.
     """
 
     values: Mapping[str, int | None] = field(default_factory=dict)
@@ -309,18 +308,17 @@ class InForce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One control tick of one workload, raw enough that nothing is decided in the reader.
+    """One control tick of one workload, raw: the reader decides nothing.
 
     desired_replicas: of the target's /scale spec. current_replicas: of its /scale status.
-    replicas_set_by: the field manager that set the count last, None where the target does not tell.
-    runtime: whose metrics and flags the pods were read by; None while it is not known.
-    problems: what could not be read, or who else owns the field.
-    batching_change_refused: why batching arguments cannot be patched, where the reader knows.
-    history: past arrival rates of this workload, at the tick at which they were read.
-    error_budget: misses of days, as read last; None where none are asked for or known.
-    in_force: what stands beside the workload itself, by the knob of its actuator.
-    woken_by_others: another scaler brings the target back from zero by a signal of its own.
-    not_woken: why a gateway would count no request without a pod; '' where none is in doubt.
+    replicas_set_by: the field manager that set the count last, None if the target does not report
+    it. runtime: whose metrics and flags were read from the pods; None if unknown. problems: data
+    that could not be read, or another owner of the field. batching_change_refused: why batching
+    arguments cannot be patched, if the reader knows. history: past arrival rates of this workload,
+    only at the tick at which they were read. error_budget: misses over days, as last read; None if
+    not requested or unknown. in_force: current values next to the workload itself, by the knob of
+    its actuator. woken_by_others: another scaler brings the target back from zero by a signal of
+    its own. not_woken: why a gateway would count no request without a pod; '' if there is no doubt.
     """
 
     schema_version: int = OBSERVATION_SCHEMA_VERSION

@@ -1,10 +1,9 @@
 """The planner: one observation in, one decision out, everything else carried as state.
 
-In order: what was set since the last tick, what can be seen, what is estimated, the demand to plan
-for, what the tick teaches, the count that demand needs, the guards, the knobs. Each
-says what it did as a `DecisionStep`. Nothing here reads a clock or keeps anything outside
-`PlannerState`, so the same observations give the same decisions, live, in a replay and in a
-backtest.
+In order: changes since the last tick, signals, estimate, the demand to plan for, learning, the
+count that demand needs, the guards, the knobs. Each reports its effect as a `DecisionStep`. Nothing
+here reads a clock or keeps anything outside `PlannerState`, so the same observations give the same
+decisions, live, in a replay and in a backtest.
 """
 
 from dataclasses import replace
@@ -47,8 +46,8 @@ def plan(
 ) -> tuple[Decision, PlannerState]:
     """The decision for this tick of one workload, and the memory for the next.
 
-    now_seconds: seconds since the epoch (virtual in a simulation), never earlier than the last:
-    who reads a clock that may be set sees to that (`SteadyClock`).
+    now_seconds: seconds since the epoch (virtual in a simulation), never earlier than the last: a
+    caller whose clock may be set ensures that (`SteadyClock`).
     """
     state, edit = observe_count(
         state,
@@ -144,7 +143,7 @@ def _update_estimate(
 
 
 def _found_steps(context: TickContext, edit: HandEdit | None) -> tuple[DecisionStep, ...]:
-    """Steps about what was found, before anything is decided."""
+    """Steps about facts found before any decision."""
     notes = []
     ours = context.targets.actuation is Actuation.SCALE
     if edit is not None and ours and guards.acting_limit(context.targets, context.limits) is None:
@@ -161,7 +160,7 @@ def _found_steps(context: TickContext, edit: HandEdit | None) -> tuple[DecisionS
 
 
 def _leave_to_owner(context: TickContext, problem: SignalProblem) -> Draft:
-    """The count of now, which is not ours to set."""
+    """Keep the current count, because another client owns it."""
     proposal = Proposal(replicas=context.current).noted(
         "ownership", context.current, problem.reason, detail=problem.detail or None
     )
@@ -170,7 +169,7 @@ def _leave_to_owner(context: TickContext, problem: SignalProblem) -> Draft:
 
 
 def _plan_without_metrics(context: TickContext, problem: SignalProblem) -> Draft:
-    """What is ordered while nothing can be concluded from metrics."""
+    """The count while metrics allow no conclusion."""
     state = context.state
     fresh = state.fresh_seconds if state.fresh_seconds is not None else state.started_seconds
     proposal = guards.hold_without_metrics(
@@ -185,7 +184,7 @@ def _plan_without_metrics(context: TickContext, problem: SignalProblem) -> Draft
 
 
 def _plain_draft(context: TickContext, proposal: Proposal) -> Draft:
-    """A draft that no demand is behind."""
+    """A draft without a demand."""
     nothing = Requirement(
         proposal=Proposal(replicas=context.current), safe_replicas=context.current
     )
@@ -193,7 +192,7 @@ def _plain_draft(context: TickContext, proposal: Proposal) -> Draft:
 
 
 def _plan_asleep(context: TickContext) -> Draft:
-    """The count of a target without replicas, from what a gateway tells."""
+    """The count of a target without replicas, from the gateway's signal."""
     requirement = zero.asleep_or_woken(context)
     proposal = guards.clamp(requirement.proposal, context.bounds)
     proposal = guards.limit_step(proposal, current=0, max_step=context.limits.max_step)
@@ -202,7 +201,7 @@ def _plan_asleep(context: TickContext) -> Draft:
 
 
 def _plan_with_metrics(context: TickContext, stages: Stages) -> Draft:
-    """What estimates require, through every guard."""
+    """The count from the estimates, through every guard."""
     requirement = required_replicas(context)
     draft = Draft(
         proposal=requirement.proposal,

@@ -1,4 +1,4 @@
-"""What the controller needs from the outside world, as protocols that adapters implement."""
+"""What the controller needs from outside, as protocols that adapters implement."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,9 @@ from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition, Recogni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMetrics:
-    """What Prometheus knows of one pod; limits in force are not among it.
+    """Prometheus data of one pod, without its limits in force.
 
-    ports: from which its engines are scraped, where the scrape tells.
+    ports: from which its engines are scraped, if the scrape reports it.
     """
 
     engines: tuple[EngineSample, ...] = ()
@@ -25,14 +25,13 @@ class PodMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetrics:
-    """One reading of the whole cluster's engines, by (namespace, pod).
+    """One reading of all engines of the cluster, by (namespace, pod).
 
-    gateways: what the gateway counts, by namespace and the name it has for a workload; None where
-    no gateway is read.
-    problem: why the reading is unusable or partial; None when all queries were answered in full.
-    time_seconds: the moment that all ages are of, seconds since the epoch; None where nothing was
-    read. clocks_set: how often a clock that moments are told by was set so far: what was remembered
-    by the clocks before is not to be set against this reading.
+    gateways: counts of the gateway, by namespace and its name for a workload; None if no gateway is
+    read. problem: why the reading is unusable or partial; None if all queries were answered in
+    full. time_seconds: the time at which all ages were taken, seconds since the epoch; None if
+    nothing was read. clocks_set: how often a clock behind the timestamps was set so far. If it
+    rises, values remembered from before must not be compared with this reading.
     """
 
     pods: Mapping[tuple[str, str], PodMetrics] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class ClusterMetrics:
     clocks_set: int = 0
 
     def recognize(self, namespace: str, stated: str | None) -> Recognize:
-        """What engines are read as, by their pods in a namespace: stated, or what they export."""
+        """How to recognize the runtime of a namespace's pods: stated, or by exported metrics."""
 
         def of_pods(pods: Sequence[str]) -> Recognition:
             known = {pod: one for pod in pods if (one := self.pods.get((namespace, pod)))}
@@ -55,7 +54,7 @@ class ClusterMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineArguments:
-    """Batch limits found in a container's arguments; None where the flag is not given."""
+    """Batch limits found in a container's arguments; None if the flag is absent."""
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -65,14 +64,14 @@ class EngineArguments:
 class WorkloadView:
     """The target and its pods as Kubernetes knows them; pods carry no engines yet.
 
-    read_as: the runtime whose flags and metrics its pods were read by. arguments: by pod name, none
-    while no runtime is known. problems: what could not be read, or who else owns the replica count.
-    batching_change_refused: why the template's arguments cannot be patched, None when they can.
-    last_rollout_seconds: time of the newest change of the pod template, where known.
-    replicas_set_by: the field manager that set the count last, where the target tells.
-    in_force: what stands beside the workload itself, by the knob of its actuator.
-    woken_by_others: another scaler brings the target back from zero by a signal of its own.
-    not_woken: why a gateway would count no request without a pod; '' where none is in doubt.
+    read_as: the runtime whose flags and metrics are read from its pods. arguments: by pod name,
+    none while no runtime is known. problems: data that could not be read, or another owner of the
+    replica count. batching_change_refused: why the template's arguments cannot be patched, None if
+    they can. last_rollout_seconds: time of the newest change of the pod template, if known.
+    replicas_set_by: the field manager that set the count last, if the target reports it. in_force:
+    current values next to the workload itself, by the knob of its actuator. woken_by_others:
+    another scaler brings the target back from zero by a signal of its own. not_woken: why a gateway
+    would count no request without a pod; '' if there is no doubt.
     """
 
     target: ScaleTarget
@@ -103,31 +102,31 @@ class MetricsSource(Protocol):
     """Reads all engines of the cluster at once."""
 
     async def read(self) -> ClusterMetrics:
-        """Never raises for trouble with Prometheus: the trouble is the answer's problem."""
+        """Never raises for trouble with Prometheus: the answer's problem reports it."""
         ...
 
 
 class HistorySource(Protocol):
-    """Past arrival rates, read beside the control loop now and then."""
+    """Past arrival rates, read from time to time outside the control loop."""
 
     def tick(self) -> None:
-        """Begin a tick: start a reading when one is due. Never blocks, never raises."""
+        """Begin a tick: start a reading if one is due. Never blocks, never raises."""
         ...
 
     def take(
         self, uid: str, namespace: str, targets: Targets, pods: Sequence[str]
     ) -> RateHistory | None:
-        """What was read of a target and not yet handed to this resource; a few in each tick.
+        """Past rates of a target that this resource has not received yet; a few in each tick.
 
-        Handed over again at once where the resource changes its target or its forecast.
-        pods: names of its pods now, by which it is checked that names tell the target.
+        If the resource changes its target or its forecast, it receives them again at once. pods:
+        current names of its pods, to check that names identify the target.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetQuestion:
-    """Whose misses are asked for, by which objectives and over which window."""
+    """The workload whose misses are requested, its objectives and the window."""
 
     namespace: str
     targets: Targets
@@ -135,16 +134,16 @@ class BudgetQuestion:
 
 
 class BudgetSource(Protocol):
-    """Misses over days, read beside the control loop."""
+    """Misses over days, read outside the control loop."""
 
     def tick(self) -> None:
-        """Begin a tick: start a reading when one is due. Never blocks, never raises."""
+        """Begin a tick: start a reading if one is due. Never blocks, never raises."""
         ...
 
     def take(self, uid: str, asked: BudgetQuestion, pods: Sequence[str]) -> BudgetReading | None:
-        """What was read last for this resource; None until its question has been answered.
+        """The last reading for this resource; None until its question has been answered.
 
-        pods: names of its pods now, by which it is checked that names tell the target.
+        pods: current names of its pods, to check that names identify the target.
         """
         ...
 
@@ -157,20 +156,20 @@ class WorkloadSource(Protocol):
     ) -> WorkloadView:
         """The target, and its pods as engines of the runtime that they are recognized as.
 
-        Never raises for an absent or unreadable target: that is among the view's problems.
+        Never raises for an absent or unreadable target: the view's problems report it.
         """
         ...
 
 
 class RereadableWorkloads(WorkloadSource, Protocol):
-    """A workload source with a memory that can be passed over."""
+    """A workload source with a cache that can be bypassed."""
 
     def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """Read this target from the API server itself the next time."""
         ...
 
     async def other_scalers(self, namespace: str, target: ScaleTarget) -> Sequence[SignalProblem]:
-        """Who else scales the target, as the API server has it now. Raises: ClusterError."""
+        """Other scalers of the target, read from the API server now. Raises: ClusterError."""
         ...
 
 
@@ -180,7 +179,7 @@ class ReplicaWriter(Protocol):
     async def scale(self, namespace: str, target: ScaleTarget, before: int, after: int) -> None:
         """Set the count if it still is `before`.
 
-        Raises: WriteConflictError when it is not; ClusterError otherwise.
+        Raises: WriteConflictError if it is not; ClusterError otherwise.
         """
         ...
 
@@ -198,8 +197,8 @@ class BatchingWriter(Protocol):
     ) -> bool:
         """Patch the container's arguments under a resourceVersion precondition.
 
-        A limit of None has its flag removed. runtime: whose flags they are.
-        Returns whether anything was written: nothing is when they are as wanted already.
-        Raises: WriteConflictError when the object changed; ClusterError otherwise.
+        A limit of None has its flag removed. runtime: whose flags they are. Returns whether
+        anything was written; nothing is if the arguments are already as wanted. Raises:
+        WriteConflictError if the object changed; ClusterError otherwise.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a decision tells: predictions beside observations, with nothing that is not a number."""
+"""What a decision reports: predictions next to observations, with finite numbers only."""
 
 import math
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ from servingslo.reasons import Constraint
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None where it is not a finite number: what cannot be is unknown."""
+    """The value, or None if it is not a finite number: it is then unknown."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -55,7 +55,7 @@ def finite_needs(needs: tuple[ConstraintNeed, ...]) -> tuple[ConstraintNeed, ...
 
 
 def demand_report(context: TickContext) -> DemandReport:
-    """Demand as measured, and as planned for."""
+    """Demand as measured and as planned for."""
     estimate, demand = context.estimate, context.demand
     return DemandReport(
         arrival_rate_per_second=finite(estimate.arrival_rate_per_second),
@@ -82,7 +82,7 @@ def demand_report(context: TickContext) -> DemandReport:
 def cost_report(
     context: TickContext, replicas: int | None, knobs: Iterable[KnobDecision]
 ) -> CostReport | None:
-    """What this count costs at the present demand; None without a price or a count."""
+    """The cost of this count at the present demand; None without a price or a count."""
     price = context.targets.cost
     if price is None or replicas is None:
         return None
@@ -109,7 +109,7 @@ def _per_million(per_hour: float, tokens_per_second: float) -> float | None:
 def objective_reports(
     context: TickContext, requirement: Requirement, replicas: int | None
 ) -> tuple[ObjectiveReport, ...]:
-    """Each objective with its prediction at this count, less what does not serve, and as seen."""
+    """Each objective with its prediction at this count, without lost pods, and its observation."""
     sized = requirement.sized
     reports = []
     for objective in context.targets.objectives:
@@ -123,7 +123,7 @@ def objective_reports(
 
 
 def cold_start_report(context: TickContext) -> ColdStartReport:
-    """The cold start that is planned with, stated or measured, and what it is made of."""
+    """The cold start of the plan, stated or measured, and its parts."""
     measured = context.estimate.cold_start
     return ColdStartReport(
         seconds=context.cold_start_seconds,
@@ -138,7 +138,7 @@ def cold_start_report(context: TickContext) -> ColdStartReport:
 def predicted_counts(
     context: TickContext, requirement: Requirement, replicas: int | None
 ) -> tuple[PredictedCount, ...]:
-    """What one replica fewer, this count, and one more are predicted to give."""
+    """Predictions for one replica fewer, this count, and one more."""
     if requirement.sized is None or replicas is None:
         return ()
     case, rate = requirement.sized.case, requirement.sized.load.rate_per_second
@@ -159,17 +159,17 @@ def predicted_counts(
     return tuple(reports)
 
 
-# What is told of every count, whatever the objectives are about.
+# Metrics reported for every count, whatever the objectives.
 _TOLD_METRICS = tuple(row.metric for row in ROWS if row.always_told)
 
 
 def with_latencies(decision: Decision, sized: Sized | None) -> Decision:
-    """The decision with the latencies of the counts beside the decided one, and what each holds.
+    """The decision with the latencies and the greatest rate of each predicted count.
 
-    Of each objective, and of TTFT, TPOT and queue time at the largest percentile of all; none while
-    no latency model is trusted. For who is told: ticks decide by whether a percentile is within its
-    threshold, and an evaluation costs more than that.
-    sized: of the state that came with the decision.
+    Latencies of each objective, and of TTFT, TPOT and queue time at the largest percentile of all;
+    none while no latency model is trusted. They are computed only for a report: a tick needs only
+    whether a percentile is within its threshold, which costs less. sized: of the state that came
+    with the decision.
     """
     if sized is None or not sized.case.objectives:
         return decision
@@ -221,7 +221,7 @@ def limits_use(context: TickContext) -> LimitsUse:
 
 
 def metrics_missing(context: TickContext) -> str:
-    """Which series are missing: of some pods, or of all of them, which nobody will see come."""
+    """Which series are missing: for some pods, or for all, if they are not expected to appear."""
     if context.signals.detail:
         return context.signals.detail
     histograms = [ROW_OF[one.metric].histogram for one in context.targets.objectives]
@@ -231,7 +231,7 @@ def metrics_missing(context: TickContext) -> str:
 
 
 def model_use(context: TickContext) -> ModelUse:
-    """The law that was used and how far it is trusted."""
+    """The law that was used, and how far it is trusted."""
     law = context.estimate.law
     return ModelUse(
         trusted=context.trusted,
@@ -245,7 +245,7 @@ def model_use(context: TickContext) -> ModelUse:
 
 
 def _percentile_error(context: TickContext) -> float | None:
-    """The largest |observed / predicted − 1| over the objectives, None before one was compared."""
+    """The largest |observed / predicted − 1| over the objectives, None before a comparison."""
     ratios = [context.estimate.calibration.get(one.metric) for one in context.targets.objectives]
     return max((abs(ratio - 1.0) for ratio in ratios if ratio is not None), default=None)
 
@@ -279,20 +279,20 @@ def _objective_report(
 
 
 def _meets_all(context: TickContext, requirement: Requirement, replicas: int) -> bool | None:
-    """Whether this count meets every need with what may fail and what does not serve on top.
+    """Whether this count meets every need, with tolerated failures and lost pods on top.
 
-    False wherever an objective is infeasible. None while the latency model is not trusted and no
-    need speaks against the count: what it gives is then not known.
+    False if an objective is infeasible. None while the latency model is not trusted and no need
+    rules the count out: its latency is then not known.
     """
     holding = replicas - context.excluded - context.targets.replicas.tolerated_failures
-    # Measured saturation always names a count, and decides only where it binds.
+    # Measured saturation always names a count, but decides only if it binds.
     needs = [
         need
         for need in requirement.needs
         if need.constraint is not Constraint.SATURATION
         or requirement.binding is Constraint.SATURATION
     ]
-    # Every need is a least count, so the needs already say what each count meets.
+    # Every need is a least count, so the needs already show which counts meet them.
     if any(need.replicas is None or need.replicas > holding for need in needs):
         return False
     return True if context.trusted else None

@@ -1,4 +1,4 @@
-"""What a tick runs in order, as tuples of functions of its context: an ablation leaves one out."""
+"""The stages of a tick in order, as tuples of functions; an ablation leaves one out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,13 +34,13 @@ Guard = Callable[[TickContext, Draft], Draft]
 
 
 def quiet_tracked(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory with how long nothing has come."""
+    """The memory with the time for which no request has arrived."""
     since_seconds = zero.quiet_since(context, state.quiet_since_seconds)
     return replace(state, quiet_since_seconds=since_seconds)
 
 
 def blocked(context: TickContext, draft: Draft) -> Draft:
-    """No fewer while anything forbids a step down."""
+    """Allow no fewer replicas while anything forbids a scale-down."""
     proposal = guards.block_step_down(
         draft.proposal, current=context.current, blocks=step_down_blocks(context)
     )
@@ -48,7 +48,7 @@ def blocked(context: TickContext, draft: Draft) -> Draft:
 
 
 def safe(context: TickContext, draft: Draft) -> Draft:
-    """Down only as far as the rest carries what may come until a replica could be had again."""
+    """Step down only as far as the rest carries the demand until a new replica could be ready."""
     proposal = guards.check_step_down(
         draft.proposal,
         current=context.current,
@@ -59,12 +59,12 @@ def safe(context: TickContext, draft: Draft) -> Draft:
 
 
 def within_bounds(context: TickContext, draft: Draft) -> Draft:
-    """Inside what tenant and administrator allow."""
+    """Keep the count within the bounds of tenant and administrator."""
     return replace(draft, proposal=guards.clamp(draft.proposal, context.bounds))
 
 
 def behaved(context: TickContext, draft: Draft) -> Draft:
-    """As stabilization and rate policies allow."""
+    """Apply stabilization and rate policies."""
     proposal, behavior = guards.apply_behavior(
         draft.proposal,
         draft.behavior,
@@ -77,14 +77,14 @@ def behaved(context: TickContext, draft: Draft) -> Draft:
 
 
 def put_to_sleep(context: TickContext, draft: Draft) -> Draft:
-    """None at all, once nothing has come for the stated time and a gateway would wake them."""
+    """Set zero, once no request has arrived for the stated time and a gateway would wake it."""
     since_seconds = zero.quiet_since(context, context.state.quiet_since_seconds)
     proposal = zero.put_to_sleep(context, draft.requirement, draft.proposal, since_seconds)
     return replace(draft, proposal=proposal)
 
 
 def stepped(context: TickContext, draft: Draft) -> Draft:
-    """By no more than the administrator's largest change."""
+    """Limit the change to the administrator's largest."""
     proposal = guards.limit_step(
         draft.proposal, current=context.current, max_step=context.limits.max_step
     )
@@ -92,7 +92,7 @@ def stepped(context: TickContext, draft: Draft) -> Draft:
 
 
 def not_beyond_queue(context: TickContext, draft: Draft) -> Draft:
-    """No more while pods that are ordered wait in a queue."""
+    """Order no more while ordered pods wait in a queue."""
     proposal = guards.behind_queue(
         draft.proposal,
         context.queued,
@@ -103,7 +103,7 @@ def not_beyond_queue(context: TickContext, draft: Draft) -> Draft:
 
 
 def unless_reverted(context: TickContext, draft: Draft) -> Draft:
-    """Left to whoever puts the count back."""
+    """Leave the count to the client that puts it back."""
     if context.targets.actuation is not Actuation.SCALE:
         return draft
     proposal = guards.leave_to_reverter(
@@ -116,17 +116,17 @@ def unless_reverted(context: TickContext, draft: Draft) -> Draft:
 
 
 def pending(context: TickContext, draft: Draft) -> Draft:
-    """What is ordered and not yet there: reported, and the first limit where it cannot come."""
+    """Report ordered pods that are not ready; if they cannot start, that is the first limit."""
     proposal = _with_pending(context, draft.proposal)
     if draft.proposal.limited_by is Reason.REPLICAS_REVERTED:
-        # Pods that do not come are noted; what holds the count is who puts it back.
+        # Pods that do not start are noted; the client that puts the count back limits it.
         proposal = replace(proposal, limited_by=Reason.REPLICAS_REVERTED)
     return replace(draft, proposal=proposal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """knobs: what is decided beside the count. learners: what a tick teaches.
+    """knobs: what is decided in addition to the count. learners: what updates the memory in a tick.
 
     guards: what may hold a count back.
     """
@@ -150,7 +150,7 @@ STAGES = Stages()
 
 
 def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
-    """What is ordered and not yet there: told, and the first limit where it cannot come."""
+    """Report ordered pods that are not ready; if they cannot start, that is the first limit."""
     refused = guards.refused_pods(context.observation)
     wants_more = proposal.replicas > len(context.signals.serving_pods)
     if refused is not None and wants_more:

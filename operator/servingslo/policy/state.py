@@ -13,13 +13,13 @@ from servingslo.policy.replicas.reverts import Reverts, is_prompt, reverted, sta
 from servingslo.policy.replicas.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
-# several ticks and one watch gap. Who knows of the write looks the target up after it.
+# several ticks and one watch gap. A caller that knows of the write reads the target again after it.
 READ_BACK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """A replica count that a decision asked to be written, until it is read back or given up.
+    """A replica count ordered by a decision, until it is read back or given up.
 
     written: the write is known to have succeeded and its scale event is recorded.
     """
@@ -32,7 +32,7 @@ class PendingWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steadiness:
-    """How many replicas serve, and since when that is so and was not compared with the model."""
+    """How many replicas serve, and since when they do without a comparison with the model."""
 
     serving: int
     since_seconds: float
@@ -43,12 +43,12 @@ class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
-    good. quiet_since_seconds: since when engines and gateway were seen to have nothing, None where
-    they have, or were not seen. promise: the quantile that is planned for, and the attained share.
-    seen_desired: the replica count last read from the target. scaled: the last change that was
-    written, until somebody sets another count. reverts: who puts counts back. knobs: what
-    each knob remembers, by its name. sized: what counts were judged by at the last tick, for
-    reports; None without a model.
+    good. quiet_since_seconds: since when engines and gateway have had no requests, None if they
+    have some or were not observed. promise: the quantile that is planned for, and the attained
+    share. seen_desired: the replica count last read from the target. scaled: the last written
+    change, until another client sets a count. reverts: the client that puts counts back. knobs:
+    what each knob remembers, by its name. sized: case and load of the last sizing, for reports;
+    None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -71,7 +71,7 @@ class PlannerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandEdit:
-    """Somebody else set the replica count."""
+    """A change of the replica count by another client."""
 
     before: int
     after: int
@@ -88,8 +88,8 @@ def record_scale(
     """The memory after `after` replicas were written in place of `before`.
 
     Calling it is optional: the next plan infers the same from the count that it reads back, so a
-    replay of observations alone carries the same memory as the live loop.
-    behavior: the rules in force; needed only to drop outdated events early.
+    replay of observations alone carries the same memory as the live loop. behavior: the rules in
+    force; needed only to drop outdated events early.
     """
     remembered = behavior_module.record_scale(
         state.behavior,
@@ -120,11 +120,11 @@ def observe_count(
 ) -> tuple[PlannerState, HandEdit | None]:
     """The memory after reading the target's count, and the hand edit found by it, if any.
 
-    An order that is read back was written. A count that is neither what was there nor what we
-    ordered was set by somebody else: it becomes the new current and the one recommendation that
-    stabilization remembers, so that it stands for a full window before a step down. Where others
-    carry the count out, their changes count in the rate policies as ours do.
-    tick_seconds: how far apart looks are.
+    An order that is read back was written. If a count is neither the former one nor the ordered
+    one, another client set it. It becomes the new current count and the only recommendation that
+    stabilization remembers, so it stays for a full window before a scale-down. If other clients
+    carry the count out, their changes count in the rate policies like the operator's. tick_seconds:
+    time between ticks.
     """
     if state.started_seconds is None:
         state = replace(state, started_seconds=now_seconds)
@@ -160,7 +160,7 @@ def observe_count(
 
 
 def _with_standing(state: PlannerState, now_seconds: float) -> PlannerState:
-    """The memory while the count stays: reverts are forgotten once a write of ours stood."""
+    """The memory while the count stays: reverts are forgotten once our write has stayed."""
     if state.scaled is None or state.reverts is None:
         return state
     since = state.scaled.at_seconds
@@ -171,7 +171,7 @@ def _with_standing(state: PlannerState, now_seconds: float) -> PlannerState:
 def _reconciled_write(
     state: PlannerState, desired: int, behavior: Behavior, now_seconds: float
 ) -> tuple[PlannerState, bool]:
-    """The memory after the open order met the count read, and whether the order explains it."""
+    """The memory after comparing the open order with the count read; does the order explain it?"""
     order = state.pending_write
     if order is None:
         return state, False
@@ -185,7 +185,8 @@ def _reconciled_write(
                 behavior=behavior,
             )
         return replace(state, pending_write=None), True
-    # Whether it was written is not known yet; until then the count before it is no hand edit.
+    # It is not known yet whether the order was written; until then the former count is no hand
+    # edit.
     waits = not order.written and 0 <= now_seconds - order.at_seconds < READ_BACK_SECONDS
     if desired == order.before and waits:
         return state, True

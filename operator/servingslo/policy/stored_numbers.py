@@ -2,12 +2,12 @@
 
 from servingslo.estimation.stored_fields import is_number
 
-# Beyond this no time, count or latency of ours can be; it also keeps infinity out.
+# No time, count or latency of ours can be larger; it also keeps infinity out.
 LARGEST_NUMBER = 1e15
 
 
 def number_of(value: object) -> float | None:
-    """A finite number of 0 or more; None for anything else, booleans among it."""
+    """A finite number of 0 or more; None for anything else, booleans included."""
     return float(value) if is_number(value) and 0 <= value < LARGEST_NUMBER else None
 
 

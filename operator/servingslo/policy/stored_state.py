@@ -1,4 +1,4 @@
-"""What of the planner's memory survives a restart, or a clock that was set back."""
+"""The part of the planner's memory that survives a restart, or a clock that was set back."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,14 @@ from servingslo.policy.replicas.reverts import Reverts
 from servingslo.policy.state import PlannerState
 from servingslo.policy.stored_numbers import count_of, number_of
 
-# Of what is stored in a status; another one is not read.
+# Version of the state stored in a status; other versions are not read.
 LEARNED_VERSION = 1
-# A status object is read by people and stored in etcd; what is learnt must stay a small part of it.
+# A status object is read by people and stored in etcd, so learnt state must stay a small part of
+# it.
 LEARNED_LIMIT_BYTES = 4096
-# A rate policy looks back 30 minutes at most (the API refuses longer periods), one event a tick
-# at most; after a restart the newest are enough, because older ones leave their period soonest.
+# A rate policy looks back 30 minutes at most (the API refuses longer periods), with at most one
+# event a tick. After a restart the newest are enough, because older ones leave their period
+# soonest.
 LEARNED_EVENT_LIMIT = 12
 _EVERYTHING = "all of it"
 _ENVELOPE = frozenset({"version", "atSeconds", "estimator"})
@@ -28,11 +30,12 @@ _ENVELOPE = frozenset({"version", "atSeconds", "estimator"})
 def learned(
     state: PlannerState, now_seconds: float, knobs: Sequence[Knob] = KNOBS
 ) -> dict[str, object]:
-    """What must survive a restart, as JSON values of at most 4 KiB.
+    """The state that must survive a restart, as JSON values of at most 4 KiB.
 
     The law, lengths, cold start, calibration and forecast (the largest part), the memory of
-    `behavior`, what knobs keep (an open change of batch limits), and who puts the count back. If
-    that is too much, the estimator's share gives way: it can be learnt again, a rate policy cannot.
+    `behavior`, the stored state of knobs (an open change of batch limits), and the client that puts
+    the count back. If that is too large, the estimator's part is left out: it can be learnt again,
+    a rate policy cannot.
     """
     stored: dict[str, object] = {
         "version": LEARNED_VERSION,
@@ -49,10 +52,10 @@ def learned(
 
 
 def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -> PlannerState:
-    """The memory with what was stored; parts that are absent or malformed are left unknown.
+    """The memory from stored state; absent or malformed parts are left unknown.
 
     A status may have been edited by hand, written by another version, or be from a clock ahead of
-    ours: nothing in it may stop a plan or reach beyond its own part.
+    ours. Nothing in it may stop a plan or affect more than its own part.
     """
     if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
         return PlannerState()
@@ -69,7 +72,7 @@ def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -
 
 
 def lost_parts(stored: object, now_seconds: float) -> tuple[str, ...]:
-    """Parts of what was stored that `restore` does not believe; nothing where there was nothing."""
+    """Parts of the stored state that `restore` rejects; nothing if none was stored."""
     if stored is None:
         return ()
     if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
@@ -85,7 +88,7 @@ def lost_parts(stored: object, now_seconds: float) -> tuple[str, ...]:
 
 
 def _parts(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts by name, those of the estimator beside the others, without what is null.
+    """The parts by name, those of the estimator next to the others, without nulls.
 
     A status that went through a merge patch has no nulls.
     """
@@ -112,7 +115,7 @@ def _dump_promise(state: PromiseState) -> dict[str, float]:
 
 
 def _load_promise(stored: object) -> PromiseState:
-    """The safe quantile where what was stored is malformed."""
+    """The stored promise; the safe quantile if it is malformed."""
     if not isinstance(stored, Mapping):
         return PromiseState()
     score = stored.get("score")

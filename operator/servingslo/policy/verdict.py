@@ -1,4 +1,4 @@
-"""From the count that passed the guards to the decision, with what knobs decide and a report."""
+"""From the count that passed the guards to the decision, with the knobs' decisions and a report."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,9 +45,9 @@ def assemble_decision(
     notes: tuple[DecisionStep, ...],
     knobs: Sequence[Knob],
 ) -> tuple[Decision, PlannerState]:
-    """The decision with what knobs decide, and what it is explained by.
+    """The decision with the knobs' decisions and its explanation.
 
-    notes: steps about what was found before anything was decided.
+    notes: steps about facts found before any decision.
     """
     proposal, requirement = draft.proposal, draft.requirement
     known = context.observation.desired_replicas is not None
@@ -131,7 +131,7 @@ def assemble_decision(
 def _not_carried_out(
     given: HandOver | None, before: int | None, wanted: int | None
 ) -> Reason | None:
-    """That nobody sets the count that is wanted; None where somebody does."""
+    """Why no client sets the wanted count; None if one does."""
     if given is None or given.reason is Reason.HANDED_OVER:
         return None
     if before == wanted and given.reason is not Reason.SCALER_NOT_SERVED:
@@ -149,7 +149,7 @@ def _runtime(context: TickContext) -> RuntimeUse:
 
 
 def _detail(context: TickContext) -> str:
-    """For people: another owner is what one must act on; an outage has a step of its own."""
+    """For people: another owner comes first, as it needs action; an outage has its own step."""
     problem = context.owner or context.signals.no_metrics
     return "" if problem is None else problem.detail
 
@@ -161,7 +161,7 @@ def _action(before: int | None, after: int | None) -> Action:
 
 
 def _binding(context: TickContext, draft: Draft) -> Constraint | None:
-    """The constraint behind the count; the minimum where demand alone needs fewer."""
+    """The constraint behind the count; the minimum if demand alone needs fewer."""
     requirement = draft.requirement
     at_minimum = draft.proposal.replicas == context.bounds.minimum
     if (
@@ -174,9 +174,10 @@ def _binding(context: TickContext, draft: Draft) -> Constraint | None:
 
 
 def _reason(context: TickContext, draft: Draft, before: int | None, wanted: int | None) -> Reason:
-    """The one reason of the decision: who forbade it, what binds, or that all is well.
+    """The one reason of the decision: what forbids it, what binds, or that all is well.
 
-    Where acting is merely switched off it is that of what would be done; the mode stands beside it.
+    If acting is merely switched off, it is the reason of the advised change; the mode is reported
+    separately.
     """
     proposal, requirement = draft.proposal, draft.requirement
     limit = context.acting_limit

@@ -1,1 +1,1 @@
-"""What the operator may change for a workload: one file for each thing, one row in `catalogue`."""
+"""Settings that the operator may change for a workload: a file each, and a row in `catalogue`."""

@@ -28,12 +28,11 @@ from servingslo.policy.ports import RereadableWorkloads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What actuators are made from: the API server, its kinds, and the view of workloads.
+    """Inputs for making actuators: the API server, its kinds, and the view of workloads.
 
-    namespaces: that are watched; none means all. limit_kinds: objects that hold a gateway's bound
-    and may be written, as the administrator lists them. pod_templates: may be
-    patched with batch limits. servers: may be given limits while they run. models: where engines
-    may be spoken to.
+    namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
+    bound and may be written, from the administrator's list. pod_templates: may be patched with
+    batch limits. servers: may get limits while they run. models: access to engines.
     """
 
     client: KubeClient
@@ -48,7 +47,7 @@ class Means:
 
 ActuatorRow = Callable[[Means], Actuator]
 
-# Each kind of object that holds a gateway's bound, and what finds out whom it is for.
+# Each kind of object that holds a gateway's bound, and how to find the bound's resource.
 _LIMITS: tuple[tuple[LimitForm, Callable[[KubeClient], LimitReach]], ...] = (
     (BACKEND_TRAFFIC_POLICY, GatewayRoutes),
     (DESTINATION_RULE, DestinationHosts),

@@ -32,9 +32,9 @@ from servingslo.runtimes.catalogue import profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Set:
-    """Where limits of a resource stand: on which pods, of which model, of what target.
+    """The pods that have a resource's limits, their model and their target.
 
-    found_by: another resource of that target, which is there while nobody saw this one yet.
+    found_by: another resource of that target that found them, before this one was first reconciled.
     """
 
     target: ScaleTarget
@@ -46,12 +46,12 @@ class _Set:
 
 @dataclass(slots=True)
 class DynamicBatching:
-    """Reads limits from every Ready pod at each tick, and sets those that were decided.
+    """Reads limits from every Ready pod at each tick, and sets the limits that were decided.
 
-    models: None where the administrator opened no way to engines. writes: the administrator lets
-    batch limits be changed; where not, what stands on servers stays there, whoever set it. What was
-    set is found again on the pods themselves, which a resource that is looked at shows: its own,
-    and what one that is gone since left there.
+    models: None if the administrator enabled no access to engines. writes: whether the
+    administrator permits changes of batch limits; if not, limits on servers stay, whoever set them.
+    Limits that were set before a restart are found on the pods themselves when a resource is
+    reconciled: its own, and those left by a resource that is gone.
     """
 
     models: ModelRepository | None
@@ -63,7 +63,7 @@ class DynamicBatching:
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> InForce | None:
-        """What stands on each pod; None where its servers cannot be asked at all."""
+        """The limits of each pod; None if its servers cannot be asked at all."""
         runtime = view.read_as.runtime
         port = None if runtime is None else profile(runtime).model_repository_port
         if self.models is None or port is None:
@@ -91,7 +91,7 @@ class DynamicBatching:
         return batcher_change(assignment.decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Set them on each of these pods; one that refuses does not keep the others from it."""
+        """Set the limits on each of these pods; if one refuses, the others still get them."""
         batcher, ref, targets = assignment.decision.batcher, assignment.ref, assignment.targets
         port = _port(assignment.decision)
         if not self.writes or batcher is None or self.models is None:
@@ -111,14 +111,14 @@ class DynamicBatching:
         return written
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
-        """The count stands; the limits stay as they are, and why."""
+        """The decision with its count and unchanged limits, and why."""
         if decision.batcher is None:
             return decision
         held = replace(decision.batcher, pods=(), reason=reason, detail=detail)
         return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
-        """Put back what stood before ours wherever nobody asks for ours any more."""
+        """Restore the former limits on all pods for which ours are no longer requested."""
         if not self.writes:
             return ()
         undone: list[Change] = []
@@ -137,7 +137,7 @@ class DynamicBatching:
             written, errors = await _set_all(
                 self.models, ref, pods, standing.port, standing.model, None
             )
-            # A pod that is another one by now, or gone, has lost them with its memory.
+            # A pod that is gone or was replaced has lost them with its memory.
             left = {
                 pod: error
                 for pod, error in errors.items()
@@ -166,10 +166,10 @@ class DynamicBatching:
         view: WorkloadView,
         found: Mapping[str, PodBatcher],
     ) -> None:
-        """Where ours stand now; a pod that could not be read, or is not ready, has what it had."""
+        """Remember which pods have our limits; a pod that is not read or ready keeps its entry."""
         known = self._set.get(ref)
         if known is not None and (known.target, known.model) != (targets.target, model):
-            # Of another target, where they are put back first.
+            # The limits of another target are put back first.
             return
         unread = {pod.name for pod in view.pods if not pod.deleting} - found.keys()
         before = {} if known is None else known.pods
@@ -186,7 +186,7 @@ class DynamicBatching:
         port: int,
         found: Mapping[str, PodBatcher],
     ) -> None:
-        """Where another's stand: of one that went unseen they are put back with those that go."""
+        """Remember limits of another resource, so that they are put back if it is gone."""
         for pod, one in found.items():
             owner = owner_of(one, ref.namespace) if one.owner is Owner.ANOTHER else None
             known = None if owner is None else self._set.get(owner)
@@ -215,7 +215,7 @@ async def _set_all(
     model: str,
     limits: BatcherLimits | None,
 ) -> tuple[bool, dict[str, ClusterError]]:
-    """Whether anything was written, and which pods refused it, with what."""
+    """Set or restore the limits; return whether any write happened, and the error of each pod."""
     written, errors = False, {}
     for pod in pods:
         try:

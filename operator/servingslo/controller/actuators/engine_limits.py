@@ -63,9 +63,9 @@ from servingslo.runtimes.command_line import expanded
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Sets both limits of the engine's container, which rolls the pods out anew.
+    """Sets both limits of the engine's container, which rolls out new pods.
 
-    canaries: None where no pod can go first, or the administrator lets no template be patched.
+    canaries: None if no pod can go first, or if the administrator forbids patches of templates.
     """
 
     writer: BatchingWriter
@@ -76,9 +76,9 @@ class EngineLimits:
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> InForce | None:
-        """The canary that stands, limits that were taken back, and why no pod can go first.
+        """The canary in progress, limits that were taken back, and why no pod can go first.
 
-        None where limits are not changed at all. The view tells each pod's arguments.
+        None if limits are not changed at all. The view contains each pod's arguments.
         """
         if targets.batching.mode is not BatchingMode.AUTO or self.canaries is None:
             return None
@@ -96,14 +96,14 @@ class EngineLimits:
         return replace(standing, values=values, set_by=template.set_by)
 
     def wanted(self, assignment: Assignment) -> Change | None:
-        """The change of the limits, or their way back; none of engines that are not known."""
+        """The change of the limits, or their way back; none if the engines are not known."""
         decision = assignment.decision
         if decision.runtime.name is None and decision.batching.canary in {None, CanaryAct.START}:
             return None
         return batch_limits_change(decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Set the limits, or do with the canary what was decided.
+        """Set the limits, or do what was decided about the canary.
 
         A flag that a change had added is removed with it.
         """
@@ -126,12 +126,12 @@ class EngineLimits:
         )
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:
-        """The count stands; the limits are not applied, and why."""
+        """The decision with its count, but without new limits, and why."""
         batching = replace(decision.batching, apply=False, reason=reason)
         return replace_knob(decision, self.knob, batching)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
-        """Take back every canary whose resource is gone, or lets no limits be changed any more.
+        """Take back every canary whose resource is gone or no longer allows changes of limits.
 
         Limits that all pods have stay: they proved better, or the plan takes them back.
         """
@@ -153,7 +153,7 @@ class EngineLimits:
 
 
 async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: CanaryAct) -> bool:
-    """Do this with the canary, where it is as it was read."""
+    """Do this with the canary, if it is as it was read."""
     ref, targets = assignment.ref, assignment.targets
     target = await canaries.read(ref.namespace, targets.target)
     if target is None:
@@ -175,7 +175,7 @@ async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: Can
 
 
 async def _undone(ending: Awaitable[int], change: Change) -> Sequence[Change]:
-    """End what nobody asks for any more; how that went. Nothing is told where nothing was left."""
+    """End a canary that is no longer requested; return the outcome, or nothing if none was left."""
     try:
         if not await ending:
             return ()
@@ -191,7 +191,7 @@ async def _undone(ending: Awaitable[int], change: Change) -> Sequence[Change]:
 
 
 def _standing(target: CanaryTarget, targets: Targets) -> InForce:
-    """What the object itself says, as numbers."""
+    """The values stored in the object itself, as numbers."""
     canary, refused = target.canary, target.refused
     values: dict[str, int | None] = {}
     if canary is not None:
@@ -220,14 +220,14 @@ def _standing(target: CanaryTarget, targets: Targets) -> InForce:
 
 
 def _stuck(target: CanaryTarget, view: WorkloadView) -> int:
-    """Pods whose limits were taken back, and that are not ready."""
+    """Number of pods whose limits were taken back, and that are not ready."""
     revision = target.blocking_revision
     pods = [pod for pod in view.pods if pod.template_hash == revision and not pod.deleting]
     return sum(not pod.ready for pod in pods) if revision else 0
 
 
 def _template(target: CanaryTarget, targets: Targets, view: WorkloadView) -> InForce:
-    """What the template's command line gives, and who set it; nothing where it is not known."""
+    """The values of the template's command line, and who set them; nothing if they are unknown."""
     runtime = view.read_as.runtime
     if runtime is None:
         return InForce()
@@ -254,7 +254,7 @@ def _named(prefix: str, limits: Sequence[int]) -> dict[str, int | None]:
 
 
 def _asked(targets: Targets) -> str:
-    """Digest of what limits are found for."""
+    """Digest of the targets for which limits are found."""
     return digest([asdict(targets.batching), [asdict(one) for one in targets.objectives]])
 
 
@@ -289,7 +289,7 @@ def _is_wanted(target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bo
 
 
 def _freed(target: CanaryTarget) -> Change:
-    """The eviction of pods whose limits were taken back from a resource that may be gone."""
+    """The change that evicts pods whose limits were taken back; their resource may be gone."""
     refused = target.refused
     return limits_change(
         (target.namespace, "" if refused is None else refused.owner),
@@ -300,7 +300,7 @@ def _freed(target: CanaryTarget) -> Change:
 
 
 def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
-    """The change that ends a canary which nobody asks for any more."""
+    """The change that ends a canary that is no longer requested."""
     settings: Mapping[str, tuple[int, int]] = {
         name: (after, before)
         for name, after, before in zip(LIMIT_FIELDS, canary.after, canary.before, strict=True)

@@ -50,11 +50,11 @@ _REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """Writes the bound of each proxy where the administrator and the object's owner allow it.
+    """Writes the bound of each proxy if the administrator and the object's owner allow it.
 
-    objects: by kind, and what finds out whom a bound in one of them is for. kinds: that the
-    administrator lists. Whatever is written, a tenant could write himself: it is in
-    his own namespace, into an object that its owner labelled for it, one field of that alone.
+    objects: by kind, and what finds out for which resource a bound in one of them is. kinds: those
+    that the administrator lists. A tenant could make the same write themselves: it is in their own
+    namespace, in an object that its owner labelled for it, and only in one field.
     """
 
     objects: Mapping[LimitKind, tuple[LimitHolders, LimitReach]]
@@ -65,9 +65,9 @@ class GatewayLimits:
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> InForce | None:
-        """The bound that stands, and the former one where it is ours; or why none may be written.
+        """The current bound, and the former one if the current is ours; or why none may be written.
 
-        None where no bound is asked for.
+        None if no bound is requested.
         """
         if targets.admission_mode is not AdmissionMode.AUTO or targets.admission_via is None:
             return None
@@ -81,7 +81,7 @@ class GatewayLimits:
         return gateway_limit_change(assignment.decision)
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Write the bound, or put back what stood before, where the object is as it was planned."""
+        """Write the bound, or restore the former one, if the object is as it was when planned."""
         limit, via = assignment.decision.gateway_limit, assignment.targets.admission_via
         if limit is None or via is None:
             return False
@@ -101,7 +101,7 @@ class GatewayLimits:
         return True
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
-        """The count stands; the bound stays as it is, and why."""
+        """The decision with its count and an unchanged bound, and why."""
         limit = decision.gateway_limit
         if limit is None:
             return decision
@@ -109,7 +109,7 @@ class GatewayLimits:
         return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
-        """Put back every bound whose resource is gone, or does not ask for it any more."""
+        """Restore the former bound for each resource that is gone or no longer requests one."""
         undone: list[Change] = []
         for kind, (holders, _) in self.objects.items():
             for policy in await holders.owned() if kind in self.kinds else ():
@@ -165,9 +165,9 @@ class GatewayLimits:
 
 
 def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
-    """What the object itself says: its bound, and whether the operator may change it.
+    """The values in the object itself: its bound, and whether the operator may change it.
 
-    The former bound is given where the present one is this resource's.
+    The former bound is included if the current one is this resource's.
     """
     values, owner = {LIMIT: policy.limit}, policy.owner
     if owner is not None and policy.is_ours and owner.name == ref.name:

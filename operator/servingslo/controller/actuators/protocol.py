@@ -1,4 +1,4 @@
-"""What is asked of an actuator: of whatever changes one thing on the cluster for a workload."""
+"""Protocol of an actuator: an object that changes one thing on the cluster for a workload."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ Acting = Callable[[ResourceRef], Targets | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What is carried out: for which resource, by which decision.
+    """What to carry out: for which resource, from which decision.
 
-    in_force: what stood when it was decided, by knob.
+    in_force: the values at the time of the decision, by knob.
     """
 
     ref: ResourceRef
@@ -29,9 +29,9 @@ class Assignment:
 
 
 class Actuator(Protocol):
-    """One thing that may be changed. What is wanted of it comes from the decision alone.
+    """One thing that may be changed. Its wanted value comes from the decision alone.
 
-    Whatever its methods raise beside ServingSLOError ends the turn of that resource.
+    An exception from its methods that is no ServingSLOError ends the turn of that resource.
     """
 
     @property
@@ -41,42 +41,42 @@ class Actuator(Protocol):
 
     @property
     def repeats_at_once(self) -> bool:
-        """Whether a change that somebody overtook is planned again at once, a few times.
+        """Whether to plan again at once, a few times, if another client changed it first.
 
-        Else it waits for the next tick.
+        Otherwise the change waits for the next tick.
         """
         ...
 
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> InForce | None:
-        """What stands on the cluster, and why it may not be changed, if so; for the planner.
+        """The current value, and why it may not be changed, if so; for the planner.
 
-        None where the view of the workload says it already. Never raises for trouble with the
-        cluster: that is why it may not be changed.
+        None if the view of the workload contains it already. Never raises for trouble with the
+        cluster: that is then the reason why it may not be changed.
         """
         ...
 
     def wanted(self, assignment: Assignment) -> Change | None:
-        """The change that a decision orders; None where it orders none."""
+        """The change that a decision orders; None if it orders none."""
         ...
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Make that change, unless what stood before it stands no more.
+        """Make that change, unless the former value has changed meanwhile.
 
-        Returns False where nothing had to be written. Raises: WriteConflictError when somebody
-        else was there first; ServingSLOError otherwise.
+        Returns False if nothing had to be written. Raises: WriteConflictError if another client was
+        first; ServingSLOError otherwise.
         """
         ...
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
-        """The decision as it came true when its change was not made."""
+        """The decision as carried out when its change was not made."""
         ...
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
-        """Put back what was written for resources that do not ask for it any more.
+        """Put back the values of resources that no longer ask for the operator's.
 
-        Returns what was changed, refused changes among it. Raises: ClusterError where it cannot be
-        found out what there is.
+        Returns the changes made, refused ones included. Raises: ClusterError if the current values
+        cannot be found out.
         """
         ...

@@ -24,7 +24,7 @@ class ReplicaCount:
     async def in_force(
         self, _ref: ResourceRef, _targets: Targets, _view: WorkloadView
     ) -> InForce | None:
-        """The view tells the count, and who else sets it."""
+        """None: the view contains the count, and which other client sets it."""
         return None
 
     def wanted(self, assignment: Assignment) -> Change | None:
@@ -32,7 +32,7 @@ class ReplicaCount:
         return replica_count_change(assignment.decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Set the count; what is read next is not from before this write, or what refused it."""
+        """Set the count; the next read is newer than this write or its refusal."""
         decision, target = assignment.decision, assignment.targets.target
         before, after = decision.replicas_before, decision.replicas_after
         if before is None or after is None:
@@ -49,5 +49,5 @@ class ReplicaCount:
         return held(decision, reason, detail)
 
     async def undo(self, _acting: Acting) -> Sequence[Change]:
-        """Nothing: a workload keeps the count that it has, whoever looks after it."""
+        """Do nothing: a workload keeps its count."""
         return ()

@@ -1,5 +1,5 @@
-"""Everything that is decided beside the replica count: one folder each, and a row in `catalogue`.
+"""All decisions other than the replica count: one folder each, and a row in `catalogue`.
 
-`protocol` is what a knob answers, `decisions` what it hands out, `comparison` how pods that try
-something are compared with the others. No knob imports planner, stages, verdict or stored state.
+`protocol` is the interface of a knob, `decisions` its output, `comparison` compares pods that try a
+setting with the others. No knob imports planner, stages, verdict or stored state.
 """

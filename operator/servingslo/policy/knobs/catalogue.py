@@ -21,7 +21,7 @@ KNOBS: tuple[Knob, ...] = (
 
 
 def observe_knobs(knobs: Sequence[Knob], look: Look, state: PlannerState) -> Facts:
-    """What all knobs saw at this tick."""
+    """Facts from all knobs at this tick."""
     standing = look.observation.in_force
     return join_facts(
         knob.observe(look, standing.get(knob.name), state.knobs.get(knob.name)) for knob in knobs
@@ -31,7 +31,7 @@ def observe_knobs(knobs: Sequence[Knob], look: Look, state: PlannerState) -> Fac
 def decide_knobs(
     knobs: Sequence[Knob], turn: Turn, state: PlannerState
 ) -> tuple[dict[str, KnobDecision], dict[str, object], tuple[DecisionStep, ...]]:
-    """What all knobs decide and remember, by name, and the steps that they took."""
+    """The decisions and memories of all knobs by name, and their steps."""
     decisions: dict[str, KnobDecision] = {}
     memories: dict[str, object] = {}
     steps: tuple[DecisionStep, ...] = ()
@@ -48,7 +48,7 @@ def decide_knobs(
 def reconcile_knob(
     state: PlannerState, name: str, *, written: bool, knobs: Sequence[Knob] = KNOBS
 ) -> PlannerState:
-    """The memory after what a knob ordered was written, or refused."""
+    """The memory after a knob's order was written or refused."""
     for knob in knobs:
         if knob.name == name and name in state.knobs:
             memory = knob.reconcile(state.knobs[name], written)

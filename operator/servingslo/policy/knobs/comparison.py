@@ -1,4 +1,4 @@
-"""Pods with new batch limits beside their siblings: which serve better, and by how much."""
+"""Compare pods with new batch limits with their siblings: which serve better, and by how much."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,27 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 
-# Of the shares of requests beyond a threshold: half of the least that p95 objectives tell apart.
+# Error of a share of requests beyond a threshold: half of the least that p95 objectives can
+# distinguish.
 ERROR_RATIO = 0.05
 # One-sided 95 %.
 CONFIDENCE_DEVIATIONS = 1.645
-# Requests of one batch are slow together: a share varies as that of half as many would.
+# Requests of one batch are slow together: a share varies like that of half as many requests.
 DESIGN_EFFECT = 2.0
-# A share below this is not told apart with fewer requests than this one is.
+# To be distinguished, a smaller share needs at least as many requests as this one.
 LEAST_RATIO = 0.05
-# Fewer tell nothing: of 30 requests without a miss up to 10 % may be missed (rule of three).
+# Fewer requests say nothing: of 30 requests without a miss, up to 10 % may miss (rule of three).
 LEAST_REQUESTS = 30
-# Steps this much longer than the law says, against the siblings': real engines are predicted
-# within 19 % at the 95th percentile (docs/designs/0006-real-engine.md).
+# Steps take this many times as long as in the law, relative to the siblings: real engines are
+# predicted within 19 % at the 95th percentile (docs/designs/0006-real-engine.md).
 MODEL_ERROR_RATIO = 1.25
-# Balancing by chance gives a pod this many fewer at times.
+# By chance of load balancing, a pod sometimes gets this share of requests fewer.
 LEAST_FEWER_RATIO = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """What the pods of one template measured over the comparison, by metric; it took `seconds`."""
+    """Measurements of one template's pods over the comparison, by metric; it took `seconds`."""
 
     limits: BatchLimits
     deltas: Mapping[LatencyMetric, HistogramDelta] = field(default_factory=dict)
@@ -41,12 +42,12 @@ class PodGroup:
 
     @property
     def requests(self) -> float:
-        """Of the metric that counts most of them: one has no time per token with a single one."""
+        """Requests, from the metric that counts most: a single token has no time per token."""
         return max((delta.count for delta in self.deltas.values()), default=0.0)
 
     @property
     def requests_per_engine(self) -> float:
-        """Of one of them."""
+        """Requests of one engine."""
         return self.requests / max(self.engines, 1)
 
     @property
@@ -58,10 +59,11 @@ class PodGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Difference:
-    """Of one objective. ours, theirs: share of requests beyond the threshold, and of how many.
+    """Difference of one objective.
 
-    more: by how much more the share is, above what is allowed. certain: from how much on it tells.
-    missed: whether ours alone misses the objective.
+    ours, theirs: share of requests beyond the threshold, and the number of requests. more: by how
+    much our share is larger, above the allowed share. certain: the least significant difference.
+    missed: whether our share alone misses the objective.
     """
 
     key: str
@@ -73,10 +75,10 @@ class _Difference:
 
 
 def requests_needed(objectives: Sequence[Objective]) -> int:
-    """Requests of the canary, or of a sibling on average, after which it is judged.
+    """Requests of the canary, or of a sibling on average, needed for a verdict.
 
-    Such that a share which is allowed to miss its threshold is known to ERROR_RATIO, one-sided.
-    Source: sample size of a binomial share, z²·p(1-p)/e², twice it for two shares.
+    With this many, a share at the allowed limit is known to ERROR_RATIO, one-sided. Source: sample
+    size of a binomial share, z²·p(1-p)/e², twice it for two shares.
     """
     shares = [max(1.0 - one.percentile / 100.0, LEAST_RATIO) for one in objectives]
     share = max(shares, default=LEAST_RATIO)
@@ -85,9 +87,9 @@ def requests_needed(objectives: Sequence[Objective]) -> int:
 
 
 def worse_in_words(context: TickContext, new: PodGroup, old: PodGroup) -> str:
-    """Why the new limits are to be taken back; '' where they are not. Both groups tell enough.
+    """Why to take the new limits back; '' if they stay. Both groups have enough requests.
 
-    What is seen to be better needs no model that says so.
+    If the measurements are better, the model need not confirm it.
     """
     differences = [
         one
@@ -95,12 +97,12 @@ def worse_in_words(context: TickContext, new: PodGroup, old: PodGroup) -> str:
         if (one := _difference(objective, new, old)) is not None
     ]
     served = new.requests_per_engine / old.requests_per_engine
-    # How far chance alone moves it.
+    # Difference that chance alone can cause.
     even = max(LEAST_FEWER_RATIO, CONFIDENCE_DEVIATIONS * math.sqrt(DESIGN_EFFECT / new.requests))
     harms = [one for one in differences if one.more > one.certain]
     harm = max(harms, key=attrgetter("more"), default=None)
     gained = max((-one.more for one in differences), default=0.0) * min(served, 1.0)
-    # Limits trade one objective for another; a pod that serves fewer gives that many fewer.
+    # Limits trade one objective for another. If a pod serves fewer requests, its gain counts less.
     if harm is not None and harm.more > gained:
         return (
             f"{harm.key} missed by {harm.ours[0]:.1%} of {harm.ours[1]:.0f} requests, "
@@ -108,7 +110,7 @@ def worse_in_words(context: TickContext, new: PodGroup, old: PodGroup) -> str:
         )
     missed = [one.key for one in differences if one.missed]
     if missed and served < 1.0 - even:
-        # Requests that clients give up are in no histogram.
+        # Requests that clients aborted are in no histogram.
         return (
             f"{missed[-1]} missed, and {new.requests:.0f} requests served, "
             f"elsewhere {old.requests_per_engine:.0f}"
@@ -119,9 +121,9 @@ def worse_in_words(context: TickContext, new: PodGroup, old: PodGroup) -> str:
 
 
 def _refuted(context: TickContext, new: PodGroup, old: PodGroup) -> str:
-    """Where tokens take longer than with the siblings, and the law does not say so; in words.
+    """In words: tokens take longer than on the siblings, and the law does not predict it.
 
-    The limits were found with that law: what they were to save is not there either.
+    The limits were found with that law, so the expected savings are wrong too.
     """
     if context.prepared is None:
         return ""
@@ -134,15 +136,16 @@ def _refuted(context: TickContext, new: PodGroup, old: PodGroup) -> str:
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:
-    """None where either is not known."""
+    """The ratio; None if either value is not known."""
     return one / other if one and other else None
 
 
 def _law_token_seconds(demand: RequestDemand, group: PodGroup) -> float | None:
-    """Mean time per token by the law, with as many sequences at once as the group had.
+    """Mean time per token from the law, with as many running sequences as the group had.
 
-    Not at its rate of requests: near saturation batches differ by chance, and the time with them.
-    Source: Little's law for the sequences; (T_fixed + n·t_req)/O, see `mu_effective_per_second`.
+    The group's request rate is not used: near saturation batches differ by chance, and so does the
+    time. Source: Little's law for the sequences; (T_fixed + n·t_req)/O, see
+    `mu_effective_per_second`.
     """
     if not group.token_seconds or group.seconds <= 0:
         return None
@@ -153,7 +156,7 @@ def _law_token_seconds(demand: RequestDemand, group: PodGroup) -> float | None:
 
 
 def _difference(objective: Objective, new: PodGroup, old: PodGroup) -> _Difference | None:
-    """None where either group tells too little."""
+    """The difference; None if either group has too few requests."""
     ours, theirs = (_missed(objective, group) for group in (new, old))
     if ours is None or theirs is None:
         return None
@@ -170,17 +173,17 @@ def _difference(objective: Objective, new: PodGroup, old: PodGroup) -> _Differen
 
 
 def _certain(variance: float) -> float:
-    """From how much on a difference of shares with this variance tells."""
+    """The least significant difference of shares with this variance."""
     return max(ERROR_RATIO, CONFIDENCE_DEVIATIONS * math.sqrt(DESIGN_EFFECT * variance))
 
 
 def _missed(objective: Objective, group: PodGroup) -> tuple[float, float] | None:
-    """Share of requests beyond the threshold, and of how many; None where too few tell."""
+    """Share of requests beyond the threshold, and their number; None if they are too few."""
     delta = group.deltas.get(objective.metric)
     within = None if delta is None else delta.share_within(objective.threshold_seconds)
     if delta is None or within is None or delta.count < LEAST_REQUESTS:
         return None
-    # The bucket that holds the threshold is counted by half, with both groups.
+    # Half of the bucket that holds the threshold is counted, for both groups.
     return 1.0 - (within[0] + within[1]) / 2.0, delta.count
 
 

@@ -1,4 +1,4 @@
-"""What knobs decided, as data: what a decision, its document and its reports are made from."""
+"""Decisions of knobs as data, for the decision, its document and its reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 from servingslo.reasons import Reason
 
-# Names of the built-in knobs; of those that change something on the cluster, their actuators'.
+# Names of the built-in knobs. A knob that changes the cluster has the name of its actuator.
 BATCH_LIMITS = "batch-limits"
 ADMISSION = "admission"
 GATEWAY_LIMITS = "gateway-limits"
@@ -16,28 +16,28 @@ DYNAMIC_BATCHING = "dynamic-batching"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobDecision:
-    """What was decided of one knob, and why. detail: for people."""
+    """What was decided about one knob, and why. detail: for people."""
 
     reason: Reason
     detail: str = ""
 
     @property
     def saving(self) -> int | None:
-        """Replicas that what is recommended does without; None where nothing is recommended."""
+        """Replicas that the recommendation saves; None if nothing is recommended."""
         return None
 
     def hold(self) -> Self:
-        """The decision where nothing may be written at this tick."""
+        """The decision if nothing may be written at this tick."""
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsPlan:
-    """Replicas, batch limits and bound on running + waiting that belong together.
+    """Replicas, batch limits and bound on running + waiting requests that belong together.
 
-    replicas: for the demand planned for, failures tolerated included, before other guards.
-    in_flight_limit: of one replica. meets_objectives: whether so many keep them all; where no count
-    keeps one, the replicas are those for the others.
+    replicas: for the demand planned for, tolerated failures included, before other guards.
+    in_flight_limit: of one replica. meets_objectives: whether this count meets them all; if no
+    count meets one of them, the replicas are those for the others.
     """
 
     replicas: int
@@ -49,10 +49,10 @@ class LimitsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutCost:
-    """What a change of batch limits costs: every pod is started anew beside the one it replaces.
+    """The cost of a change of batch limits: each pod runs next to its replacement during the start.
 
     surge_replica_seconds: a cold start for each of the restarted replicas. payback_seconds: time
-    after which the replicas saved have paid for it; None where none are saved.
+    after which the saved replicas have paid for it; None if none are saved.
     """
 
     restarted_replicas: int
@@ -61,10 +61,10 @@ class RolloutCost:
 
 
 class CanaryAct(StrEnum):
-    """What is done about new batch limits that one pod has first.
+    """What to do about new batch limits that one pod has first.
 
-    HOLD: nothing goes on by itself. LEAVE: what somebody else set meanwhile stands. FREE: pods that
-    block the way back are evicted.
+    HOLD: no step happens by itself. LEAVE: keep the limits that another client set meanwhile. FREE:
+    evict pods that block the way back.
     """
 
     START = "start"
@@ -79,12 +79,12 @@ class CanaryAct(StrEnum):
 class BatchingDecision(KnobDecision):
     """Batch limits in force and recommended; apply says whether the pod template is patched.
 
-    today: the plan with the limits in force. better: the cheapest plan there is, beside it; None
-    where the limits in force are as good. rollout: the price of going there. flags_removed: limits
-    whose flags go from the command line, because they were not there before what is taken back.
-    flags_added: those that are given by a flag for the first time.
-    queue: the engines' own bound, before and after; empty where it stays.
-    canary: what apply does where one pod goes first; None: all pods at once. detail: for people.
+    today: the plan with the limits in force. better: the cheapest plan, for comparison; None if the
+    limits in force are as good. rollout: the price of that change. flags_removed: limits whose
+    flags are removed from the command line, because they were added by the change that is taken
+    back. flags_added: limits that get a flag for the first time. queue: the engines' own bound,
+    before and after; empty if it stays. canary: what apply does if one pod goes first; None: all
+    pods at once. detail: for people.
     """
 
     apply: bool = False
@@ -104,16 +104,16 @@ class BatchingDecision(KnobDecision):
 
     @property
     def saving(self) -> int | None:
-        """Replicas that the better plan does without."""
+        """Replicas that the better plan saves."""
         return self.replicas_saved
 
     def hold(self) -> Self:
-        """The limits in force stay."""
+        """Keep the limits in force."""
         return replace(self, apply=False)
 
 
 class BatcherLimits(NamedTuple):
-    """As a model's configuration has them; max_queue_size 0 for any number."""
+    """Limits as in a model's configuration; max_queue_size 0 is unlimited."""
 
     max_batch_size: int
     max_queue_delay_microseconds: int
@@ -128,9 +128,9 @@ class BatcherLimits(NamedTuple):
 class BatcherDecision(KnobDecision):
     """Limits of dynamic batches that are set on servers while they run.
 
-    before: that most pods have. after: that all are to have, None where none are known or what
-    stood before ours is put back. pods: on which they are set at this tick. puts_back: there what
-    stood before ours takes over.
+    before: the limits that most pods have. after: the limits that all pods are to have; None if
+    none are known, or if the limits from before ours are restored. pods: those that are set at this
+    tick. puts_back: they get back the limits from before ours.
     """
 
     before: BatcherLimits | None = None
@@ -139,7 +139,7 @@ class BatcherDecision(KnobDecision):
     puts_back: bool = False
 
     def hold(self) -> Self:
-        """No pod is set."""
+        """Set no pod."""
         return replace(self, pods=())
 
 
@@ -162,9 +162,9 @@ class LimitDecision(KnobDecision):
     """The bound on requests in flight at each proxy of a gateway.
 
     reason: LIMIT_VERIFIED, LIMIT_UNVERIFIED, LIMIT_NOT_HELD, LIMIT_OPENED, or why none is written.
-    before: in force now, None where the object states none. after: the one to set; equal where it
-    stays. change_reason: why it changes, None where it does not. puts_back: what stood before the
-    operator's is put back, to the letter.
+    before: in force now, None if the object states none. after: the one to set; equal if it stays.
+    change_reason: why it changes, None if it does not. puts_back: the value from before the
+    operator's is restored exactly.
     """
 
     kind: str
@@ -176,7 +176,7 @@ class LimitDecision(KnobDecision):
     puts_back: bool | None = None
 
 
-# What a document of a decision calls the built-in knobs, and what it holds of each.
+# Names of the built-in knobs in a decision's document, and the type of each decision.
 DOCUMENT_NAMES: Mapping[str, str] = {
     BATCH_LIMITS: "batching",
     ADMISSION: "admission",
@@ -194,7 +194,7 @@ DECISION_TYPES: Mapping[str, type[KnobDecision]] = {
 def report_batching(
     batching: BatchingDecision, batcher: BatcherDecision | None
 ) -> BatchingDecision:
-    """What is reported of batch limits: those of dynamic batches where servers have them."""
+    """The reported batch limits: those of dynamic batches if servers have them."""
     if batcher is None or batching.reason is Reason.BATCHING_OFF:
         return batching
     change = ""

@@ -1,8 +1,8 @@
-"""What is asked of a knob: of whatever the planner decides beside the replica count.
+"""Protocol of a knob: anything that the planner decides in addition to the replica count.
 
-The planner walks a tuple of knobs and knows none by name. Before the estimate each says what stands
-on the cluster of what it sets. After the count each decides about its own and hands back what it is
-to remember.
+The planner walks a tuple of knobs and knows none by name. Before the estimate, each knob reports
+facts from the current cluster values of its own setting. After the count, each decides about its
+setting and returns its memory.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from servingslo.policy.replicas.requirement import Requirement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One tick before anything is estimated."""
+    """One tick before the estimate."""
 
     observation: Observation
     now_seconds: float
@@ -29,8 +29,8 @@ class Look:
 class Turn:
     """One tick after the replica count is decided.
 
-    scaling: the count changes now. acting: decisions are carried out. earlier: what knobs before
-    this one decided, by name.
+    scaling: the count changes now. acting: decisions are carried out. earlier: decisions of the
+    knobs before this one, by name.
     """
 
     context: TickContext
@@ -41,7 +41,7 @@ class Turn:
 
 
 class Outcome(NamedTuple):
-    """What a knob decides, remembers and did; no decision where it has nothing to say."""
+    """A knob's decision, memory and steps; no decision if it has nothing to report."""
 
     decision: KnobDecision | None
     memory: object = None
@@ -53,20 +53,20 @@ class Knob(Protocol):
 
     @property
     def name(self) -> str:
-        """Under which its memory and its decision are kept; that of its actuator if it has one."""
+        """The name of its memory and its decision; that of its actuator if it has one."""
         ...
 
     @property
     def stored_as(self) -> str:
-        """The part of what survives a restart that is its own; '' where nothing does."""
+        """The name of its part of the stored state; '' if it stores nothing."""
         ...
 
     def observe(self, look: Look, standing: InForce | None, memory: object, /) -> Facts | None:
-        """What the estimate and the plan must know. standing: what its actuator found."""
+        """Facts for the estimate and the plan. standing: the values that its actuator found."""
         ...
 
     def decide(self, turn: Turn, memory: object, /) -> Outcome:
-        """What is done about it at this tick."""
+        """Decide about the setting at this tick."""
         ...
 
     def reconcile(self, memory: object, written: bool, /) -> object:
@@ -74,28 +74,28 @@ class Knob(Protocol):
         ...
 
     def dump(self, memory: object, /) -> object:
-        """What of the memory survives a restart, as JSON values."""
+        """The part of the memory that survives a restart, as JSON values."""
         ...
 
     def load(self, stored: object, now_seconds: float, /) -> object:
-        """The reverse; None for whatever is malformed."""
+        """The reverse of `dump`; None for a malformed value."""
         ...
 
 
 class PlainKnob:
-    """A knob of which nothing stands on the cluster and nothing survives a restart."""
+    """A knob without values on the cluster and without stored state."""
 
     stored_as = ""
 
     def observe(self, _look: Look, _standing: InForce | None, _memory: object) -> Facts | None:
-        """Nothing."""
+        """No facts."""
 
     def reconcile(self, memory: object, _written: bool) -> object:
-        """The memory as it is: what stands is read anew at every tick."""
+        """The memory unchanged: the current values are read again at every tick."""
         return memory
 
     def dump(self, _memory: object) -> object:
-        """Nothing."""
+        """Store nothing."""
 
     def load(self, _stored: object, _now_seconds: float) -> object:
-        """Nothing."""
+        """Restore nothing."""

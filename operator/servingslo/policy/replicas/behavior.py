@@ -16,9 +16,9 @@ from enum import StrEnum
 from servingslo.reasons import Reason
 
 PERCENT = 100.0
-# Every step down must also hold for a high quantile of demand over one cold start, so that the
-# 300 s of the HorizontalPodAutoscaler would only cost GPU-hours; three scrapes bridge dips that end
-# before a replica given away would be back. See docs/lab/planner.md.
+# Every step down must also hold for a high quantile of demand over one cold start. So the 300 s of
+# the HorizontalPodAutoscaler would only cost GPU-hours. Three scrapes bridge dips that end before a
+# released replica would be back. See docs/lab/planner.md.
 DEFAULT_DOWN_WINDOW_SECONDS = 45
 
 
@@ -30,7 +30,7 @@ class PolicyType(StrEnum):
 
 
 class SelectPolicy(StrEnum):
-    """Which of several rate policies holds: the widest change, the narrowest, or no change."""
+    """Which of several rate policies applies: the widest change, the narrowest, or no change."""
 
     MAX = "Max"
     MIN = "Min"
@@ -48,7 +48,7 @@ class ScalingPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRules:
-    """Rules of one direction. No policy at all means that the rate is not limited."""
+    """Rules of one direction. Without any policy the rate is not limited."""
 
     stabilization_window_seconds: int = 0
     policies: tuple[ScalingPolicy, ...] = ()
@@ -88,7 +88,7 @@ class BehaviorOutcome:
     """The count that may be ordered, the count after stabilization alone, and what limited it.
 
     limited_by: STABILIZED, SCALE_UP_POLICY, SCALE_DOWN_POLICY, MIN_REPLICAS_REACHED or
-    MAX_REPLICAS_REACHED, the last stage that changed the count; None when it is the desired one.
+    MAX_REPLICAS_REACHED, the last stage that changed the count; None if it is the desired one.
     """
 
     replicas: int
@@ -97,7 +97,7 @@ class BehaviorOutcome:
 
 
 def initial_state(*, replicas: int, now_seconds: float) -> BehaviorState:
-    """Memory of a workload just met: its present count is its one recommendation."""
+    """Memory of a new workload: its present count is its one recommendation."""
     return BehaviorState(recommendations=((now_seconds, replicas),))
 
 
@@ -152,10 +152,10 @@ def record_scale(
 
 
 def _of_the_past(state: BehaviorState, now_seconds: float) -> BehaviorState:
-    """The memory without a future: after a clock that went back, what lies ahead counts as of now.
+    """The memory after a clock was set back: entries in the future count as of now.
 
-    Left as it is, an entry would stay young for as long as the clock went back; dropped, a window
-    would be cut short.
+    If unchanged, an entry would stay young for as long as the clock was set back. If dropped, a
+    window would be cut short.
     """
 
     def past(entries: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ...]:
@@ -171,7 +171,7 @@ def _of_the_past(state: BehaviorState, now_seconds: float) -> BehaviorState:
 def _stabilize(
     state: BehaviorState, behavior: Behavior, current: int, desired: int, now_seconds: float
 ) -> int:
-    """Current, moved only as far as every recommendation of the direction's window agrees with."""
+    """Current, moved only as far as every recommendation in the direction's window agrees."""
     up_window = behavior.scale_up.stabilization_window_seconds
     down_window = behavior.scale_down.stabilization_window_seconds
     recent_up = _younger(state.recommendations, up_window, now_seconds)
@@ -200,8 +200,8 @@ def _furthest(
 ) -> int | None:
     """The furthest count that the policies allow; None without a limit.
 
-    Each counts from the replicas at the start of its period: the events since are undone. Percent
-    rounds up on the way up, or 1 could never grow, and towards zero on the way down.
+    Each policy counts from the replicas at the start of its period: the events since are undone.
+    Percent rounds up on the way up, or 1 could never grow, and towards zero on the way down.
     """
     if rules.select_policy is SelectPolicy.DISABLED:
         return current
@@ -238,7 +238,7 @@ def _remember(
     """The recommendations that can still decide, newest last.
 
     An older one that is neither below nor above all newer ones can never again be the least or the
-    greatest of a window, so it is dropped: the answers are those of the full memory.
+    greatest of a window. It is dropped, and the results are those of the full memory.
     """
     window = max(
         behavior.scale_up.stabilization_window_seconds,
@@ -260,9 +260,8 @@ def _add_event(
 ) -> tuple[tuple[float, int], ...]:
     """The events with a new one in the place of the last outdated one, else at the end.
 
-    Only one outdated event gives way at a time, and the periods of the other direction do not keep
-    one alive, exactly as in the controller: both are visible where the two directions use
-    different periods.
+    Only one outdated event is replaced at a time, and the periods of the other direction keep none
+    alive, exactly as in the controller. Both matter if the two directions use different periods.
     """
     now_seconds = event[0]
     outdated = [

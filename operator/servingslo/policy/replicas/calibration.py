@@ -1,4 +1,4 @@
-"""What a tick teaches, beside the estimates: calibration of the laws, and the planned quantile."""
+"""Learning of a tick in addition to the estimates: calibration of the laws, planned quantile."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from servingslo.policy.state import PlannerState, Steadiness
 
 
 def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory after comparing the model's percentiles for the present load with those seen.
+    """Compare the model's percentiles for the present load with the observed ones.
 
-    Only while the same replicas have served for as long as latencies are observed over, and
-    without a queue from before: otherwise two different loads would be compared. Once for each
-    such time: windows that overlap would count the same requests again.
+    Only while the same replicas have served for the whole time over which latencies are observed,
+    and without an earlier queue: otherwise two different loads would be compared. Once for each
+    such time: overlapping windows would count the same requests again.
     """
     serving = len(context.serving)
     fleet = state.fleet
@@ -27,7 +27,8 @@ def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
     if not steady or not rate or not serving or context.prepared is None or not context.trusted:
         return state
     if context.signals.no_metrics is not None or context.prepared.at_seconds == context.now_seconds:
-        # A mix that has just been renewed has tables to make as well: it is compared at the next.
+        # A mix that has just been renewed also has to make its tables: it is compared at the next
+        # tick.
         return state
     engines = serving * context.estimate.engines_per_pod
     routing, slowness = context.estimate.routing, context.slowness
@@ -45,9 +46,9 @@ def calibrated(context: TickContext, state: PlannerState) -> PlannerState:
 
 
 def steered(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory with the quantile after what the requests of this tick attained.
+    """Update the planned quantile from the attained share of this tick's requests.
 
-    Requests that were refused missed every objective.
+    Refused requests missed every objective.
     """
     windows = context.state.estimator.observed.windows
     if not windows or windows[-1].time_seconds != context.now_seconds:

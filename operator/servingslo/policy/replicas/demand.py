@@ -1,4 +1,4 @@
-"""The demand that a plan is made for: arrivals and backlog when capacity ordered now serves."""
+"""The demand of a plan: arrivals and backlog at the time when capacity ordered now serves."""
 
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -10,33 +10,35 @@ from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import Load
 
-# Prometheus' default scrape interval: a change is seen one scrape after it happened, on average.
+# Prometheus' default scrape interval: on average, a change is observed one scrape after it
+# happened.
 SCRAPE_SECONDS = 15.0
-# Quantile of the demand that is planned for in a surge: there every request behind the backlog
-# misses, so it rises with the probability that this is one, or a jump, which the first window of
-# one looks like. In calm it is earned (`promise`).
+# Quantile of the demand that is planned for in a surge. Every request behind a backlog misses, so
+# the quantile rises with the probability of a surge, or of a jump: the first window of a surge
+# looks like one. In calm the quantile is earned (`promise`).
 SURGE_PROBABILITY = 0.9
-# A replica that is released must not be missed before it could be had again, in a surge still less:
-# a step down is planned at a normal score that is larger by this, 0.9 where an order is planned at
-# 0.75. Of pairs tried on the guard's rows (docs/lab/planner.md).
+# A released replica must not be missed before a new one could be ready, even less in a surge. So a
+# step down is planned at a normal score larger by this: 0.9 if an order is planned at 0.75. Chosen
+# from pairs tried on the guard's rows (docs/lab/planner.md).
 DOWN_SCORE = 0.6
 DOWN_SURGE_PROBABILITY = 0.95
-# The lead that quantiles are of. A shortage lasts until what is ordered against it is there, so
-# what it costs grows with the lead, and the odds of none with it; bounded to four times either way.
+# The lead for which quantiles are stated. A shortage lasts until the ordered replicas are ready, so
+# its cost grows with the lead. The odds of enough capacity that are planned for grow with it,
+# bounded to four times either way.
 PLAIN_LEAD_SECONDS = 120.0
 LARGEST_LEAD_RATIO = 4.0
-# What is planned for is never below the median.
+# The quantile that is planned for is never below the median.
 LEAST_PROBABILITY = 0.5
-# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick): what a
-# surge would miss that returns within a lead is worth keeping its replicas for ten leads.
+# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick). If a surge
+# returns within a lead, its misses cost as much as keeping its replicas for ten leads.
 KEPT_LEADS = 10.0
-# Where a season rises and falls within a lead its peak may lie between: looked at in quarters. What
-# has no season moves one way for as long.
+# If a season rises and falls within a lead, its peak may be inside: the lead is checked in
+# quarters. Without a season, demand moves one way for that long.
 LEAD_PARTS = 4
-# A backlog is served off within this time after the capacity for it is ready. Requests behind a
-# backlog miss their objective for as long as it lasts, so shorter is better and costs more.
+# A backlog is served within this time after the capacity for it is ready. Requests behind a backlog
+# miss their objective while it lasts, so a shorter time is better and costs more.
 DRAIN_SECONDS = 15.0
-# Waits that a queue may cause where no objective speaks of waiting, in seconds.
+# Waits that a queue may cause if no objective limits waiting, in seconds.
 DEFAULT_WAIT_BUDGET_SECONDS = 1.0
 _NORMAL = NormalDist()
 
@@ -45,11 +47,9 @@ _NORMAL = NormalDist()
 class Demand:
     """Demand now and at the lead time.
 
-    lead_seconds: cold start and reaction. scale_up_load: to have capacity for then. probability: of
-    the forecast's quantile that it is. plain_probability: the same without the margin.
-    margin_score: what the error budget adds to the normal score in calm. target_odds: what the
-    objectives' targets make of the odds of enough capacity, see `target_odds`. idle: nothing
-    arrives and nothing is in the system.
+    lead_seconds: cold start and reaction. scale_up_load: the load for which to have capacity then.
+    probability: of the forecast's quantile in that load. score: normal score of the quantile in
+    calm, at a lead of two minutes. idle: no requests arrive and none are in the system.
     """
 
     lead_seconds: float
@@ -76,8 +76,8 @@ def cold_start_seconds(estimate: Estimate, targets: Targets) -> float:
 def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> float:
     """How long a request may wait for a slot and still meet the objectives, in seconds.
 
-    The least of the queue-time thresholds, and of the TTFT and latency thresholds less what a
-    request takes when it is alone, at the objective's percentile.
+    The least of the queue-time thresholds, and of the TTFT and latency thresholds minus the time of
+    a request alone, at the objective's percentile.
     """
     budgets = []
     for objective in targets.objectives:
@@ -94,8 +94,8 @@ def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> flo
 class Fleet:
     """Replicas that serve now and that are starting, and what one of them can carry.
 
-    saturation_rate_per_second: of one replica; None while no law is known. queued_requests: that
-    wait at engines. They stay there: no new replica serves them.
+    saturation_rate_per_second: of one replica; None while no law is known. queued_requests: those
+    that wait at engines. They stay there: no new replica serves them.
     """
 
     serving: int
@@ -144,13 +144,12 @@ def expected_demand(
 def step_down_load(
     estimate: Estimate, demand: Demand, implied_arrival_rate_per_second: float = 0.0
 ) -> Load:
-    """The load that must still be carried after a step down: the most until the lead time is over.
+    """The load that must still be carried after a scale-down: the largest within the lead time.
 
-    What is released now is back one lead time after it is missed, so the odds of keeping enough
-    grow with long leads as those of ordering do; short ones do not lower them, because what dips
-    for a few scrapes does so at any lead. What a surge reached is kept for as long as its return
-    would cost more.
-    implied_arrival_rate_per_second: the rate that what runs now speaks of, see `step_down`.
+    A released replica is back one lead time after it is missed. So the odds of keeping enough grow
+    with long leads, like those of an order. Short leads do not lower them, because a dip of a few
+    scrapes happens at any lead. The level of a surge is kept while its return would cost more.
+    implied_arrival_rate_per_second: the rate that explains the running requests, see `step_down`.
     """
     forecast = estimate.forecast
     probability = step_down_probability(forecast, demand.lead_seconds, demand.score)
@@ -165,7 +164,7 @@ def step_down_load(
 
 
 def kept_rate_per_second(forecast: Forecast, lead_seconds: float) -> float:
-    """The rate that capacity is kept for after a surge; 0 where there was none lately."""
+    """The rate that capacity is kept for after a surge; 0 without a recent one."""
     known = forecast.recurrence
     if known is None or known.over_seconds > KEPT_LEADS * known.probability * lead_seconds:
         return 0.0
@@ -173,10 +172,10 @@ def kept_rate_per_second(forecast: Forecast, lead_seconds: float) -> float:
 
 
 def planned_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
-    """The quantile of demand to plan for: the calm one, or a surge's as far as this is one.
+    """The quantile of demand to plan for: the calm one, moved to a surge's as far as this is one.
 
-    The calm one rises with the lead, which a shortage lasts for. score: its normal score at a lead
-    of two minutes.
+    The calm one rises with the lead, because a shortage lasts for a lead. score: its normal score
+    at a lead of two minutes.
     """
     share = forecast.unsettled_probability
     calm = _with_odds(_NORMAL.cdf(score), _lead_odds(lead_seconds), SURGE_PROBABILITY)
@@ -184,20 +183,20 @@ def planned_probability(forecast: Forecast, lead_seconds: float, score: float) -
 
 
 def step_down_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
-    """The quantile of demand that must still be carried after a step down, see `step_down_load`."""
+    """The quantile of demand to be carried after a scale-down, see `step_down_load`."""
     odds = max(_lead_odds(lead_seconds), 1.0)
     calm = _with_odds(_NORMAL.cdf(score + DOWN_SCORE), odds, DOWN_SURGE_PROBABILITY)
     return calm + (DOWN_SURGE_PROBABILITY - calm) * forecast.unsettled_probability
 
 
 def _lead_odds(lead_seconds: float) -> float:
-    """By how much the odds of enough capacity grow with the lead."""
+    """Factor by which the odds of enough capacity grow with the lead."""
     ratio = lead_seconds / PLAIN_LEAD_SECONDS
     return min(max(ratio, 1.0 / LARGEST_LEAD_RATIO), LARGEST_LEAD_RATIO)
 
 
 def _with_odds(probability: float, ratio: float, highest: float) -> float:
-    """The probability whose odds are so many times as large, from the median to the highest."""
+    """The probability with this many times the odds, between the median and the highest."""
     odds = probability / (1.0 - probability) * ratio
     return min(max(odds / (1.0 + odds), LEAST_PROBABILITY), highest)
 
@@ -207,9 +206,10 @@ def _backlog_at_lead(
 ) -> float:
     """Requests that will wait too long when capacity ordered now is ready.
 
-    waiting: what no engine has yet. It grows by arrivals beyond the capacity that serves, with half
-    of the starting pods counted: they become ready within the lead time, earlier or later. What the
-    fleet serves within the wait budget is no backlog but an ordinary queue.
+    waiting: requests that no engine has yet. The backlog grows by arrivals beyond the serving
+    capacity, with half of the starting pods counted: they become ready within the lead time,
+    earlier or later. Requests that the fleet serves within the wait budget are no backlog but an
+    ordinary queue.
     """
     if fleet.saturation_rate_per_second is None:
         return waiting

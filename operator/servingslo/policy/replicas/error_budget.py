@@ -1,4 +1,4 @@
-"""What is left of the error budget, and how fast it burns."""
+"""The remaining error budget, and how fast it burns."""
 
 from servingslo.estimation.requests.misses import BudgetReading, WindowMisses
 from servingslo.models.burn_rates import (
@@ -16,12 +16,12 @@ BURN_SECONDS = tuple(
     sorted({s for pair in BURN_WINDOWS for s in (pair.short_seconds, pair.long_seconds)})
 )
 """Lengths of the windows that burn rates are told of."""
-# Read every minute or so; what is older says nothing of now.
+# Readings come about every minute; an older one says nothing about the present.
 OLDEST_READING_SECONDS = 900.0
 
 
 def budget_report(targets: Targets, observation: Observation) -> BudgetReport | None:
-    """The budget by its pessimistic end; None where none is asked for or nothing is known."""
+    """The budget by its pessimistic bound; None if none is requested or nothing is known."""
     budget, reading = targets.error_budget, observation.error_budget
     if budget is None or reading is None or not reading.windows:
         return None

@@ -1,7 +1,7 @@
-"""Guards: what stands between the count that the models want and the count that is ordered.
+"""Guards: checks between the count that the models want and the count that is ordered.
 
-Each guard is a pure function from a proposal to a proposal that appends its own step when it
-changes something. Running the chain on its own output changes nothing more.
+Each guard is a pure function from a proposal to a proposal. It appends its own step when it changes
+something. Running the chain on its own output changes nothing more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from servingslo.reasons import Reason
 
 REPLICAS_KNOB = "replicas"
 
-# Counts that no bound limits: a ServingSLO in mode Recommend may leave replicas.max away.
+# The largest count if no bound limits it: in mode Recommend, replicas.max may be absent.
 UNBOUNDED_REPLICAS = 4096
 
 _OWNERSHIP = (
@@ -37,15 +37,15 @@ _OWNERSHIP = (
     Reason.SCALER_CONFLICT,
     Reason.TARGET_CONFLICT,
 )
-# Somebody else sets the count: what we would do is still worth telling.
+# Another client sets the count; the operator's own result is still reported.
 CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
-# Acting is switched off: the decision is made all the same, and its reason is its own.
+# Acting is switched off: the decision is still made, with its own reason.
 ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
-# With each of these a decision is only reported: nobody carries its count out.
+# With each of these a decision is only reported: no client carries its count out.
 NOT_CARRIED_OUT = frozenset(
     {*_OWNERSHIP, *ADVICE_ONLY, Reason.SCALED_TO_ZERO_BY_USER, Reason.PAUSED}
 )
-# Pods that were ordered are not made; the plan goes on.
+# Ordered pods are not created; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _NOBODY = "no HorizontalPodAutoscaler or ScaledObject is on it"
 _NOT_SERVED = "the operator serves KEDA no external scaler (chart value keda.externalScaler)"
@@ -76,7 +76,7 @@ class Bounds:
 class Proposal:
     """A count on its way through the guards.
 
-    limited_by: the last guard that kept the planner from its requirement; None while none did.
+    limited_by: the last guard that kept the planner from its requirement; None if none did.
     """
 
     replicas: int
@@ -84,7 +84,7 @@ class Proposal:
     steps: tuple[DecisionStep, ...] = ()
 
     def moved(self, stage: str, replicas: int, reason: Reason, **inputs: StepValue) -> "Proposal":
-        """The proposal after this stage set another count; itself when the count is the same."""
+        """The proposal after this stage set another count; unchanged if the count is the same."""
         if replicas == self.replicas:
             return self
         steps = self._steps_with(stage, replicas, reason, inputs)
@@ -93,14 +93,14 @@ class Proposal:
     def required(
         self, stage: str, replicas: int, reason: Reason, **inputs: StepValue
     ) -> "Proposal":
-        """The proposal after this stage changed the requirement itself: nothing was limited."""
+        """The proposal after this stage changed the requirement itself, which limits nothing."""
         steps = self._steps_with(stage, replicas, reason, inputs)
         return Proposal(replicas=replicas, limited_by=self.limited_by, steps=steps)
 
     def noted(
         self, stage: str, after: StepValue, reason: Reason, **inputs: StepValue
     ) -> "Proposal":
-        """The proposal with a step that changes no count by itself."""
+        """The proposal with one more step that changes no count by itself."""
         return replace(self, steps=self._steps_with(stage, after, reason, inputs))
 
     def _steps_with(
@@ -119,7 +119,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDownBlock:
-    """Something that forbids fewer replicas than now, and the numbers that say so."""
+    """A reason against fewer replicas than now, with its numbers."""
 
     reason: Reason
     inputs: Mapping[str, StepValue]
@@ -128,7 +128,7 @@ class StepDownBlock:
 def bounds_of(targets: Targets, limits: Limits, *, current: int | None = None) -> Bounds:
     """The allowed counts: the tenant's, inside the administrator's.
 
-    The least is 1 where it is 0, until none is there: to none and back is decided apart (`zero`).
+    A minimum of 0 counts as 1 until the count is 0: `zero` decides about scaling to zero and back.
     """
     own = UNBOUNDED_REPLICAS if targets.replicas.maximum is None else targets.replicas.maximum
     cap = UNBOUNDED_REPLICAS if limits.max_replicas is None else limits.max_replicas
@@ -144,10 +144,10 @@ def bounds_of(targets: Targets, limits: Limits, *, current: int | None = None) -
 def ownership_problem(
     observation: Observation, actuation: Actuation = Actuation.SCALE, *, may_sleep: bool = False
 ) -> SignalProblem | None:
-    """Why the replica count is not ours to decide: hands off; None when it is.
+    """Why the operator must not decide the replica count; None if it may.
 
-    Who scales the target in our place, as `actuation` has it, is no problem. may_sleep: a target
-    at zero is one that sleeps.
+    With another `actuation`, the client that scales the target is no problem. may_sleep: a target
+    at zero is allowed.
     """
     ours = actuation is Actuation.SCALE
     found = [
@@ -156,7 +156,7 @@ def ownership_problem(
         if problem.reason in _OWNERSHIP and (ours or problem.reason is not Reason.SCALER_CONFLICT)
     ]
     if found:
-        # A target that cannot be used at all comes before one that somebody else uses.
+        # A target that cannot be used at all comes before a target that another client uses.
         return min(found, key=lambda problem: problem.reason in CONFLICTS)
     if observation.desired_replicas is None:
         return SignalProblem(
@@ -170,12 +170,12 @@ def ownership_problem(
 
 
 def metrics_problem(observation: Observation) -> SignalProblem | None:
-    """Why nothing can be seen of this workload's engines, where the reader says so."""
+    """Why the engines of this workload cannot be observed, if the reader reports it."""
     return next((p for p in observation.problems if p.reason in _NO_METRICS), None)
 
 
 def refused_pods(observation: Observation) -> SignalProblem | None:
-    """Why pods that were ordered are not made; None where they are."""
+    """Why ordered pods are not created; None if they are."""
     return next((p for p in observation.problems if p.reason in _REFUSALS), None)
 
 
@@ -188,12 +188,11 @@ def hold_without_metrics(
     without_metrics_seconds: float | None,
     max_step: int | None,
 ) -> Proposal:
-    """What is ordered without metrics: the count of now, the floor after a while, never fewer.
+    """The count without metrics: the current count, after a while the floor, never fewer than now.
 
     Raising to the stated minimum needs no metrics, so it still happens. A count above the maximum
-    stays until there are metrics again: an outage never takes capacity away.
-    without_metrics_seconds: since they were last good; None when they never were, which counts as
-    long.
+    stays until there are metrics again: an outage never removes capacity. without_metrics_seconds:
+    time since they were last good; None if they never were, which counts as long.
     """
     names_cause = {"names_cause": True} if problem.names_cause else {}
     proposal = Proposal(replicas=current).noted(
@@ -224,7 +223,7 @@ def hold_without_metrics(
 def block_step_down(
     proposal: Proposal, *, current: int, blocks: tuple[StepDownBlock, ...]
 ) -> Proposal:
-    """No fewer replicas than now while anything forbids it; every reason is told."""
+    """Allow no fewer replicas than now while anything forbids it; report every reason."""
     if proposal.replicas >= current or not blocks:
         return proposal
     for block in blocks[1:]:
@@ -235,7 +234,7 @@ def block_step_down(
 def check_step_down(
     proposal: Proposal, *, current: int, safe_replicas: int, **inputs: StepValue
 ) -> Proposal:
-    """A step down only as far as every constraint holds until a replica could be had again.
+    """Step down only as far as every constraint holds until a new replica could be ready.
 
     safe_replicas: the least count that holds at the step-down demand (the N−1 check, or N−k).
     """
@@ -248,7 +247,7 @@ def check_step_down(
 
 
 def clamp(proposal: Proposal, bounds: Bounds) -> Proposal:
-    """The count inside the allowed range."""
+    """Move the count into the allowed range."""
     if proposal.replicas > bounds.maximum:
         return proposal.moved(
             "bounds", bounds.maximum, bounds.maximum_reason, max_replicas=bounds.maximum
@@ -272,7 +271,7 @@ def apply_behavior(
     bounds: Bounds,
     now_seconds: float,
 ) -> tuple[Proposal, BehaviorState]:
-    """The count that stabilization and rate policies allow now, and their memory with it."""
+    """Apply stabilization and rate policies to the count; return it with their memory."""
     outcome, state = normalize(
         state,
         behavior=behavior,
@@ -290,7 +289,7 @@ def apply_behavior(
 
 
 def limit_step(proposal: Proposal, *, current: int, max_step: int | None) -> Proposal:
-    """At most the administrator's largest change in one decision."""
+    """Limit the change in one decision to the administrator's largest."""
     if max_step is None:
         return proposal
     limited = min(max(proposal.replicas, current - max_step), current + max_step)
@@ -300,7 +299,7 @@ def limit_step(proposal: Proposal, *, current: int, max_step: int | None) -> Pro
 def behind_queue(
     proposal: Proposal, queued: Sequence[PodSample], *, current: int, minimum: int
 ) -> Proposal:
-    """No more than is ordered already while pods of it wait in a queue: more would wait as well."""
+    """Order no more replicas while ordered pods wait in a queue: new pods would wait too."""
     most = max(current, minimum)
     if not queued or proposal.replicas <= most:
         return proposal
@@ -308,7 +307,7 @@ def behind_queue(
 
 
 def queue_inputs(queued: Sequence[PodSample]) -> dict[str, StepValue]:
-    """How many pods wait in a queue, and what the first that says most is held back by."""
+    """How many pods wait in a queue, and the longest of their reasons."""
     told = max((pod.queued_reason or "" for pod in queued), key=len)
     return {"queued_pods": len(queued), "detail": told}
 
@@ -316,9 +315,9 @@ def queue_inputs(queued: Sequence[PodSample]) -> dict[str, StepValue]:
 def leave_to_reverter(
     proposal: Proposal, reverts: Reverts | None, *, current: int, now_seconds: float
 ) -> Proposal:
-    """The count of now while somebody puts it back each time that we change it.
+    """Keep the current count while another client reverts each change of it.
 
-    It is what limits for as long as the pause holds, whatever the demand asks for meanwhile.
+    This limits the count as long as the pause lasts, whatever the demand requires meanwhile.
     """
     if reverts is None or not reverts.pauses(now_seconds):
         return proposal
@@ -328,7 +327,7 @@ def leave_to_reverter(
 
 
 def acting_limit(targets: Targets, limits: Limits) -> Reason | None:
-    """Why a decision is only reported and not carried out; None when it is carried out."""
+    """Why a decision is only reported and not carried out; None if it is carried out."""
     if limits.recommend_only:
         return Reason.KILL_SWITCH
     if targets.mode is Mode.PAUSED:
@@ -346,11 +345,11 @@ def hand_over(
     known: bool,
     scaler_served: bool = True,
 ) -> HandOver | None:
-    """Who is given the count, and which; None where the operator sets it.
+    """Who receives the count, and which count; None if the operator sets it.
 
-    wanted: None where the target's count is unknown. known: it rests on metrics that are fresh.
-    Without them nothing is given: whoever scales then does what it was told for that case.
-    scaler_served: KEDA can ask the operator.
+    wanted: None if the target's count is unknown. known: the count rests on fresh metrics. Without
+    them no count is handed over: the other scaler then does what it is configured to do in that
+    case. scaler_served: KEDA can ask the operator.
     """
     if targets.actuation is Actuation.SCALE:
         return None

@@ -1,7 +1,7 @@
-"""The mix of requests and the engine that plans are made with, renewed on material change only.
+"""The mix of requests and the engine used for plans, renewed only after a material change.
 
-Estimates move a little with every scrape. Plans made from slightly different laws would jump
-between neighbouring counts and would have to prepare their tables anew at every tick.
+Estimates move a little with every scrape. Plans from slightly different laws would jump between
+neighbouring counts, and would have to prepare their tables again at every tick.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,18 +21,18 @@ from servingslo.models.workload import Workload
 MATERIAL_CHANGE_RATIO = 0.02
 # Arrival dispersion is known far less well than lengths and only widens the tails.
 MATERIAL_DISPERSION_RATIO = 0.1
-# Even without material change, so that many small ones in one direction are followed.
+# Renewed after this time even without a material change, to follow many small ones.
 RENEWAL_SECONDS = 300.0
-# Shares of requests between which the percentiles of the law stand for a histogram.
+# Shares of requests at which the law's percentiles replace a histogram.
 _SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedModel:
-    """What requests are like and what serves them.
+    """The mix of requests and the engine that serves it.
 
     workload: at a rate of 1 per second. frontier: of one engine, which follows from the rest; it
-    keeps what it has found for as long as the mix lasts.
+    keeps its results for as long as the mix lasts.
     """
 
     workload: Workload
@@ -43,7 +43,7 @@ class PreparedModel:
 
     @property
     def model(self) -> LatencyModel:
-        """The laws of one engine, prepared."""
+        """The latency model of one engine, prepared."""
         return self.frontier.model
 
 
@@ -55,7 +55,7 @@ def renewed_model(
     limits: EngineLimits,
     now_seconds: float,
 ) -> PreparedModel:
-    """The previous mix while nothing material has changed, else one made of these."""
+    """The previous mix if nothing material has changed, else one made of these."""
     if (
         previous is not None
         and previous.limits == limits
@@ -100,9 +100,9 @@ def _differ(old: float, new: float, ratio: float) -> bool:
 
 
 def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int) -> Estimate:
-    """The estimate with the law's percentiles, moved so that their mean is the observed one.
+    """The estimate with the law's percentiles, scaled so that their mean is the observed one.
 
-    Nothing where engines export histograms or summaries, or no law of batches is known.
+    Unchanged if engines export histograms or summaries, or if no law of batches is known.
     """
     lacking = estimate.means.keys() - estimate.observed.keys()
     rate = estimate.arrival_rate_per_second
@@ -119,7 +119,7 @@ def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> Hist
     known = LatencyMetric(metric)
     mean = present.mean_seconds(known)
     ratio = (seen.mean or 0.0) / mean if mean > 0.0 else 1.0
-    # Of equal percentiles the largest share stands.
+    # Of equal percentiles the largest share is kept.
     by_edge = {ratio * metric_seconds(present, known, 100.0 * share): share for share in _SHARES}
     shares = (0.0, *by_edge.values(), 1.0)
     return HistogramDelta(

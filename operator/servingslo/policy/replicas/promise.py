@@ -2,12 +2,12 @@
 
 A new workload is planned for at a safe quantile of its demand. At every tick the share of requests
 that met all objectives is compared with the declared one. While fewer miss than the target allows,
-the quantile goes down slowly. Each miss moves it back by what it weighs against the allowed ones:
-at a target of 99 % a hundred times as far as one request in time moved it down. So only the margin
-is given up that was shown not to be needed, whatever the demand does.
-Source: I. Gibbs and E. Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS
-2021, equation 2; A. Angelopoulos, E. Candès and R. Tibshirani, "Conformal PID Control for Time
-Series Prediction", NeurIPS 2023, for the bounded integral of errors.
+the quantile goes down slowly. Each miss moves it back in proportion to the allowed misses: at a
+target of 99 %, a hundred times as far as one request in time moved it down. So the margin shrinks
+only as far as it was shown to be unnecessary, whatever the demand does. Source: I. Gibbs and E.
+Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, equation 2; A.
+Angelopoulos, E. Candès and R. Tibshirani, "Conformal PID Control for Time Series Prediction",
+NeurIPS 2023, for the bounded integral of errors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,20 @@ from servingslo.policy.decision_parts import PromiseReport
 from servingslo.policy.inputs import Targets
 
 _NORMAL = NormalDist()
-# Quantiles at a cold start of two minutes. At the safe one a working day with two humps keeps
-# 99.8 %, at 0.65 it keeps 98.5 %, for 3 % fewer replica-hours. Only misses lead to the highest.
-# Below the lowest nothing is saved: counts are whole. Over the guard's rows (docs/lab/planner.md).
+# Quantiles at a cold start of two minutes. At the safe one, a working day with two peaks keeps 99.8
+# %; at 0.65 it keeps 98.5 %, for 3 % fewer replica-hours. Only misses lead to the highest. Below
+# the lowest nothing is saved, because counts are whole. Measured over the guard's rows
+# (docs/lab/planner.md).
 SAFE_PROBABILITY = 0.8
 LOWEST_PROBABILITY, HIGHEST_PROBABILITY = 0.6, 0.9
-# Time without a miss in which the way from the safe quantile to the lowest is earned: over a
-# hundred cold starts of a minute and a half, each an occasion on which it could have been too low.
+# Time without a miss that moves the quantile from the safe to the lowest: over a hundred cold
+# starts of a minute and a half, each an occasion on which it could have been too low.
 EARNED_SECONDS = 10_800.0
-# What is attained is reported over this time where no error budget states another.
+# The attained share is reported over this time if no error budget states another.
 DEFAULT_PERIOD_SECONDS = 86_400.0
-# Memory of the rate that a miss is weighed by.
+# Memory of the rate against which a miss is weighed.
 RATE_MEMORY_SECONDS = 3_600.0
-# A longer gap between two readings says nothing of what was attained inside.
+# After a longer gap between two readings, the attained share inside the gap is unknown.
 LONGEST_GAP_SECONDS = 300.0
 
 SAFE_SCORE = _NORMAL.inv_cdf(SAFE_PROBABILITY)
@@ -43,11 +44,11 @@ HIGHEST_SCORE = _NORMAL.inv_cdf(HIGHEST_PROBABILITY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseState:
-    """Where the quantile stands, and what was attained lately.
+    """The present quantile, and the recently attained share.
 
     score: normal score of the quantile in calm, at a cold start of two minutes. requests, missed:
-    of the period, each weighed less the older it is. rate_per_second: mean of the last hour.
-    seconds: that the share was observed for. at_seconds: when it was observed last.
+    of the period, weighed less the older they are. rate_per_second: mean of the last hour. seconds:
+    time for which the share was observed. at_seconds: when it was observed last.
     """
 
     score: float = SAFE_SCORE
@@ -59,7 +60,7 @@ class PromiseState:
 
     @property
     def attained_ratio(self) -> float | None:
-        """Share of requests that met all objectives; None before one was observed."""
+        """Share of requests that met all objectives; None before the first observation."""
         return 1.0 - self.missed / self.requests if self.requests > 0.0 else None
 
     @property
@@ -71,7 +72,7 @@ class PromiseState:
 def misses_of(
     latencies: Mapping[str, HistogramDelta], objectives: Sequence[Objective], refused: float
 ) -> Misses | None:
-    """Requests of a window and how many missed any objective; None where nothing is known.
+    """Requests of a window and how many missed any objective; None if nothing is known.
 
     latencies: observed since the last tick, by metric. refused: requests that were refused.
     """
@@ -96,8 +97,8 @@ def steer(
 ) -> PromiseState:
     """The state after the requests of a window.
 
-    target_ratio: share of requests that is to meet every objective. What a threshold between two
-    bucket edges leaves open is taken to be half missed.
+    target_ratio: share of requests that must meet every objective. Of the requests in the bucket
+    that holds a threshold, half are taken to be missed.
     """
     if state.at_seconds is None:
         return replace(state, at_seconds=now_seconds)
@@ -109,7 +110,7 @@ def steer(
     rate = state.rate_per_second + seconds / min(observed, RATE_MEMORY_SECONDS) * (
         seen.requests / seconds - state.rate_per_second
     )
-    # Seconds of ordinary traffic by which more was missed than allowed; negative for less.
+    # Seconds of ordinary traffic by which misses exceeded the allowed ones; negative if fewer.
     owed_seconds = (missed / (1.0 - target_ratio) - seen.requests) / rate
     earned_per_second = (SAFE_SCORE - LOWEST_SCORE) / EARNED_SECONDS
     score = state.score + earned_per_second * max(owed_seconds, -seconds)
@@ -125,7 +126,7 @@ def steer(
 
 
 def promise_report(targets: Targets, state: PromiseState) -> PromiseReport | None:
-    """What was attained of the declared share; None before anything was observed."""
+    """The attained share compared with the declared one; None before any observation."""
     if state.attained_ratio is None:
         return None
     return PromiseReport(

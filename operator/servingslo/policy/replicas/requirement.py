@@ -1,4 +1,4 @@
-"""The count that demand asks for, before any guard: by the model, or by measured saturation."""
+"""The count that demand needs, before any guard: from the model, or from measured saturation."""
 
 from dataclasses import dataclass, replace
 
@@ -17,38 +17,38 @@ from servingslo.policy.replicas.sizing import Sized, SizingCase, size
 from servingslo.policy.replicas.step_down import misses_surely, safe_count
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
-# Ceiling of utilization while the latency model is not trusted: beyond this knee waits of every
+# Ceiling of utilization while the latency model is not trusted: beyond this knee, waits of every
 # queueing law grow faster than load.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", replicas at ρ* = 0.7.
 KNEE_UTILIZATION = 0.7
-# Ceiling of utilization: room for a rise beyond the forecast, which no law of a constant rate has.
-# Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in SLO.
+# Ceiling of utilization: it leaves room for a rise beyond the forecast, which no law of a constant
+# rate includes. Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in
+# SLO.
 UTILIZATION_CEILING = 0.85
-# The same where engines accept no more than they serve in time: a shortage then costs what is
-# refused, where without a bound nearly every request is late.
+# The ceiling if engines accept no more than they serve in time. A shortage then costs only the
+# refused requests; without a bound, nearly every request is late.
 BOUNDED_CEILING = 0.9
-# Under this name the ceiling stands in the step that sized.
+# Name of the ceiling among the inputs of the sizing step.
 UTILIZATION_INPUT = "utilization_target_ratio"
-# The search ends at twice the greatest allowed count, so that a need beyond it is still named.
+# The search ends at twice the greatest allowed count, so that it can still report a larger need.
 SEARCH_FACTOR = 2
 LEAST_SEARCH = 64
-# Two scrapes: the first window of a workload may be a part of one, and a law that has seen none
-# but it puts all time on the step or on the tokens.
+# Two scrapes: the first window of a workload may be incomplete. A law fitted to that window alone
+# attributes all time to the step or all to the tokens.
 FIRST_SIGHT_SECONDS = 30.0
-# Twice the warm-up of a step down: a law of a few windows, at a rate known from as few, orders
-# replicas that are given back within minutes (one workload in six at constant demand).
+# Twice the warm-up of a scale-down. A law from a few windows, at a rate from as few, orders
+# replicas that are removed again within minutes (one workload in six at constant demand).
 YOUNG_SECONDS = 300.0
-# Without a model only idleness is evidence enough for fewer replicas, and only when it lasts.
+# Without a model, only idleness is evidence for fewer replicas, and only if it lasts.
 IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """The count that demand asks for, and what stands behind it.
+    """The count that demand needs, and the reasons for it.
 
-    safe_replicas: the least count that also holds until a replica could be had again.
-    sized: what counts were judged by, None without a model. idle: nothing arrives and nothing is
-    served.
+    safe_replicas: the least count that also holds until a new replica could be ready. sized: the
+    case and load of the sizing, None without a model. idle: no requests arrive and none are served.
     """
 
     proposal: Proposal
@@ -61,10 +61,10 @@ class Requirement:
 
 
 def required_replicas(context: TickContext) -> Requirement:
-    """The count that demand asks for at this tick."""
+    """The count that demand needs at this tick."""
     demand = context.demand
     if demand is None:
-        # Requests that are only beginning to be counted say nothing about too few or too many.
+        # Requests whose counting has only begun say nothing about too few or too many replicas.
         proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
             "demand", context.current, Reason.WARMING_UP
         )
@@ -77,7 +77,7 @@ def required_replicas(context: TickContext) -> Requirement:
 
 
 def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
-    """What counts are judged by at this tick: less of it while the model is not trusted."""
+    """The constraints on counts at this tick: fewer objectives while the model is not trusted."""
     targets = context.targets
     ceiling = utilization_ceiling_ratio(context)
     widest = SEARCH_FACTOR * max(context.bounds.maximum, context.current)
@@ -96,7 +96,7 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
 
 
 def utilization_ceiling_ratio(context: TickContext) -> float:
-    """The utilization that no plan exceeds: what is stated, else room for what no forecast says."""
+    """The utilization that no plan exceeds: as stated, else with room for forecast errors."""
     stated = context.targets.utilization_target_ratio
     if stated is not None:
         return stated
@@ -170,7 +170,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
 
 
 def _is_young(context: TickContext) -> bool:
-    """Whether the workload has been seen for so short a time that its law and rate are guesses.
+    """Whether the workload was observed so briefly that its law and rate are guesses.
 
     Demand that moves as in a surge is followed at any age.
     """
@@ -180,10 +180,10 @@ def _is_young(context: TickContext) -> bool:
 
 
 def _is_seen_to_serve(context: TickContext) -> bool:
-    """Whether the present count is seen to keep every objective, with nothing at its limit.
+    """Whether the present count is observed to keep every objective, with nothing at its limit.
 
-    What it serves is then known without a law: one that is not trusted, or young, is no reason for
-    more, and the knee is kept where nothing else tells of too little.
+    Its capacity is then known without a law. An untrusted or young law is no reason for more
+    replicas. The knee ceiling is used only if nothing else can show a shortage.
     """
     known = all(_is_resolved(context, objective) for objective in context.targets.objectives)
     return known and not _is_overloaded(context)
@@ -202,7 +202,7 @@ def _is_resolved(context: TickContext, objective: Objective) -> bool:
 
 
 def _is_overloaded(context: TickContext) -> bool:
-    """Whether a measured signal is beyond its limit, or more misses than chance explains."""
+    """Whether a measured signal is beyond its limit, or misses exceed what chance explains."""
     measured = saturation_need(context.estimate, context.targets, context.serving)
     full = measured.ratio > 1.0 and measured.signal != "objective"
     return full or misses_surely(context)
@@ -211,10 +211,10 @@ def _is_overloaded(context: TickContext) -> bool:
 def _beyond_served(
     case: SizingCase, demand: Demand, wanted: int, carrying: int, *, believed: bool
 ) -> int:
-    """The count wanted where `carrying` is seen to serve, and never fewer.
+    """The count wanted if `carrying` replicas are observed to keep objectives; never fewer.
 
-    A law that says of the present load that it does not is wrong: as much more as demand is
-    forecast to grow. believed: what it says of a larger load counts.
+    If the law says that they are too few for the present load, it is wrong: replicas grow only with
+    the forecast. believed: the law is used for a larger load.
     """
     present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
     if wanted <= carrying or (believed and size(case, present).replicas <= carrying):
@@ -224,7 +224,7 @@ def _beyond_served(
 
 
 def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:
-    """The count with what may fail and what does not serve on top, and how many that is."""
+    """Add replicas for tolerated failures and for pods that do not serve; return both counts."""
     failures = context.targets.replicas.tolerated_failures
     if failures:
         proposal = proposal.required(
@@ -249,9 +249,9 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
 
 
 def _behind_at_lead(context: TickContext) -> int:
-    """Pods that will still serve what waits in them now when a replica ordered now is ready.
+    """Pods whose present queue will still be there when a replica ordered now is ready.
 
-    Their queues stay where they are, so new arrivals have to be met by the others.
+    Queued requests stay at their pod, so other pods must serve new arrivals.
     """
     if context.prepared is None:
         return 0
@@ -261,7 +261,7 @@ def _behind_at_lead(context: TickContext) -> int:
 
 
 def _by_saturation(context: TickContext) -> Requirement:
-    """What the measured signals ask for, and never fewer than now."""
+    """The count that the measured signals need, and never fewer than now."""
     measured = saturation_need(context.estimate, context.targets, context.serving)
     need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
     wanted = max(measured.replicas, context.current) if measured.ratio > 1.0 else context.current
@@ -281,7 +281,7 @@ def _by_saturation(context: TickContext) -> Requirement:
 
 
 def _idle_without_model(context: TickContext) -> Requirement:
-    """The minimum, once nothing has happened for long enough."""
+    """The minimum, after a long enough time without requests."""
     least = context.bounds.minimum + context.targets.replicas.tolerated_failures
     since = context.state.idle_since_seconds
     idle_seconds = 0.0 if since is None else context.now_seconds - since
@@ -297,10 +297,11 @@ def _idle_without_model(context: TickContext) -> Requirement:
 
 
 def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
-    """No more than now while all rests on a window or two, unless the fleet is saturated.
+    """At most the current count while data cover one or two windows, unless the fleet is saturated.
 
-    Nor, for as long as latencies are observed over, while none has been since this memory began:
-    after a restart what was learnt is there, and whether the count keeps its objectives is not.
+    The same holds until a latency is observed after this memory began, for as long as latencies are
+    averaged. After a restart, learnt state is there, but not whether the count keeps its
+    objectives.
     """
     since, began = context.state.first_fresh_seconds, context.state.started_seconds
     seen = 0.0 if since is None else context.now_seconds - since

@@ -1,6 +1,7 @@
-"""Replicas by measured saturation alone: what is left when no latency model can be used.
+"""Replicas from measured saturation alone, used if no latency model can be used.
 
-Occupancy lies (it grows as ρ/(1 − ρ)), so these signals only ever ask for more, never for fewer.
+Occupancy is misleading (it grows as ρ/(1 − ρ)), so these signals only ask for more replicas, never
+for fewer.
 """
 
 import math
@@ -11,16 +12,16 @@ from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import Targets
 
-# At most twice the serving replicas at once: measured ratios say that there is too little, hardly
-# how much. The same bound as the default up-policy of the HorizontalPodAutoscaler (100 %).
+# At most twice the serving replicas at once: measured ratios show a shortage, but hardly its size.
+# The same bound as the default up-policy of the HorizontalPodAutoscaler (100 %).
 LARGEST_RATIO = 2.0
-# What was measured before new capacity took its share says nothing about the new fleet.
+# Measurements from before new capacity took its share say nothing about the new fleet.
 SETTLE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationNeed:
-    """Replicas that the measured signals ask for, and the largest signal over its limit."""
+    """Replicas that the measured signals need, and the largest signal over its limit."""
 
     replicas: int
     ratio: float
@@ -30,11 +31,10 @@ class SaturationNeed:
 def saturation_need(
     estimate: Estimate, targets: Targets, pods: Sequence[PodSample]
 ) -> SaturationNeed:
-    """The count that brings every measured signal back to its limit, from what serves now.
+    """The count that brings every measured signal back to its limit, from the serving replicas.
 
-    Proportional to the replicas that serve, not to those ordered, so that it does not grow while
-    pods are on their way; nor does it before the newest of them has taken its share.
-    pods: that serve.
+    Proportional to the replicas that serve, not to those ordered, so it does not grow while pods
+    start, or before the newest of them has taken its share. pods: that serve.
     """
     serving = max(len(pods), 1)
     if any((pod.ready_for_seconds or SETTLE_SECONDS) < SETTLE_SECONDS for pod in pods):
@@ -56,14 +56,14 @@ def saturation_need(
 
 
 def _queue_ratio(estimate: Estimate) -> float:
-    """Above 1 when requests wait for more than a moment, by the share of them that waits."""
+    """Above 1 if requests wait for more than a moment, from the share of them that waits."""
     if not estimate.saturation_signal.waiting_sustained:
         return 0.0
     return 1.0 + estimate.waiting_requests / max(estimate.running_requests, 1.0)
 
 
 def _cache_ratio(estimate: Estimate, target_ratio: float) -> float:
-    """KV use over its target; a preemption says that the cache was full, whatever the gauge."""
+    """KV use over its target; a preemption shows that the cache was full, whatever the gauge."""
     usage = estimate.kv_usage_ratio or 0.0
     if estimate.saturation_signal.preemptions_per_second > 0:
         usage = max(usage, 1.0)

@@ -1,4 +1,4 @@
-"""What can be seen of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
+"""Metrics of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """How far the planner can see.
+    """How reliable the metrics are.
 
     serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
-    beyond the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why nothing
-    can be concluded, None when something can. age_seconds: of the oldest group that was used.
-    detail: which series are missing, '' where none is known to be.
+    after the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why no
+    conclusion is possible, None if one is. age_seconds: of the oldest group that was used. detail:
+    which series are missing, '' if none is known to be.
     """
 
     serving_pods: tuple[PodSample, ...]
@@ -41,7 +41,7 @@ class Signals:
 
     @property
     def step_down_block(self) -> StepDownBlock | None:
-        """Why what is seen is not enough to take a replica away; None when it is enough."""
+        """Why the metrics do not allow a scale-down; None if they do."""
         if self.reason is Reason.METRICS_FRESH:
             return None
         return StepDownBlock(
@@ -57,10 +57,10 @@ class Signals:
 def read_signals(
     observation: Observation, stale_after_seconds: float, scrape_seconds: float | None = None
 ) -> Signals:
-    """What this observation lets the planner see.
+    """Judge the metrics of this observation.
 
-    stale_after_seconds: an age beyond which numbers decide nothing, not even a step up.
-    scrape_seconds: how far apart scrapes are, None while that was not seen.
+    stale_after_seconds: beyond this age, numbers decide nothing, not even a scale-up.
+    scrape_seconds: time between scrapes, None while that is not known.
     """
     serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
     found = {pod.name: metrics_of(pod, stale_after_seconds, scrape_seconds) for pod in serving}
@@ -91,7 +91,7 @@ def read_signals(
 
 
 def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
-    """The signals where pods had counters or histograms and have no more: part is missing."""
+    """The signals after pods lost counters or histograms that they had: a part is missing."""
     if not lost or signals.reason is not Reason.METRICS_FRESH:
         return signals
     pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
@@ -107,9 +107,10 @@ def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signa
 
 
 def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
-    """The signals with windows that cannot be: nothing is decided on those, nor on a few of a pod.
+    """The signals if windows are implausible: nothing is decided on those, or on a pod's first few.
 
-    A pod whose counters go on so is one that is not seen, as long as there are others.
+    A pod whose counters stay implausible counts as a pod without metrics, as long as there are
+    others.
     """
     if not doubts or signals.no_metrics is not None:
         return signals
@@ -125,7 +126,7 @@ def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
 
 
 def _cause(pods: Sequence[PodSample]) -> str:
-    """What keeps these pods from being seen, by name; '' where nothing says so."""
+    """Why these pods have no metrics, with names; '' if that is not known."""
     switched_off = next((pod.metrics_off for pod in pods if pod.metrics_off), "")
     if switched_off and not any(pod.engines for pod in pods):
         return switched_off

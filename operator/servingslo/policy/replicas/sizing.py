@@ -1,4 +1,4 @@
-"""How many replicas: the least count at which every constraint holds, and which one binds."""
+"""Find the least replica count at which every constraint holds, and which constraint binds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,23 +18,23 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.decision_parts import ConstraintNeed
 from servingslo.reasons import Constraint
 
-# Share of time that KV use stays within its target: the sum of tokens held is a quantile, because
-# lengths vary; above the target there is room to the capacity before the engine preempts.
+# Share of time that KV use stays within its target. The sum of tokens held is a quantile because
+# lengths vary. Above the target, capacity remains before the engine preempts.
 KV_PERCENTILE = 95.0
 # While a backlog drains the fleet may run this close to saturation: the greatest utilization that
 # the resource accepts as a target.
 DRAIN_UTILIZATION = GREATEST_UTILIZATION
-# Needs that are a quotient are told in full, however few are allowed; no fleet has as many.
+# Needs that are a quotient are reported in full, however few are allowed; no fleet is this large.
 UNBOUNDED_COUNT = 1_000_000
-# Of slow pods at least half of the requests keep an objective, however few they get.
+# At least half of the slow pods' requests keep an objective, however few requests they get.
 LEAST_SLOW_PERCENTILE = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the fleet has to carry.
+    """The load that the fleet has to carry.
 
-    rate_per_second: arrivals. drain_per_second: requests of the backlog to be served on top.
+    rate_per_second: arrivals. drain_per_second: requests of the backlog, served in addition.
     """
 
     rate_per_second: float
@@ -47,28 +47,28 @@ class Slowness:
 
     share_ratio: of the replicas. ratio: how many times as long their steps take.
 
-    Steps that take r times as long are the same engine on a clock that is r times as slow: it keeps
-    a threshold T at a rate λ as a usual one keeps T/r at r·λ. Least-loaded routing keeps as many
-    running at each, so that a slow pod gets 1/r of what a usual one gets.
+    An engine whose steps take r times as long is the same engine on a clock r times as slow: it
+    keeps a threshold T at a rate λ as a usual one keeps T/r at r·λ. Least-loaded routing keeps as
+    many running at each, so a slow pod gets 1/r of the requests of a usual one.
     """
 
     share_ratio: float = 0.0
     ratio: float = 1.0
 
     def traffic_ratio(self, routing: Routing) -> float:
-        """Share of the requests that the slow pods get."""
+        """Share of the requests that go to the slow pods."""
         if routing is Routing.RANDOM:
             return self.share_ratio
         return self.share_ratio / (self.share_ratio + (1.0 - self.share_ratio) * self.ratio)
 
     def load_factor(self, routing: Routing) -> float:
-        """How much more a slow pod is loaded, on its own clock, than one of an even fleet."""
+        """How many times as loaded a slow pod is, on its own clock, as a pod of an even fleet."""
         if not self.share_ratio:
             return 1.0
         return self.ratio * self.traffic_ratio(routing) / self.share_ratio
 
     def percentile(self, percentile: float, routing: Routing) -> float:
-        """The percentile of slow pods at which as many of all requests are beyond as allowed."""
+        """The percentile of slow pods at which no more of all requests miss than allowed."""
         if not self.share_ratio:
             return percentile
         beyond = (100.0 - percentile) / self.traffic_ratio(routing)
@@ -80,13 +80,12 @@ EVEN = Slowness()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingCase:
-    """What a count is judged by.
+    """The constraints on a count.
 
-    frontier: of one replica's engine under this mix of requests. objectives: that decide; none
-    while the latency model is not trusted. calibration: observed over predicted, by metric.
+    frontier: of one replica's engine under this mix of requests. objectives: those that decide;
+    none while the latency model is not trusted. calibration: observed over predicted, by metric.
     slowness: of pods that are slower than the others. largest_count: where the search ends.
-    engines_per_replica: the frontier is of engines, and a
-    data-parallel pod holds several.
+    engines_per_replica: the frontier is of engines, and a data-parallel pod holds several.
     """
 
     frontier: Frontier
@@ -101,16 +100,16 @@ class SizingCase:
 
     @property
     def load_factor(self) -> float:
-        """What a rate counts for where some pods are slow."""
+        """Factor on the rate if some pods are slow."""
         return self.slowness.load_factor(self.routing)
 
     def percentile(self, percentile: float) -> float:
-        """The percentile that decides: of the slow pods where there are any."""
+        """The percentile that decides: of the slow pods if there are any."""
         return self.slowness.percentile(percentile, self.routing)
 
     @property
     def model(self) -> LatencyModel:
-        """The laws of one engine."""
+        """The latency model of one engine."""
         return self.frontier.model
 
     @property
@@ -121,16 +120,16 @@ class SizingCase:
 
     @property
     def kv_limit(self) -> Limit:
-        """What KV use may be."""
+        """The limit on KV use."""
         return Limit(None, KV_PERCENTILE, self.kv_cache_target_ratio)
 
     def limit(self, objective: Objective) -> Limit:
-        """What the model may predict where the objective is kept."""
+        """The largest prediction of the model at which the objective is kept."""
         seconds = objective.threshold_seconds / self.ratio(objective.metric) / self.slowness.ratio
         return Limit(objective.metric, self.percentile(objective.percentile), seconds)
 
     def ratio(self, metric: LatencyMetric) -> float:
-        """Observed over predicted."""
+        """Observed over predicted percentile of a metric."""
         return self.calibration.get(metric, 1.0)
 
     def fleet(self, count: int) -> Fleet:
@@ -138,7 +137,7 @@ class SizingCase:
         return Fleet(count * self.engines_per_replica, self.routing)
 
     def predicted(self, count: int, rate_per_second: float) -> Prediction:
-        """The laws of this many replicas at a fleet rate, evaluated anew."""
+        """The prediction for this many replicas at a fleet rate, evaluated without the frontier."""
         return self.model.predict(self.load_factor * rate_per_second, *self.fleet(count))
 
     def seconds(self, objective: Objective, count: int, rate_per_second: float) -> float:
@@ -148,7 +147,7 @@ class SizingCase:
     def seconds_of(
         self, metric: LatencyMetric, percentile: float, count: int, rate_per_second: float
     ) -> float:
-        """The same of any percentile."""
+        """The calibrated value of any percentile of a metric."""
 
         def measure(prediction: Prediction) -> float:
             return metric_seconds(prediction, metric, self.percentile(percentile))
@@ -165,7 +164,7 @@ class SizingCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """What counts were judged by at a tick, and the load they were judged for."""
+    """The case and the load for which counts were sized at a tick."""
 
     case: SizingCase
     load: Load
@@ -176,7 +175,7 @@ class Sizing:
     """The least sufficient count, what each constraint needs by itself, and which one binds.
 
     replicas: at most the case's largest count. infeasible: objectives that no count can meet; they
-    do not size.
+    do not affect the count.
     """
 
     replicas: int
@@ -233,7 +232,7 @@ def least_safe_count(
 ) -> int:
     """The least count from lowest to current that holds under the load with spare ones lost.
 
-    current when no lower one does. infeasible objectives do not count.
+    current if no lower one does. infeasible objectives do not count.
     """
     least = max(
         lowest - spare,
@@ -253,7 +252,7 @@ def carried_rate_per_second(
 ) -> float:
     """The greatest fleet rate at which these replicas keep every constraint.
 
-    0 when an objective fails even for a single request at a time. infeasible ones do not count.
+    0 if an objective fails even for a single request at a time. infeasible ones do not count.
     """
     rows = [(limit, case.fleet(serving)) for limit in _limits(case, infeasible)]
     case.frontier.solve(rows)
@@ -263,7 +262,7 @@ def carried_rate_per_second(
 
 
 def _limits(case: SizingCase, infeasible: Sequence[Objective]) -> list[Limit]:
-    """Of KV use and of the objectives that can be kept."""
+    """Limits on KV use and on the objectives that can be kept."""
     return [case.kv_limit, *(case.limit(o) for o in case.objectives if o not in infeasible)]
 
 
@@ -288,13 +287,13 @@ def _least_counts(
 
 
 def _utilization_need(case: SizingCase, load: Load) -> int:
-    """Arrival rate over saturation rate stays at or below its target."""
+    """Replicas at which arrival rate over saturation rate is at or below its target."""
     capacity = case.saturation_per_second * case.utilization_target_ratio
     return whole_count(load.rate_per_second / capacity, UNBOUNDED_COUNT)
 
 
 def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
-    """What the arrivals and the backlog need together while it drains; nothing without one."""
+    """Replicas for arrivals and backlog together while the backlog drains; nothing without one."""
     if load.drain_per_second <= 0:
         return ()
     capacity = case.saturation_per_second * DRAIN_UTILIZATION
@@ -305,7 +304,7 @@ def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:
 def _objective_need(
     case: SizingCase, load: Load, objective: Objective, count: int | None
 ) -> ConstraintNeed:
-    """Replicas that one objective asks for, or the least it could be where none are enough."""
+    """Replicas that one objective needs, or its least possible value if no count is enough."""
     constraint = ROW_OF[objective.metric].constraint
     if count is not None:
         return ConstraintNeed(constraint=constraint, replicas=count, objective=objective)
@@ -321,10 +320,10 @@ def _objective_need(
 
 
 def _least_seconds(case: SizingCase, load: Load, objective: Objective) -> float | None:
-    """The least that an objective can be where that is too much; None where replicas would help.
+    """The least value of an objective, if that is too large; None if replicas would help.
 
-    What a request takes alone, or what the largest count gives where it is all but idle: no larger
-    one would give much less.
+    It is the time of a request alone, or the value at the largest count when nearly idle: a larger
+    count would not reduce it much.
     """
     alone = case.frontier.unloaded_seconds(objective.metric, objective.percentile)
     alone *= case.ratio(objective.metric) * case.slowness.ratio

@@ -1,9 +1,9 @@
-"""Steps down: what forbids one, and the least count that holds until a replica could be had again.
+"""Scale-downs: what forbids one, and the least count that holds until a new replica is ready.
 
-Lengths and times of service are known of requests that have ended. Where requests become longer the
-ones in flight tell it first: by Little's law there are more of them than the rate and the model of
-now explain. A fleet is not made smaller against that evidence, however far its rate falls.
-Source: J. D. C. Little, "A proof for the queuing formula L = λW", Operations Research 1961.
+Lengths and service times are known only for requests that have ended. If requests become longer,
+the running ones show it first: by Little's law there are more of them than the rate and the present
+model explain. The fleet is not reduced against that evidence, however far its rate falls. Source:
+J. D. C. Little, "A proof for the queuing formula L = λW", Operations Research 1961.
 """
 
 import math
@@ -18,18 +18,18 @@ from servingslo.policy.replicas.guards import StepDownBlock
 from servingslo.policy.replicas.sizing import SizingCase, least_safe_count
 from servingslo.reasons import Reason
 
-# The first requests to finish are the short ones: lengths, and with them everything, are too low
-# until the long ones are through. Several residences of a mean request, within bounds.
+# The first requests to finish are the short ones. So lengths, and all values from them, are too low
+# until the long ones have ended: several residences of a mean request, within bounds.
 WARM_UP_RESIDENCES = 3.0
 LEAST_WARM_UP_SECONDS = 120.0
 LONGEST_WARM_UP_SECONDS = 600.0
-# Standard deviations that the number in flight varies by in one window in a thousand.
+# Standard deviations that the number of running requests exceeds in one window in a thousand.
 SURE_DEVIATIONS = 3.0
-# One window in forty, and two misses at a time.
+# One window in forty, and misses in groups of two.
 MISS_DEVIATIONS, MISS_GROUP = 2.0, 2.0
-# What lengths and the law may be out by at any moment without requests having become others.
+# Error of lengths and law at any moment, without a change of the requests.
 LEAST_RATIO = 1.25
-# Requests three times as long at the same rate; beyond, it is a backlog that has not been seen yet.
+# Requests three times as long at the same rate; beyond, it is a backlog that was not observed yet.
 LARGEST_RATIO = 3.0
 
 
@@ -54,11 +54,11 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
 
 
 def _backlog(context: TickContext) -> StepDownBlock | None:
-    """While pods come and those that serve are short, for what arrives or for what waits.
+    """Block while pods start and the serving ones are too few for the arrivals or the queue.
 
-    What is on its way will serve them; to give part of it back, because little will be left to do
-    once all of it is there, would order it anew a moment later. The more are on their way, the
-    sooner the first of them are there.
+    The starting pods will serve them. Once all have started, little work may be left. But if some
+    were released for that reason, they would be ordered again a moment later. The more pods start,
+    the sooner the first of them are ready.
     """
     if context.prepared is None or not context.starting:
         return None
@@ -81,7 +81,7 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
 
 
 def warming_up(context: TickContext) -> StepDownBlock | None:
-    """While the workload has been seen for less than a few residences of its requests."""
+    """Block while the workload was observed for less than a few residences of its requests."""
     since = context.state.first_fresh_seconds
     seen = 0.0 if since is None else context.now_seconds - since
     rate, running = context.estimate.arrival_rate_per_second, context.estimate.running_requests
@@ -97,7 +97,7 @@ def warming_up(context: TickContext) -> StepDownBlock | None:
 
 
 def _model_block(context: TickContext) -> StepDownBlock | None:
-    """A law that does not predict may shrink a fleet only while it is seen to do well."""
+    """Block an untrusted law from reducing a fleet, unless objectives are observed to be met."""
     if (
         context.prepared is None
         or context.trusted
@@ -114,7 +114,7 @@ def _model_block(context: TickContext) -> StepDownBlock | None:
 
 
 def missed_objective(context: TickContext) -> tuple[LatencyMetric, float | None] | None:
-    """The first metric that is not seen to keep its objective, with the share that does."""
+    """The first metric not observed to keep its objective, with the share of requests that does."""
     for objective in context.targets.objectives:
         observed = context.estimate.observed.get(objective.metric)
         share = None if observed is None else observed.share_within(objective.threshold_seconds)
@@ -124,10 +124,10 @@ def missed_objective(context: TickContext) -> tuple[LatencyMetric, float | None]
 
 
 def misses_surely(context: TickContext) -> bool:
-    """Whether more requests missed an objective lately than chance explains.
+    """Whether more requests missed an objective recently than chance explains.
 
-    Misses come in groups, so their number varies by more than that of independent ones. An
-    objective of which nothing is observed is not missed.
+    Misses come in groups, so their number varies more than that of independent misses. An objective
+    without observations is not missed.
     """
     for objective in context.targets.objectives:
         observed = context.estimate.observed.get(objective.metric)
@@ -149,7 +149,7 @@ def safe_count(
     wanted: int,
     spare: int,
 ) -> int:
-    """The least count that holds until a replica could be had again; one less without trust."""
+    """The least count that holds until a new replica is ready; without trust, at most one fewer."""
     if wanted >= context.current:
         return context.current
     implied = implied_arrival_rate_per_second(context, case, demand)
@@ -167,7 +167,7 @@ def safe_count(
 def _pods_behind(context: TickContext, case: SizingCase) -> int:
     """Pods with more in their queue than they start within the wait budget.
 
-    They serve what came before, late already; what arrives meanwhile rests on the others.
+    They serve earlier requests, which are late already; new arrivals depend on the other pods.
     """
     in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
     return sum(
@@ -178,10 +178,11 @@ def _pods_behind(context: TickContext, case: SizingCase) -> int:
 def implied_arrival_rate_per_second(
     context: TickContext, case: SizingCase, demand: Demand
 ) -> float:
-    """The arrival rate at which as many would run as surely run now, requests per second.
+    """The arrival rate that would explain the running requests, requests per second.
 
-    Engines whose requests wait are left out: they serve what came before. 0 where about as many run
-    as should, nothing arrives, or the present count is beyond saturation.
+    Only a significant excess counts. Engines whose requests wait are left out: they serve earlier
+    requests. 0 if about the expected number runs, if nothing arrives, or if the present count is
+    beyond saturation.
     """
     rate = demand.rate_per_second
     fleet = case.fleet(len(context.serving))

@@ -1,7 +1,7 @@
-"""To no replicas and back, where a gateway tells that requests come again.
+"""Scale to zero and back, if a gateway reports that requests arrive again.
 
 Without a gateway that counts this workload's requests nothing would wake it, so the last replica
-stays. What is not seen is never taken for quiet: the idle time begins anew after every gap.
+stays. Missing data is never taken for quiet: the idle time starts again after every gap.
 """
 
 from dataclasses import replace
@@ -19,25 +19,26 @@ from servingslo.policy.replicas.step_down import step_down_blocks
 from servingslo.reasons import Reason
 
 STAGE = "zero"
-# A gateway that counts less than engines get, or what cannot be, would miss the first request too.
+# A gateway that counts fewer requests than the engines, or impossible numbers, would miss the first
+# request too.
 _COUNTED = frozenset({Reason.GATEWAY_COUNTS, Reason.GATEWAY_REFUSALS_ADDED})
-# No pod is ready, or none that is was scraped yet.
+# No pod is ready, or no ready pod was scraped yet.
 _STARTING = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP})
-# The percentile of the first token that is told where no objective is about it.
+# Percentile of the time to first token that is reported if no objective states one.
 _PLAIN_PERCENTILE = 95.0
 _NO_SIGNAL = "no gateway is read that counts this workload's requests: nothing would wake it"
 
 
 def sleeps(observation: Observation, targets: Targets) -> bool:
-    """Whether the target is at zero and may be: somebody's requests wake it."""
+    """Whether the target is at zero and may be: requests wake it."""
     return observation.desired_replicas == 0 and targets.replicas.may_sleep
 
 
 def requests_told(observation: Observation, estimate: Estimate) -> float | None:
-    """More than 0 where requests come or wait, by the gateway; None where nothing tells.
+    """Above 0 if requests arrive or wait at the gateway; None if there is no signal.
 
-    Where no gateway tells and another scaler wakes the target, it is that one's to look. One that
-    would count nothing without a pod does not tell by counting nothing.
+    If there is no gateway signal and another scaler wakes the target, that scaler watches it: 0.
+    Some gateways count nothing without a pod; a zero from them is no signal.
     """
     use = estimate.gateway
     unheard = 0.0 if observation.woken_by_others else None
@@ -48,7 +49,7 @@ def requests_told(observation: Observation, estimate: Estimate) -> float | None:
 
 
 def sleeping_signals(signals: Signals, observation: Observation, estimate: Estimate) -> Signals:
-    """The signals of a target without pods: the gateway's, which is all that there is."""
+    """The signals of a target without pods: only the gateway's exist."""
     if requests_told(observation, estimate) is None:
         problem = SignalProblem(reason=Reason.NO_WAKE_UP_SIGNAL, detail=_no_signal(observation))
         return replace(signals, reason=problem.reason, no_metrics=problem)
@@ -56,14 +57,14 @@ def sleeping_signals(signals: Signals, observation: Observation, estimate: Estim
 
 
 def wakes(context: TickContext) -> bool:
-    """Whether the first pods after a sleep are on their way: the count that woke it stands."""
+    """Whether the first pods after zero are starting: the count that woke them is kept."""
     problem = context.signals.no_metrics
     pending = problem is not None and problem.reason in _STARTING
     return pending and context.targets.replicas.may_sleep
 
 
 def quiet_since(context: TickContext, since_seconds: float | None) -> float | None:
-    """Since when neither engines nor gateway have had anything; None where that is not seen."""
+    """Since when engines and gateway have had no requests; None if not quiet or not known."""
     quiet = context.signals.reason is Reason.METRICS_FRESH and _told(context) == 0.0
     if not quiet or context.state.idle_since_seconds is None:
         return None
@@ -71,7 +72,7 @@ def quiet_since(context: TickContext, since_seconds: float | None) -> float | No
 
 
 def first_request_seconds(context: TickContext) -> float:
-    """How long the first request waits for its first token: until it is seen, and a cold start."""
+    """Time to the first token of the first request after zero: reaction and cold start included."""
     prepared = context.prepared or context.state.prepared
     if prepared is None:
         return context.lead_seconds
@@ -85,9 +86,9 @@ def first_request_seconds(context: TickContext) -> float:
 def put_to_sleep(
     context: TickContext, requirement: Requirement, proposal: Proposal, since_seconds: float | None
 ) -> Proposal:
-    """Zero in place of the least count, once nothing has come for the stated time.
+    """Set zero instead of the minimum, once no request has arrived for the stated time.
 
-    since_seconds: of the quiet, see `quiet_since`.
+    since_seconds: start of the quiet time, see `quiet_since`.
     """
     allowed = context.targets.replicas
     settled = (
@@ -112,7 +113,7 @@ def put_to_sleep(
 
 
 def asleep_or_woken(context: TickContext) -> Requirement:
-    """Zero while nothing comes; what the requests that have come ask for as soon as any has."""
+    """Zero while no requests arrive; otherwise the replicas that the arrived requests need."""
     seconds = first_request_seconds(context)
     asleep = Proposal(replicas=0)
     if not _told(context):
@@ -141,7 +142,7 @@ def _told(context: TickContext) -> float | None:
 
 
 def _woken_replicas(context: TickContext) -> int:
-    """The least count, or what the queue asks for: those that come later would start later."""
+    """The minimum, or what the queue needs: replicas ordered later would start later."""
     least = max(1, context.targets.replicas.tolerated_failures + 1)
     prepared = context.prepared or context.state.prepared
     if prepared is None:
@@ -153,7 +154,7 @@ def _woken_replicas(context: TickContext) -> int:
 
 
 def own_reason(proposal: Proposal) -> Reason | None:
-    """Why the count is zero, or no longer; None where this has no part in it."""
+    """Why the count is zero or no longer zero; None if this stage did not set it."""
     return next(
         (
             s.reason

@@ -25,7 +25,7 @@ class DynamicBatchesKnob(PlainKnob):
     name = DYNAMIC_BATCHING
 
     def observe(self, look: Look, standing: InForce | None, memory: object) -> Facts | None:
-        """How batches form on the servers, what they counted, and pods that lack our limits."""
+        """How batches form on the servers, their counters, and pods that lack our limits."""
         known = _known(memory)
         batchers = batchers_of(standing)
         unset = unset_pods(known, look.observation, batchers) if standing is not None else ()
@@ -39,7 +39,7 @@ class DynamicBatchesKnob(PlainKnob):
         )
 
     def decide(self, turn: Turn, memory: object) -> Outcome:
-        """Which limits all pods are to have, and on which they are set now."""
+        """Decide which limits all pods are to have, and on which pods they are set now."""
         known = _known(memory)
         return Outcome(*batcher_decision(turn.context, turn.requirement, known, acting=turn.acting))
 

@@ -1,4 +1,4 @@
-"""What is remembered of limits of dynamic batches, and what it makes of pods and of the plan."""
+"""Memory of limits of dynamic batches, and its effect on pods and plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,16 +8,16 @@ from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.knobs.dynamic_batches.search import BatcherSearch
 from servingslo.policy.knobs.dynamic_batches.servers import PodBatcher
 
-# A reload of a large model takes longer than the answer to it is waited for.
+# A reload of a large model takes longer than the wait for its answer.
 ASK_AGAIN_SECONDS = 60.0
-# A pod that does not take limits after so many requests counts with those that it has.
+# After this many requests, a pod that does not take limits counts with those that it has.
 MOST_ASKED = 3
 LIMITS_NOT_SET = "limits-not-set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """When a pod was asked last to take limits, and how often in a row."""
+    """When a pod was last asked to take limits, and how often in a row."""
 
     at_seconds: float
     count: int = 1
@@ -25,13 +25,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatcherMemory:
-    """Limits that are to be in force, and how far they have come; a restart reads them from pods.
+    """The wanted limits and the progress towards them; after a restart they are read from pods.
 
-    first_pod: the one that has them alone; None where all are to have them. proven: every pod has
-    had them, so that one without is new or has drifted. before: what stood when that one got them;
-    former: the same where it was ours, to go back to. mean_microseconds: of a request there before.
-    seen, seen_seconds: what pods had counted when the comparison began, and when that was.
-    loaded_seconds: when any pod was asked last. refused: limits that were taken back.
+    first_pod: the only one that has them; None if all are to have them. proven: every pod has had
+    them, so that a pod without them is new or has drifted. before: the limits of the first pod
+    before it got them; former: the same if they were ours, to restore. mean_microseconds: of a
+    request on that pod before. seen, seen_seconds: counters of the pods when the comparison began,
+    and that time. loaded_seconds: when any pod was last asked. refused: limits that were taken
+    back.
     """
 
     wanted: BatcherLimits | None = None
@@ -55,7 +56,7 @@ class BatcherMemory:
 
 
 def reloaded(memory: BatcherMemory | None, now_seconds: float) -> bool:
-    """Whether a model was loaded a moment ago: its counters begin anew, and what came is missed."""
+    """Whether a model was loaded recently: its counters were reset, and requests are missed."""
     since = None if memory is None else memory.loaded_seconds
     return since is not None and now_seconds - since < ASK_AGAIN_SECONDS
 
@@ -65,7 +66,7 @@ def unset_pods(
 ) -> tuple[str, ...]:
     """Ready pods that lack the limits that all others have: no capacity until those are set.
 
-    One that cannot be read yet is given as long as one that is asked to take them.
+    A pod that cannot be read yet gets as much time as a pod that is asked to take them.
     """
     if memory is None or memory.wanted is None or not memory.proven:
         return ()

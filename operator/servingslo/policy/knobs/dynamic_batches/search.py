@@ -1,7 +1,7 @@
-"""Which limits of dynamic batches let a server carry most of this mix within every objective.
+"""Find the limits of dynamic batches with which a server carries most within every objective.
 
-One candidate is judged at a tick, so that a plan stays short: first the sizes of a batch with the
-window in force, then windows with the best size.
+One candidate is judged at a tick, so that a plan stays short: first the batch sizes with the window
+in force, then windows with the best size.
 """
 
 import math
@@ -22,11 +22,12 @@ from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.knobs.dynamic_batches.servers import with_limits
 from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second
 
-# Windows that are tried, as shares of the tightest threshold: what a request may wait for others.
+# Windows that are tried, as shares of the tightest threshold: how long a request may wait for
+# others.
 WINDOW_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
 # Windows are whole numbers of this many microseconds.
 _ROUNDED_MICROSECONDS = 100
-# Limits that carry this much of the most are as good: below the models' own error of 3 %.
+# Limits that carry this share of the best rate are as good: the models' own error is 3 %.
 EQUAL_RATE_RATIO = 0.97
 # A law is known up to twice the largest batch that ran.
 EXTRAPOLATION_FACTOR = 2
@@ -36,10 +37,10 @@ LEAST_ROOM_BATCHES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatcherSearch:
-    """What was found so far of limits around those in force.
+    """Results so far for limits near those in force.
 
-    largest: that may be tried. instances: batches that run at a time. rates: requests per second
-    that one replica carries, by limits; what is not there is still to be judged.
+    largest: batch that may be tried. instances: batches that run at a time. rates: requests per
+    second that one replica carries, by limits; limits without an entry are still to be judged.
     """
 
     current: BatcherLimits
@@ -53,26 +54,26 @@ class BatcherSearch:
 
     @property
     def best(self) -> BatcherLimits:
-        """The nearest to those in force among the ones that carry as much as any."""
+        """The nearest to those in force among the limits that carry most."""
         most = max(self.rates.values(), default=0.0)
         good = [one for one, rate in self.rates.items() if rate >= EQUAL_RATE_RATIO * most]
         return min(good, key=lambda one: _distance(one, self.current), default=self.current)
 
     @property
     def gain_ratio(self) -> float:
-        """What a replica carries with the best ones over what it does with those in force."""
+        """The rate that a replica carries with the best limits over that with those in force."""
         now = self.rates.get(self.current, 0.0)
         best = self.rates.get(self.best, 0.0)
         return best / now if now > 0.0 else math.inf if best > 0.0 else 1.0
 
 
 def next_candidate(search: BatcherSearch, case: SizingCase) -> BatcherLimits | None:
-    """The limits that are judged next; None where the search has ended."""
+    """The limits to judge next; None if the search has ended."""
     return next((one for one in _candidates(search, case) if one not in search.rates), None)
 
 
 def judged(search: BatcherSearch, candidate: BatcherLimits, case: SizingCase) -> BatcherSearch:
-    """The search with what a replica carries with these limits, within every constraint."""
+    """Add to the search what a replica carries with these limits, within every constraint."""
     engine = limits_of(with_limits(candidate, search.instances))
     model = latency_model(search.workload, search.law, engine)
     limited = replace(case, frontier=Frontier(model, case.frontier))
@@ -105,9 +106,9 @@ def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimi
 
 
 def _sized(search: BatcherSearch, case: SizingCase, size: int, window: int) -> BatcherLimits:
-    """Limits with this batch and window; a queue that is bounded holds what can still be in time.
+    """Limits with this batch and window; a bounded queue holds what can still be in time.
 
-    One that is not bounded stays so: what is refused there misses every objective.
+    An unbounded queue stays so: a request refused there misses every objective.
     """
     if (size, window) == search.current[:2] or not search.current.max_queue_size:
         return BatcherLimits(size, window, search.current.max_queue_size)
@@ -119,6 +120,6 @@ def _sized(search: BatcherSearch, case: SizingCase, size: int, window: int) -> B
 
 
 def _distance(one: BatcherLimits, current: BatcherLimits) -> tuple[bool, int, int]:
-    """Windows that stay come first, then sizes that are near, then the shortest window."""
+    """Prefer an unchanged window, then a size that is near, then the shortest window."""
     moved = one.max_queue_delay_microseconds != current.max_queue_delay_microseconds
     return moved, abs(one.max_batch_size - current.max_batch_size), one[1]

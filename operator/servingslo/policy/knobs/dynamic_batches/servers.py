@@ -1,6 +1,6 @@
-"""Limits of dynamic batches as they stand on each pod: read from its server, not stated.
+"""Limits of dynamic batches on each pod: read from its server, not stated.
 
-They come with the observation as numbers of the actuator that sets them, by pod.
+The observation contains them by pod, as numbers of the actuator that sets them.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from servingslo.policy.knobs.decisions import BatcherLimits
 
 # Seconds: Triton states queue delays in microseconds.
 _MICROSECONDS = 1e-6
-# Between a pod's name, which has none, and what is told of it.
+# Between a pod's name, which has no slash, and the name of a number.
 _SEPARATOR = "/"
 
 
@@ -27,11 +27,11 @@ class Owner(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodBatcher:
-    """What stands on one pod, and what it has counted since its model was loaded.
+    """Limits of one pod, and its counters since its model was loaded.
 
-    former_max_batch_size: of the model's own configuration. batches: executions and their time in
-    microseconds, by size. request_microseconds: of the requests that were answered, in all.
-    told_owner: whose they are, as the server tells it; '' for nobody's.
+    former_max_batch_size: of the model's own configuration. batches: number of executions and their
+    time in microseconds, by size. request_microseconds: total of the answered requests. told_owner:
+    the owner that the server reports; '' for none.
     """
 
     limits: BatcherLimits
@@ -56,7 +56,7 @@ _NUMBERS = (
 
 
 def values_of(batchers: Mapping[str, PodBatcher]) -> dict[str, int | None]:
-    """What stands on pods, as numbers by name."""
+    """Limits and counters of pods, as numbers by name."""
     values: dict[str, int | None] = {}
     for pod, one in batchers.items():
         told = {**one.limits._asdict(), **{name: int(getattr(one, name)) for name in _NUMBERS}}
@@ -67,7 +67,7 @@ def values_of(batchers: Mapping[str, PodBatcher]) -> dict[str, int | None]:
 
 
 def batchers_of(standing: InForce | None) -> dict[str, PodBatcher]:
-    """The reverse: what stands on each pod that was read; a pod that lacks a number is left out."""
+    """The reverse of `values_of`; a pod that lacks a number is left out."""
     told: dict[str, dict[str, int]] = {}
     for key, value in ({} if standing is None else standing.values).items():
         pod, _, name = key.partition(_SEPARATOR)
@@ -100,12 +100,12 @@ def _batcher(numbers: Mapping[str, int]) -> PodBatcher:
 
 
 def batch_counts(standing: InForce | None) -> dict[str, Mapping[int, tuple[int, int]]]:
-    """Executions and their microseconds by size, of each pod that was read."""
+    """Number of executions and their microseconds by size, for each pod that was read."""
     return {pod: one.batches for pod, one in batchers_of(standing).items()}
 
 
 def batcher_in_force(batchers: Mapping[str, PodBatcher]) -> DynamicBatcher | None:
-    """How batches form on pods of which some may differ: what carries least; None without pods."""
+    """How batches form; if pods differ, on the one that carries least; None without pods."""
     if not batchers:
         return None
     limits = [one.limits for one in batchers.values()]

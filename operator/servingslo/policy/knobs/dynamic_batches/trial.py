@@ -1,7 +1,8 @@
-"""Limits of dynamic batches that are set while servers run: on one pod first, then on all.
+"""Set limits of dynamic batches on running servers: first on one pod, then on all.
 
-A load is in memory, so that a pod that starts or restarts has those of its model's own file: they
-are set on it again before it counts as capacity, and so are any that drift.
+A server keeps new limits in memory only. A pod that starts or restarts has the limits of its
+model's own file. They are set on it again before it counts as capacity. Limits that drift are set
+again too.
 """
 
 from collections.abc import Mapping
@@ -30,19 +31,20 @@ from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher, b
 from servingslo.policy.replicas.requirement import Requirement, sizing_case
 from servingslo.reasons import Reason
 
-# A change is worth a reload of every pod where a replica carries this much more: beyond what the
-# law of batches was off by against a real server at p95 while a window met load (a fifth).
+# A change reloads every pod, so a replica must carry at least this much more. Under load, the law
+# of batches was off by a fifth at p95 against a real server; the gain must be larger than that.
 LEAST_GAIN_RATIO = 1.2
-# Answered requests that tell a pod from its siblings: a mean over so many is known to a tenth.
+# Answered requests needed to compare a pod with its siblings: their mean is known to a tenth.
 COMPARED_REQUESTS = 100
-# So many of all pods reload in one tick when new limits reach them, and one at least: a load keeps
-# requests waiting for two seconds. As maxUnavailable of a RollingUpdate (Kubernetes' default).
+# Share of all pods that reload in one tick when new limits reach them, at least one pod. A load
+# keeps requests waiting for two seconds. Like maxUnavailable of a RollingUpdate (Kubernetes'
+# default).
 RELOADED_AT_ONCE_SHARE = 0.25
-# The first pod is worse where its mean latency is this much above that of its siblings, or this
-# share of its requests fails more.
+# The first pod is worse if its mean latency is this many times that of its siblings, or if its
+# share of failed requests is this much higher.
 WORSE_RATIO = 1.2
 MORE_FAILED_SHARE = 0.01
-# Limits that were taken back are not tried again for so long.
+# For this long, limits that were taken back are not tried again.
 REFUSED_SECONDS = 3600.0
 
 _Answer = tuple[BatcherDecision | None, BatcherMemory | None]
@@ -51,9 +53,9 @@ _Answer = tuple[BatcherDecision | None, BatcherMemory | None]
 def batcher_decision(
     context: TickContext, requirement: Requirement, memory: BatcherMemory | None, *, acting: bool
 ) -> _Answer:
-    """What limits stand, which are to, on which pods they are set now, and the memory of it.
+    """Decide the limits in force, the wanted limits and the pods to set now; return the memory too.
 
-    None where nobody opened the way to the servers.
+    None if access to the servers is not enabled.
     """
     standing = context.observation.in_force.get(DYNAMIC_BATCHING)
     mode = context.targets.batching.mode
@@ -73,7 +75,7 @@ def batcher_decision(
 
 
 def _explain(context: TickContext, told: BatcherDecision, *, acting: bool) -> BatcherDecision:
-    """What is recommended, and that the administrator forbids it where nothing else stops it."""
+    """Report NOT_PERMITTED if only the administrator forbids the recommended change."""
     asked = acting and context.targets.batching.mode is BatchingMode.AUTO
     if not asked or told.reason is not Reason.BATCHING_RECOMMENDED:
         return told
@@ -97,7 +99,7 @@ def _act(
         return _everywhere(context, requirement, memory, batchers)
     one = batchers.get(memory.first_pod)
     if one is None:
-        # It is gone, or cannot be read: nothing is known of these limits.
+        # The pod is gone or cannot be read, so nothing is known about these limits.
         told = replace(_first_answer(memory, batchers), reason=Reason.BATCHING_CANARY_FAILED)
         return told, _give_up(memory)
     if one.limits != memory.wanted:
@@ -106,7 +108,7 @@ def _act(
 
 
 def _recover(memory: BatcherMemory, batchers: Mapping[str, PodBatcher]) -> BatcherMemory:
-    """The memory after a restart: limits of ours that most pods have, or that one has first."""
+    """Restore the memory after a restart: our limits that most pods have, or one first pod."""
     if memory.wanted is not None:
         return memory
     ours = [
@@ -133,7 +135,7 @@ def _start_trial(
     memory: BatcherMemory,
     batchers: Mapping[str, PodBatcher],
 ) -> _Answer:
-    """Look for better limits; where they are worth it one pod gets them."""
+    """Search for better limits; if they are worth a change, one pod gets them."""
     told, memory = _seek_limits(context, requirement, memory, batchers)
     if told.after is None or told.reason is not Reason.BATCHING_RECOMMENDED:
         return told, memory
@@ -146,7 +148,7 @@ def _start_trial(
     serving = len(context.signals.serving_pods)
     if context.observation.rollout_in_progress or serving != context.current:
         return told, memory
-    # The name decides, so that a replay takes the same pod.
+    # Select by name, so that a replay selects the same pod.
     pod = max(batchers)
     began = replace(
         memory,
@@ -167,7 +169,7 @@ def _start_trial(
 def _set_first_pod(
     context: TickContext, memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str
 ) -> _Answer:
-    """Set the limits on the first pod, a few times where it does not take them."""
+    """Set the limits on the first pod; retry a few times if it does not take them."""
     told = _first_answer(memory, batchers)
     if memory.count(pod) < MOST_ASKED:
         return _order(context, memory, (pod,), told, Reason.BATCHING_CANARY_STARTED)
@@ -179,7 +181,7 @@ def _set_first_pod(
 def _compare_pods(
     context: TickContext, memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str
 ) -> _Answer:
-    """Compare the first pod with its siblings; then all get its limits, or it loses them."""
+    """Compare the first pod with its siblings; then all pods get its limits, or it loses them."""
     told, wanted = _first_answer(memory, batchers), memory.wanted
     if pod not in memory.seen:
         memory = replace(memory, seen=batchers, seen_seconds=context.now_seconds)
@@ -204,7 +206,7 @@ def _everywhere(
     memory: BatcherMemory,
     batchers: Mapping[str, PodBatcher],
 ) -> _Answer:
-    """Keep the limits on every pod; where all have them, look for better ones."""
+    """Keep the limits on every pod; if all have them, search for better ones."""
     told = _first_answer(memory, batchers)
     missing = tuple(
         sorted(
@@ -216,7 +218,8 @@ def _everywhere(
     kept = {pod: one for pod, one in memory.asked.items() if pod in missing}
     memory = replace(memory, asked=kept, proven=memory.proven or not missing)
     if missing:
-        # Once all have had them, those that lack them are new, and no capacity until they are set.
+        # Once all pods have had the limits, a pod without them is new: it is no capacity until they
+        # are set.
         some = missing if memory.proven else _some(context, memory, missing, len(batchers))
         return _order(context, memory, some, told, Reason.BATCHING_CHANGED)
     return _start_trial(context, requirement, memory, batchers)
@@ -228,7 +231,7 @@ def _seek_limits(
     memory: BatcherMemory,
     batchers: Mapping[str, PodBatcher],
 ) -> tuple[BatcherDecision, BatcherMemory]:
-    """What is known of better limits after one more candidate was judged."""
+    """Judge one more candidate, then report the better limits found so far."""
     told = _first_answer(memory, batchers)
     sized, prepared = requirement.sized, context.prepared
     if prepared is None or sized is None or not context.trusted or not batchers:
@@ -259,7 +262,7 @@ def _seek_limits(
 def _new_search(
     context: TickContext, batchers: Mapping[str, PodBatcher], current: BatcherLimits
 ) -> BatcherSearch | None:
-    """A new search, no further than the law is known and the tenant allows."""
+    """Start a search within the range where the law is known and the tenant's bounds."""
     prepared, targets = context.prepared, context.targets.batching
     ran = [size for one in batchers.values() for size in one.batches]
     if prepared is None or not ran:
@@ -278,7 +281,7 @@ def _new_search(
 
 
 def _least(batchers: Mapping[str, PodBatcher]) -> BatcherLimits:
-    """The limits that most pods have; of several the smaller ones."""
+    """The limits that most pods have; on a tie, the smaller ones."""
     limits = [one.limits for one in batchers.values()]
     return min(set(limits), key=lambda one: (-limits.count(one), one))
 
@@ -300,7 +303,7 @@ def _order(
     *,
     back: bool = False,
 ) -> _Answer:
-    """The order for those of these pods that were not asked a moment ago."""
+    """Order the limits for those of these pods that were not asked recently."""
     due = tuple(pod for pod in pods if _due(context, memory, pod))
     asked = {pod: Asked(at_seconds=context.now_seconds, count=memory.count(pod) + 1) for pod in due}
     loaded = context.now_seconds if due else memory.loaded_seconds
@@ -311,7 +314,7 @@ def _order(
 def _some(
     context: TickContext, memory: BatcherMemory, pods: tuple[str, ...], fleet: int
 ) -> tuple[str, ...]:
-    """Those of these pods that reload in this tick."""
+    """Select the pods that reload in this tick."""
     due = (pod for pod in pods if _due(context, memory, pod))
     return tuple(due)[: max(int(RELOADED_AT_ONCE_SHARE * fleet), 1)]
 
@@ -322,13 +325,13 @@ def _due(context: TickContext, memory: BatcherMemory, pod: str) -> bool:
 
 
 def _give_up(memory: BatcherMemory) -> BatcherMemory:
-    """The memory with what all pods were to have before one was given others."""
+    """Return the memory with the limits that all pods were to have before the trial."""
     known = memory.former is not None
     return replace(memory, wanted=memory.former, first_pod=None, proven=known, seen={}, asked={})
 
 
 def _refuse(context: TickContext, memory: BatcherMemory) -> BatcherMemory:
-    """The memory after limits were taken back; a search finds others, or these after an hour."""
+    """Return the memory after limits were taken back; they may be tried again after an hour."""
     return replace(
         _give_up(memory), refused=memory.wanted, refused_seconds=context.now_seconds, search=None
     )
@@ -343,10 +346,11 @@ def _refuses(context: TickContext, memory: BatcherMemory, limits: BatcherLimits)
 def _worse(
     context: TickContext, memory: BatcherMemory, batchers: Mapping[str, PodBatcher], pod: str
 ) -> str | None:
-    """Why the first pod is worse than its siblings; '' where it is not, None while not known.
+    """Why the first pod is worse than its siblings; '' if it is not, None if not known yet.
 
-    Without siblings it is set beside what it was, and beside what the limits from before would give
-    now by the law: the load of a fleet that is scaled is another one.
+    Without siblings, the pod is compared with its own latency before the change. If the fleet is
+    scaled, its load changes. So the law also predicts the latency of the former limits under the
+    present load, and the larger of both is used.
     """
     one, before = batchers[pod], memory.seen.get(pod)
     failed, requests = _counts(one, before)
@@ -370,9 +374,9 @@ def _worse(
 
 
 def _now_by_law(context: TickContext, memory: BatcherMemory, one: PodBatcher, came: int) -> float:
-    """Mean latency, in microseconds, of the limits from before under the load since the change.
+    """Mean latency in microseconds that the former limits would have under the present load.
 
-    came: requests since then.
+    came: requests since the change.
     """
     prepared, before = context.prepared, memory.before
     seconds = context.now_seconds - memory.seen_seconds
@@ -382,7 +386,7 @@ def _now_by_law(context: TickContext, memory: BatcherMemory, one: PodBatcher, ca
 
 
 def _counts(now: PodBatcher, before: PodBatcher | None) -> tuple[int, int]:
-    """Requests that failed and that were answered since; a counter that fell began anew."""
+    """Failed and answered requests since then; a counter that fell was reset."""
     if before is None or now.requests < before.requests or now.failed < before.failed:
         return now.failed, now.requests
     return now.failed - before.failed, now.requests - before.requests

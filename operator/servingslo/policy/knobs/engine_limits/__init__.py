@@ -1,5 +1,5 @@
 """Batch limits of engines: flags in the pod template, so that each change restarts the pods.
 
-Begin with `tuning`; `search` finds limits, `canary` tries them on one pod, `aftermath` looks at all
-pods afterwards, `put_back` at who undoes them. Does not import dynamic batches.
+Begin with `tuning`; `search` finds limits, `canary` tries them on one pod, `aftermath` checks all
+pods afterwards, `put_back` handles a client that undoes them. Does not import dynamic batches.
 """

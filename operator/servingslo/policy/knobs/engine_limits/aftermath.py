@@ -14,17 +14,18 @@ from servingslo.policy.knobs.engine_limits.memory import (
 from servingslo.reasons import Reason
 
 # After a rollout: until the windows of observed latency hold only the new limits; after a surge,
-# until they hold nothing of it.
+# until they hold none of its requests.
 VERIFY_AFTER_SECONDS = 180.0
-# A change that has not taken force by then was undone by somebody else, and one that could not be
+# A change that is not in force by then was undone by another client. A change that could not be
 # judged by then stays.
 VERIFY_WITHIN_SECONDS = 3600.0
-# Measured latency must be this much worse, and beyond its objective, to take a change back.
+# To take a change back, measured latency must be this many times as long, and beyond its objective.
 WORSE_RATIO = 1.1
-# Three deviations of a Poisson count of 150 (5/s over two scrapes of 15 s): by less than this the
-# load is that of the window before the change.
+# Three deviations of a Poisson count of 150 (5/s over two scrapes of 15 s). Up to this ratio, the
+# load counts as that of the window before the change.
 SAME_LOAD_RATIO = 1.25
-# The wait that tells when those came that are measured now; the last few are outliers.
+# Percentile of the wait that dates the arrival of the requests measured now; the last few are
+# outliers.
 WAIT_PERCENTILE = 95.0
 
 
@@ -38,7 +39,7 @@ class Verdict:
 
 
 def with_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
-    """The memory with when more last arrived at a replica than an open change is judged by."""
+    """Record when arrivals at a replica last exceeded the load that judges an open change."""
     change, rate = memory.verifying, _rate_per_replica_per_second(context)
     if change is None or change.judged_up_to_per_second is None or rate is None:
         return memory
@@ -48,7 +49,7 @@ def with_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
 
 
 def judge(context: TickContext, memory: BatchingMemory, current: BatchLimits) -> Verdict:
-    """The verdict on the open change, where there is one and it can be judged."""
+    """The verdict on the open change, if there is one and it can be judged."""
     change, waits = memory.verifying, Verdict(memory=memory)
     if change is None or context.observation.rollout_in_progress or context.coming:
         return waits
@@ -70,14 +71,14 @@ def judge(context: TickContext, memory: BatchingMemory, current: BatchLimits) ->
 def judged_up_to_per_second(context: TickContext, search: BatchSearch) -> float | None:
     """Arrivals at a replica up to which the limits found are judged.
 
-    What the search says that they hold; at least as many as those before them had.
+    The rate at which the search found them to hold, but at least the load before the change.
     """
     now = _rate_per_replica_per_second(context)
     return None if now is None else max(SAME_LOAD_RATIO * now, search.held_per_replica_per_second)
 
 
 def observed_seconds(context: TickContext) -> dict[str, float]:
-    """Each objective's measured percentile, by its key, where there is one."""
+    """Each objective's measured percentile, by its key, if there is one."""
     found = {}
     for objective in context.targets.objectives:
         latency = context.estimate.observed.get(objective.metric)
@@ -88,21 +89,21 @@ def observed_seconds(context: TickContext) -> dict[str, float]:
 
 
 def _rate_per_replica_per_second(context: TickContext) -> float | None:
-    """Arrivals at a ready replica: what runs and waits would grow by bad limits too."""
+    """Arrivals at a ready replica; bad limits would also raise running and waiting requests."""
     rate = context.estimate.arrival_rate_per_second
     return None if rate is None or not context.serving else rate / len(context.serving)
 
 
 def _taken_back(context: TickContext, memory: BatchingMemory, change: BatchChange) -> bool:
-    """Whether limits that are not in force were ordered back: an answer to that may be lost."""
+    """Whether limits not in force were ordered back: the answer to that order may be lost."""
     until = memory.refused_until_seconds
     return memory.refused == change.after and until is not None and context.now_seconds < until
 
 
 def _beyond(context: TickContext, change: BatchChange) -> bool:
-    """Whether what is measured is of requests that came while too many did.
+    """Whether the measured requests arrived while there were too many arrivals.
 
-    Who had to wait for a first token came that much earlier: a backlog outlasts its surge.
+    Requests that waited for a first token arrived that much earlier: a backlog outlasts its surge.
     """
     if change.beyond_seconds is None:
         return False
@@ -125,7 +126,7 @@ def _worse(context: TickContext, change: BatchChange) -> bool:
 
 
 def _not_judged(context: TickContext, change: BatchChange) -> DecisionStep:
-    """Limits are kept because the load never was what they were found for."""
+    """Report that limits are kept because the load never reached that of their search."""
     return DecisionStep(
         stage="batching",
         knob="max_num_seqs",

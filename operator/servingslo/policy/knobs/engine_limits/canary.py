@@ -1,7 +1,7 @@
-"""New batch limits in one pod, beside its siblings: whether all pods get them, or none.
+"""Try new batch limits in one pod and compare it with its siblings, before all pods get them.
 
-Pods are compared with each other over the same time, never with the time before: a surge, longer
-prompts or a slow network reach all of them alike, and say nothing of the limits.
+Pods are compared with each other over the same time, never with an earlier time. A surge, longer
+prompts or a slow network reach all of them alike, and say nothing about the limits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,29 +27,29 @@ from servingslo.reasons import Reason
 # A pod that has just started has an empty batch and cold caches.
 WARM_UP_SECONDS = 60.0
 COMPARED_WITHIN_SECONDS = 900.0
-# A start that takes three times as long as usual, or two minutes where that is short, hangs.
+# A start is stuck if it takes longer than three usual cold starts and than two minutes.
 COLD_STARTS = 3.0
 LEAST_START_SECONDS = 120.0
-# The third restart of a container waits for 40 s already (kubelet's back-off of 10 s, doubled).
+# The third restart of a container already waits 40 s (kubelet's back-off of 10 s, doubled).
 MOST_RESTARTS = 3
-# What is written down of a canary that stands, and of one that was taken back.
+# Names of the values stored for a canary in progress, and for one that was taken back.
 SINCE, HELD, EDITED, NEW_PODS = "since_seconds", "held", "edited", "new_pods"
 STUCK = "stuck_pods"
-# The bound of the engines' own in the template, and what a canary has it be.
+# Name of the engines' own bound, and prefixes of the values before and after the canary.
 QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
-# Limits that the pod template's command line gives, None for one that it does not give.
+# Prefix of limits that the pod template's command line sets; None for a limit without a flag.
 TEMPLATE = "template_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """The canary that stands on the cluster.
+    """The canary in progress on the cluster.
 
-    since_seconds: when it was ordered. flags_added: limits that had no flag before. held: nothing
-    goes on by itself. edited: somebody else changed the template, or let the rollout go on.
+    since_seconds: when it was ordered. flags_added: limits that had no flag before. held: no step
+    happens by itself. edited: another client changed the template, or resumed the rollout.
     new_pods: of its template, ready or not. queue: the engines' own bound, before and after; empty
-    where it stays.
+    if it stays.
     """
 
     since_seconds: float
@@ -64,7 +64,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryVerdict:
-    """What is done about a canary now: act is None while it is watched. detail: for people."""
+    """What to do about a canary now: act is None while it is watched. detail: for people."""
 
     act: CanaryAct | None
     reason: Reason
@@ -73,7 +73,7 @@ class CanaryVerdict:
 
 
 def standing_canary(standing: InForce | None) -> Canary | None:
-    """The canary that stands, None where there is none."""
+    """The canary in progress, None if there is none."""
     values = {} if standing is None else standing.values
     since, before, after = values.get(SINCE), _limits(values, BEFORE), _limits(values, AFTER)
     if since is None or before is None or after is None:
@@ -93,7 +93,7 @@ def standing_canary(standing: InForce | None) -> Canary | None:
 
 
 def refused_limits(standing: InForce | None) -> BatchLimits | None:
-    """Limits that were taken back, and nothing that matters has changed since."""
+    """Limits that were taken back, if no input that matters has changed since."""
     return None if standing is None else _limits(standing.values, REFUSED)
 
 
@@ -105,7 +105,7 @@ def stuck_pods(standing: InForce | None) -> int:
 def judge_canary(
     context: TickContext, canary: Canary, memory: CanaryMemory | None
 ) -> CanaryVerdict:
-    """What becomes of the canary at this tick."""
+    """Decide about the canary at this tick."""
     if memory is not None and memory.since_seconds != canary.since_seconds:
         memory = None
     if canary.edited:
@@ -122,7 +122,8 @@ def judge_canary(
     if failed:
         return _back(Reason.BATCHING_CANARY_FAILED, failed)
     if ready and not old:
-        # Nothing is left to compare with; what was measured before tells all the same, later.
+        # No pod is left to compare with. The metrics from before the change still show the effect,
+        # later.
         return _finish("no pod has the limits from before any more")
     return _compare_pods(context, canary, memory, (ready, [pod for pod in old if pod.ready]))
 
@@ -133,7 +134,7 @@ def _compare_pods(
     memory: CanaryMemory | None,
     pods: tuple[Sequence[PodSample], Sequence[PodSample]],
 ) -> CanaryVerdict:
-    """The verdict by what both groups measured, as soon as that is enough."""
+    """The verdict from the measurements of both groups, as soon as there are enough."""
     now = context.now_seconds
     needed = requests_needed(context.targets.objectives)
     settled = bool(pods[0]) and all(_settled(pod) for pod in pods[0])
@@ -150,7 +151,7 @@ def _compare_pods(
     old = _measure(context, memory, canary.before, pods[1])
     detail = f"{new.requests:.0f} of {needed} requests compared"
     told = context.signals.no_metrics is None and min(new.requests, old.requests) >= LEAST_REQUESTS
-    # A pod that is far slower than its siblings would take for ever to serve as many.
+    # A pod that is far slower than its siblings would take too long to serve as many requests.
     enough = max(new.requests, old.requests_per_engine) >= needed
     if not late and not (told and enough):
         running = Reason.BATCHING_CANARY_RUNNING
@@ -169,7 +170,7 @@ def _measure(
     limits: BatchLimits,
     pods: Sequence[PodSample],
 ) -> PodGroup:
-    """What these pods measured since the comparison began; those that came later are left out."""
+    """Measurements of these pods since the comparison began, without pods that joined later."""
     if memory is None:
         return PodGroup(limits=limits)
     pairs = [
@@ -190,10 +191,10 @@ def _measure(
 
 
 def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:
-    """The pods of the new template, and those of the one before."""
+    """The pods of the new template, and the pods of the former one."""
     pods = [pod for pod in context.observation.pods if not pod.deleting]
     if canary.before == canary.after:
-        # Only the engines' own bound differs: pods from before it are told by their age.
+        # Only the engines' own bound differs: the age of a pod shows whether it is from before.
         age = context.now_seconds - canary.since_seconds
         former = {pod.template_hash for pod in pods if (pod.age_seconds or 0.0) > age}
         return (
@@ -202,7 +203,7 @@ def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[
         )
     new = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.after}
     old = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.before} - new
-    # A pod that is not read yet is told by its template.
+    # The template shows the group of a pod that is not read yet.
     ours = [
         pod for pod in pods if pod.template_hash in new or (old and pod.template_hash not in old)
     ]
@@ -210,7 +211,7 @@ def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[
 
 
 def _in_force(pod: PodSample, canary: Canary) -> BatchLimits | None:
-    """The limits of a pod's command line; what that does not give is as before the change."""
+    """The limits of a pod's command line; a limit without a flag is as before the change."""
     if not pod.engines:
         return None
     engine = pod.engines[0]
@@ -230,7 +231,7 @@ def _settled(pod: PodSample) -> bool:
 
 
 def _start_failure(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> str:
-    """Why the new pod does not come, in words; '' while it may."""
+    """Why the new pod does not become ready, in words; '' while it still may."""
     restarts = max((pod.restarts for pod in new), default=0)
     if restarts >= MOST_RESTARTS:
         return f"the new pod restarted {restarts} times"

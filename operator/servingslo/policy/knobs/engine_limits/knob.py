@@ -10,13 +10,13 @@ from servingslo.policy.knobs.protocol import Look, Outcome, Turn
 
 
 class EngineLimitsKnob:
-    """Sequences at once and tokens of one step, changed by a rollout."""
+    """Running sequences and tokens of one step, changed by a rollout."""
 
     name = BATCH_LIMITS
     stored_as = "batching"
 
     def observe(self, _look: Look, _standing: InForce | None, memory: object) -> Facts | None:
-        """The change that a rollout may be carrying out: until it ends both limits serve."""
+        """The change that a rollout may be carrying out: until it ends, both limits serve."""
         change = _known(memory).verifying
         if change is None or change.rollback:
             return None
@@ -26,7 +26,7 @@ class EngineLimitsKnob:
         return Facts(rollout=LimitsChange(before=next(limits), after=next(limits)))
 
     def decide(self, turn: Turn, memory: object) -> Outcome:
-        """The limits in force and the better ones, and whether to change them now."""
+        """Decide the limits in force and the better ones, and whether to change them now."""
         tuned = tune_batching(
             turn.context,
             turn.requirement,
@@ -37,9 +37,9 @@ class EngineLimitsKnob:
         return Outcome(tuned.decision, tuned.memory, tuned.steps)
 
     def reconcile(self, memory: object, written: bool) -> object:
-        """The memory after the limits that were ordered were written, or that was refused.
+        """The memory after the ordered limits were written or refused.
 
-        Refused ones are no change: what was remembered before holds, and they may be tried again.
+        A refused write is no change: the former memory is kept, and the limits may be tried again.
         """
         return _known(memory).settle(written=written)
 
@@ -48,7 +48,7 @@ class EngineLimitsKnob:
         return stored.dump_batching(_known(memory))
 
     def load(self, stored_memory: object, now_seconds: float) -> object:
-        """The same, as far as it is well formed."""
+        """Restore the well-formed part of that."""
         found = stored.load_batching(stored_memory, now_seconds)
         return None if found == BatchingMemory() else found
 

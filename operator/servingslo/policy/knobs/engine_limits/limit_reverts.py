@@ -1,21 +1,21 @@
-"""How often batch limits of ours were put back, and for how long they are left alone then."""
+"""How often our batch limits were reverted, and how long the operator then leaves them alone."""
 
 from dataclasses import dataclass
 
 from servingslo.policy.replicas.reverts import manager_in_words, pause_seconds
 
-# Of batch limits, from the first revert on: what is put back has cost a rollout each way. An hour
-# is Flux's longest usual interval, and a day is how long refused limits are left alone.
+# Pause for batch limits, from the first revert on, because each revert has cost two rollouts. An
+# hour is Flux's longest usual interval; refused limits are left alone for a day.
 FIRST_LIMITS_PAUSE_SECONDS = 3600.0
 LONGEST_LIMITS_PAUSE_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitReverts:
-    """How often our batch limits were put back to the same ones in a row.
+    """How often our batch limits were reverted to the same ones in a row.
 
-    limits: those, sequences and tokens. at_seconds: when they were put back last. by: the field
-    manager that did, None where the target does not tell.
+    limits: those, sequences and tokens. at_seconds: time of the last revert. by: the field manager
+    that did it, None if the target does not report it.
     """
 
     limits: tuple[int, int]
@@ -25,18 +25,18 @@ class LimitReverts:
 
     @property
     def until_seconds(self) -> float:
-        """Until when the limits are left alone."""
+        """End of the pause."""
         return self.at_seconds + pause_seconds(
             self.count - 1, FIRST_LIMITS_PAUSE_SECONDS, LONGEST_LIMITS_PAUSE_SECONDS
         )
 
     def pauses(self, now_seconds: float) -> bool:
-        """Whether the limits are left alone now; a clock that went back ends no pause late."""
+        """Whether the limits are left alone now; setting a clock back does not extend a pause."""
         return self.at_seconds <= now_seconds < self.until_seconds
 
     @property
     def detail(self) -> str:
-        """Who put what back how often, for people."""
+        """Which client reverted which limits how often, for people."""
         sequences, budget = self.limits
         times = "once" if self.count == 1 else f"{self.count} times in a row"
         return (
@@ -48,7 +48,7 @@ class LimitReverts:
 def limits_reverted(
     before: LimitReverts | None, *, limits: tuple[int, int], by: str | None, now_seconds: float
 ) -> LimitReverts:
-    """The memory after somebody put back the limits from before our change."""
+    """The memory after another client restored the limits from before our change."""
     count = 1 if before is None or before.limits != limits else before.count + 1
     return LimitReverts(limits=limits, count=count, at_seconds=now_seconds, by=by)
 
@@ -56,7 +56,7 @@ def limits_reverted(
 def limits_standing(
     before: LimitReverts | None, *, since_seconds: float, now_seconds: float
 ) -> LimitReverts | None:
-    """The memory while limits of ours stand in the template: none once they stood long enough."""
+    """The memory while our limits stay in the template: none once they have stayed long enough."""
     if before is None:
         return None
     stood = now_seconds - max(since_seconds, before.at_seconds)

@@ -7,8 +7,8 @@ from servingslo.estimation.sample import EngineSample
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, LimitsPlan
 from servingslo.policy.knobs.engine_limits.limit_reverts import LimitReverts
 
-# Where limits were taken back none in their direction are tried again while the same load may recur
-# daily: what was found is a little different at every search.
+# For this long, no limits in the direction of those taken back are tried: the same load may recur
+# daily, and each search finds slightly different limits.
 REFUSED_SECONDS = 86400.0
 
 
@@ -22,14 +22,14 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChange:
-    """A change of batch limits that was ordered, and how the workload did before it.
+    """A change of batch limits that was ordered, and the workload's latency before it.
 
     observed_before: measured percentile of each objective before the change, by its key, seconds.
-    rollback: it takes an earlier change back, and is not judged itself. replicas_saved: what the
-    new limits were expected to do without. flags_added: limits whose flags the command line did not
-    have, which are removed again where the change is taken back. judged_up_to_per_second: arrivals
-    at a replica beyond which latency says nothing of the limits; None where it is not known.
-    beyond_seconds: when more than that last arrived.
+    rollback: it takes an earlier change back, and is not judged itself. replicas_saved: replicas
+    that the new limits were expected to save. flags_added: limits whose flags the command line did
+    not have; they are removed if the change is taken back. judged_up_to_per_second: arrivals at a
+    replica beyond which latency says nothing about the limits; None if unknown. beyond_seconds:
+    when more than that last arrived.
     """
 
     at_seconds: float
@@ -45,9 +45,9 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWrite:
-    """Limits of ours in the pod template: what stood before them, and when they were ordered.
+    """Our limits in the pod template: the former ones, and when ours were ordered.
 
-    queue: the engines' own bound, before and after; empty where it stays.
+    queue: the engines' own bound, before and after; empty if it stays.
     """
 
     at_seconds: float
@@ -61,9 +61,8 @@ class BatchSearch:
     """The last search over batch limits: when, for which mix and limits, and what it found.
 
     held_per_replica_per_second: arrivals at a replica at which the better limits were found to keep
-    every objective; 0 where they do not.
-    objectives_gained: the better plan keeps objectives that today's cannot within the maximum, or
-    comes so much nearer that it is worth a rollout.
+    every objective; 0 if they do not. objectives_gained: the better plan keeps objectives that the
+    present one cannot keep within the maximum, or comes close enough to be worth a rollout.
     """
 
     at_seconds: float
@@ -77,17 +76,17 @@ class BatchSearch:
 
     @property
     def replicas_saved(self) -> int:
-        """Replicas that the better plan does without; 0 where it misses an objective.
+        """Replicas that the better plan saves; 0 if it misses an objective.
 
-        What cannot be kept is kept by some requests, and limits that are good for the other
-        objectives cost it those.
+        Some requests meet even an objective that cannot be kept. Limits chosen for the other
+        objectives would lose those requests.
         """
         return self.today.replicas - self.better.replicas if self.better.meets_objectives else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryMemory:
-    """What engines had counted when the comparison with a canary began, by pod and engine.
+    """Counters of the engines at the start of the comparison with a canary, by pod and engine.
 
     since_seconds: when that canary was ordered.
     """
@@ -99,14 +98,14 @@ class CanaryMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingMemory:
-    """Batch limits over time.
+    """Memory of batch limits.
 
     verifying: the change whose effect is not yet judged. refused: limits that made latency worse
     than predicted and were taken back; none in their direction are tried before
-    refused_until_seconds. canary: of the one that is compared; begun anew after a restart.
-    written: ours in the pod template, until somebody sets others. reverts: who puts others back.
-    before_write: the memory to go back to where the write of what was
-    ordered last is refused; None once it is known what came of it.
+    refused_until_seconds. canary: of the comparison in progress; it starts again after a restart.
+    written: our limits in the pod template, until another client sets others. reverts: the client
+    that puts others back. before_write: the memory to restore if the last ordered write is refused;
+    None once its outcome is known.
     """
 
     last_change_seconds: float | None = None
@@ -120,13 +119,13 @@ class BatchingMemory:
     before_write: "BatchingMemory | None" = field(default=None, compare=False, repr=False)
 
     def settle(self, *, written: bool) -> "BatchingMemory":
-        """The memory after what was ordered last was written, or refused."""
+        """The memory after the last order was written, or refused."""
         before = self.before_write
         kept = self if written or before is None else before
         return replace(kept, before_write=None)
 
 
 def memory_of(knobs: Mapping[str, object]) -> BatchingMemory:
-    """The memory of batch limits among those of all knobs."""
+    """The memory of batch limits, from the memories of all knobs."""
     found = knobs.get(BATCH_LIMITS)
     return found if isinstance(found, BatchingMemory) else BatchingMemory()

@@ -1,4 +1,4 @@
-"""What is decided about batch limits at a tick, with what it saves and costs."""
+"""The decision about batch limits at a tick, with its savings and costs."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ def batching_decision(
     apply: bool = False,
     search: BatchSearch | None = None,
 ) -> BatchingDecision:
-    """The decision; search: what its plans are from, where limits were judged by one."""
+    """The decision. search: the source of its plans, if a search judged the limits."""
     differs = search is not None and best == search.best != current
     return BatchingDecision(
         reason=reason,
@@ -50,7 +50,7 @@ def batching_decision(
 
 
 def rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
-    """What changing the limits of all pods costs, each with a surge pod for its cold start."""
+    """The cost of changing the limits of all pods, each with a surge pod for its cold start."""
     surge = context.current * context.cold_start_seconds
     saved = search.replicas_saved
     return RolloutCost(
@@ -61,7 +61,7 @@ def rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
 
 
 def change_step(change: BatchChange, reason: Reason, decision: BatchingDecision) -> DecisionStep:
-    """The change with what it saves and costs, where that is known."""
+    """The change with its savings and costs, if they are known."""
     rollout = decision.rollout
     return DecisionStep(
         stage="batching",

@@ -1,7 +1,7 @@
-"""Batch limits that somebody puts back: named, and left to them for longer each time.
+"""React to a client that puts batch limits back: report it, and pause longer each time.
 
-A GitOps tool whose manifest states the container's arguments takes every change of ours for drift.
-Each write and each way back restarts all pods, so already the first is answered by a pause.
+If a GitOps tool's manifest states the container's arguments, it treats each of our changes as
+drift. Each write and each revert restarts all pods, so a pause follows the first revert already.
 """
 
 from dataclasses import replace
@@ -17,9 +17,10 @@ from servingslo.reasons import Reason
 
 
 def with_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
-    """The memory after a look at the pod template: whether limits of ours stand there still.
+    """The memory after a check of the pod template: are our limits still there?
 
-    Limits that are neither ours nor those from before are somebody's decision, and no revert.
+    Limits that are neither ours nor the former ones are a decision of another client, and no
+    revert.
     """
     written, found = memory.written, standing_limits(context)
     if written is None or found is None or not _is_known(found):
@@ -36,17 +37,17 @@ def with_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory
         by=found.set_by,
         now_seconds=now,
     )
-    # What is not in force any more is not judged either.
+    # Limits that are no longer in force are not judged either.
     return replace(memory, written=None, verifying=None, reverts=reverts)
 
 
 def left_to_reverter(context: TickContext, memory: BatchingMemory) -> bool:
-    """Whether no limits are written now because somebody puts them back."""
+    """Whether no limits are written now because another client puts them back."""
     return memory.reverts is not None and memory.reverts.pauses(context.now_seconds)
 
 
 def told_of_reverts(context: TickContext, tuned: Tuned, *, acting: bool) -> Tuned:
-    """The decision with who puts limits back, for as long as they are left to them."""
+    """The decision with the client that puts limits back, for as long as the pause lasts."""
     reverts, decision = tuned.memory.reverts, tuned.decision
     under_way = standing_canary(standing_limits(context)) is not None
     if reverts is None or not acting or under_way or decision.apply:
@@ -72,7 +73,7 @@ def _stands(written: BatchWrite, found: InForce) -> bool:
 
 
 def _is_put_back(written: BatchWrite, found: InForce) -> bool:
-    """Whether the template gives what stood before, or nothing where a flag was added."""
+    """Whether the template has the former values, or none if our change added the flag."""
     before = (written.before.max_num_seqs, written.before.max_num_batched_tokens)
     return all(
         found.values[f"{TEMPLATE}{name}"] in (value, None)

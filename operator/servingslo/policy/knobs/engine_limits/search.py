@@ -1,4 +1,4 @@
-"""Which batch limits let a replica carry most: the largest batch, then the token budget."""
+"""Find the batch limits with which a replica carries most: first the batch, then the budget."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -23,33 +23,33 @@ LARGEST_SEQUENCES = 1024
 # Token budgets that are tried, tokens: powers of two around vLLM's defaults 2,048 and 8,192.
 # Source: vLLM engine/arg_utils.py, default max_num_batched_tokens.
 TOKEN_BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
-# A full batch is judged at this share of its saturation rate: there the slots are nearly always
-# taken, which is the worst that the limit allows, and the stationary law still exists.
+# A full batch is judged at this share of its saturation rate. The slots are then nearly always
+# taken, which is the worst case that the limit allows, and the stationary law still exists.
 FULL_BATCH_UTILIZATION = 0.95
 # Batches closer than this behave alike; the answer is at most this share too small.
 BATCH_RESOLUTION = 0.05
-# Limits that carry this much of the most are as good: below the models' own error of 3 %.
+# Limits that carry this share of the best rate are as good: the models' own error is 3 %.
 EQUAL_RATE_RATIO = 0.97
 # A step full of prefill takes at most this share of the inter-token objective. Laws fitted at light
-# load err by 5 % on average, a budget beyond the objective costs a fifth of the capacity where
-# prompts are long, and one a tenth below it 2 %.
+# load are off by 5 % on average. With long prompts, a budget beyond the objective costs a fifth of
+# the capacity, and a budget a tenth below it costs 2 %.
 FULL_STEP_RATIO = 0.9
-# Limits are compared with tokens that take this much longer, those 5 %: a law a little too fast
-# would choose a budget whose full steps miss the objective all at once.
+# Limits are compared as if tokens took this much longer (those 5 %). A law that is a little too
+# fast would choose a budget whose full steps all miss the objective.
 LAW_ERROR_RATIO = 1.05
-# The batch that a full step is judged with: seldom more at the rate that is carried.
+# A full step is judged with the batch that is seldom exceeded at the carried rate.
 BATCH_DEVIATIONS = 2.0
-# Fleet that limits are compared on: large enough for the gain of pooling, and always the same.
+# Fleet on which limits are compared: large enough for the gain of pooling, and always the same.
 COMPARED_REPLICAS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCase:
-    """What batch limits are judged by.
+    """The inputs for the comparison of batch limits.
 
-    limits: of the engine; its memory bounds the batch. case: what replica counts are judged by,
-    with the limits in force. load: to be carried. wait_budget_seconds: how long a request may
-    wait for a slot.
+    limits: of the engine; its memory bounds the batch. case: the constraints on replica counts,
+    with the limits in force. load: to be carried. wait_budget_seconds: how long a request may wait
+    for a slot.
     """
 
     workload: Workload
@@ -64,11 +64,11 @@ class BatchCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundLimits:
-    """The plan with the limits in force and the cheapest one; the same where none is better.
+    """The plan with the limits in force and the cheapest one; equal if none is better.
 
-    Replicas are those that the load needs, neither spare ones nor bounds among them.
-    gain_ratio: what a replica carries with the better limits over what it does with today's; 1
-    where no limits keep every objective.
+    Replicas are those that the load needs, without spare ones and before bounds. gain_ratio: what a
+    replica carries with the better limits divided by what it carries now; 1 if no limits keep every
+    objective.
     """
 
     today: LimitsPlan
@@ -79,11 +79,11 @@ class FoundLimits:
 def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     """The limits with which a replica carries most of this mix within every constraint.
 
-    That depends on the mix alone, so the answer does not follow every move of demand. Budgets are
-    powers of two, the one in force, and the largest whose full step keeps the inter-token
-    objectives; the batch is the largest with which even a full one keeps them: a larger one lets
-    overload hide in running requests. Limits in force that carry as much stay, unless their batch
-    is too large.
+    That depends on the mix alone, so the answer does not follow every move of demand. The budgets
+    tried are powers of two, the one in force, and the largest whose full step keeps the inter-token
+    objectives. The batch is the largest one that keeps them when full: a larger batch hides
+    overload in running requests. Limits in force that carry as many requests stay, unless their
+    batch is too large.
     """
     tried = {current: _compared(batch, current)}
     safe: dict[int, int | None] = {}
@@ -112,7 +112,7 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
 
 
 def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[LimitsPlan, float]:
-    """Replicas and bound in flight that go with these limits, and what a few replicas carry."""
+    """Replicas and bound in flight for these limits, and the rate that a few replicas carry."""
     case = replace(compared, calibration=batch.case.calibration)
     sizing, carried = size(case, batch.load), _carried(case)
     plan = LimitsPlan(
@@ -141,7 +141,7 @@ def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[
 def _tried(
     batch: BatchCase, budget: int, tried: dict[BatchLimits, SizingCase], near: int | None
 ) -> int | None:
-    """The largest batch with this budget; its case is put to those tried.
+    """The largest batch with this budget; adds its case to those tried.
 
     near: the largest batch with another budget.
     """
@@ -160,7 +160,7 @@ def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
     """The largest budget with which a step full of prefill keeps every inter-token objective.
 
     n + (T − a − (b + d·k)·n)/c tokens, n the batch that the limits of the case seldom exceed at the
-    rate they carry. None without such an objective, or where a block takes too long already.
+    rate they carry. None without such an objective, or if a block alone takes too long.
     """
     thresholds = [o.threshold_seconds for o in batch.objectives if o.metric is LatencyMetric.TPOT]
     demand = case.model.demand
@@ -181,9 +181,9 @@ def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
 def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int | None:
     """The most sequences with which a full batch still keeps the inter-token objectives.
 
-    Bounded by memory (sequences whose mean context fills the KV target) and by the tenant. None
-    when not even the least allowed does. budget: tokens of a step. near: where the search begins;
-    it saves evaluations and changes the answer by no more than its resolution.
+    Bounded by memory (sequences whose mean context fills the KV target) and by the tenant. None if
+    not even the least allowed batch keeps them. budget: tokens of a step. near: where the search
+    begins; it saves evaluations and changes the answer by no more than its resolution.
     """
     targets = batch.targets
     fitting = kv_concurrency(batch.workload, batch.limits) * batch.case.kv_cache_target_ratio
@@ -216,7 +216,7 @@ def _carried(case: SizingCase) -> float:
 
 
 def _compared(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
-    """The case on engines with these limits, as if tokens took longer. beside: of limits near."""
+    """The case with these limits, as if tokens took longer. beside: frontier of similar limits."""
     engine = replace(
         batch.limits,
         max_num_seqs=limits.max_num_seqs,

@@ -1,4 +1,4 @@
-"""What of the memory of batch limits survives a restart, as JSON values."""
+"""The part of the memory of batch limits that survives a restart, as JSON values."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from servingslo.policy.stored_numbers import count_of, number_of
 
 
 def dump_batching(state: BatchingMemory) -> dict[str, object]:
-    """An open change, refused limits, ours in the template, and who puts them back."""
+    """An open change, refused limits, our limits in the template, and who puts them back."""
     change = state.verifying
     return {
         "lastChange": state.last_change_seconds,
@@ -41,7 +41,7 @@ def dump_batching(state: BatchingMemory) -> dict[str, object]:
 
 
 def load_batching(stored: object, now_seconds: float) -> BatchingMemory:
-    """The reverse: what is absent or malformed is left unknown, and no time is in the future."""
+    """The reverse: absent or malformed values are left unknown, and no time is in the future."""
     if not isinstance(stored, Mapping):
         return BatchingMemory()
     last = number_of(stored.get("lastChange"))

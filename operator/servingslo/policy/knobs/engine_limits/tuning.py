@@ -1,7 +1,7 @@
 """Batch limits: the largest batch that meets the inter-token objective and fits memory.
 
-A change restarts every pod, so it is recommended first, applied only where it is worth a rollout,
-to one pod before the others, and taken back when the measured latency says so.
+A change restarts every pod. So it is recommended first, applied only if it is worth a rollout, to
+one pod before the others, and taken back if the measured latency is worse.
 """
 
 from dataclasses import replace
@@ -47,12 +47,12 @@ from servingslo.policy.replicas.sizing import Load
 from servingslo.policy.replicas.step_down import warming_up
 from servingslo.reasons import Reason
 
-# The search costs hundreds of predictions; once a minute follows every change of the mix.
+# The search costs hundreds of predictions; once a minute is enough to follow changes of the mix.
 SEARCH_INTERVAL_SECONDS = 60.0
-# Neighbouring limits behave alike; a change by less is no recommendation.
+# Neighbouring limits behave alike: a smaller change is not recommended.
 SAME_LIMIT_RATIO = 0.1
-# A rollout is worth it when what it saves has paid for it within this time: the mix of requests
-# that limits are made for is that of the hour; by then another may be better.
+# A rollout is worth it if its savings pay for it within this time. The limits fit the mix of
+# requests of this hour; later, others may be better.
 PAYBACK_SECONDS = 3600.0
 
 
@@ -64,7 +64,7 @@ def tune_batching(
     scaling: bool,
     acting: bool,
 ) -> Tuned:
-    """The batch limits in force and the better ones, and whether to change them now.
+    """Find the batch limits in force and the better ones, and decide whether to change them now.
 
     scaling: the replica count changes at this tick. acting: decisions are carried out.
     """
@@ -84,7 +84,7 @@ def _tune(
     scaling: bool,
     acting: bool,
 ) -> Tuned:
-    """The same, whoever puts limits back."""
+    """The same as `tune_batching`, without regard to other clients that put limits back."""
     targets = context.targets.batching
     under_way = watched(context, memory, acting=acting)
     if under_way is not None:
@@ -140,7 +140,7 @@ def _limits_of(limits: EngineLimits) -> BatchLimits:
 def _search(
     context: TickContext, prepared: PreparedModel, load: Load, current: BatchLimits
 ) -> BatchSearch:
-    """The cheapest plan for the demand planned for, beside the one with the limits in force."""
+    """The cheapest plan for the demand planned for, compared with the limits in force."""
     found = best_limits(
         BatchCase(
             workload=prepared.workload,
@@ -173,7 +173,7 @@ def _search(
 
 
 def _shortage_pays(context: TickContext, found: FoundLimits) -> bool:
-    """Whether, short with either plan, a rollout pays by what the same replicas carry more."""
+    """Whether added capacity alone pays for a rollout, if both plans exceed the maximum."""
     if found.today.replicas <= context.bounds.maximum:
         return False
     spared_ratio = 1.0 - 1.0 / found.gain_ratio
@@ -181,9 +181,9 @@ def _shortage_pays(context: TickContext, found: FoundLimits) -> bool:
 
 
 def _within_bounds(context: TickContext, plan: LimitsPlan) -> LimitsPlan:
-    """The plan with spare replicas and what may be ordered at all.
+    """The plan with spare replicas, within the counts that may be ordered.
 
-    A count beyond it leaves an objective missed, whatever is saved.
+    A plan beyond those counts misses an objective, whatever it saves.
     """
     wanted = plan.replicas + context.targets.replicas.tolerated_failures + context.excluded
     bounds = context.bounds
@@ -203,9 +203,9 @@ def _choose_change(
     moving: bool,
     acting: bool,
 ) -> Tuned:
-    """Whether the limits found are applied now, and if not, why not.
+    """Decide whether the limits found are applied now, and if not, why not.
 
-    moving: the count changes or pods are on their way. leaving: it is about to fall.
+    moving: the count changes or pods are starting. leaving: the count is about to fall.
     """
     current, best = search.current, search.best
     queue, not_worth = engine_queue(context, search), _not_worth_it(context, search)
@@ -225,7 +225,7 @@ def _choose_change(
         (no_canary(context) is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
         (moving, Reason.PENDING_PODS),
-        # Pods that are about to go need no restart, and no step down is made during a rollout.
+        # Pods that are about to be removed need no restart, and a rollout blocks a scale-down.
         (leaving, Reason.STABILIZED),
         (_too_soon(context, memory), Reason.BATCHING_TOO_SOON),
     )
@@ -269,7 +269,7 @@ def _choose_change(
 
 
 def _flags_absent(context: TickContext) -> tuple[str, ...]:
-    """Limits whose flags no serving container's command line has; none where that is unknown."""
+    """Limits whose flags no serving container's command line has; none if that is unknown."""
     launches = [pod.launch for pod in context.serving if pod.launch is not None]
     if not launches:
         return ()
@@ -278,16 +278,16 @@ def _flags_absent(context: TickContext) -> tuple[str, ...]:
 
 
 def _forbidden(context: TickContext, *, acting: bool) -> tuple[tuple[bool, Reason], ...]:
-    """Who or what stands against any change."""
+    """The facts that forbid any change."""
     refused = context.observation.batching_change_refused
     return (
         (context.targets.batching.mode is not BatchingMode.AUTO or not acting,
          Reason.BATCHING_RECOMMENDED),
         (not context.limits.pod_templates_patched, Reason.NOT_PERMITTED),
         (refused is not None, refused.reason if refused else Reason.NOT_PERMITTED),
-        # What is stated holds whatever the command line says: a change there would not be believed.
+        # Stated limits override the command line: a change there would have no effect on the plan.
         (_stated(context), Reason.LIMITS_STATED),
-        # No pod is restarted for a law that may yet be refuted.
+        # Do not restart pods because of a law that may still be refuted.
         (context.estimate.law.source is LawSource.STATED, Reason.LAW_FROM_SPEC),
     )  # fmt: skip
 
@@ -298,7 +298,7 @@ def _stated(context: TickContext) -> bool:
 
 
 def _not_worth_it(context: TickContext, search: BatchSearch) -> tuple[tuple[bool, Reason], ...]:
-    """Whether what is gained does not outweigh the rollout."""
+    """Whether the gain does not outweigh the rollout."""
     payback = rollout_cost(context, search).payback_seconds
     too_dear = payback is None or payback > PAYBACK_SECONDS
     return ((too_dear and not search.objectives_gained, Reason.BATCHING_GAIN_TOO_SMALL),)
@@ -312,7 +312,7 @@ def _too_soon(context: TickContext, memory: BatchingMemory) -> bool:
 
 
 def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
-    """Whether the count is about to fall: only waiting for its window, or to know its demand."""
+    """Whether the count is about to fall, after its window or once demand is known."""
     if context.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
         return False
     unknown = warming_up(context) is not None and requirement.proposal.replicas < context.current
@@ -322,7 +322,7 @@ def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
 def _was_refused(
     context: TickContext, memory: BatchingMemory, current: BatchLimits, best: BatchLimits
 ) -> bool:
-    """Whether a limit would move as it did in a change that was taken back."""
+    """Whether a limit would move in the direction of a change that was taken back."""
     refused, until = memory.refused, memory.refused_until_seconds
     if refused is None or until is None or context.now_seconds >= until:
         refused = refused_limits(standing_limits(context))
@@ -347,7 +347,7 @@ def _roll_back(
     scaling: bool,
     acting: bool,
 ) -> Tuned:
-    """The limits from before a change that made it worse, applied where changes may be applied."""
+    """Take back a change that made latency worse, if changes may be applied."""
     allowed = acting and not scaling and context.limits.pod_templates_patched
     if not allowed or context.observation.batching_change_refused is not None:
         decision = batching_decision(context, current, change.before, Reason.BATCHING_ROLLED_BACK)
@@ -359,7 +359,7 @@ def _roll_back(
         observed_before=observed_seconds(context),
         rollback=True,
     )
-    # Whatever becomes of the write: these limits have proved worse.
+    # Whether or not the write succeeds, these limits have proved worse.
     judged = replace(
         memory,
         refused=change.after,

@@ -1,4 +1,4 @@
-"""The canary of batch limits that stands on the cluster: watched, and ended."""
+"""Watch the canary of batch limits on the cluster, and end it."""
 
 from dataclasses import replace
 
@@ -22,12 +22,12 @@ from servingslo.reasons import Reason
 
 
 def standing_limits(context: TickContext) -> InForce | None:
-    """What the actuator of batch limits found beside the pods."""
+    """The values that the actuator of batch limits found, in addition to the pods'."""
     return context.observation.in_force.get(BATCH_LIMITS)
 
 
 def no_canary(context: TickContext) -> str | None:
-    """Why one pod cannot go first, where it should; None where it can."""
+    """Why one pod cannot go first, if it should; None if it can."""
     standing = standing_limits(context)
     if standing is None or standing.refused is None:
         return None
@@ -36,7 +36,7 @@ def no_canary(context: TickContext) -> str | None:
 
 
 def watched(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tuned | None:
-    """What is done about a canary that stands, or about what one left; None where none did."""
+    """What to do about a canary in progress, or about its remains; None without either."""
     standing = standing_limits(context)
     canary = standing_canary(standing)
     if canary is not None:
@@ -47,7 +47,7 @@ def watched(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tu
 def _watch_canary(
     context: TickContext, memory: BatchingMemory, canary: Canary, *, acting: bool
 ) -> Tuned:
-    """The canary that stands, and what is done about it now."""
+    """The canary in progress, and what to do about it now."""
     change = memory.verifying
     if change is None or change.after != canary.after:
         # Ordered before a restart of the operator.
@@ -79,10 +79,10 @@ def _watch_canary(
 
 
 def _free_pods(context: TickContext, memory: BatchingMemory, *, acting: bool) -> Tuned:
-    """Pods whose limits were taken back, which never get ready: they are evicted.
+    """Evict pods whose limits were taken back and that never become ready.
 
-    A StatefulSet that starts its pods in order waits for them for ever, whatever its template says
-    by now (kubernetes#67250).
+    A StatefulSet that starts its pods in order waits for them for ever, even if its template has
+    changed since (kubernetes#67250).
     """
     apply = acting and context.limits.pod_templates_patched
     decision = BatchingDecision(
@@ -98,7 +98,7 @@ def _free_pods(context: TickContext, memory: BatchingMemory, *, acting: bool) ->
 def _end_canary(
     context: TickContext, memory: BatchingMemory, change: BatchChange, verdict: CanaryVerdict
 ) -> BatchingMemory:
-    """The memory once the canary's act is written; as it is where that is refused."""
+    """The memory once the canary's act is written; unchanged if the write is refused."""
     before = replace(memory, before_write=None)
     if verdict.act is CanaryAct.HOLD:
         return replace(before, before_write=before)

@@ -1,6 +1,6 @@
 """Admission: what ready replicas can take, and how long a queue may be, recommended only.
 
-Always from replicas that serve now, never from those on their way: a bound must hold until the
+Always from replicas that serve now, never from those that start: a bound must hold until the
 capacity is there, and relaxes by itself as soon as it is.
 """
 
@@ -19,11 +19,10 @@ from servingslo.reasons import Reason
 def admission_decision(context: TickContext, requirement: Requirement) -> AdmissionDecision:
     """Admitted rate, queue bound and share to shed at this tick.
 
-    The queue bound of one replica is what drains within the wait budget, Q = μ·w (Little's law);
-    its bound in flight adds what runs at the admitted rate.
-    One share is shed for all replicas, max(0, 1 − admitted/arriving), or retries at the next
-    replica amplify it.
-    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", load shedding.
+    The queue bound of one replica is what drains within the wait budget, Q = μ·w (Little's law).
+    Its bound in flight adds the running requests at the admitted rate. One share is shed for all
+    replicas, max(0, 1 − admitted/arriving), or retries at the next replica amplify it. Source:
+    Machine Learning Systems (V. J. Reddi), chapter "Model Serving", load shedding.
     """
     if context.targets.admission_mode is AdmissionMode.OFF:
         return AdmissionDecision(reason=Reason.ADMISSION_OFF)
@@ -52,7 +51,7 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
     in_flight = in_flight_bound(
         context.prepared.model.demand, admitted / (serving * engines), bound
     )
-    # Requests that come again must be shed as well.
+    # Retried requests must be shed as well.
     arriving = context.estimate.offered_rate_per_second
     shed = None if arriving is None else shed_ratio(arriving, admitted)
     return AdmissionDecision(
@@ -65,7 +64,7 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
 
 
 def _full_batch_now(context: TickContext, prepared: PreparedModel) -> int | None:
-    """The full batch at the prefill of the last scrapes: batches fill before mixes are seen."""
+    """The full batch at the prefill of the last scrapes: batches fill before a new mix is known."""
     sequences = prepared.frontier.full_batch(
         context.targets.objectives,
         prepared.limits.max_num_seqs,

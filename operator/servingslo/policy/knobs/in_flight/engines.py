@@ -1,7 +1,8 @@
-"""The bound that engines keep themselves: a flag of their command line, for each replica.
+"""The bound that engines enforce themselves: a flag of each replica's command line.
 
-A change restarts every pod, so it goes along with a change of batch limits, one pod first; alone
-only where it is missing or far off. It needs no following of replicas: each brings its own.
+A change restarts every pod, so it is made together with a change of batch limits, one pod first. It
+is made alone only if the bound is missing or far off. It need not follow the replica count: each
+replica has its own bound.
 """
 
 import math
@@ -24,16 +25,17 @@ from servingslo.policy.knobs.in_flight.gateway import FORMER, HEADROOM, LIMIT, j
 from servingslo.policy.knobs.in_flight.memory import LimitMemory
 from servingslo.reasons import Reason
 
-# A bound that is off by less is left until the limits change: what one replica may hold in flight
-# moves by a few per cent with every mix, and by half with another kind of requests.
+# A bound that is off by less stays until the limits change. The right bound of one replica moves by
+# a few per cent with every mix, and by half with another kind of requests.
 FAR_OFF_RATIO = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineQueue:
-    """The bound in the pod template, None where it has none, and what it is to be.
+    """The bound in the pod template, None if it has none, and the wanted bound.
 
-    today, better: with the limits in force, and with the better ones. refused: that was taken back.
+    today, better: with the limits in force, and with the better ones. refused: the bound that was
+    taken back.
     """
 
     before: int | None
@@ -48,7 +50,7 @@ class EngineQueue:
 
 
 def engine_queue(context: TickContext, search: BatchSearch) -> EngineQueue | None:
-    """The engines' own bound; None where it is not to be written."""
+    """The engines' own bound; None if it is not to be written."""
     standing = standing_limits(context)
     if not is_asked(context) or _problem(context) is not None or standing is None:
         return None
@@ -61,7 +63,7 @@ def engine_queue(context: TickContext, search: BatchSearch) -> EngineQueue | Non
 
 
 def is_asked(context: TickContext) -> bool:
-    """Whether engines are to bound what they accept."""
+    """Whether the spec asks engines to bound what they accept."""
     via = context.targets.admission_via
     asked = context.targets.admission_mode is AdmissionMode.AUTO
     return asked and via is not None and via.kind is LimitKind.ENGINE_ARGUMENTS
@@ -78,9 +80,9 @@ def engine_limit(
     *,
     acting: bool,
 ) -> tuple[LimitDecision | None, LimitMemory | None]:
-    """What is known of the engines' own bound: in force or why not, and whether it holds.
+    """State of the engines' own bound: in force or why not, and whether it holds.
 
-    It is written by the change of batch limits. Each replica is told as a proxy of its own.
+    The change of batch limits writes it. Each replica is reported as a proxy of its own.
     """
     standing = standing_limits(context)
     if not acting:
@@ -112,7 +114,7 @@ def engine_limit(
 
 
 def _problem(context: TickContext) -> SignalProblem | None:
-    """Why engines are given no bound; None where they are."""
+    """Why engines get no bound; None if they do."""
     allowed, standing = context.observation.in_force.get(GATEWAY_LIMITS), standing_limits(context)
     batching = context.targets.batching
     if allowed is not None and allowed.refused is not None:

@@ -1,8 +1,8 @@
-"""The bound that a gateway enforces: what each proxy may have in flight, and when to write it.
+"""Decide the bound that a gateway enforces on requests in flight, by proxy, and when to write it.
 
-It follows the replicas that serve: raised at once when more of them can take more, lowered in
-steps, and at once when one is lost. What demand does moves no bound, so that a bound and the
-replica count never chase each other.
+The bound follows the replicas that serve. It is raised at once if more replicas can serve more,
+lowered in steps, and lowered at once if a replica is lost. Demand does not move the bound, so the
+bound and the replica count never chase each other.
 """
 
 import math
@@ -14,31 +14,30 @@ from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, AdmissionDecision,
 from servingslo.policy.knobs.in_flight.memory import LimitMemory, LimitWrite
 from servingslo.reasons import Reason
 
-# Knob of the actuator that writes it, and names of what it found in force: the bound of each proxy
-# (None where the object states none), and the one to go back to, given where the present one is
-# ours.
+# Names of the values that the actuator found in force: the bound of each proxy (None if the object
+# states none), and the bound to restore, present only if the current one is ours.
 LIMIT, FORMER = "limit", "former"
 # In-flight bounds drift by a few per cent with every mix, and each write restarts Envoy's counter
-# of active requests: the bound is written a little above what is needed, and lowered only when it
-# is above that by as much again twice.
+# of active requests. So the bound is written 5 % above what is needed, and lowered only if it is
+# more than 15 % above.
 HEADROOM = 1.05
 LOWERED_ABOVE = 1.15
-# A raise lets in a whole bound's worth anew while what was let in before still runs. With load at
-# the bound that pays at once only where so much more is needed, or more replicas serve: a request
-# takes some eight seconds, so what a smaller raise lets in more in a minute is about what it harms.
+# A raise lets in a whole new bound of requests while earlier ones still run. If load is at the
+# bound, that pays at once only if this much more is needed or more replicas serve. A request takes
+# about eight seconds, so a smaller raise gains in a minute about as much as it harms.
 RAISED_ABOVE = 1.2
-# A step down, as a share of the bound, and the time between two: requests that were in flight at
-# one, which Envoy counts no more (seen with 1.40: ten active under a limit of six), have mostly
-# ended by the next.
+# A step down, as a share of the bound, and the time between two steps. Envoy no longer counts
+# requests that were in flight at a step (observed with 1.40: ten active under a limit of six). Most
+# of them have ended by the next step.
 LOWEST_STEP = 0.75
 STEP_SECONDS = 60.0
-# Requests spread over p proxies at random: one of them has at most so many standard deviations
-# above its share, 97.7 % of the time.
+# Requests spread over p proxies at random. With 97.7 % probability, a proxy gets at most this many
+# standard deviations more than its share.
 SPREAD_DEVIATIONS = 2.0
 # Load below this share of the bound proves nothing about it.
 PROVING_SHARE = 0.8
-# Engines and gateway are scraped seconds apart, and what is on its way is at neither: a bound holds
-# while no more than this share above it is in flight.
+# Engines and gateway are scraped seconds apart, and neither counts requests on the way between
+# them. So a bound counts as held while at most this many times the bound is in flight.
 HELD_SHARE = 1.1
 NOT_HELD_SECONDS = 60.0
 
@@ -50,10 +49,10 @@ def limit_decision(
     *,
     acting: bool,
 ) -> tuple[LimitDecision | None, LimitMemory | None]:
-    """What the gateway's bound is and what it is to be, and what is remembered of it.
+    """Decide the gateway's bound; return the decision and its memory.
 
-    acting: whether decisions about this workload are carried out; where not, or where no bound is
-    asked for, there is none.
+    acting: whether decisions about this workload are carried out. If they are not, or if no bound
+    is requested, the decision is None.
     """
     via, standing = context.targets.admission_via, context.observation.in_force.get(GATEWAY_LIMITS)
     asked = acting and context.targets.admission_mode is AdmissionMode.AUTO
@@ -97,10 +96,10 @@ def limit_decision(
 
 
 def limit_of_each(in_flight: int, proxies: int) -> int:
-    """The bound of one proxy so that all together let in as many, however they are spread.
+    """The bound of one proxy such that all proxies together admit `in_flight`.
 
-    Requests that come to p proxies at random are binomial: n/p at each, with variance
-    n/p·(1 − 1/p). With one proxy there is nothing to spread.
+    Requests that reach p proxies at random are binomial: n/p at each, with variance n/p·(1 − 1/p).
+    With one proxy there is nothing to spread.
     """
     mean = in_flight / proxies
     return math.ceil(mean + SPREAD_DEVIATIONS * math.sqrt(mean * (1.0 - 1.0 / proxies)))
@@ -109,7 +108,7 @@ def limit_of_each(in_flight: int, proxies: int) -> int:
 def held_against(
     standing: InForce, memory: LimitMemory, *, needed: int, now_seconds: float
 ) -> LimitMemory:
-    """The memory with since when the bound in force has been below or well above what is needed."""
+    """Track since when the bound in force has been below, or well above, what is needed."""
     limit, above, below = standing.values.get(LIMIT), memory.above_since_seconds, None
     if limit is None or limit <= LOWERED_ABOVE * needed:
         above = None
@@ -129,10 +128,10 @@ def limit_to_write(
     now_seconds: float,
     full: bool = False,
 ) -> tuple[int | None, Reason | None]:
-    """The bound to write and why; (None, None) where the one in force stays.
+    """The bound to write and why; (None, None) if the one in force stays.
 
-    needed: least bound of a proxy at which it refuses nothing that ready replicas can serve.
-    full: as much is in flight as the one in force allows, or nearly.
+    needed: least bound of a proxy at which it refuses nothing that ready replicas can serve. full:
+    requests in flight are at or near the bound in force.
     """
     limit = standing.values.get(LIMIT)
     wanted = math.ceil(HEADROOM * needed)
@@ -156,7 +155,7 @@ def limit_to_write(
 
 
 def proxies_of(context: TickContext) -> int:
-    """How many proxies share the bound: as stated, else as many as are read, at least one."""
+    """How many proxies share the bound: as stated, else those read recently; at least one."""
     stated = context.targets.admission_proxies
     if stated is not None:
         return stated
@@ -170,7 +169,7 @@ def proxies_of(context: TickContext) -> int:
 def _refused(
     memory: LimitMemory | None, told: LimitDecision, standing: InForce, problem: SignalProblem
 ) -> tuple[LimitDecision, LimitMemory | None]:
-    """The bound may not be changed any more: one of ours that nobody follows now is taken out."""
+    """Stop changing the bound; remove it if it is ours, because it is no longer updated."""
     told = replace(told, reason=problem.reason, detail=problem.detail)
     if problem.reason is Reason.CLUSTER_UNAVAILABLE:
         return told, memory
@@ -181,7 +180,7 @@ def _refused(
 
 
 def _opened(told: LimitDecision, standing: InForce) -> tuple[LimitDecision, LimitMemory]:
-    """Nothing is known of what replicas can serve: the bound that stood before ours takes over."""
+    """Restore the former bound, because the capacity of the replicas is unknown."""
     opened = replace(told, reason=Reason.LIMIT_OPENED)
     if FORMER in standing.values:
         return replace(
@@ -194,7 +193,7 @@ def _opened(told: LimitDecision, standing: InForce) -> tuple[LimitDecision, Limi
 
 
 def _confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
-    """The memory after it is seen whether what was ordered last is in force."""
+    """Record whether the last ordered bound is in force."""
     if memory.pending is None:
         return memory
     if standing.values.get(LIMIT) != memory.pending.limit:
@@ -203,7 +202,7 @@ def _confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
 
 
 def _is_full(context: TickContext, standing: InForce, proxies: int) -> bool:
-    """Whether so much is in flight that the bound is at work, or nearly."""
+    """Whether requests in flight are at or near the bound."""
     limit, estimate = standing.values.get(LIMIT), context.estimate
     in_flight = estimate.running_requests + estimate.waiting_requests
     return limit is not None and in_flight >= PROVING_SHARE * limit * proxies
@@ -217,9 +216,9 @@ def judged(
     *,
     refusing: bool,
 ) -> LimitMemory:
-    """Whether the bound holds, as far as the present load can tell.
+    """Judge whether the bound holds, as far as the present load shows it.
 
-    What ran before a change is let go on by Envoy, so nothing is concluded soon after one.
+    Envoy lets requests from before a change finish, so nothing is concluded soon after one.
     """
     limit = standing.values.get(LIMIT)
     if limit is None or FORMER not in standing.values:
@@ -239,7 +238,7 @@ def judged(
 
 
 def verdict(memory: LimitMemory) -> Reason:
-    """What load has shown of the bound."""
+    """The result of the bound's check under load."""
     if memory.held is None:
         return Reason.LIMIT_UNVERIFIED
     return Reason.LIMIT_VERIFIED if memory.held else Reason.LIMIT_NOT_HELD

@@ -1,6 +1,6 @@
-"""What may be in flight, as two knobs: what ready replicas can take, and the bound that is written.
+"""Requests in flight as two knobs: what ready replicas can take, and the bound that is written.
 
-The bound is written by a gateway, or goes along with the engines' batch limits.
+A gateway enforces the bound, or it is changed together with the engines' batch limits.
 """
 
 from servingslo.policy.facts import Facts
@@ -17,12 +17,12 @@ _UNKNOWN = AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
 
 
 class AdmissionKnob(PlainKnob):
-    """The rate that is admitted and the queue that is allowed: recommended, and written nowhere."""
+    """The admitted rate and the allowed queue: recommended, and written nowhere."""
 
     name = ADMISSION
 
     def decide(self, turn: Turn, _memory: object) -> Outcome:
-        """From the replicas that are ready now."""
+        """Decide from the replicas that are ready now."""
         return Outcome(admission_decision(turn.context, turn.requirement))
 
 
@@ -32,11 +32,11 @@ class InFlightKnob(PlainKnob):
     name = GATEWAY_LIMITS
 
     def observe(self, _look: Look, _standing: InForce | None, memory: object) -> Facts | None:
-        """Whether the bound holds: then a shortage costs what is refused, and not every request."""
+        """Whether the bound holds: then a shortage costs only the refused requests."""
         return Facts(bound_holds=isinstance(memory, LimitMemory) and memory.held is True)
 
     def decide(self, turn: Turn, memory: object) -> Outcome:
-        """What the bound is and what it is to be."""
+        """Decide the present and the wanted bound."""
         admission = turn.earlier.get(ADMISSION)
         known = admission if isinstance(admission, AdmissionDecision) else _UNKNOWN
         bound = engine_limit if is_asked(turn.context) else limit_decision

@@ -1,4 +1,4 @@
-"""What is remembered of the bound in flight."""
+"""Memory of the bound in flight."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ class LimitWrite:
 class LimitMemory:
     """The bound that was written last, and whether load has shown that it holds.
 
-    pending: until it is seen in force or not. held: None until load was near it.
-    over_since_seconds: since when more is in flight than it allows. above_since_seconds: since when
-    it is more than replicas need, below_since_seconds: less than they could serve. Nothing of it
-    survives a restart.
+    pending: until it is known whether it is in force. held: None until load was near it.
+    over_since_seconds: since when more requests are in flight than it allows. above_since_seconds:
+    since when it is more than replicas need. below_since_seconds: since when it is less than they
+    could serve. Nothing of it survives a restart.
     """
 
     written: LimitWrite | None = None
