@@ -18,7 +18,7 @@ from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
-from servingslo.models.fleet.latency import Routing
+from servingslo.models.objectives import Objective, Routing
 from servingslo.models.workload import Workload
 from servingslo.runtimes.catalogue import profile
 
@@ -113,6 +113,14 @@ class Estimate:
     lost_families: tuple[tuple[str, str], ...] = ()
     means: Mapping[str, HistogramDelta] = field(default_factory=dict)
     summaries: frozenset[str] = frozenset()
+
+    def observed_share(self, objective: Objective) -> tuple[float, float] | None:
+        """Return the observed share of requests within an objective, as an interval (low, high).
+
+        None without observations of its metric.
+        """
+        observed = self.observed.get(objective.metric)
+        return None if observed is None else observed.share_within(objective.threshold_seconds)
 
     @property
     def max_num_seqs(self) -> int | None:

@@ -254,7 +254,7 @@ def _objective_report(
     context: TickContext, objective: Objective, predicted: float | None
 ) -> ObjectiveReport:
     observed = context.estimate.observed.get(objective.metric)
-    share = None if observed is None else observed.share_within(objective.threshold_seconds)
+    share = context.estimate.observed_share(objective)
     seen = None if observed is None else observed.quantile(objective.percentile)
     missing = ""
     unobserved = None

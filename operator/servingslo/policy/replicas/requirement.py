@@ -194,11 +194,8 @@ def _is_resolved(context: TickContext, objective: Objective) -> bool:
 
     They cannot if more requests than it lets miss lie in the histogram bucket of its threshold.
     """
-    observed = context.estimate.observed.get(objective.metric)
-    if observed is None:
-        return False
-    share = observed.share_within(objective.threshold_seconds)
-    return share is None or share[1] - share[0] <= 1.0 - objective.percentile / 100.0
+    share = context.estimate.observed_share(objective)
+    return share is not None and share[1] - share[0] <= 1.0 - objective.percentile / 100.0
 
 
 def _is_overloaded(context: TickContext) -> bool:

@@ -116,8 +116,7 @@ def _model_block(context: TickContext) -> StepDownBlock | None:
 def missed_objective(context: TickContext) -> tuple[LatencyMetric, float | None] | None:
     """The first metric not observed to keep its objective, with the share of requests that does."""
     for objective in context.targets.objectives:
-        observed = context.estimate.observed.get(objective.metric)
-        share = None if observed is None else observed.share_within(objective.threshold_seconds)
+        share = context.estimate.observed_share(objective)
         if share is None or share[0] < objective.percentile / 100.0:
             return objective.metric, None if share is None else share[0]
     return None
@@ -130,12 +129,12 @@ def misses_surely(context: TickContext) -> bool:
     without observations is not missed.
     """
     for objective in context.targets.objectives:
-        observed = context.estimate.observed.get(objective.metric)
-        share = None if observed is None else observed.share_within(objective.threshold_seconds)
-        if observed is None or share is None:
+        share = context.estimate.observed_share(objective)
+        if share is None:
             continue
-        allowed = observed.count * (1.0 - objective.percentile / 100.0)
-        missed = observed.count * (1.0 - share[1])
+        count = context.estimate.observed[objective.metric].count
+        allowed = count * (1.0 - objective.percentile / 100.0)
+        missed = count * (1.0 - share[1])
         if missed > allowed + MISS_DEVIATIONS * math.sqrt(MISS_GROUP * max(allowed, 1.0)):
             return True
     return False
