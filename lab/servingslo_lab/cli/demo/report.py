@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from servingslo.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_duration
+from servingslo_lab.cli.demo.panels import draw_replicas, frame_lightly, png, pyplot
 from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
 
 PICTURE_NAME = "demo.png"
@@ -164,12 +164,9 @@ def _prediction(samples: list[DemoSample]) -> str:
 
 
 def _picture(timeline: Timeline) -> bytes | None:
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  optional extra `report`
-    except ImportError:
+    plt = pyplot()
+    if plt is None:
         return None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
 
     samples = timeline.samples
     minutes = [s.elapsed_seconds / 60 for s in samples]
@@ -183,8 +180,7 @@ def _picture(timeline: Timeline) -> bytes | None:
             alpha=0.18,
             lw=0,
         )
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
+    frame_lightly(panels)
     rates = [
         math.nan if s.arrival_rate_per_second is None else s.arrival_rate_per_second
         for s in samples
@@ -198,29 +194,13 @@ def _picture(timeline: Timeline) -> bytes | None:
     queue.set_ylabel("requests")
     queue.legend(frameon=False, loc="upper left")
     _latency_panel(latency, timeline, minutes)
-    replicas.step(
+    draw_replicas(
+        replicas,
         minutes,
-        [s.desired_replicas for s in samples],
-        where="post",
-        color="#2a9d8f",
-        label="desired",
+        ("desired", [s.desired_replicas for s in samples]),
+        ("ready", [s.ready_replicas for s in samples]),
     )
-    replicas.step(
-        minutes,
-        [s.ready_replicas for s in samples],
-        where="post",
-        color="#264653",
-        ls="--",
-        label="ready",
-    )
-    replicas.set_ylabel("replicas")
-    replicas.set_ylim(bottom=0)
-    replicas.set_xlabel("minutes")
-    replicas.legend(frameon=False, loc="upper left")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
-    return buffer.getvalue()
+    return png(plt, figure)
 
 
 def _latency_panel(panel: Any, timeline: Timeline, minutes: list[float]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from servingslo.units import SECONDS_PER_MINUTE, format_duration
+from servingslo_lab.cli.demo.panels import frame_lightly, pyplot
 from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 
 RECORDING_NAME = "surge.json"
@@ -85,15 +86,12 @@ def milestones(timeline: Timeline) -> list[tuple[float, str]]:
 
 def draw(timeline: Timeline, path: Path) -> bool:
     """Draw three panels into a file of the path's format; False where matplotlib is missing."""
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  optional extra `report`
-    except ImportError:
+    plt = pyplot()
+    if plt is None:
         return False
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415 - as above
 
     steady = {"svg.hashsalt": "servingslo", "svg.fonttype": "none", "font.size": 10}
-    with mpl.rc_context(steady):
+    with plt.rc_context(steady):
         figure, panels = plt.subplots(
             3, 1, sharex=True, figsize=(9, 5.6), height_ratios=(1, 1, 1.4), constrained_layout=True
         )
@@ -105,8 +103,7 @@ def draw(timeline: Timeline, path: Path) -> bool:
             panel.axvspan(
                 start / SECONDS_PER_MINUTE, end / SECONDS_PER_MINUTE, color=_SURGE, alpha=0.18, lw=0
             )
-            panel.grid(alpha=0.25)
-            panel.spines[["top", "right"]].set_visible(False)
+        frame_lightly(panels)
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=110, metadata=metadata)
         plt.close(figure)

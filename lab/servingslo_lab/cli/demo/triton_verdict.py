@@ -1,10 +1,11 @@
 """What limits that were set did for a model's users, by the clients' own records; its picture."""
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from servingslo_lab.cli.demo.panels import draw_replicas, frame_lightly, png, pyplot
 
 # A point of the picture's latency is of so many seconds.
 _BIN_SECONDS = 10.0
@@ -108,18 +109,13 @@ def draw(
     figures: TritonFigures, looks: Sequence[tuple[float, int, Mapping[str, int]]], seconds: float
 ) -> bytes | None:
     """Arrivals, latency, limits and replicas over time, as PNG; None without matplotlib."""
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  optional extra `report`
-    except ImportError:
+    plt = pyplot()
+    if plt is None:
         return None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
 
     figure, panels = plt.subplots(4, 1, sharex=True, figsize=(11, 10), constrained_layout=True)
     arrivals, latency, limits, replicas = panels
-    for panel in panels:
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
+    frame_lightly(panels)
     bins = _bins(figures.answers, seconds)
     minutes = [at / 60 for at, _ in bins]
     arrivals.plot(minutes, [len(found) / _BIN_SECONDS for _, found in bins], color="#1d3557")
@@ -136,29 +132,13 @@ def draw(
         limits.step(*zip(*own, strict=True), where="post", alpha=0.8)
     limits.set_ylabel("max_batch_size of each pod")
     limits.set_ylim(bottom=0)
-    replicas.step(
+    draw_replicas(
+        replicas,
         [at / 60 for at, _, _ in looks],
-        [count for _, count, _ in looks],
-        where="post",
-        color="#2a9d8f",
-        label="asked for",
+        ("asked for", [count for _, count, _ in looks]),
+        ("serving", [len(found) for _, _, found in looks]),
     )
-    replicas.step(
-        [at / 60 for at, _, _ in looks],
-        [len(found) for _, _, found in looks],
-        where="post",
-        color="#264653",
-        ls="--",
-        label="serving",
-    )
-    replicas.set_ylabel("replicas")
-    replicas.set_ylim(bottom=0)
-    replicas.set_xlabel("minutes")
-    replicas.legend(frameon=False, loc="upper left")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
-    return buffer.getvalue()
+    return png(plt, figure)
 
 
 def _phase(phase: Phase | None, threshold: str) -> str:
