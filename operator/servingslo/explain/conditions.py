@@ -144,7 +144,7 @@ def handed_over_message(given: HandOver | None) -> str:
     if given is None:
         return ""
     if given.reason is Reason.REPORTED_ONLY:
-        return f"actuation is None: the count is told and not set ({given.detail})"
+        return f"actuation is None: the count is reported and not set ({given.detail})"
     if given.reason is Reason.SCALER_NOT_SERVED:
         return f"actuation is Keda, and nobody is given the count: {given.detail}"
     return f"the count is given to others (actuation {given.actuation.value}): {given.detail}"

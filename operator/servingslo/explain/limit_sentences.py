@@ -32,7 +32,7 @@ LIMIT_SENTENCES = {
     Reason.BACKLOG_BOUND: "those that serve are short, and what is on its way is for them",
     Reason.NOBODY_SCALES: "no autoscaler is on the target that would set the count",
     Reason.SCALER_NOT_SERVED: "KEDA is to ask for the count, and the operator serves no scaler",
-    Reason.REPORTED_ONLY: "actuation is None: the count is told and not set",
+    Reason.REPORTED_ONLY: "actuation is None: the count is reported and not set",
     Reason.RECOMMEND_ONLY: "mode is Recommend: nothing is written",
     Reason.PAUSED: "mode is Paused: nothing is written",
     Reason.KILL_SWITCH: "the administrator's switch is on Recommend: nothing is written",

@@ -306,13 +306,6 @@ def _engines(
     }
 
 
-def _choose(
-    containers: Sequence[ContainerRecord] | None, name: str | None
-) -> ContainerRecord | None:
-    """The named container; without a name the engine's, as far as the template shows it."""
-    return engine_container(containers or (), name)
-
-
 def _image(container: ContainerRecord | None) -> str | None:
     return None if container is None else container.image
 

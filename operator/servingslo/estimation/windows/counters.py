@@ -32,8 +32,7 @@ LONGEST_WINDOW_SECONDS = 300.0
 # Judgement; measured by the fault rows of `tests/chaos` that cut or exchange pages.
 DOUBTED_WINDOWS = 3
 DOUBTED_LAW_WINDOWS = 20
-# After so many windows in which no number moved, the engine hangs and is reported as an unreliable
-# pod.
+# After so many windows in which no number moved, the engine hangs: its pod is unreliable.
 STILL_WINDOWS = 2
 # Reason of requests whose clients gave up.
 # Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.

@@ -29,8 +29,6 @@ WINDOW_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
 _ROUNDED_MICROSECONDS = 100
 # Limits that carry this share of the best rate are as good: the models' own error is 3 %.
 EQUAL_RATE_RATIO = 0.97
-# A law is known up to twice the largest batch that ran.
-EXTRAPOLATION_FACTOR = 2
 # A bounded queue holds this many full batches at least.
 LEAST_ROOM_BATCHES = 2
 

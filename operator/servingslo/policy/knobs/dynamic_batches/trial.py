@@ -10,11 +10,7 @@ from dataclasses import replace
 
 from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import BatchingMode
-from servingslo.policy.knobs.decisions import (
-    DYNAMIC_BATCHING,
-    BatcherDecision,
-    BatcherLimits,
-)
+from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
 from servingslo.policy.knobs.dynamic_batches.memory import (
     ASK_AGAIN_SECONDS,
     MOST_ASKED,

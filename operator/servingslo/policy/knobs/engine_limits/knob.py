@@ -20,10 +20,13 @@ class EngineLimitsKnob:
         change = _known(memory).verifying
         if change is None or change.rollback:
             return None
-        limits = (
-            (one.max_num_seqs, one.max_num_batched_tokens) for one in (change.before, change.after)
+        before, after = change.before, change.after
+        return Facts(
+            rollout=LimitsChange(
+                before=(before.max_num_seqs, before.max_num_batched_tokens),
+                after=(after.max_num_seqs, after.max_num_batched_tokens),
+            )
         )
-        return Facts(rollout=LimitsChange(before=next(limits), after=next(limits)))
 
     def decide(self, turn: Turn, memory: object) -> Outcome:
         """Decide the limits in force and the better ones, and whether to change them now."""
