@@ -64,10 +64,19 @@ def shown_outputs() -> Iterator[tuple[str, str, str, str]]:
     [pytest.param(*rest, id=f"{page}-{rest[0][:30]}") for page, *rest in shown_outputs()],
 )
 def test_outputs_in_the_pages_are_those_of_the_commands(
-    cli: CLI, monkeypatch: pytest.MonkeyPatch, command: str, stdin: str, shown: str
+    cli: CLI,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+    stdin: str,
+    shown: str,
 ) -> None:
-    """Line by line and in order; dots stand for lines, or the rest of one, that are not shown."""
-    monkeypatch.chdir(ROOT)
+    """Line by line and in order; dots stand for lines, or the rest of one, that are not shown.
+
+    Files that a command writes stay out of the checkout.
+    """
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
     called = cli(*shlex.split(command)[1:], stdin=stdin)
     lines = iter((called.out + called.err).splitlines())
     for wanted in shown.splitlines():
