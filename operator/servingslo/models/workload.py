@@ -122,7 +122,8 @@ class Workload:
     arrival_correlation_seconds: memory of the rate if arrivals are burstier than that, half the
     length of a burst; None if unknown, see `bursts`.
     context_tokens_per_sequence: tokens held by a running sequence, E[O·(P + O/2)]/E[O]; None if it
-    must be approximated from the marginals (products of means).
+    must be approximated from the marginals (products of means). uncached: prompt tokens that must
+    be prefilled, if they are not the same share of every prompt; cached_ratio is then unused.
     """
 
     arrival_rate_per_second: float
@@ -132,6 +133,14 @@ class Workload:
     arrival_dispersion: float = 1.0
     arrival_correlation_seconds: float | None = None
     context_tokens_per_sequence: float | None = None
+    uncached: LengthDistribution | None = None
+
+    @property
+    def prefilled(self) -> tuple[LengthDistribution, float]:
+        """Lengths of prompts, and the share of each that the prefix cache serves."""
+        if self.uncached is not None:
+            return self.uncached, 0.0
+        return self.prompt, self.cached_ratio
 
     def at_rate(self, arrival_rate_per_second: float) -> "Workload":
         """Return the same requests at another fleet arrival rate, per second."""

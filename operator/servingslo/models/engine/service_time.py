@@ -113,8 +113,9 @@ def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
     appendix "Inference Foundations", equation 1, with T_fixed = O·a.
     """
     output = workload.output.mean_tokens
-    uncached_ratio = 1.0 - workload.cached_ratio
-    uncached = workload.prompt.mean_tokens * uncached_ratio
+    prompt, cached_ratio = workload.prefilled
+    uncached_ratio = 1.0 - cached_ratio
+    uncached = prompt.mean_tokens * uncached_ratio
     held = workload.held_tokens_per_sequence
     attended = law.context_per_token_seconds * held
     return RequestDemand(
@@ -131,6 +132,6 @@ def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
         output_dispersion=workload.output.second_moment_tokens2 / output**2 - 1.0,
         held_tokens=held,
         uncached_mean_tokens=uncached,
-        uncached_second_moment_tokens2=workload.prompt.second_moment_tokens2 * uncached_ratio**2,
-        uncached_third_moment_tokens3=workload.prompt.third_moment_tokens3 * uncached_ratio**3,
+        uncached_second_moment_tokens2=prompt.second_moment_tokens2 * uncached_ratio**2,
+        uncached_third_moment_tokens3=prompt.third_moment_tokens3 * uncached_ratio**3,
     )

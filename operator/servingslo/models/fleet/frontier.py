@@ -6,6 +6,10 @@ constraint. Every question about capacity is answered from it: the least n with 
 binding constraint (the least R_k), the rate that n engines may admit, the savings of a looser
 objective. Rates are computed on first use and kept, so that a repeated question evaluates no law.
 
+Limits move with calibration and mixes with their samples, a little at a time. A crossing found
+before such a move bounds the one after it (`crossing_band`). If the last answer is within every
+bound it stands, and no law is evaluated. Any other answer is found from rows of this mix and limit.
+
 Percentiles rise with load, except for up to 4 % from the inversion and where the swing of bursts
 becomes too small to count. So the result is a crossing below which no search has found another.
 """
@@ -15,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from servingslo.models.fleet.crossing import Crossing, CrossingSearch
+from servingslo.models.fleet.crossing_band import Band, KeptCrossings
 from servingslo.models.fleet.full_batch import full_batch_of
 from servingslo.models.fleet.latency import LatencyModel
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
@@ -63,7 +68,9 @@ class Fleet(NamedTuple):
 
 
 Row = tuple[Limit, Fleet]
-_Kind = tuple[LatencyMetric | None, float]
+# Metric and whole percentile, as limits move with calibration and percentiles with the share of
+# slow pods, without end; and whether the search began anywhere.
+_Kind = tuple[LatencyMetric | None, int, bool]
 
 
 class Frontier:
@@ -71,17 +78,24 @@ class Frontier:
 
     Results are kept. A kept result differs from a new one by no more than the accuracy of a search,
     0.02 % of the rate, or 0.2 % if a percentile jumps. previous: the frontier of a similar mix,
-    whose results start the searches.
+    whose results start the searches. moved_ratio: how far the mix has moved since; a finite one
+    lets those results bound the ones of this mix.
     """
 
-    __slots__ = ("_full_batches", "_hints", "_points", "_unloaded", "counts", "crossings", "model")
+    __slots__ = ("_full_batches", "_points", "_unloaded", "counts", "crossings", "kept", "model")
 
-    def __init__(self, model: LatencyModel, previous: "Frontier | None" = None) -> None:
+    def __init__(
+        self,
+        model: LatencyModel,
+        previous: "Frontier | None" = None,
+        moved_ratio: float = math.inf,
+    ) -> None:
         self.model = model
         self.crossings: dict[Row, Crossing] = {}
-        self._hints: Mapping[Row, Crossing] = {} if previous is None else previous.crossings
-        # Keyed by metric and percentile alone: the limit moves with calibration, without end.
-        self.counts: dict[_Kind, int] = {} if previous is None else dict(previous.counts)
+        self.kept: KeptCrossings = (
+            KeptCrossings() if previous is None else previous.kept.moved(moved_ratio)
+        )
+        self.counts: dict[_Kind, int | None] = {} if previous is None else dict(previous.counts)
         self._points: dict[tuple[Fleet, int], Prediction] = {}
         self._unloaded: dict[tuple[LatencyMetric, float], float] = {}
         self._full_batches: dict[tuple[float | None, int], int | None] = {}
@@ -109,23 +123,24 @@ class Frontier:
         """
         busiest = GREATEST_UTILIZATION * self.model.saturation_rate_per_second
         first = whole_count(rate_per_second / (busiest * engines_per_replica), high)
-        searches = {
-            limit: _CountSearch(low, high, start or self.counts.get(limit[:2], first))
-            for limit in limits
-        }
-        while open_ := {limit: one for limit, one in searches.items() if not one.ended}:
-            rows = {
-                (limit, count): (limit, Fleet(count * engines_per_replica, routing))
-                for limit, one in open_.items()
-                for count in one.trials()
+        kinds = {limit: (limit.metric, round(limit.percentile), start is None) for limit in limits}
+
+        def found(open_: Iterable[Limit], *, by_bands: bool) -> dict[Limit, int | None]:
+            searches = {
+                limit: _CountSearch(low, high, start or self.counts.get(kinds[limit]) or first)
+                for limit in open_
             }
-            self.solve(rows.values())
-            for (limit, count), row in rows.items():
-                open_[limit].add_count(count, self._rate(*row), rate_per_second)
-        for limit, one in searches.items():
-            if start is None and one.answer is not None:
-                self.counts[limit[:2]] = one.answer
-        return [searches[limit].answer for limit in limits]
+            return self._search(
+                searches, rate_per_second, engines_per_replica, routing, by_bands=by_bands
+            )
+
+        answers = found(limits, by_bands=True)
+        changed = [
+            limit for limit in limits if answers[limit] != self.counts.get(kinds[limit], math.nan)
+        ]
+        answers |= found(changed, by_bands=False)
+        self.counts |= {kinds[limit]: answer for limit, answer in answers.items()}
+        return [answers[limit] for limit in limits]
 
     def solve(self, rows: Iterable[Row]) -> None:
         """Find the unknown rates of these rows all at once, which is cheaper."""
@@ -134,7 +149,7 @@ class Frontier:
             if row in self.crossings or row in searches:
                 continue
             if row[0].most <= 0.0:
-                self.crossings[row] = Crossing(0.0, None)
+                self._keep(row, Crossing(0.0, None))
                 continue
             searches[row] = self._begin_search(row)
         while searches:
@@ -144,7 +159,7 @@ class Frontier:
                 if search.hopeless and self._misses_unloaded(row[0]):
                     search.ended = Crossing(0.0, None)
                 if search.ended is not None:
-                    self.crossings[row] = search.ended
+                    self._keep(row, search.ended)
             searches = {row: one for row, one in searches.items() if one.ended is None}
 
     def unloaded_seconds(self, metric: LatencyMetric, percentile: float) -> float:
@@ -201,21 +216,59 @@ class Frontier:
         utilization = self.crossings[limit, fleet].utilization
         return utilization * self.model.saturation_rate_per_second * fleet.engines
 
+    def _search(
+        self,
+        searches: "Mapping[Limit, _CountSearch]",
+        rate_per_second: float,
+        engines_per_replica: int,
+        routing: Routing,
+        *,
+        by_bands: bool,
+    ) -> dict[Limit, int | None]:
+        """Return the least counts; by_bands: bounds on rows are enough."""
+        while open_ := {limit: one for limit, one in searches.items() if not one.ended}:
+            rows = {
+                (limit, count): (limit, Fleet(count * engines_per_replica, routing))
+                for limit, one in open_.items()
+                for count in one.trials()
+            }
+            bands = self._bands(rows.values(), rate_per_second) if by_bands else {}
+            self.solve(row for row in rows.values() if row not in bands)
+            for (limit, count), row in rows.items():
+                rate = bands[row].middle if row in bands else self._rate(*row)
+                open_[limit].add_count(count, rate, rate_per_second)
+        return {limit: one.answer for limit, one in searches.items()}
+
+    def _bands(self, rows: Iterable[Row], rate_per_second: float) -> dict[Row, Band]:
+        """Return the bounds of rows that are not known, if this rate is not within them."""
+        bands = {row: self._band(row) for row in rows if row not in self.crossings}
+        return {
+            row: band
+            for row, band in bands.items()
+            if band is not None and not band.low < rate_per_second <= band.high
+        }
+
+    def _band(self, row: Row) -> Band | None:
+        """Return the fleet rates between which this row lies; None if nothing alike is kept."""
+        limit, fleet = row
+        band = self.kept.band((limit.metric, fleet.routing), fleet.engines, *limit[1:])
+        if band is None or (not band.high and not self._misses_unloaded(limit)):
+            return None
+        saturation = self.model.saturation_rate_per_second * fleet.engines
+        return band.scaled(saturation, GREATEST_UTILIZATION * saturation)
+
+    def _keep(self, row: Row, found: Crossing) -> None:
+        (metric, percentile, most), fleet = row
+        self.crossings[row] = found
+        self.kept.add((metric, fleet.routing), fleet.engines, percentile, most, found)
+
     def _begin_search(self, row: Row) -> CrossingSearch:
         """Return a search that begins at the crossing of the nearest fleet, else anywhere."""
         limit, fleet = row
-        for known in (self.crossings, self._hints):
-            near = [
-                (abs(other.engines - fleet.engines), abs(beside.most - limit.most), found, beside)
-                for (beside, other), found in known.items()
-                if beside[:2] == limit[:2] and other.routing is fleet.routing
-            ]
-            if near:
-                *_, found, beside = min(near, key=lambda one: one[:2])
-                return CrossingSearch(
-                    GREATEST_UTILIZATION, found, math.log(limit.most / beside.most)
-                )
-        return CrossingSearch(GREATEST_UTILIZATION)
+        near = self.kept.nearest((limit.metric, fleet.routing), fleet.engines, *limit[1:])
+        if near is None:
+            return CrossingSearch(GREATEST_UTILIZATION)
+        return CrossingSearch(GREATEST_UTILIZATION, near.found, math.log(limit.most / near.most))
 
     def _values(self, searches: Mapping[Row, CrossingSearch]) -> dict[Row, float]:
         """Return the percentile of each row where its search evaluates next."""

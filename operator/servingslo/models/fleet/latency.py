@@ -35,6 +35,8 @@ __all__ = [
 
 # Mixes that one process evaluates in turn, including trial mixes.
 _MODEL_CACHE_SIZE = 64
+# Lengths among them: trials of batch limits share the lengths of one mix.
+_LENGTHS_CACHE_SIZE = 16
 # Requests per second used for a fleet without any: one in thirty years.
 _LEAST_RATE = 1e-9
 
@@ -76,8 +78,8 @@ class LatencyModel:
         self.engine = EngineLaws(
             demand=demand,
             fleet=fleet,
-            gaps=output_gaps(workload.output),
-            prompts=prompt_work(workload.prompt, workload.cached_ratio, per_token),
+            gaps=_output_gaps(workload.output),
+            prompts=_prompt_work(*workload.prefilled, per_token),
             budget_tokens=budget,
             least_step_seconds=demand.step_fixed_seconds + demand.step_growth_seconds,
             most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
@@ -135,6 +137,10 @@ def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int)
     return max(arrival_rate_per_second / replica_count, _LEAST_RATE)
 
 
+_output_gaps = lru_cache(maxsize=_LENGTHS_CACHE_SIZE)(output_gaps)
+_prompt_work = lru_cache(maxsize=_LENGTHS_CACHE_SIZE)(prompt_work)
+
+
 @lru_cache(maxsize=_MODEL_CACHE_SIZE)
 def _prepare(workload_at_one: Workload, law: ServiceLaw, limits: EngineLimits) -> LatencyModel:
     return LatencyModel(workload_at_one, law, limits)
@@ -147,4 +153,5 @@ def latency_model(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> 
 
 def forget_models() -> None:
     """Forget all prepared models, as after a start."""
-    _prepare.cache_clear()
+    for kept in (_prepare, _output_gaps, _prompt_work):
+        kept.cache_clear()

@@ -112,6 +112,23 @@ def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Tabulat
     return [load.ttft for load in loads if load.ttft is not None]
 
 
+def first_token_laws_of(
+    engine: EngineLaws, loads: Sequence[LoadLaws], own: PromptWork
+) -> list[TabulatedLaw]:
+    """Return laws of the time to first token of requests with these prompts among all, by load.
+
+    own: of the same engine; its seconds may hold more than prefill. Nothing is kept.
+    """
+    return time_to_first_token_laws(
+        engine.demand,
+        engine.prompts,
+        [load.running for load in loads],
+        [load.rate_per_second for load in loads],
+        engine.budget_tokens,
+        own,
+    )
+
+
 def evaluate_gaps(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[GapMoments]:
     """Evaluate moments of the time per output token by output length, by load."""
     lacking = [load for load in loads if load.gaps is None]
@@ -138,7 +155,10 @@ def evaluate_latency(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Requ
     """Evaluate laws of the end-to-end latency over requests, in seconds, by load."""
     known = zip(loads, evaluate_gaps(engine, loads), evaluate_ttft(engine, loads), strict=True)
     for load, gap, first in known:
-        if load.latency is None:
+        if engine.gaps.single_share >= 1.0:
+            # The first token is the last one.
+            load.latency = first
+        elif load.latency is None:
             load.latency = end_to_end_law(
                 engine.gaps, gap.every, first.cumulants(), engine.least_step_seconds
             )

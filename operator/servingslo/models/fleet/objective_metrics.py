@@ -24,7 +24,9 @@ class ObjectiveMetric:
     objective of it needs more replicas. histogram: the field of an EngineSample that observes it.
     percentile_seconds: the predicted percentile, in percent. evaluate: its law under many loads at
     once, None if a percentile needs no law. waits: the wait for a slot is a part of it.
-    always_told: it is reported for every count, whatever the objectives are about.
+    only_waits: it is nothing else. along_path: a request that passes a prefill and a decode pool
+    collects it in both. always_told: it is reported for every count, whatever the objectives are
+    about.
     """
 
     metric: LatencyMetric
@@ -34,6 +36,8 @@ class ObjectiveMetric:
     percentile_seconds: Callable[[Prediction, float], float]
     evaluate: Callable[[EngineLaws, Sequence[LoadLaws]], Sequence[RequestLaw]] | None = None
     waits: bool = True
+    only_waits: bool = False
+    along_path: bool = True
     always_told: bool = True
 
 
@@ -54,6 +58,7 @@ ROWS: tuple[ObjectiveMetric, ...] = (
         percentile_seconds=lambda load, percentile: load.tpot_seconds(percentile),
         evaluate=evaluate_tpot,
         waits=False,
+        along_path=False,
     ),
     ObjectiveMetric(
         metric=LatencyMetric.LATENCY,
@@ -70,6 +75,7 @@ ROWS: tuple[ObjectiveMetric, ...] = (
         constraint=Constraint.QUEUE_TIME,
         histogram="queue_seconds",
         percentile_seconds=lambda load, percentile: load.queue_seconds(percentile),
+        only_waits=True,
     ),
 )
 ROW_OF = {row.metric: row for row in ROWS}

@@ -3,13 +3,15 @@
 Arrivals are Poisson. A batch begins on a free instance when it is full or its oldest request has
 waited for the window. It takes a + b·n for all n requests in it, and all of them end together. The
 chain is embedded at the starts of batches: how many requests wait there, and how many instances are
-busy. The times of a request follow from where it arrives in the interval between two starts.
+busy. The times of a request follow from where it arrives in the interval between two starts. A
+server with a window and no bound closes batches while it is busy: see closed_batches.
 
 Approximations: an instance that is busy at a start has a uniform part of its batch left (exact for
 the renewals of a loss system), and behind more than one full batch the instances take turns evenly.
 Source: N. T. J. Bailey, On queueing processes with bulk service, J. R. Stat. Soc. B 16 (1954), with
 a window, a bounded room and several servers added.
-Fails: a window under load, up to 23 % early (docs/lab/triton.md).
+Fails: a window under load on several instances, up to a fifth early (docs/lab/triton.md); a server
+whose threads wait for a processor notices late that it is free, and loses more than is said here.
 Shown by: tests/unit/test_models_dynamic_batches.py, and twelve points of a real Triton.
 """
 
@@ -17,10 +19,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln
 
 from servingslo.models.engine.service_time import DynamicBatcher, FloatArray, ServiceLaw
 from servingslo.models.numerics import TINY_SECONDS
+from servingslo.models.waits.batch_numbers import (
+    Times,
+    middles,
+    poisson,
+    poisson_points,
+    stationary,
+)
+from servingslo.models.waits.closed_batches import closed_times
+from servingslo.models.waits.closed_requests import Case
 
 # Distinct numbers of requests at a start: so many full batches, and at least so many requests. Near
 # saturation the tail of the queue falls by e for every 1/(2·(1 − ρ)) requests.
@@ -49,24 +59,6 @@ class Starts(NamedTuple):
     seconds: FloatArray
 
 
-class Times:
-    """Weighted times of requests: waits in seconds, and the sizes of their batches."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-
-    def add(self, wait: FloatArray, batch: FloatArray, weight: FloatArray) -> None:
-        """Add times with these weights; the arrays are broadcast to one shape."""
-        wait, batch, weight = np.broadcast_arrays(wait, batch, weight)
-        kept = weight > 0.0
-        self._parts.append((wait[kept], batch[kept], weight[kept]))
-
-    def join(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return all waits, batches and weights."""
-        wait, batch, weight = (np.concatenate(one) for one in zip(*self._parts, strict=True))
-        return wait, batch, weight
-
-
 class BatchTimes:
     """Times of requests at one server and one rate, below saturation.
 
@@ -91,7 +83,11 @@ class BatchTimes:
         self._windows: FloatArray = np.linspace(
             0.0, self._window, _WINDOWS if self._window > 0.0 else 1
         )
-        wait, batch, weight = self._solve()
+        closes_early = self._window > 0.0 and self._servers == 1 and self._size > 1
+        if closes_early and not self._room:
+            wait, batch, weight = self._closed_early()
+        else:
+            wait, batch, weight = self._solve()
         self.wait_seconds = wait
         self.latency_seconds = wait + self._seconds(batch)
         self.weight = weight / weight.sum()
@@ -123,6 +119,14 @@ class BatchTimes:
         batch = np.minimum(number, size)
         return Starts(number, number - batch, self._seconds(batch))
 
+    def _closed_early(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Solve the chain of a server that forms batches ahead; none finds no room."""
+        fixed, each = self._law.step_fixed_seconds, self._law.step_per_sequence_seconds
+        most = len(self._starts.number)
+        found = closed_times(Case(self._rate, self._size, self._window, fixed, each, most))
+        self.lost_ratio, self.batch_mean = 0.0, found.batch_mean
+        return found.wait, found.batch, found.weight
+
     def _solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Solve the chain, and return the times that follow from it."""
         count, servers = len(self._starts.number), self._servers
@@ -134,7 +138,7 @@ class BatchTimes:
         self._add_full(chain[-1], blocked, arrived, waited)
         for busy in range(1, servers):
             self._add_free(chain[busy - 1], busy)
-        share = _stationary(chain.reshape(servers * count, servers * count))
+        share = stationary(chain.reshape(servers * count, servers * count))
         share = share.reshape(servers, count)
         full = share[-1]
         lost = self._losses(full, arrived, blocked)
@@ -155,14 +159,14 @@ class BatchTimes:
         seconds, others = self._starts.seconds[:, None], self._servers - 1
         if not others:
             return seconds
-        shares = 1.0 - (1.0 - _middles(_RESIDUALS)) ** (1.0 / others)
+        shares = 1.0 - (1.0 - middles(_RESIDUALS)) ** (1.0 / others)
         blocked: FloatArray = seconds * (_SPREAD * shares + (1.0 - _SPREAD) / self._servers)
         return blocked
 
     def _arrival_law(self, blocked: FloatArray) -> FloatArray:
         """Return P(so many wait when an instance is free): starts × points × (0 to all states)."""
         count = len(self._starts.number)
-        shares = _poisson(self._rate * blocked, count + 1)
+        shares = poisson(self._rate * blocked, count + 1)
         place = np.arange(count + 1) - self._starts.left[:, None].astype(int)
         shares = np.take_along_axis(shares, np.maximum(place, 0)[:, None, :], axis=2)
         shares *= (place >= 0)[:, None, :]
@@ -182,7 +186,7 @@ class BatchTimes:
             weights[..., 0] = shares
             return weights
         number = np.arange(1.0, known + 1.0)[:, None]
-        ages = _middles(_AGES) ** (1.0 / number)
+        ages = middles(_AGES) ** (1.0 / number)
         # If some did not fit in the batch, the oldest has waited for at least the batch.
         ages = np.where((self._starts.left > 0.0)[:, None, None], 1.0, ages)
         left = np.maximum(window - blocked[:, :, None, None] * ages[:, None], 0.0)
@@ -198,7 +202,7 @@ class BatchTimes:
         """Return P(number at the start | number before, window left): number × window × number."""
         size, grid = self._size, self._windows
         known = min(size - 1, len(self._starts.number))
-        more = _poisson(self._rate * grid, size)
+        more = poisson(self._rate * grid, size)
         filled = np.zeros((known, len(grid), size))
         for before in range(1, known + 1):
             filled[before - 1, :, before - 1 :] = more[:, : size - before + 1]
@@ -271,14 +275,14 @@ class BatchTimes:
         likely = full > _UNLIKELY * full.max()
         seconds = blocked[likely][..., None]
         left = self._starts.left[likely][:, None, None, None]
-        since = seconds * _middles(_MOMENTS)
+        since = seconds * middles(_MOMENTS)
         until = (seconds - since)[..., None]
-        before = _poisson_points(rate * since, _BEFORE, len(self._starts.number))
+        before = poisson_points(rate * since, _BEFORE, len(self._starts.number))
         place = left + before + 1.0
         ahead = np.floor((place - 1.0) / size)
         turns = ahead * float(self._seconds(np.array([size]))[0]) / self._servers
         served = until + turns
-        after = _poisson_points(rate * served, _AFTER, size + 1)
+        after = poisson_points(rate * served, _AFTER, size + 1)
         batch = np.minimum((place - ahead * size)[..., None] + after, size)
         aged = since[..., None] * 0.5 ** (1.0 / np.maximum(before, 1.0))
         oldest = until + np.where(before > 0.0, aged, 0.0)
@@ -315,7 +319,7 @@ class BatchTimes:
     def _add_uniform(
         self, times: Times, lasted: FloatArray, number: FloatArray, weight: FloatArray
     ) -> None:
-        shares = _middles(_AFTER)
+        shares = middles(_AFTER)
         wait = lasted[..., None] * shares
         times.add(wait, number[..., None], weight[..., None] / _AFTER)
 
@@ -339,29 +343,6 @@ def saturation_per_second(law: ServiceLaw, batcher: DynamicBatcher) -> float:
     return batcher.instances * size / seconds
 
 
-def _middles(count: int) -> FloatArray:
-    points: FloatArray = (np.arange(count) + 0.5) / count
-    return points
-
-
-def _poisson(mean: FloatArray, count: int) -> FloatArray:
-    """Return P(0), ..., P(count − 1) for each mean, in a last dimension."""
-    number = np.arange(count)
-    positive = np.maximum(mean, 1e-300)[..., None]
-    shares: FloatArray = np.exp(number * np.log(positive) - positive - gammaln(number + 1.0))
-    return shares
-
-
-def _poisson_points(mean: FloatArray, points: int, most: int) -> FloatArray:
-    """Return equally likely numbers for each mean, in a last dimension."""
-    flat = mean.ravel()
-    largest = min(most, int(flat.max() + 5.0 * math.sqrt(flat.max()) + 5.0))
-    below = np.cumsum(_poisson(flat, largest + 1), axis=-1)
-    numbers = np.stack([(below < share).sum(axis=-1) for share in _middles(points)], axis=-1)
-    shaped: FloatArray = numbers.reshape(*mean.shape, points).astype(float)
-    return shaped
-
-
 def _busy_shares(
     own: FloatArray, rest: FloatArray, servers: int, others: int
 ) -> list[tuple[int, FloatArray]]:
@@ -383,15 +364,3 @@ def _busy_shares(
                 share = share + part * ways * rest**among * (1.0 - rest) ** (others - among)
         found.append((busy, share))
     return found
-
-
-def _stationary(chain: FloatArray) -> FloatArray:
-    """Return the stationary law of the chain; rows that are never reached have no share."""
-    system = chain.T - np.eye(len(chain))
-    # One equation is redundant; it is replaced by the condition that the law sums to 1.
-    system[-1] = 1.0
-    target = np.zeros(len(chain))
-    target[-1] = 1.0
-    solution: FloatArray = np.maximum(np.linalg.solve(system, target), 0.0)
-    share: FloatArray = solution / solution.sum()
-    return share
