@@ -6,15 +6,19 @@ from dataclasses import dataclass, field
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.gateway.counts import GatewayFlow
+from servingslo.estimation.gateway.fallback import FallbackUse
 from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.estimation.gateway.use import GatewayUse
 from servingslo.estimation.law.rows import BatchCounts
 from servingslo.estimation.law.trust import LawEstimate
 from servingslo.estimation.pods.batch_limits import NOTHING_STATED, LimitsInForce, StatedLimits
 from servingslo.estimation.pods.cold_start import ColdStartEstimate
+from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.pods.health import SaturationSignal
 from servingslo.estimation.pods.slowdown import SlowPod
-from servingslo.estimation.requests.arrivals import GatewayUse
 from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
@@ -30,14 +34,18 @@ class FleetSample:
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
     history: past arrival rates, set at the tick that read them. season_days: 1 or 7 if a daily or
     weekly season is stated. cold_start_seconds, service_law, stated_limits: set if stated. runtime:
-    of the engines; None if no default limit may be assumed. batches: executions of servers of
-    dynamic batches and their time in microseconds, by pod and size, since their model was loaded;
-    empty if not read.
+    of the engines; None if no default limit may be assumed. classes: counts of each class of
+    requests. sheddable: the names of those that order no replicas. batches: executions of servers
+    of dynamic batches and their time in microseconds, by pod and size, since their model was
+    loaded; empty if not read. fallback: the gateway's counts of a fallback.
     """
 
     time_seconds: float
     pods: tuple[PodSample, ...]
     gateway: GatewaySample | None = None
+    classes: Mapping[str, GatewaySample] = field(default_factory=dict)
+    sheddable: frozenset[str] = frozenset()
+    fallback: GatewaySample | None = None
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
     history: RateHistory | None = None
     season_days: int | None = None
@@ -59,8 +67,11 @@ class Estimate:
     """What is known at one tick. None means unknown.
 
     arrival_rate_per_second: now, of the whole workload, without retries; offered_rate_per_second:
-    with retries. workload: at that rate. limits: in force on the newest ready pods, None unless all
-    are known; in_force: each batch limit with its source; kv_capacity_tokens: known separately.
+    with retries. Both without sheddable classes. sheddable_per_second: admitted of those.
+    ordering_ratio: of the requests in flight, the share of the classes that order replicas.
+    classes: what the gateway counted of each. workload: at that rate. limits: in force on the
+    newest ready pods, None unless all are known; in_force: each batch limit with its source;
+    kv_capacity_tokens: known separately.
     engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
     engines, including those of pods that are being deleted. backlog_requests: requests without a
     first token, in engines that stay and at the gateway. prefill_tokens_per_token: prompt tokens
@@ -76,7 +87,11 @@ class Estimate:
     lost_families: pods that lack series which they had or their siblings have, with the series;
     also pods whose numbers do not move ('movement'). means: by metric, of engines that export only
     sums.
-    summaries: the metrics of `observed` that come from the worst pod.
+    summaries: the metrics of `observed` that come from the worst pod. transfer_mean_seconds: of KV
+    caches that these engines received, None if not exported. phases: parts of the time of a request
+    and the gateway's time of a whole one, by name, of those that are exported. gpus: None without
+    GPUs, or if nothing is known about them. models: None if each engine serves one model without
+    adapters. fallback: what the gateway counted of it, None without one.
     """
 
     arrival_rate_per_second: float | None
@@ -113,6 +128,20 @@ class Estimate:
     lost_families: tuple[tuple[str, str], ...] = ()
     means: Mapping[str, HistogramDelta] = field(default_factory=dict)
     summaries: frozenset[str] = frozenset()
+    transfer_mean_seconds: float | None = None
+    phases: Mapping[str, HistogramDelta] = field(default_factory=dict)
+    sheddable_per_second: float = 0.0
+    ordering_ratio: float = 1.0
+    classes: Mapping[str, GatewayFlow] = field(default_factory=dict)
+    gpus: GpuUse | None = None
+    models: ServedModels | None = None
+    fallback: FallbackUse | None = None
+
+    @property
+    def load_per_second(self) -> float | None:
+        """What the engines serve now: requests of all classes, without retries."""
+        rate = self.arrival_rate_per_second
+        return None if rate is None else rate + self.sheddable_per_second
 
     def observed_share(self, objective: Objective) -> tuple[float, float] | None:
         """Return the observed share of requests within an objective, as an interval (low, high).

@@ -5,9 +5,10 @@ unknown is None. An estimate says how it was obtained.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
+from servingslo.copying import replace
 from servingslo.estimation.engine_steps import (
     counting_nothing,
     doubts_of,
@@ -20,6 +21,8 @@ from servingslo.estimation.forecast import demand as forecast
 from servingslo.estimation.forecast.demand import ForecastState
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.gateway import counts as gateway
+from servingslo.estimation.gateway.counts import GatewayFlow
+from servingslo.estimation.gateway.fallback import measure_fallback
 from servingslo.estimation.law import calibration
 from servingslo.estimation.law.batch_rows import (
     WHOLE_REQUESTS,
@@ -38,19 +41,27 @@ from servingslo.estimation.law.stated import score_stated
 from servingslo.estimation.law.trust import (
     LawSource,
     add_assumed_error,
+    distrust_if_gpus_disagree,
     distrust_if_size_misfits,
     law_in_force,
 )
-from servingslo.estimation.pods import batch_limits, cold_start, health, slowdown
+from servingslo.estimation.pods import batch_limits, cold_start, gpus, health, slowdown
 from servingslo.estimation.pods.batch_limits import LimitEvidence, LimitsInForce
 from servingslo.estimation.pods.cold_start import ColdStartState
+from servingslo.estimation.pods.gpus import GpuState
 from servingslo.estimation.pods.health import HealthState
 from servingslo.estimation.pods.slowdown import PodSlowdown
-from servingslo.estimation.requests import arrivals, lengths
+from servingslo.estimation.requests import arrivals, lengths, served_models
 from servingslo.estimation.requests.arrivals import ArrivalMeasurement, ArrivalState
 from servingslo.estimation.requests.lengths import Lengths, LengthState
-from servingslo.estimation.requests.observed import ObservedState, observe_latencies, pool
+from servingslo.estimation.requests.observed import (
+    ObservedState,
+    gateway_times,
+    observe_latencies,
+    pool,
+)
 from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
+from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
 from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
@@ -84,13 +95,14 @@ class EstimatorState:
     routing: RoutingState = field(default_factory=RoutingState)
     calibration: CalibrationState = EMPTY_CALIBRATION
     limits: LimitEvidence = field(default_factory=LimitEvidence)
+    gpus: GpuState = field(default_factory=GpuState)
+    models: ServedModelsState = field(default_factory=ServedModelsState)
 
 
 def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, Estimate]:
     """Return the state after a sample, and the estimate.
 
-    A sample that is not newer than the state (a clock went back, a tick was repeated) teaches
-    nothing. The estimate is then made from the state as it is.
+    A sample that is not newer than the state teaches nothing: the estimate is made from the state.
     """
     fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds)
     lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
@@ -101,9 +113,18 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     steps = _steps(state, sample, fresh) if is_new else ()
     windows = [w for step in steps if (w := step.counters or step.flow) is not None]
     measured = ArrivalMeasurement()
+    classes: Mapping[str, GatewayFlow] = {}
     if is_new:
+        counted, classes = arrivals.count_classes(
+            state.arrivals,
+            sample.classes,
+            sample.sheddable,
+            sample.time_seconds,
+            sample.stale_after_seconds,
+        )
+        state = replace(state, arrivals=counted)
         state, measured = _learn(state, sample, fresh, steps, windows)
-    state, estimate = _estimate(state, sample, fresh, windows, measured)
+    state, estimate = _estimate(state, sample, fresh, windows, measured, classes)
     lost = (*lost, *counting_nothing(state.engines, fresh.engines))
     lost = (*lost, *((w.pod, "movement") for w in windows if w.still))
     return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
@@ -116,9 +137,8 @@ def calibrate(
 ) -> EstimatorState:
     """Return the state after comparing predicted with observed percentiles at the present load.
 
-    predicted_seconds: by metric and percentile, uncalibrated, at the current rate and the current
-    reliable pods. Call it once per RECENT_SECONDS, only while the law is trusted and the replica
-    count has not changed during that time.
+    predicted_seconds: by metric and percentile, uncalibrated, at the current rate and reliable
+    pods. Call it once per RECENT_SECONDS, while the law is trusted and the count has not changed.
     """
     return replace(
         state,
@@ -151,9 +171,12 @@ def _learn(
     through, counted = gateway.measure(
         state.arrivals.gateway, sample.gateway, now, sample.stale_after_seconds
     )
-    before = replace(state.arrivals, gateway=through)
+    beyond, fallback = measure_fallback(
+        state.arrivals.fallback, sample.fallback, now, sample.stale_after_seconds
+    )
+    before = replace(state.arrivals, gateway=through, fallback=beyond)
     moving = [window for window in windows if not window.still]
-    flow, measured = arrivals.measure(before, moving, fresh, counted)
+    flow, measured = arrivals.measure(before, moving, fresh, counted, fallback)
     demand = state.forecast
     if measured.is_new and measured.first_attempts_per_second is not None:
         window = RateWindow(
@@ -166,7 +189,10 @@ def _learn(
     histograms = pool(steps)
     warm = [step for step in steps if step.flow is None or step.flow.warm]
     latencies = histograms if len(warm) == len(steps) else pool(warm)
-    share = (measured.offered_per_second or 0.0) / max(len(_serving(fresh)), 1)
+    latencies = latencies | gateway_times(counted) | mean_deltas(windows)
+    elsewhere = 0.0 if fallback is None else fallback.passed_on_per_second
+    here = max((measured.offered_per_second or 0.0) - elsewhere, 0.0)
+    share = (here + measured.sheddable_per_second) / max(len(_serving(fresh)), 1)
     paired = [w for step in steps if (w := step.lasting) is not None]
     law, slowdowns = _learn_law(state, sample, paired, flow.dispersion)
     learnt = replace(
@@ -191,7 +217,11 @@ def _learn(
         cold_start=cold_start.observe(state.cold_start, sample.pods),
         health=health.observe(state.health, sample.pods, windows, share),
         limits=_learn_limits(state.limits, sample, steps),
-        observed=observe_latencies(state.observed, latencies | mean_deltas(windows), now),
+        gpus=gpus.observe(
+            state.gpus, sample.pods, windows, paired, slowdowns, sample.stale_after_seconds
+        ),
+        models=served_models.observe(state.models, fresh.engines, now),
+        observed=observe_latencies(state.observed, latencies, now),
     )
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
@@ -276,8 +306,10 @@ def _estimate(
     fresh: Freshness,
     windows: Sequence[Window],
     measured: ArrivalMeasurement,
+    classes: Mapping[str, GatewayFlow],
 ) -> tuple[EstimatorState, Estimate]:
     """Return the estimate, and the state that remembers the published values."""
+    shed = state.arrivals.sheddable
     length_state, now_lengths = lengths.publish(state.lengths)
     batcher = batcher_in_requests(sample.batcher, state.lengths)
     if batcher is not None:
@@ -303,6 +335,9 @@ def _estimate(
         in_force = batch_limits.resolve(newest, sample.stated_limits, sample.runtime, state.limits)
         law = add_assumed_error(law, in_force.assumed_count * [batch_limits.ASSUMED_ERROR_RATIO])
     law = distrust_if_size_misfits(law, sample.batches.values())
+    compared = gpus.shares(state.gpus, law.law, partial(_context_tokens, state))
+    law, refuted = distrust_if_gpus_disagree(law, compared, disagreed=state.gpus.disagrees)
+    state = replace(state, gpus=replace(state.gpus, disagrees=refuted))
     if batcher is not None and law.source is LawSource.FIT:
         source = LawSource.STATISTICS if sample.batches else LawSource.COUNTERS
         law = replace(law, source=source)
@@ -328,7 +363,9 @@ def _estimate(
         cold_start=cold_start.estimate(state.cold_start),
         observed=state.observed.latencies(sample.time_seconds) | of_worst,
         summaries=frozenset(of_worst),
+        transfer_mean_seconds=state.observed.transfer_mean_seconds(sample.time_seconds),
         means=state.observed.means(sample.time_seconds),
+        phases=state.observed.phases(sample.time_seconds),
         kv_usage_ratio=signal.kv_usage_ratio,
         prompt_tokens_mean=now_lengths.prompt_tokens_mean,
         output_tokens_mean=now_lengths.output_tokens_mean,
@@ -341,9 +378,17 @@ def _estimate(
         slow_pods=slowdown.slow_pods(state.slowdowns),
         saturation_signal=signal,
         gateway=measured.gateway,
+        fallback=measured.fallback,
         retries_known=measured.retries_known,
         discarded_per_second=measured.discarded_per_second,
         ledger=measured.ledger,
+        sheddable_per_second=measured.sheddable_per_second,
+        ordering_ratio=1.0
+        if shed is None
+        else 1.0 - (shed.offered_ratio if shed.held_ratio is None else shed.held_ratio),
+        classes=classes,
+        models=served_models.served_models(state.models, fresh.engines),
+        gpus=gpus.use(state.gpus, sample.pods, compared, sample.stale_after_seconds),
     )
 
 

@@ -58,7 +58,8 @@ class EngineSample:
     """One engine in a pod (a data-parallel pod holds several).
 
     runtime: the runtime whose metric names it exports; None if it was not read from metrics.
-    finished_total: completed requests by reason ('stop', 'length', 'abort', ...).
+    finished_total: completed requests by reason ('stop', 'length', 'abort', ...). aborted_total,
+    failed_total: of engines that count them apart.
     cached_prompt_tokens_total: prompt tokens served by the prefix cache.
     accepted_draft_tokens_total: generated tokens that a draft had guessed; None without speculative
     decoding.
@@ -71,6 +72,9 @@ class EngineSample:
     None if it does not.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
     impossible_metrics: values that no engine can have, as name=value; their field is None as well.
+    adapters: names of the adapters (LoRA) of requests in flight. adapter_slots: most of them in one
+    batch; None if not exported. tokens_by_model: generated tokens by model name, of engines that
+    serve several; empty for one.
     """
 
     engine: str
@@ -97,6 +101,8 @@ class EngineSample:
     finished_total: Mapping[str, float] = field(default_factory=dict)
     preempted_total: float | None = None
     rejected_total: float | None = None
+    aborted_total: float | None = None
+    failed_total: float | None = None
     executions_total: float | None = None
     request_seconds_total: float | None = None
     queued_seconds_total: float | None = None
@@ -111,6 +117,13 @@ class EngineSample:
     prompt_tokens: HistogramSample | None = None
     output_tokens: HistogramSample | None = None
     iteration_tokens: HistogramSample | None = None
+    transfer_seconds: HistogramSample | None = None
+    prefill_seconds: HistogramSample | None = None
+    decode_seconds: HistogramSample | None = None
+
+    adapters: tuple[str, ...] = ()
+    adapter_slots: int | None = None
+    tokens_by_model: Mapping[str, float] = field(default_factory=dict)
 
     nan_metrics: tuple[str, ...] = ()
     impossible_metrics: tuple[str, ...] = ()
@@ -198,7 +211,14 @@ class GatewayInstance:
 
     requests_total: includes those that it refused, and each of its own retries.
     rejected_total: refused by the gateway itself. retried_total: its own retries. queued: waiting
-    there now.
+    there now. active: passed on and not answered yet. errors_total: final answers of 5xx without
+    its own refusals, timeouts included. aborted_total: ended before the end of the answer, by the
+    client or by the gateway. cut_total: broken off by the server; without an answer they are also
+    in errors_total. These three may fall a little: each is a difference of counters.
+    latency_seconds: until the last byte of an answer.
+    Of one backend that is counted apart: failed_total: answered with 5xx or 429, by the gateway or
+    the backend. ended_total, ended_milliseconds_total: answers and their time.
+    saturation_ratio: how full it takes the workload to be; it holds requests from 1 on.
     """
 
     name: str = ""
@@ -207,6 +227,23 @@ class GatewayInstance:
     rejected_total: float | None = None
     retried_total: float | None = None
     queued: float | None = None
+    active: float | None = None
+    failed_total: float | None = None
+    errors_total: float | None = None
+    aborted_total: float | None = None
+    cut_total: float | None = None
+    latency_seconds: HistogramSample | None = None
+    ended_total: float | None = None
+    ended_milliseconds_total: float | None = None
+    saturation_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritySample:
+    """What each instance counted of the requests of one priority."""
+
+    priority: int
+    instances: tuple[GatewayInstance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +252,12 @@ class GatewaySample:
 
     counted: when it counts a request. instances: each with its own counters; a gateway that reports
     no instances is a single one with the counters below. Without instances and counters nothing is
-    known about the workload there.
+    known about the workload there. priorities: of a gateway that counts by priority, lowest first.
     """
 
     counted: CountedWhen = CountedWhen.ARRIVED
     instances: tuple[GatewayInstance, ...] = ()
+    priorities: tuple[PrioritySample, ...] = ()
     age_seconds: float | None = None
     requests_total: float | None = None
     rejected_total: float | None = None

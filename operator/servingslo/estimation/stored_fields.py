@@ -18,6 +18,8 @@ from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 # Source: Kubernetes, object names: a DNS subdomain of at most 253 characters (RFC 1123).
 LONGEST_NAME = 253
+# No time, count or latency of ours can be larger; it also keeps infinity out.
+LARGEST_NUMBER = 1e15
 
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -305,6 +307,17 @@ def is_number(value: Any) -> TypeGuard[float]:
 def is_count(value: Any) -> TypeGuard[int]:
     """Return whether it is a whole number, 0 or more, that a float holds exactly."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def number_of(value: object) -> float | None:
+    """A finite number of 0 or more; None for anything else, booleans included."""
+    return float(value) if is_number(value) and 0 <= value < LARGEST_NUMBER else None
+
+
+def count_of(value: object) -> int | None:
+    """A whole number of 0 or more; None for anything else."""
+    number = number_of(value)
+    return int(number) if number is not None and number == int(number) else None
 
 
 def items_of(value: object) -> list[Any]:

@@ -77,8 +77,8 @@ class Forecast:
 
     age_seconds: time since the last window used. furthest_lead_seconds: beyond it demand is assumed
     constant. recurrence: unforeseen rises that may come again. trend_damping: share of predicted
-    trend rises that came true far ahead. Before the first window nothing is known, not even an
-    arrival rate.
+    trend rises that came true far ahead. share_ratio: part of the demand that this forecast is of.
+    Before the first window nothing is known, not even an arrival rate.
     """
 
     filters: tuple[FilterState, ...] = ()
@@ -91,6 +91,14 @@ class Forecast:
     furthest_lead_seconds: float = math.inf
     recurrence: Recurrence | None = None
     trend_damping: float = 1.0
+    share_ratio: float = 1.0
+
+    def share(self, ratio: float) -> "Forecast":
+        """Return the forecast of this share of the demand, above 1 if it comes several times."""
+        surges = self.recurrence
+        if surges is not None:
+            surges = replace(surges, rate_per_second=ratio * surges.rate_per_second)
+        return replace(self, share_ratio=ratio * self.share_ratio, recurrence=surges)
 
     @property
     def known(self) -> bool:
@@ -127,14 +135,16 @@ class Forecast:
         Raises: MetricsUnavailableError before the first window.
         """
         components = self._components(lead_seconds)
-        return max(sum(weight * mean for weight, mean, _ in components), 0.0)
+        mean = sum(weight * mean for weight, mean, _ in components)
+        return self.share_ratio * max(mean, 0.0)
 
     def quantile_per_second(self, lead_seconds: float, probability: float) -> float:
         """Quantile of the arrival rate this far ahead, 0 or more; probability within (0, 1).
 
         Raises: MetricsUnavailableError before the first window.
         """
-        return max(mixture_quantile(self._components(lead_seconds), probability), 0.0)
+        found = mixture_quantile(self._components(lead_seconds), probability)
+        return self.share_ratio * max(found, 0.0)
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         """Return (weight, mean, standard deviation) of each model at the lead."""

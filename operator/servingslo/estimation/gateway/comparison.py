@@ -8,6 +8,7 @@ windows do not begin together: requests in the engines' first window may have pa
 before the gateway's first window began.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from servingslo.estimation.windows.plausible import can_have_passed
 # A gateway that counts less than this share of the engines' requests does not see all traffic.
 # Judgement; measured by false alarms of a real gateway whose scrapes are out of step.
 UNDERCOUNT_RATIO = 0.9
+# Windows of gateway and engines are not in step. A single window in which the gateway counts too
+# little is used as proof only if it is also this many deviations below the engines' count.
+UNDERCOUNT_DEVIATIONS = 3.0
 MEMORY_COMPARISONS = 20.0
 PRIOR_COMPARISONS = 5.0
 
@@ -79,6 +83,25 @@ class Comparison:
 
 
 NOT_COMPARED = Comparison()
+
+
+def far_below(
+    passed_on_per_second: float,
+    engines_per_second: float,
+    seconds: float,
+    dispersion: float,
+    error_ratio: float,
+) -> bool:
+    """Return whether the gateway's window is further below the engines' than chance explains.
+
+    seconds: of the gateway's window. error_ratio: of the engines' count.
+    """
+    if seconds <= 0:
+        return False
+    own = engines_per_second
+    # In the worst case two windows out of step share no request: both counts have their own noise.
+    noise = math.sqrt(2.0 * dispersion * own / seconds) + error_ratio * own
+    return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
 
 
 def _add(requests: float | None, told: Told | None) -> float | None:

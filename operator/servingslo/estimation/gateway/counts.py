@@ -4,16 +4,17 @@ Each instance has its own windows, between two of its own scrapes, as engines ha
 for the first time has no window yet: its counter may hold a day's requests.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from servingslo.estimation.sample import GatewayInstance, GatewaySample
+from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
 from servingslo.estimation.windows.counters import (
     LONGEST_WINDOW_SECONDS,
     SHORTEST_WINDOW_SECONDS,
-    increase,
 )
 from servingslo.estimation.windows.freshness import is_usable
 from servingslo.estimation.windows.plausible import FEW_REQUESTS
+from servingslo.estimation.windows.sample_pairs import increase
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
@@ -23,6 +24,8 @@ class InstanceFlow:
     """The last scrape of one instance, and its counts before that, per second over `seconds`.
 
     requests_per_second: None until two scrapes are known. queueing_per_second: growth of its queue.
+    failed_per_second, aborted_per_second: ended without a whole answer; None if it does not count
+    them. latency_before: the histogram at the scrape before the last one.
     """
 
     instance: GatewayInstance
@@ -31,6 +34,9 @@ class InstanceFlow:
     rejected_per_second: float = 0.0
     queueing_per_second: float = 0.0
     seconds: float = 0.0
+    failed_per_second: float | None = None
+    aborted_per_second: float | None = None
+    latency_before: HistogramSample | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +45,25 @@ class GatewayFlow:
 
     requests_per_second: includes refused requests, excludes its own retries; None while unknown.
     queued: waiting there; None if no instance exports it. queueing_per_second: growth of that
-    queue.
+    queue. active: passed on and not answered yet; None if no instance exports it.
     seconds: of the longest window. is_new: a window ended at this tick. problem: GATEWAY_SILENT or
-    GATEWAY_STALE if that is why the rate is unknown.
+    GATEWAY_STALE if that is why the rate is unknown. failed_per_second: final answers of 5xx, those
+    of refusing engines included. aborted_per_second: no whole answer, for another cause. Both None
+    if no instance counts them. latencies: the histograms that bound each window that ended now.
     """
 
     counted: CountedWhen
     requests_per_second: float | None = None
     rejected_per_second: float = 0.0
     queued: float | None = None
+    active: float | None = None
     queueing_per_second: float = 0.0
     seconds: float = 0.0
     is_new: bool = False
     problem: Reason | None = None
+    failed_per_second: float | None = None
+    aborted_per_second: float | None = None
+    latencies: tuple[tuple[HistogramSample | None, HistogramSample], ...] = ()
 
 
 def measure(
@@ -104,7 +116,33 @@ def _advance(
         rejected_per_second=_since(instance.rejected_total, old.rejected_total) / seconds,
         queueing_per_second=queueing / seconds,
         seconds=seconds,
+        **_endings(instance, old, seconds),
+        latency_before=old.latency_seconds,
     )
+
+
+def _endings(
+    after: GatewayInstance, before: GatewayInstance, seconds: float
+) -> dict[str, float | None]:
+    """Return the rates of requests that ended without a whole answer; nothing if not counted."""
+    if after.errors_total is None:
+        return {}
+    failed, aborted = unanswered(
+        failed=after.errors_total - (before.errors_total or 0.0),
+        aborted=(after.aborted_total or 0.0) - (before.aborted_total or 0.0),
+        cut=(after.cut_total or 0.0) - (before.cut_total or 0.0),
+    )
+    return {"failed_per_second": failed / seconds, "aborted_per_second": aborted / seconds}
+
+
+def unanswered(*, failed: float, aborted: float, cut: float) -> tuple[float, float]:
+    """Return failed and aborted requests, from increases; see `GatewayInstance`.
+
+    An answer that the server broke off before its first byte is among the failed ones too, so those
+    are taken for broken off first: the sum is a least one.
+    """
+    failed = max(failed, 0.0)
+    return failed, max(aborted, 0.0) + max(cut - failed, 0.0)
 
 
 def _fell(before: GatewayInstance, after: GatewayInstance) -> bool:
@@ -130,19 +168,36 @@ def _sum(
         return GatewayFlow(counted=counted, problem=problem)
     queues = [f.instance.queued for f in flows if f.instance.queued is not None]
     queued = sum(queues) if queues else None
+    running = [f.instance.active for f in flows if f.instance.active is not None]
+    active = sum(running) if running else None
     measured = [(f, f.requests_per_second) for f in flows if f.requests_per_second is not None]
     if not measured:
-        return GatewayFlow(counted=counted, queued=queued)
+        return GatewayFlow(counted=counted, queued=queued, active=active)
     return GatewayFlow(
         counted=counted,
         # A draining queue is scraped apart from its counter, so only the sum is cut at zero.
         requests_per_second=max(sum(rate for _, rate in measured), 0.0),
         rejected_per_second=sum(flow.rejected_per_second for flow, _ in measured),
         queued=queued,
+        active=active,
         queueing_per_second=sum(flow.queueing_per_second for flow, _ in measured),
         seconds=max(flow.seconds for flow, _ in measured),
         is_new=any(before.get(flow.instance.name) is not flow for flow, _ in measured),
+        failed_per_second=total(flow.failed_per_second for flow, _ in measured),
+        aborted_per_second=total(flow.aborted_per_second for flow, _ in measured),
+        latencies=tuple(
+            (flow.latency_before, flow.instance.latency_seconds)
+            for flow, _ in measured
+            if before.get(flow.instance.name) is not flow
+            and flow.instance.latency_seconds is not None
+        ),
     )
+
+
+def total(rates: Iterable[float | None]) -> float | None:
+    """Return the sum of the known rates; None if none is known."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
 
 
 def queued_requests(sample: GatewaySample | None, stale_after_seconds: float) -> float:

@@ -30,7 +30,7 @@ def score_stated(
     """
     score = fit.stated if fit.stated is not None and fit.stated.law == law else None
     judging = [row for row in rows if row.scored]
-    values = None if law is None or not judging else _coefficients(law, context_tokens)
+    values = None if law is None or not judging else coefficients(law, context_tokens)
     if law is not None and values is not None:
         for row in judging:
             predicted = sum(x * value for x, value in zip(row.x, values, strict=True))
@@ -38,7 +38,7 @@ def score_stated(
     return fit if score == fit.stated else replace(fit, stated=score)
 
 
-def _coefficients(law: ServiceLaw, context_tokens: Callable[[], float | None]) -> Vector | None:
+def coefficients(law: ServiceLaw, context_tokens: Callable[[], float | None]) -> Vector | None:
     """Return (a, b + d·k̄, c) of the law, None while the mean context k̄ is needed and unknown."""
     attended = 0.0
     if law.context_per_token_seconds > 0.0:

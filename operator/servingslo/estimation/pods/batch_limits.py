@@ -22,8 +22,8 @@ from servingslo.estimation.stored_fields import TEXT, Items, Keys, Number, Numbe
 from servingslo.estimation.windows.counters import EngineStep, Window
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.runtimes import catalogue
+from servingslo.runtimes.engines.vllm_images import vllm_version
 from servingslo.runtimes.profile import EngineSetting, RuntimeProfile
-from servingslo.runtimes.vllm_images import vllm_version
 
 # Scrapes at the highest value with requests waiting before it is taken for the limit. One or two
 # may be caused by the token budget, which does not hold the number of sequences at one value.

@@ -9,6 +9,9 @@ from servingslo.estimation.sample import PodSample
 # Before any pod of the workload was measured: pulling an image and loading weights takes minutes.
 # Judgement; measured by the median first start over clusters that send theirs.
 PRIOR_MEAN_SECONDS = 120.0
+# Sources of the estimate.
+MEASURED = "measured"
+PRIOR = "prior"
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: longer scheduling times are left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
@@ -93,7 +96,7 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
         return ColdStartEstimate(
             mean_seconds=PRIOR_MEAN_SECONDS,
             sample_count=0,
-            source="prior",
+            source=PRIOR,
         )
     scheduling = [
         s.scheduling_seconds
@@ -109,7 +112,7 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
     return ColdStartEstimate(
         mean_seconds=scheduled + mean,
         sample_count=len(loading),
-        source="measured",
+        source=MEASURED,
         scheduling_mean_seconds=scheduled,
         image_mean_seconds=image,
         loading_mean_seconds=mean if image is None else max(mean - image, 0.0),

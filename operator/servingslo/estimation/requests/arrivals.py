@@ -8,29 +8,40 @@ some requests bypass it. In that case its refusals are added to the engines' cou
 for a gateway that counts requests when they end. Refused requests are demand.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from servingslo.estimation.gateway.comparison import (
-    NOT_COMPARED,
-    UNDERCOUNT_RATIO,
-    Comparison,
-    Told,
+from servingslo.estimation.gateway.classes import (
+    Sheddable,
+    begins,
+    measure_classes,
+    sheddable_part,
 )
+from servingslo.estimation.gateway.comparison import NOT_COMPARED, Comparison, Told, far_below
 from servingslo.estimation.gateway.counts import GatewayFlow, InstanceFlow
+from servingslo.estimation.gateway.fallback import FallbackUse, FallbackWindow
 from servingslo.estimation.gateway.ledger import RequestLedger, ledger_of
+from servingslo.estimation.gateway.use import GatewayUse
+from servingslo.estimation.requests.endings import endings_of
+from servingslo.estimation.requests.engine_flows import (
+    UNSETTLED_ERROR_RATIO,
+    EngineFlow,
+    counted_flows,
+    longest_seconds,
+    sum_of,
+)
 from servingslo.estimation.requests.retries import (
     UNTOLD,
     RetryState,
     first_attempts,
     retry_error_ratio,
 )
-from servingslo.estimation.windows.balance import arrivals_of, tells_all
+from servingslo.estimation.sample import GatewaySample
+from servingslo.estimation.windows.balance import arrivals_of
 from servingslo.estimation.windows.counters import Window
+from servingslo.estimation.windows.endings import Endings
 from servingslo.estimation.windows.freshness import Freshness
 from servingslo.estimation.windows.plausible import can_have_passed
-from servingslo.estimation.windows.unscraped_pods import hidden_seconds
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
@@ -45,61 +56,27 @@ DISPERSION_BOUNDS = (1.0, 10.0)
 LARGEST_STANDARDIZED_SQUARE = 6.0
 # Second difference of three equal-variance terms (1, −2, 1) has six times their variance.
 SECOND_DIFFERENCE_VARIANCE = 6.0
-# Error of the sum of flows in a steady fleet, and what is added if all engines are new.
+# Error of the sum of flows in a steady fleet.
 COUNTING_ERROR_RATIO = 0.02
-UNSETTLED_ERROR_RATIO = 0.2
 UNSETTLED_KEEP_RATIO = 0.5
 # At the first ticks engines report a window one after another, as each is scraped again. If fewer
 # than this share have reported, nothing is concluded for the others.
 LEAST_TOLD_RATIO = 0.5
-# Share of a vanished engine's flow that the others' windows do not show yet; for one tick.
-# Judgement; measured by the demand that is planned for in a rolling restart, by simulation.
-VANISHED_SHARE = 0.5
-# Windows of gateway and engines are not in step. A single window in which the gateway counts too
-# little is used as proof only if it is also this many deviations below the engines' count.
-UNDERCOUNT_DEVIATIONS = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFlow:
-    """The last measured flow of one engine, per second, over `seconds`.
-
-    vanished: the engine is gone. Its requests go to others now, but their last windows began before
-    that; on average half of the flow is missing in them. counts_refusals: it exports them.
-    """
-
-    pod: str
-    engine: str
-    arrivals_per_second: float
-    rejections_per_second: float
-    seconds: float
-    vanished: bool = False
-    counts_refusals: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayUse:
-    """How the gateway's count was used at this tick; rates per second, None if unknown.
-
-    reason: GATEWAY_COUNTS, GATEWAY_REFUSALS_ADDED, or why the engines' own count is used.
-    """
-
-    reason: Reason
-    gateway_per_second: float | None = None
-    engines_per_second: float | None = None
-    refused_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalState:
-    """Flows by engine and by gateway instance, recent rates, dispersion and retries.
+    """Flows by engine, by gateway instance and to the fallback, recent rates, dispersion, retries.
 
     unsettled_ratio: share of the engines that started or vanished recently. all_told: whether every
-    engine has reported a window once; engines that appear later are new.
+    engine has reported a window once; engines that appear later are new. classes: flows of each
+    class at the gateway. sheddable: what was last known of the classes that order no replicas.
+    classes_begin: their counting has only begun, so that demand is not known yet.
     """
 
     flows: tuple[EngineFlow, ...] = ()
     gateway: tuple[InstanceFlow, ...] = ()
+    fallback: tuple[FallbackWindow, ...] = ()
     comparison: Comparison = NOT_COMPARED
     recent_rates_per_second: tuple[float, ...] = ()
     dispersion_sum: float = 0.0
@@ -107,6 +84,9 @@ class ArrivalState:
     retries: RetryState = UNTOLD
     unsettled_ratio: float = 0.0
     all_told: bool = False
+    classes: Mapping[str, tuple[InstanceFlow, ...]] = field(default_factory=dict)
+    sheddable: Sheddable | None = None
+    classes_begin: bool = False
 
     @property
     def dispersion(self) -> float:
@@ -125,7 +105,9 @@ class ArrivalMeasurement:
     or vanish, and retry traffic is not well known. gateway: None if none is read. retries_known:
     whether retries per refusal were measured; else they are assumed. discarded_per_second: a rate
     that was counted but not used because new pods served unscraped; else None. ledger: where the
-    requests went; None while no rate is known.
+    requests went; None while no rate is known. fallback: what was counted of it, if there is one.
+    Classes that order no replicas are in none of these: sheddable_per_second is what was admitted
+    of them.
     """
 
     offered_per_second: float | None = None
@@ -138,6 +120,8 @@ class ArrivalMeasurement:
     retries_known: bool = False
     discarded_per_second: float | None = None
     ledger: RequestLedger | None = None
+    sheddable_per_second: float = 0.0
+    fallback: FallbackUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +139,7 @@ class _Counted:
     refusals: Reason
     queueing_per_second: float = 0.0
     requests: float = 0.0
+    degraded_per_second: float = 0.0
 
 
 def measure(
@@ -162,13 +147,15 @@ def measure(
     windows: Sequence[Window],
     fresh: Freshness,
     gateway: GatewayFlow | None,
+    fallback: FallbackUse | None = None,
 ) -> tuple[ArrivalState, ArrivalMeasurement]:
     """Return arrivals now, and the state with this tick's windows in it.
 
     fresh: the engines of this sample. Flows of engines that are gone are dropped, and pods without
     fresh metrics are assumed to receive the same flow. gateway: its count, None if none is read.
+    fallback: the part of it that went there.
     """
-    flows, windows, passed_over = _counted_flows(state.flows, windows, fresh)
+    flows, windows, passed_over = counted_flows(state.flows, windows, fresh)
     changed = sum(w.from_zero for w in windows) + sum(f.vanished for f in flows)
     unsettled = max(
         min(changed / max(len(flows), 1), 1.0), UNSETTLED_KEEP_RATIO * state.unsettled_ratio
@@ -179,11 +166,11 @@ def measure(
     coverage = fresh.coverage_ratio * told
     known = flows and coverage > 0 and told >= LEAST_TOLD_RATIO
     by_engines = _Counted(
-        offered_per_second=_sum(flows) / coverage if known else None,
+        offered_per_second=sum_of(flows) / coverage if known else None,
         rejected_per_second=sum(f.rejections_per_second for f in flows) / coverage
         if known
         else 0.0,
-        seconds=_longest_seconds(windows),
+        seconds=longest_seconds(windows),
         is_new=bool(windows),
         error_ratio=COUNTING_ERROR_RATIO + UNSETTLED_ERROR_RATIO * unsettled,
         refusals=Reason.ENGINES_COUNT_REFUSALS
@@ -191,7 +178,14 @@ def measure(
         else Reason.REFUSALS_UNSEEN,
         requests=sum(arrivals_of(w) or 0.0 for w in windows) / coverage if known else 0.0,
     )
-    state, counted, use = _with_gateway(state, by_engines, gateway)
+    state, counted, use = _with_gateway(state, by_engines, gateway, fallback)
+    refused = by_engines.rejected_per_second
+    if fallback is not None:
+        refused += fallback.refused_per_second - fallback.refused_at_gateway_per_second
+    endings = endings_of([f.endings for f in flows], gateway, refused, state.sheddable)
+    counted, use, shed = _without_sheddable(counted, use, state.sheddable)
+    if state.classes_begin:
+        counted = replace(counted, offered_per_second=None)
     offered, rejected = counted.offered_per_second, counted.rejected_per_second
     if offered is None or not counted.is_new:
         return state, ArrivalMeasurement(
@@ -199,7 +193,9 @@ def measure(
             first_attempts_per_second=offered,
             gateway=use,
             discarded_per_second=passed_over,
-            ledger=_ledger(counted, offered),
+            ledger=_ledger(counted, offered, endings),
+            sheddable_per_second=shed,
+            fallback=fallback,
         )
     retries, first = first_attempts(state.retries, offered, rejected)
     state = replace(state, retries=retries)
@@ -212,25 +208,82 @@ def measure(
         error_ratio=counted.error_ratio + retry_error_ratio(offered, first),
         gateway=use,
         retries_known=retries.known,
-        ledger=_ledger(counted, first),
+        ledger=_ledger(counted, first, endings),
+        sheddable_per_second=shed,
+        fallback=fallback,
     )
 
 
-def _ledger(counted: _Counted, first_per_second: float | None) -> RequestLedger | None:
+def count_classes(
+    state: ArrivalState,
+    samples: Mapping[str, GatewaySample],
+    sheddable: frozenset[str],
+    now_seconds: float,
+    stale_after_seconds: float,
+) -> tuple[ArrivalState, Mapping[str, GatewayFlow]]:
+    """Return the state with each class's flows at the gateway, and their sums.
+
+    sheddable: the classes that order no replicas.
+    """
+    if not samples:
+        return replace(state, sheddable=None, classes_begin=False), {}
+    flows, classes = measure_classes(state.classes, samples, now_seconds, stale_after_seconds)
+    shed = sheddable_part(classes, sheddable) or state.sheddable
+    begin = shed is None and bool(sheddable) and begins(classes)
+    return replace(state, classes=flows, sheddable=shed, classes_begin=begin), classes
+
+
+def _without_sheddable(
+    counted: _Counted, use: GatewayUse | None, shed: Sheddable | None
+) -> tuple[_Counted, GatewayUse | None, float]:
+    """The part of the classes that order replicas, and the others' admitted rate.
+
+    If the gateway is silent, the part is the last known one.
+    """
+    offered = counted.offered_per_second
+    if shed is None or offered is None:
+        return counted, use, 0.0
+    ordering = 1.0 - shed.offered_ratio
+    rejected = max(counted.rejected_per_second - shed.rejected_per_second, 0.0)
+    if use is not None:
+        told, own = use.gateway_per_second, use.engines_per_second
+        use = replace(
+            use,
+            gateway_per_second=None if told is None else told * ordering,
+            engines_per_second=None if own is None else own * ordering,
+            refused_per_second=max(use.refused_per_second - shed.rejected_per_second, 0.0),
+        )
+    part = replace(
+        counted,
+        offered_per_second=offered * ordering,
+        rejected_per_second=rejected,
+        queueing_per_second=counted.queueing_per_second * ordering,
+    )
+    return part, use, min(shed.admitted_per_second, offered * shed.offered_ratio)
+
+
+def _ledger(
+    counted: _Counted, first_per_second: float | None, endings: Endings
+) -> RequestLedger | None:
     offered = counted.offered_per_second
     if offered is None or first_per_second is None:
         return None
-    return ledger_of(
+    ledger = ledger_of(
         offered_per_second=offered,
         refused_per_second=counted.rejected_per_second,
         queueing_per_second=counted.queueing_per_second,
         first_per_second=first_per_second,
         reason=counted.refusals,
+        degraded_per_second=counted.degraded_per_second,
     )
+    return replace(ledger, failed_per_second=endings.failed, aborted_per_second=endings.aborted)
 
 
 def _with_gateway(
-    state: ArrivalState, engines: _Counted, gateway: GatewayFlow | None
+    state: ArrivalState,
+    engines: _Counted,
+    gateway: GatewayFlow | None,
+    fallback: FallbackUse | None,
 ) -> tuple[ArrivalState, _Counted, GatewayUse | None]:
     """Which count is used, and why. A silent gateway never means that no requests arrived."""
     if gateway is None:
@@ -250,6 +303,11 @@ def _with_gateway(
     if gateway.counted is CountedWhen.ENDED:
         return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_REFUSALS_ADDED)
     passed_on = rate - gateway.rejected_per_second - gateway.queueing_per_second
+    degraded = 0.0
+    if fallback is not None:
+        passed_on -= fallback.passed_on_per_second
+        degraded = fallback.served_per_second
+        rejected += fallback.passed_on_per_second - degraded
     if own is not None and not can_have_passed(passed_on, own, gateway.seconds):
         return state, engines, replace(use, reason=Reason.GATEWAY_IMPLAUSIBLE)
     comparison = state.comparison.add_windows(
@@ -257,9 +315,12 @@ def _with_gateway(
         Told(engines.requests, engines.seconds) if engines.is_new else None,
     )
     state = replace(state, comparison=comparison)
-    below = _far_below(passed_on, gateway.seconds, engines, state)
+    below = own is not None and far_below(
+        passed_on, own, gateway.seconds, state.dispersion, engines.error_ratio
+    )
     if own is not None and (state.comparison.undercounts or below):
-        return state, *_refusals_added(engines, gateway, use, Reason.GATEWAY_UNDERCOUNTS)
+        engines, use = _refusals_added(engines, gateway, use, Reason.GATEWAY_UNDERCOUNTS)
+        return state, _fallback_added(engines, fallback), use
     counted = _Counted(
         offered_per_second=rate,
         rejected_per_second=rejected,
@@ -268,6 +329,7 @@ def _with_gateway(
         error_ratio=COUNTING_ERROR_RATIO,
         refusals=Reason.GATEWAY_COUNTS,
         queueing_per_second=gateway.queueing_per_second,
+        degraded_per_second=degraded,
     )
     return state, counted, replace(use, reason=Reason.GATEWAY_COUNTS)
 
@@ -286,16 +348,18 @@ def _refusals_added(
     return added, replace(use, reason=reason)
 
 
-def _far_below(
-    passed_on_per_second: float, seconds: float, engines: _Counted, state: ArrivalState
-) -> bool:
-    """Whether the gateway's window is further below the engines' than chance explains."""
+def _fallback_added(engines: _Counted, fallback: FallbackUse | None) -> _Counted:
+    """Add the requests that the gateway passed on to a fallback, which no engine here ever saw."""
     own = engines.offered_per_second
-    if own is None or seconds <= 0:
-        return False
-    # In the worst case two windows out of step share no request: both counts have their own noise.
-    noise = math.sqrt(2.0 * state.dispersion * own / seconds) + engines.error_ratio * own
-    return passed_on_per_second < UNDERCOUNT_RATIO * own - UNDERCOUNT_DEVIATIONS * noise
+    if fallback is None or own is None:
+        return engines
+    degraded = fallback.served_per_second
+    return replace(
+        engines,
+        offered_per_second=own + fallback.passed_on_per_second,
+        rejected_per_second=engines.rejected_per_second + fallback.passed_on_per_second - degraded,
+        degraded_per_second=degraded,
+    )
 
 
 def _reporting_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
@@ -303,65 +367,6 @@ def _reporting_ratio(flows: Sequence[EngineFlow], fresh: Freshness) -> float:
     known = {(flow.pod, flow.engine) for flow in flows}
     engines = [(pod.name, engine.engine) for pod, engine in fresh.engines]
     return sum(key in known for key in engines) / len(engines) if engines else 1.0
-
-
-def _sum(flows: Sequence[EngineFlow]) -> float:
-    return max(sum(flow.arrivals_per_second for flow in flows), 0.0)
-
-
-def _longest_seconds(windows: Sequence[Window]) -> float:
-    return max((window.seconds for window in windows), default=0.0)
-
-
-def _counted_flows(
-    old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
-) -> tuple[tuple[EngineFlow, ...], Sequence[Window], float | None]:
-    """Return flows after this tick, the windows used, and the rate of windows that are not used.
-
-    If a new pod served unscraped for a large part of a window (more than the error that new engines
-    have anyway), a lower sum means nothing: the previous flows are kept. An engine's own flow is
-    also kept if it restarted inside the window: arrivals before the restart are in no counter.
-    """
-    known = {(flow.pod, flow.engine): flow.arrivals_per_second for flow in old}
-    windows = [w for w in windows if tells_all(w, known.get((w.pod, w.engine), 0.0))]
-    flows = _flows(old, windows, fresh)
-    if hidden_seconds(fresh, windows) > UNSETTLED_ERROR_RATIO * _longest_seconds(windows):
-        before = _flows(old, (), fresh)
-        if _sum(flows) < _sum(before):
-            return before, (), _sum(flows) / fresh.coverage_ratio
-    return flows, windows, None
-
-
-def _flows(
-    old: tuple[EngineFlow, ...], windows: Sequence[Window], fresh: Freshness
-) -> tuple[EngineFlow, ...]:
-    """Return flows after windows: half of a lost pod's flow goes to the others at once."""
-    engines = {(pod.name, engine.engine) for pod, engine in fresh.engines}
-    unseen = {pod for pod, _ in fresh.unseen}
-    flows = {}
-    for flow in old:
-        key = flow.pod, flow.engine
-        if key in engines:
-            flows[key] = replace(flow, vanished=False) if flow.vanished else flow
-        elif not flow.vanished and flow.pod not in unseen:
-            flows[key] = replace(
-                flow,
-                arrivals_per_second=VANISHED_SHARE * flow.arrivals_per_second,
-                rejections_per_second=VANISHED_SHARE * flow.rejections_per_second,
-                vanished=True,
-            )
-    for window in windows:
-        count = arrivals_of(window)
-        if count is not None:
-            flows[window.pod, window.engine] = EngineFlow(
-                pod=window.pod,
-                engine=window.engine,
-                arrivals_per_second=count / window.seconds,
-                rejections_per_second=(window.rejected or 0.0) / window.seconds,
-                seconds=window.seconds,
-                counts_refusals=window.rejected is not None,
-            )
-    return tuple(flows.values())
 
 
 def _with_dispersion(state: ArrivalState, rate: float, seconds: float) -> ArrivalState:

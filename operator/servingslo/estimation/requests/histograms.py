@@ -88,6 +88,15 @@ class HistogramDelta:
             high += self.counts[below]
         return min(low / count, 1.0), min(high / count, 1.0)
 
+    def reduced_by(self, seconds: float) -> "HistogramDelta":
+        """Return the observations with every value less by this, and none below zero."""
+        first = bisect_right(self.upper_bounds, seconds)
+        return HistogramDelta(
+            upper_bounds=tuple(edge - seconds for edge in self.upper_bounds[first:]),
+            counts=(sum(self.counts[: first + 1]), *self.counts[first + 1 :]),
+            sum=max(self.sum - seconds * self.count, 0.0),
+        )
+
 
 def pooled_delta(
     pairs: Sequence[tuple[HistogramSample | None, HistogramSample]],

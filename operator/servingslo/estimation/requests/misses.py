@@ -6,8 +6,8 @@ the sum over all objectives. A threshold between two bucket edges widens the int
 requests missed every objective.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +21,15 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misses:
-    """Requests, including refused ones, and how many of them missed any objective."""
+    """Requests, including refused ones, and how many of them missed any objective.
+
+    classes: the same of each class of requests, if there are any.
+    """
 
     requests: float = 0.0
     least: float = 0.0
     most: float = 0.0
+    classes: Mapping[str, "Misses"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class WindowMisses:
     requests: float
     least: float
     most: float
+    classes: Mapping[str, Misses] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +79,53 @@ def misses(objectives: Iterable[Within], refused: float) -> Misses:
     return Misses(requests=served + refused, least=least + refused, most=most + refused)
 
 
-def over(seconds: float, parts: Iterable[Misses]) -> WindowMisses:
-    """Return the misses of a window, from those of its parts."""
+def of_classes(
+    served: Misses, counts: Mapping[str, tuple[float, float]], ordering: Collection[str]
+) -> Misses:
+    """Return the misses of the ordering classes together, and those of each class.
+
+    served: of all requests that the engines ended, which do not tell classes apart: each class has
+    its part. counts: offered and refused requests of each class; unchanged if they are unknown.
+    """
+    if not counts:
+        return served
+    least, most = (
+        (served.least / served.requests, served.most / served.requests)
+        if served.requests
+        else (0.0, 0.0)
+    )
+    classes = {
+        name: Misses(
+            requests=offered,
+            least=refused + (offered - refused) * least,
+            most=refused + (offered - refused) * most,
+        )
+        for name, (offered, refused) in counts.items()
+    }
+    return replace(_sum(classes[name] for name in ordering if name in classes), classes=classes)
+
+
+def _sum(parts: Iterable[Misses]) -> Misses:
     found = tuple(parts)
-    return WindowMisses(
-        seconds=seconds,
+    return Misses(
         requests=sum(part.requests for part in found),
         least=sum(part.least for part in found),
         most=sum(part.most for part in found),
+    )
+
+
+def over(seconds: float, parts: Iterable[Misses]) -> WindowMisses:
+    """Return the misses of a window, from those of its parts."""
+    found = tuple(parts)
+    whole = _sum(found)
+    names = dict.fromkeys(name for part in found for name in part.classes)
+    return WindowMisses(
+        seconds=seconds,
+        requests=whole.requests,
+        least=whole.least,
+        most=whole.most,
+        classes={
+            name: _sum(part.classes[name] for part in found if name in part.classes)
+            for name in names
+        },
     )

@@ -6,12 +6,23 @@ counter means a restart: it then counts from zero again.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.copying import replace
+from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows import plausible
+from servingslo.estimation.windows.endings import ABORTED, NOT_COUNTED, Endings, endings_between
 from servingslo.estimation.windows.families import exported_fields
-from servingslo.estimation.windows.sample_pairs import tells_the_same, without_histograms, zero_like
+from servingslo.estimation.windows.sample_pairs import (
+    count_increase,
+    finished_count,
+    increase,
+    kv_used_tokens,
+    sum_increase,
+    tells_the_same,
+    without_histograms,
+    zero_like,
+)
 from servingslo.estimation.windows.scrapes import (
     Scrape,
     counters_time_seconds,
@@ -34,9 +45,6 @@ DOUBTED_WINDOWS = 3
 DOUBTED_LAW_WINDOWS = 20
 # After so many windows in which no number moved, the engine hangs: its pod is unreliable.
 STILL_WINDOWS = 2
-# Reason of requests whose clients gave up.
-# Source: vllm/v1/engine/__init__.py, FINISH_REASON_STRINGS.
-ABORTED = "abort"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ class Window:
     hang, or the previous page was read once more.
     cached_tokens: prompt tokens served by the prefix cache. finished: completed requests, including
     aborted ones if the engine counts them; aborted: of these, None if it exports no reasons.
+    endings: without a whole answer.
     executions: batches that ran; request_seconds, queued_seconds: summed over finished requests.
     """
 
@@ -105,6 +114,7 @@ class Window:
     cached_tokens: float | None = None
     finished: float | None = None
     aborted: float | None = None
+    endings: Endings = NOT_COUNTED
     rejected: float | None = None
     executions: float | None = None
     request_seconds: float | None = None
@@ -147,13 +157,6 @@ def tokens_per_sequence_step(window: Window) -> float:
     return generated / verified if generated > verified > 0.0 else 1.0
 
 
-def increase(after: float | None, before: float | None) -> float | None:
-    """Return a counter's growth; None if either end is unknown. A fall is a restart from zero."""
-    if after is None or before is None:
-        return None
-    return after - before if after >= before else after
-
-
 def advance(
     memory: EngineMemory | None,
     pod: PodSample,
@@ -168,15 +171,14 @@ def advance(
     from zero this long ago (its pod became ready while it was watched); else None. law: the trusted
     law of this engine, None without one.
     """
-    old = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
-    kept = old.exported if old.restarts == pod.restarts else frozenset()
+    before = memory or EngineMemory(pod=pod.name, engine=sample.engine, restarts=pod.restarts)
     counters_time = counters_time_seconds(sample, now_seconds)
-    since = counters_time if old.since_seconds is None else old.since_seconds
-    old = replace(old, exported=kept | exported_fields(sample), since_seconds=since)
     histograms_time = histograms_time_seconds(sample, now_seconds)
-    new_counters = has_counters(sample) and _is_newer(counters_time, old, old.counters)
-    new_histograms = _has_histograms(sample) and _is_newer(histograms_time, old, old.histograms)
-    old = _with_window_start(old, sample, pod.restarts)
+    new_counters = has_counters(sample) and _is_newer(counters_time, before, before.counters)
+    new_histograms = _has_histograms(sample) and _is_newer(
+        histograms_time, before, before.histograms
+    )
+    old = _at_window_start(before, sample, pod.restarts, counters_time)
     of_one_scrape = abs(counters_time - histograms_time) <= SAME_SCRAPE_SECONDS
     same = new_counters and old.counters is not None and tells_the_same(old.counters.sample, sample)
     # The first movement after a standstill belongs to more than the last window.
@@ -204,22 +206,30 @@ def advance(
     if same and counters is not None and same_since is not None:
         few = counters_time - same_since < (STILL_WINDOWS + 0.5) * counters.seconds
         counters = replace(counters, still=few)
-    memory = replace(old, doubted=doubted, restarts=pod.restarts, same_since_seconds=same_since)
+    counted_at, observed_at, histograms_paired = old.counters, old.histograms, old.histograms_paired
     if new_counters:
-        scrape = _scrape(old.counters, counted, counters_time, counters, old.restarts, pod)
-        memory = replace(memory, counters=scrape)
+        counted_at = _scrape(old.counters, counted, counters_time, counters, old.restarts, pod)
     if new_histograms:
+        observed_at, histograms_paired = counted_at, paired
         if not (new_counters and of_one_scrape):
-            scrape = _scrape(old.histograms, sample, histograms_time, flow, old.restarts, pod)
-        memory = replace(memory, histograms=scrape, histograms_paired=paired)
+            observed_at = _scrape(old.histograms, sample, histograms_time, flow, old.restarts, pod)
+    memory = replace(
+        old,
+        doubted=doubted,
+        restarts=pod.restarts,
+        same_since_seconds=same_since,
+        counters=counted_at,
+        histograms=observed_at,
+        histograms_paired=histograms_paired,
+    )
     if doubt:
         return EngineStep(memory=memory, doubt=doubt)
-    before = None if flow is None or flow.restarted else old.histograms
+    since = None if flow is None or flow.restarted else old.histograms
     return EngineStep(
         memory=memory,
         counters=counters,
         flow=flow,
-        before=None if before is None else before.sample,
+        before=None if since is None else since.sample,
         after=None if flow is None else sample,
     )
 
@@ -248,12 +258,20 @@ def _same_since(old: EngineMemory, *, same: bool) -> float | None:
     return old.counters.time_seconds if old.same_since_seconds is None else old.same_since_seconds
 
 
-def _with_window_start(memory: EngineMemory, sample: EngineSample, restarts: int) -> EngineMemory:
+def _at_window_start(
+    memory: EngineMemory, sample: EngineSample, restarts: int, counters_seconds: float
+) -> EngineMemory:
     """Return the memory with the scrapes from which windows to this sample start."""
     counters = histograms = window_start(memory.counters, sample, restarts)
     if memory.histograms is not memory.counters:
         histograms = window_start(memory.histograms, sample, restarts)
-    return replace(memory, counters=counters, histograms=histograms)
+    exported = exported_fields(sample)
+    if memory.restarts == restarts and not memory.exported <= exported:
+        exported = memory.exported | exported
+    since = counters_seconds if memory.since_seconds is None else memory.since_seconds
+    return replace(
+        memory, counters=counters, histograms=histograms, exported=exported, since_seconds=since
+    )
 
 
 def _scrape(
@@ -314,41 +332,47 @@ def _window(
         started = before.restarts != pod.restarts
         fell, why = plausible.find_restart(before.sample, after, container_started=started)
     old = zero_like(after) if before is None or fell else before.sample
-    window = _flow_between(pod, old, after, seconds)
-    window = replace(window, restarted=fell, from_zero=before is None, paired=paired)
+    window = _flow_between(
+        pod, old, after, seconds, restarted=fell, from_zero=before is None, paired=paired
+    )
     slots = after.num_seqs_in_force or after.max_num_seqs
     return window, why or _doubt(window, law, slots)
 
 
-def _flow_between(pod: PodSample, old: EngineSample, after: EngineSample, seconds: float) -> Window:
+def _flow_between(
+    pod: PodSample, old: EngineSample, after: EngineSample, seconds: float, **known: bool
+) -> Window:
+    """The window between these samples. known: its other fields."""
     return Window(
         pod=pod.name,
         engine=after.engine,
         seconds=seconds,
+        **known,
         warm=old.generation_tokens_total != 0.0,
         running_before=old.running,
         running_after=after.running,
         waiting_before=old.waiting,
         waiting_after=after.waiting,
-        first_tokens=_count_increase(after.ttft_seconds, old.ttft_seconds),
-        ttft_sum_seconds=_sum_increase(after.ttft_seconds, old.ttft_seconds),
-        inter_token_count=_count_increase(after.inter_token_seconds, old.inter_token_seconds),
-        inter_token_sum_seconds=_sum_increase(after.inter_token_seconds, old.inter_token_seconds),
-        step_count=_count_increase(after.iteration_tokens, old.iteration_tokens),
+        first_tokens=count_increase(after.ttft_seconds, old.ttft_seconds),
+        ttft_sum_seconds=sum_increase(after.ttft_seconds, old.ttft_seconds),
+        inter_token_count=count_increase(after.inter_token_seconds, old.inter_token_seconds),
+        inter_token_sum_seconds=sum_increase(after.inter_token_seconds, old.inter_token_seconds),
+        step_count=count_increase(after.iteration_tokens, old.iteration_tokens),
         generated_tokens=increase(after.generation_tokens_total, old.generation_tokens_total),
         accepted_tokens=increase(
             after.accepted_draft_tokens_total, old.accepted_draft_tokens_total
         ),
         prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
         cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
-        finished=increase(_finished_count(after), _finished_count(old)),
+        finished=increase(finished_count(after), finished_count(old)),
         aborted=increase(after.finished_total.get(ABORTED), old.finished_total.get(ABORTED, 0.0)),
+        endings=endings_between(old, after),
         rejected=increase(after.rejected_total, old.rejected_total),
         executions=increase(after.executions_total, old.executions_total),
         request_seconds=increase(after.request_seconds_total, old.request_seconds_total),
         queued_seconds=increase(after.queued_seconds_total, old.queued_seconds_total),
         preempted=increase(after.preempted_total, old.preempted_total),
-        kv_used_after_tokens=_kv_used_tokens(after),
+        kv_used_after_tokens=kv_used_tokens(after),
     )
 
 
@@ -374,27 +398,3 @@ def _doubt(window: Window, law: ServiceLaw | None, slots: float | None) -> str:
         slots=slots,
         law=law,
     )
-
-
-def _count(histogram: HistogramSample | None) -> float | None:
-    return None if histogram is None else histogram.count
-
-
-def _count_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
-    return increase(_count(after), _count(before))
-
-
-def _sum_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
-    if after is None or before is None:
-        return None
-    return increase(after.sum, before.sum)
-
-
-def _finished_count(sample: EngineSample) -> float | None:
-    return sum(sample.finished_total.values()) if sample.finished_total else None
-
-
-def _kv_used_tokens(sample: EngineSample) -> float | None:
-    if sample.kv_usage_ratio is None or sample.kv_capacity_tokens is None:
-        return None
-    return sample.kv_usage_ratio * sample.kv_capacity_tokens

@@ -6,6 +6,8 @@ it.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from operator import attrgetter
 
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.runtimes import catalogue
@@ -24,6 +26,8 @@ _HISTOGRAMS = (
     "iteration_tokens",
 )
 _COMPARED = (*GAUGES, *COUNTERS, *_HISTOGRAMS)
+_values = attrgetter(*_COMPARED)
+_FINISHED = _COMPARED.index("finished_total")
 # The summary that observes a latency if the engine exports no histogram of it.
 SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
 # Without these there is no law, whatever the objectives are.
@@ -36,15 +40,25 @@ FIRST_REQUEST_SECONDS = 300.0
 
 def exported_fields(engine: EngineSample) -> frozenset[str]:
     """Return the fields whose series the engine exports, even if the value is not a number."""
-    found = {name for name in _COMPARED if getattr(engine, name) not in (None, {})}
+    present = [value is not None for value in _values(engine)]
+    present[_FINISHED] = bool(engine.finished_total)
+    found = _named(tuple(present))
+    if not engine.nan_metrics and not engine.impossible_metrics:
+        return found
     broken = {*engine.nan_metrics, *(one.split("=")[0] for one in engine.impossible_metrics)}
-    if broken and (profile := _profile(engine)) is not None:
+    if (profile := _profile(engine)) is not None:
         found |= {
             metric.field
             for metric in profile.metrics
             if metric.field in _COMPARED and broken & {*metric.names}
         }
-    return frozenset(found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _named(present: tuple[bool, ...]) -> frozenset[str]:
+    """The compared fields that are present; one set for all engines that export the same."""
+    return frozenset(name for name, there in zip(_COMPARED, present, strict=True) if there)
 
 
 def is_busy(engine: EngineSample) -> bool:

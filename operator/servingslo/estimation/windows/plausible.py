@@ -5,7 +5,7 @@ impossible window is not learnt from and changes no replica count.
 """
 
 from collections.abc import Mapping
-from itertools import pairwise
+from operator import le
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.models.engine.service_time import ServiceLaw
@@ -59,7 +59,7 @@ def can_be_counts(histogram: HistogramSample) -> bool:
     """Whether buckets are cumulative and no number of the histogram is negative or unbounded."""
     counts = histogram.cumulative_counts
     return (
-        all(low <= high for low, high in pairwise((0.0, *counts, LARGEST_COUNT)))
+        all(map(le, (0.0, *counts), (*counts, LARGEST_COUNT)))
         and 0.0 <= histogram.sum <= LARGEST_COUNT
         and 0.0 <= histogram.count <= LARGEST_COUNT
     )

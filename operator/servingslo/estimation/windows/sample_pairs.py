@@ -1,8 +1,9 @@
-"""Compare samples of one engine: its zero sample, its counters, and whether any number moved."""
+"""Compare samples of one engine: its zero sample, its counters, how far and whether they moved."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
+from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, HistogramSample
 
 # Names of sample fields: counters, and the histograms from which windows are measured.
@@ -38,6 +39,9 @@ def without_histograms(sample: EngineSample) -> EngineSample:
         prompt_tokens=None,
         output_tokens=None,
         iteration_tokens=None,
+        transfer_seconds=None,
+        prefill_seconds=None,
+        decode_seconds=None,
     )
 
 
@@ -50,3 +54,38 @@ def tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
         "kv_usage_ratio",
     )  # fmt: skip
     return all(getattr(before, name) == getattr(after, name) for name in names)
+
+
+def increase(after: float | None, before: float | None) -> float | None:
+    """Return a counter's growth; None if either end is unknown. A fall is a restart from zero."""
+    if after is None or before is None:
+        return None
+    return after - before if after >= before else after
+
+
+def _count(histogram: HistogramSample | None) -> float | None:
+    return None if histogram is None else histogram.count
+
+
+def count_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
+    """Return how many observations a histogram grew by; None if either end is unknown."""
+    return increase(_count(after), _count(before))
+
+
+def sum_increase(after: HistogramSample | None, before: HistogramSample | None) -> float | None:
+    """Return how much the sum of the observed values grew by."""
+    if after is None or before is None:
+        return None
+    return increase(after.sum, before.sum)
+
+
+def finished_count(sample: EngineSample) -> float | None:
+    """Return the requests that ended, whatever the reason."""
+    return sum(sample.finished_total.values()) if sample.finished_total else None
+
+
+def kv_used_tokens(sample: EngineSample) -> float | None:
+    """Return the tokens in the KV cache."""
+    if sample.kv_usage_ratio is None or sample.kv_capacity_tokens is None:
+        return None
+    return sample.kv_usage_ratio * sample.kv_capacity_tokens
