@@ -1,0 +1,155 @@
+"""What a resource claims of a budget, from the decision that was just made on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.pods.cold_start import PRIOR_MEAN_SECONDS
+from servingslo.policy.budget.worth import fleet_kept_per_gpu, kept_per_gpu
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Limits, Targets
+from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.guards import NOT_CARRIED_OUT, acting_limit, bounds_of
+from servingslo.policy.replicas.sizing import Sized
+from servingslo.reasons import Reason
+
+# How long a grant stays if no cold start is known.
+UNKNOWN_HOLD_SECONDS = PRIOR_MEAN_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wants:
+    """What a resource wants and holds, in GPUs; fields as in `sharing.Claim`.
+
+    after_gpus: of the replicas that were just decided.
+    """
+
+    minimum_gpus: int
+    wanted_gpus: int
+    ordered_gpus: int
+    held_gpus: int
+    gpus_per_replica: int
+    kept_per_gpu: float = 0.0
+    hold_seconds: float = UNKNOWN_HOLD_SECONDS
+    acts: bool = True
+    after_gpus: int = 0
+
+    def within(self, most: int | None) -> "Wants":
+        """The same, with no more wanted than a further budget leaves for it; None is no budget."""
+        if most is None or self.wanted_gpus <= most:
+            return self
+        return replace(self, wanted_gpus=max(most, self.minimum_gpus))
+
+
+def standing(ordered: int, pods: int, gpus_per_replica: int) -> Wants:
+    """What a resource holds that was not decided on: it keeps that, and wants no more.
+
+    ordered, pods: replicas ordered, and pods that exist.
+    """
+    return Wants(
+        minimum_gpus=0,
+        wanted_gpus=ordered * gpus_per_replica,
+        ordered_gpus=ordered * gpus_per_replica,
+        held_gpus=max(ordered, pods) * gpus_per_replica,
+        gpus_per_replica=gpus_per_replica,
+        acts=False,
+    )
+
+
+def wants_of(
+    decision: Decision,
+    targets: Targets,
+    limits: Limits,
+    *,
+    pods: int,
+    gpus_per_replica: int,
+    sized: Sized | None,
+) -> Wants:
+    """What one workload wants after its decision. pods: that exist, ending ones included."""
+    before, after = decision.replicas_before or 0, decision.replicas_after or 0
+    given = decision.handed_over
+    ordered = max(before, after, (given.replicas or 0) if given is not None else 0)
+    held = standing(ordered, pods, gpus_per_replica)
+    if not _carried_out(decision, targets, limits):
+        return held
+    wanted = wanted_replicas(decision)
+    seen = decision.metrics is Reason.METRICS_FRESH
+    return Wants(
+        minimum_gpus=bounds_of(targets, limits, current=before).minimum * gpus_per_replica,
+        wanted_gpus=(wanted if seen else max(wanted, ordered)) * gpus_per_replica,
+        ordered_gpus=held.ordered_gpus,
+        held_gpus=held.held_gpus,
+        gpus_per_replica=gpus_per_replica,
+        kept_per_gpu=kept_per_gpu(decision, sized, wanted, gpus_per_replica),
+        hold_seconds=UNKNOWN_HOLD_SECONDS
+        if decision.cold_start is None
+        else decision.cold_start.seconds,
+        acts=seen,
+        after_gpus=gpus_per_replica * max(after, (given.replicas or 0) if given is not None else 0),
+    )
+
+
+def fleet_wants(
+    fleet: FleetDecision,
+    targets: FleetTargets,
+    limits: Limits,
+    pods: Mapping[str, int],
+    state: FleetState,
+) -> Wants:
+    """What several pools want together. pods: that exist, by pool. state: after the decision."""
+    first = targets.pools[0].targets
+    decisions = fleet.pools
+    ordered = {
+        name: max(one.replicas_before or 0, one.replicas_after or 0)
+        for name, one in decisions.items()
+    }
+    each = {pool.name: pool.gpus_per_replica for pool in targets.pools}
+    held = sum(max(ordered[name], pods[name]) * each[name] for name in ordered)
+    total = sum(ordered[name] * each[name] for name in ordered)
+    step = min(each.values())
+    seen = all(one.metrics is Reason.METRICS_FRESH for one in decisions.values())
+    if not all(_carried_out(one, first, limits) for one in decisions.values()):
+        return Wants(
+            minimum_gpus=0,
+            wanted_gpus=total,
+            ordered_gpus=total,
+            held_gpus=held,
+            gpus_per_replica=step,
+            acts=False,
+        )
+    least = {
+        pool.name: bounds_of(pool.targets, limits, current=total).minimum for pool in targets.pools
+    }
+    replicas = {name: wanted_replicas(decision) for name, decision in decisions.items()}
+    wanted = max(sum(replicas[name] * each[name] for name in replicas), fleet.gpus.wanted)
+    starts = [one.cold_start.seconds for one in decisions.values() if one.cold_start is not None]
+    return Wants(
+        minimum_gpus=sum(least[name] * each[name] for name in each),
+        wanted_gpus=wanted if seen else max(wanted, total),
+        ordered_gpus=total,
+        held_gpus=held,
+        gpus_per_replica=step,
+        kept_per_gpu=fleet_kept_per_gpu(fleet, targets, state, replicas),
+        hold_seconds=max(starts, default=UNKNOWN_HOLD_SECONDS),
+        acts=seen,
+        after_gpus=sum((decisions[name].replicas_after or 0) * each[name] for name in each),
+    )
+
+
+def wanted_replicas(decision: Decision) -> int:
+    """The replica count that would be ordered without a budget."""
+    bounded = [
+        step.before
+        for step in decision.steps
+        if step.reason in {Reason.BUDGET_REACHED, Reason.GPUS_UNKNOWN}
+        if isinstance(step.before, int)
+    ]
+    return max([decision.recommended_replicas or 0, *bounded])
+
+
+def _carried_out(decision: Decision, targets: Targets, limits: Limits) -> bool:
+    """Whether anybody carries the count out."""
+    if acting_limit(targets, limits) is not None or decision.replicas_before is None:
+        return False
+    return not {decision.reason, decision.limited_by} & NOT_CARRIED_OUT

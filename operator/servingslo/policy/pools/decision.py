@@ -1,0 +1,88 @@
+"""The decision over several pools: one decision for each, and what holds for the whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import ObjectiveReport
+from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.pools.inputs import Role
+from servingslo.reasons import Action, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """GPUs of all pools: those ordered now, those wanted, and the bound (None is unbounded)."""
+
+    before: int
+    after: int
+    wanted: int
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathUse:
+    """How prefill and decode were joined.
+
+    through_ratio: share of requests that pass the prefill pool. transfer_seconds: mean time of a
+    transfer of the KV cache; transfer_source: 'measured', 'stated' or 'assumed'. limits_seconds:
+    by pool and then by 'metric:percentile', the part of each threshold that the pool may use.
+    """
+
+    through_ratio: float
+    transfer_seconds: float
+    transfer_source: str
+    limits_seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitUse:
+    """How variants share the traffic.
+
+    rule: 'ByLoad', 'EvenByPod' or 'FixedWeights'; source: 'learned' or 'assumed'. shares_ratio: of
+    the demand, by pool, at the counts decided.
+    """
+
+    rule: str
+    source: str
+    shares_ratio: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetDecision:
+    """What one tick decided for all pools of a resource.
+
+    pools: by name, in the order in which their counts are to be written: a donor of GPUs before the
+    receiver, a role that binds first. action and reason: of the pool that changes most replicas,
+    else of the pool whose constraint binds. binding_pool: the pool that the reason is about.
+    objectives: of prefill and decode, the objectives of the whole path as observed; else each
+    pool reports its own. latency: the parts of the time of a request over all pools. availability:
+    of the whole route, None if no objective of it is stated. detail: for people.
+    """
+
+    time_seconds: float
+    namespace: str
+    name: str
+    pools: Mapping[str, Decision]
+    roles: Mapping[str, Role]
+    action: Action
+    reason: Reason
+    binding_pool: str
+    gpus: GpuUse
+    path: PathUse | None = None
+    split: SplitUse | None = None
+    objectives: tuple[ObjectiveReport, ...] = ()
+    latency: LatencyReport | None = None
+    availability: AvailabilityReport | None = None
+    detail: str = ""
+
+    @property
+    def replicas_after(self) -> int | None:
+        """The sum of the counts decided; None if one is unknown."""
+        counts = [one.replicas_after for one in self.pools.values()]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    def with_pool(self, name: str, decision: Decision) -> "FleetDecision":
+        """The same decision with another one for this pool."""
+        return replace(self, pools={**self.pools, name: decision})

@@ -1,0 +1,340 @@
+"""Variants under one promise: how many replicas of each card, and the part of demand of each.
+
+Where every law is trusted, the composition of least price decides all counts together, with its
+moves and the pods that are lost. Otherwise each pool plans for the share that it receives now.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.forecast.demand import Forecast
+from servingslo.policy.context import TickContext
+from servingslo.policy.planner import Seen
+from servingslo.policy.pools.decision import SplitUse
+from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
+from servingslo.policy.pools.state import FleetState
+from servingslo.policy.pools.variants.composition import Choice, Variant
+from servingslo.policy.pools.variants.learning import SplitSample, learn_split, learned_split
+from servingslo.policy.pools.variants.losses import (
+    LossEstimate,
+    LossSample,
+    LossState,
+    loss_estimate,
+    observe_losses,
+    spare_counts,
+    with_spare,
+)
+from servingslo.policy.pools.variants.moves import MoveReason, Order, next_order
+from servingslo.policy.pools.variants.present_fleet import DemandAhead, Standing
+from servingslo.policy.pools.variants.search import least_price_composition
+from servingslo.policy.pools.variants.split import (
+    RateOf,
+    carried_rate_per_second,
+    remembered,
+    shares,
+)
+from servingslo.policy.replicas.demand import step_down_load
+from servingslo.policy.replicas.requirement import Requirement, required_replicas, sizing_case
+from servingslo.policy.replicas.sizing import SizingCase
+from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
+from servingslo.reasons import Reason
+
+STAGE = "pools"
+# Why counts were ordered together, as a reason of the decision.
+_REASONS = {
+    MoveReason.MOVE_PENDING: Reason.MOVE_DOES_NOT_PAY,
+    MoveReason.MIX_WOULD_MISS: Reason.MOVE_DOES_NOT_PAY,
+    MoveReason.NO_ROOM: Reason.GPUS_REACHED,
+    MoveReason.MAKES_ROOM: Reason.GPUS_REACHED,
+    MoveReason.DEMAND_NOT_CARRIED: Reason.MAX_REPLICAS_REACHED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """What is decided over variants at a tick.
+
+    seen: each pool with its part of the demand. requirements: counts decided together; empty while
+    a law is missing.
+    """
+
+    seen: Mapping[str, Seen]
+    requirements: Mapping[str, Requirement]
+    split: SplitUse | None
+    state: FleetState
+
+
+def divide_demand(
+    targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
+) -> Mixture:
+    """How the demand is divided at this tick."""
+    forecast = forecast_of(targets, state, now_seconds)
+    state = _with_losses(state, seen, now_seconds)
+    cases = {name: _case(one.context) for name, one in seen.items()}
+    known = {name: case for name, case in cases.items() if case is not None}
+    if not forecast.known or len(known) < len(seen):
+        return _by_observed_share(state, seen, forecast)
+    rate_of = {name: remembered(_rate_of(case)) for name, case in known.items()}
+    state = _with_split(state, seen, rate_of, now_seconds)
+    return _composed(targets, state, seen, forecast, rate_of, now_seconds)
+
+
+def _by_observed_share(state: FleetState, seen: Mapping[str, Seen], forecast: Forecast) -> Mixture:
+    """Each pool with the share of the demand that it receives now."""
+    rates = {name: rate or 0.0 for name, rate in pool_rates(seen).items()}
+    whole = sum(rates.values())
+    if not forecast.known or whole <= 0.0:
+        return Mixture(seen=seen, requirements={}, split=None, state=state)
+    parts = {name: rate / whole for name, rate in rates.items()}
+    return Mixture(
+        seen=_shared(seen, forecast, parts),
+        requirements={},
+        split=SplitUse(rule="Observed", source="observed", shares_ratio=parts),
+        state=state,
+    )
+
+
+def _shared(
+    seen: Mapping[str, Seen], forecast: Forecast, parts: Mapping[str, float]
+) -> dict[str, Seen]:
+    return {
+        name: replace(one, context=replanned(one.context, forecast.share(parts[name])))
+        for name, one in seen.items()
+    }
+
+
+def _case(context: TickContext) -> SizingCase | None:
+    """The constraints on the counts of a pool; None while its law does not decide."""
+    if context.prepared is None or not context.trusted:
+        return None
+    return sizing_case(context, context.prepared)
+
+
+def _rate_of(case: SizingCase) -> RateOf:
+    """What so many replicas of a pool carry, without objectives that no count meets."""
+    infeasible = tuple(
+        one for one in case.objectives if case.unloaded_seconds(one) > one.threshold_seconds
+    )
+
+    def carried(count: int) -> float:
+        return carried_of_case(case, infeasible, count) if count > 0 else 0.0
+
+    return carried
+
+
+def _with_losses(state: FleetState, seen: Mapping[str, Seen], now_seconds: float) -> FleetState:
+    found = dict(state.variants.losses)
+    for name, one in seen.items():
+        context = one.context
+        if context.observation.desired_replicas is None:
+            continue
+        sample = LossSample(
+            time_seconds=now_seconds,
+            pods=context.observation.pods,
+            desired=context.observation.desired_replicas,
+            rollout=context.observation.rollout_in_progress,
+            cold_start_seconds=context.cold_start_seconds,
+        )
+        found[name] = observe_losses(found.get(name, LossState()), sample)
+    return replace(state, variants=replace(state.variants, losses=found))
+
+
+def _with_split(
+    state: FleetState,
+    seen: Mapping[str, Seen],
+    rate_of: Mapping[str, RateOf],
+    now_seconds: float,
+) -> FleetState:
+    """The memory with the arrivals of this tick, by pool."""
+    before = state.variants.split_seconds
+    passed = 0.0 if before is None else max(now_seconds - before, 0.0)
+    rates = pool_rates(seen)
+    sample = SplitSample(
+        time_seconds=now_seconds,
+        serving={name: len(one.context.serving) for name, one in seen.items()},
+        requests={name: (rates[name] or 0.0) * passed for name in seen},
+    )
+    memory = replace(
+        state.variants,
+        split=learn_split(state.variants.split, sample, rate_of),
+        split_seconds=now_seconds,
+    )
+    return replace(state, variants=memory)
+
+
+def _composed(
+    targets: FleetTargets,
+    state: FleetState,
+    seen: Mapping[str, Seen],
+    forecast: Forecast,
+    rate_of: Mapping[str, RateOf],
+    now_seconds: float,
+) -> Mixture:
+    """Counts by the composition of least price, and the moves to it."""
+    whole = {name: replanned(one.context, forecast) for name, one in seen.items()}
+    demand = _demand_ahead(whole)
+    if demand is None:
+        return _by_observed_share(state, seen, forecast)
+    split = learned_split(state.variants.split).split
+    choice = Choice(
+        variants=tuple(_variant(pool, whole[pool.name], rate_of) for pool in targets.pools),
+        split=split,
+        gpus_max=targets.gpus_max,
+    )
+    losses = _losses(state, whole)
+    choice = _with_lost_pods(choice, losses, demand)
+    standing = {pool.name: _standing(whole[pool.name]) for pool in targets.pools}
+    order, moves = next_order(choice, standing, demand, state.variants.moves, now_seconds)
+    parts = shares(split, order.counts, rate_of)
+    limit = _limit(choice, order.counts, demand)
+    shared = _shared(seen, forecast, parts)
+    requirements = {
+        name: _requirement(
+            one.context,
+            order,
+            name,
+            _safe_count(choice, order, whole, name),
+            _lost(choice, losses[name], name),
+            limit,
+        )
+        for name, one in shared.items()
+        if one.planned
+    }
+    return Mixture(
+        seen=shared,
+        requirements=requirements,
+        split=SplitUse(rule=split.rule.value, source=split.source, shares_ratio=parts),
+        state=replace(state, variants=replace(state.variants, moves=moves)),
+    )
+
+
+def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
+    """The demand of the resource now and at each pool's lead; None while it is unknown."""
+    found = {name: context.demand for name, context in whole.items()}
+    known = {name: demand for name, demand in found.items() if demand is not None}
+    if len(known) < len(found):
+        return None
+    now = sum(demand.rate_per_second for demand in known.values())
+    return DemandAhead(
+        now_per_second=now,
+        at_lead_per_second={
+            name: demand.scale_up_load.rate_per_second for name, demand in known.items()
+        },
+    )
+
+
+def _variant(pool: PoolTargets, context: TickContext, rate_of: Mapping[str, RateOf]) -> Variant:
+    return Variant(
+        name=pool.name,
+        price_hourly=pool.replica_price,
+        rate_of=rate_of[pool.name],
+        maximum=context.bounds.maximum,
+        minimum=context.bounds.minimum,
+        tolerated_failures=pool.targets.replicas.tolerated_failures,
+        gpus_per_replica=pool.gpus_per_replica,
+        cold_start_seconds=context.cold_start_seconds,
+    )
+
+
+def _losses(state: FleetState, whole: Mapping[str, TickContext]) -> dict[str, LossEstimate]:
+    """How many pods of each pool vanish."""
+    return {
+        name: loss_estimate(
+            state.variants.losses.get(name, LossState()),
+            len(context.serving),
+            context.cold_start_seconds,
+        )
+        for name, context in whole.items()
+    }
+
+
+def _with_lost_pods(
+    choice: Choice, losses: Mapping[str, LossEstimate], demand: DemandAhead
+) -> Choice:
+    """The choice with the replicas that are expected to be missing, in pools that lose pods."""
+    if not any(one.spare for one in losses.values()):
+        return choice
+    counts = least_price_composition(choice, demand.greatest_per_second).counts
+    return with_spare(choice, spare_counts(choice, counts, losses))
+
+
+def _standing(context: TickContext) -> Standing:
+    """The pool as it is; pods without a place keep new ones from being ordered there."""
+    return Standing(
+        ordered=context.current,
+        serving=len(context.serving),
+        placeable=not context.unschedulable and not context.queued,
+    )
+
+
+def _lost(choice: Choice, losses: LossEstimate, name: str) -> dict[str, float]:
+    """Replicas of a pool that are ordered for pods expected to be missing, and how many vanish."""
+    spare = next(one.spare for one in choice.variants if one.name == name)
+    if not spare:
+        return {}
+    return {"spare_replicas": spare, "losses_per_hour": losses.losses_per_hour}
+
+
+def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Reason | None:
+    """What keeps replicas from being ordered for demand that these counts do not carry.
+
+    None if they carry it, or if one more of some pool could be ordered.
+    """
+    if choice.kept_per_second(counts) >= demand.greatest_per_second:
+        return None
+    growing = [one for one in choice.variants if counts[one.name] < one.maximum]
+    if not growing:
+        return Reason.MAX_REPLICAS_REACHED
+    room = math.inf if choice.gpus_max is None else choice.gpus_max - choice.gpus(counts)
+    least = min(one.gpus_per_replica for one in growing)
+    return Reason.GPUS_REACHED if least > room else None
+
+
+def _requirement(
+    context: TickContext,
+    order: Order,
+    name: str,
+    safe: int,
+    lost: Mapping[str, float],
+    limit: Reason | None,
+) -> Requirement:
+    """What a pool needs by itself for its share, with the count that was decided for all.
+
+    limit: what keeps all pools from growing.
+    """
+    own = required_replicas(context)
+    wanted = order.counts[name] + context.excluded
+    proposal = own.proposal.required(
+        STAGE,
+        wanted,
+        _REASONS.get(order.reason, Reason.LEAST_COST),
+        decided=order.reason.value,
+        saving_hourly=order.saving_hourly,
+        price_hourly=order.target.price_hourly,
+    )
+    proposal = replace(proposal, limited_by=limit or proposal.limited_by)
+    if lost:
+        proposal = proposal.noted(STAGE, wanted, Reason.PODS_LOST, **lost)
+    return replace(own, proposal=proposal, safe_replicas=safe)
+
+
+def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], name: str) -> int:
+    """The least count of a pool with which those that serve carry what may come within a lead."""
+    context = whole[name]
+    demand = context.demand
+    if demand is None or order.counts[name] >= context.current:
+        return context.current
+    due = step_down_load(context.estimate, demand).rate_per_second
+    others = {
+        other: min(len(one.serving), order.counts[other])
+        for other, one in whole.items()
+        if other != name
+    }
+    rate_of: Mapping[str, Callable[[int], float]] = choice.rate_of
+    for count in range(order.counts[name], context.current):
+        left = {**others, name: min(count, len(context.serving))}
+        if carried_rate_per_second(choice.split, left, rate_of) >= due:
+            return count + context.excluded
+    return context.current

@@ -1,0 +1,173 @@
+"""One tick of a resource with several pools: observations in, one decision for each pool out.
+
+Every pool is observed, drafted and finished by the code of a single target. In between, demand and
+objectives of the whole resource are divided among the pools. After the guards of each pool come
+those over all of them: an unseen pool, roles at zero, GPUs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from servingslo.estimation.sample import GatewaySample
+from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Limits
+from servingslo.policy.knobs.catalogue import is_trying
+from servingslo.policy.latency.report import LatencyReport, Part
+from servingslo.policy.planner import Seen, draft_count, finish, observe
+from servingslo.policy.pools.admission import (
+    own_counts,
+    with_elsewhere,
+    with_facts,
+    writing_pool,
+)
+from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
+from servingslo.policy.pools.demand import learn_demand
+from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
+from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
+from servingslo.policy.pools.latency import fleet_latency
+from servingslo.policy.pools.mixing import divide_demand
+from servingslo.policy.pools.observed_path import path_objectives
+from servingslo.policy.pools.path import decode_mix, divide_path, path_targets
+from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.stages import STAGES, Stages
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Action, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How the promise is divided at this tick.
+
+    seen: each pool with its part of demand and objectives. requirements: of the pools whose count
+    was decided together; the others decide by themselves. path, split: for the report.
+    """
+
+    seen: Mapping[str, Seen]
+    requirements: Mapping[str, Requirement]
+    path: PathUse | None = None
+    split: SplitUse | None = None
+
+
+def plan_pools(
+    observations: Observations,
+    targets: FleetTargets,
+    limits: Limits,
+    state: FleetState,
+    now_seconds: float,
+    *,
+    stages: Stages = STAGES,
+) -> tuple[FleetDecision, FleetState]:
+    """The decision for this tick of all pools, and the memory for the next.
+
+    observations: one of each pool; a past rate that one of them holds is of the whole resource.
+    now_seconds: as in `plan`. Raises: KeyError if the observation of a pool is missing.
+    """
+    targets = targets.within_grants({name: one.grant for name, one in observations.items()})
+    divided = path_targets(targets, state.limits_seconds)
+    counted = own_counts(targets, observations)
+    seen = {
+        pool.name: observe(
+            replace(counted[pool.name], history=None),
+            pool.targets,
+            limits,
+            state.pools.get(pool.name, PlannerState()),
+            now_seconds,
+            stages=replace(stages, mix=decode_mix(state) if pool.role is Role.DECODE else None),
+        )
+        for pool in divided.pools
+    }
+    history = next((one.history for one in observations.values() if one.history), None)
+    state = learn_demand(targets, state, seen, now_seconds, history)
+    if targets.disaggregated:
+        seen, path, state = divide_path(targets, state, seen, now_seconds)
+        division = Division(seen=seen, requirements={}, path=path)
+    else:
+        mixture = divide_demand(targets, state, seen, now_seconds)
+        division = Division(
+            seen=mixture.seen, requirements=mixture.requirements, split=mixture.split
+        )
+        state = mixture.state
+    drafts: Drafts = {
+        name: draft_count(one, division.requirements.get(name), stages=stages)
+        for name, one in division.seen.items()
+    }
+    drafts = guard_pools(targets, division.seen, drafts)
+    route = observations[writing_pool(targets)].gateway
+    return _finish(targets, state, division, drafts, route, stages)
+
+
+def _finish(
+    targets: FleetTargets,
+    state: FleetState,
+    division: Division,
+    drafts: Drafts,
+    route: GatewaySample | None,
+    stages: Stages,
+) -> tuple[FleetDecision, FleetState]:
+    """The decision of all pools, in the order of their writes."""
+    decisions: dict[str, Decision] = {}
+    memories: dict[str, PlannerState] = {}
+    writer = writing_pool(targets)
+    for pool in sorted(targets.pools, key=lambda one: one.name == writer):
+        seen = division.seen[pool.name]
+        if pool.name == writer:
+            seen = with_elsewhere(targets, division.seen, decisions, route)
+        # Two trials at a time would disturb each other's comparison.
+        known = {**state.pools, **memories}
+        trying = any(is_trying(one) for name, one in known.items() if name != pool.name)
+        seen = with_facts(seen, replace(seen.context.facts, trial_elsewhere=trying))
+        decisions[pool.name], memories[pool.name] = finish(seen, drafts[pool.name], stages=stages)
+    objectives = path_objectives(targets, division.seen, decisions, division.path)
+    now_seconds = division.seen[writer].context.now_seconds
+    latency, memory = fleet_latency(
+        targets, division.seen, state.latency, division.path, objectives, now_seconds
+    )
+    decisions[writer] = _with_gateway(decisions[writer], latency)
+    order = write_order(targets, division.seen, drafts)
+    decisions = {name: decisions[name] for name in order}
+    leading = _leading(decisions)
+    observed = division.seen[leading].context.observation
+    decision = FleetDecision(
+        time_seconds=observed.time_seconds,
+        namespace=observed.namespace,
+        name=observed.name,
+        pools=decisions,
+        roles={pool.name: pool.role for pool in targets.pools},
+        action=decisions[leading].action,
+        reason=decisions[leading].reason,
+        binding_pool=leading,
+        gpus=gpu_use(targets, division.seen, decisions),
+        path=division.path,
+        split=division.split,
+        objectives=objectives,
+        latency=latency,
+        availability=decisions[writer].availability,
+        detail=decisions[leading].detail,
+    )
+    return decision, replace(state, pools=memories, latency=memory)
+
+
+def _with_gateway(decision: Decision, whole: LatencyReport | None) -> Decision:
+    """The decision of the pool that the route is read for, with the gateway's part of the whole."""
+    gateway = None if whole is None else whole.of(Part.GATEWAY)
+    if gateway is None or decision.latency is None:
+        return decision
+    parts = (gateway, *decision.latency.parts)
+    return replace(decision, latency=replace(decision.latency, parts=parts))
+
+
+def _leading(decisions: Mapping[str, Decision]) -> str:
+    """The pool that the whole is about: a problem first, then growth, then the largest change."""
+
+    def rank(name: str) -> tuple[bool, bool, int]:
+        decision = decisions[name]
+        before, after = decision.replicas_before, decision.replicas_after
+        change = 0 if before is None or after is None else abs(after - before)
+        return (
+            decision.metrics is not Reason.METRICS_FRESH,
+            decision.action is Action.SCALE_UP,
+            change,
+        )
+
+    return max(decisions, key=rank)

@@ -1,0 +1,59 @@
+"""What the planner remembers of several pools from tick to tick."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from servingslo.estimation.forecast.demand import ForecastState
+from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
+from servingslo.policy.pools.variants.learning import SplitState, renamed_split
+from servingslo.policy.pools.variants.losses import LossState
+from servingslo.policy.pools.variants.moves import MoveState
+from servingslo.policy.state import PlannerState
+
+# By pool, then by objective ('ttft:95'): the part of the threshold that the pool may use.
+PoolLimits = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantMemory:
+    """What is remembered of variants: who splits the traffic, a move that pays, pods lost by pool.
+
+    split_seconds: when the split was observed last.
+    """
+
+    split: SplitState = field(default_factory=SplitState)
+    split_seconds: float | None = None
+    moves: MoveState = field(default_factory=MoveState)
+    losses: Mapping[str, LossState] = field(default_factory=dict)
+
+    def renamed(self, names: Mapping[str, str], pools: int) -> "VariantMemory":
+        """The memory under a changed spec. A move is decided anew.
+
+        names: present names by former ones, of pools whose target stayed. pools: so many now.
+        """
+        return VariantMemory(
+            split=renamed_split(self.split, names, pools),
+            losses={names[name]: one for name, one in self.losses.items() if name in names},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """Memory of a resource with several pools; the default was never observed.
+
+    pools: of each pool, by its name. demand: forecast of the demand of the whole resource.
+    through_ratio: share of requests that pass the prefill pool, smoothed; None before it was seen.
+    doubted: what the two pools counted last was contradictory.
+    limits_seconds: how thresholds are divided; divided_seconds: when that was last decided.
+    variants: of several Combined pools. latency: its parts over all pools while the objectives were
+    met.
+    """
+
+    pools: Mapping[str, PlannerState] = field(default_factory=dict)
+    demand: ForecastState = field(default_factory=ForecastState)
+    through_ratio: float | None = None
+    doubted: bool = False
+    limits_seconds: PoolLimits = field(default_factory=dict)
+    divided_seconds: float | None = None
+    variants: VariantMemory = field(default_factory=VariantMemory)
+    latency: LatencyMemory = NO_MEMORY
