@@ -1,5 +1,5 @@
-"""All decisions other than the replica count: one folder each, and a row in `catalogue`.
+"""Which settings other than the replica count should change?
 
-`protocol` is the interface of a knob, `decisions` its output, `comparison` compares pods that try a
-setting with the others. No knob imports planner, stages, verdict or stored state.
+A folder each and a row in `catalogue`; `protocol` is the interface, `decisions` the output.
+Must not import planner, stages, verdict or stored state.
 """

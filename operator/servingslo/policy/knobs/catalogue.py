@@ -5,24 +5,31 @@ from dataclasses import replace
 
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
+from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.dynamic_batches.knob import DynamicBatchesKnob
 from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
+from servingslo.policy.knobs.lanes.knob import LanesKnob
 from servingslo.policy.knobs.protocol import Knob, Look, Turn
 from servingslo.policy.state import PlannerState
 
 KNOBS: tuple[Knob, ...] = (
     EngineLimitsKnob(),
     AdmissionKnob(),
+    DegradationKnob(),
     InFlightKnob(),
+    LanesKnob(),
     DynamicBatchesKnob(),
 )
 
 
-def observe_knobs(knobs: Sequence[Knob], look: Look, state: PlannerState) -> Facts:
+def observe_knobs(
+    knobs: Sequence[Knob], observation: Observation, state: PlannerState, now_seconds: float
+) -> Facts:
     """Facts from all knobs at this tick."""
-    standing = look.observation.in_force
+    look, standing = Look(observation=observation, now_seconds=now_seconds), observation.in_force
     return join_facts(
         knob.observe(look, standing.get(knob.name), state.knobs.get(knob.name)) for knob in knobs
     )
@@ -43,6 +50,11 @@ def decide_knobs(
             memories[knob.name] = outcome.memory
         steps = (*steps, *outcome.steps)
     return decisions, memories, steps
+
+
+def is_trying(state: PlannerState, knobs: Sequence[Knob] = KNOBS) -> bool:
+    """Whether a change of any knob is under way and not judged yet."""
+    return any(knob.on_trial(state.knobs.get(knob.name)) for knob in knobs)
 
 
 def reconcile_knob(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Self
 
+from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
 # Names of the built-in knobs. A knob that changes the cluster has the name of its actuator.
@@ -12,6 +13,7 @@ BATCH_LIMITS = "batch-limits"
 ADMISSION = "admission"
 GATEWAY_LIMITS = "gateway-limits"
 DYNAMIC_BATCHING = "dynamic-batching"
+LANES = "lanes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,18 +178,46 @@ class LimitDecision(KnobDecision):
     puts_back: bool | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegradationDecision(KnobDecision):
+    """The share of the requests that goes to a fallback.
+
+    reason: NOT_DEGRADED, DEGRADED, MAX_SHARE_REACHED, FALLBACK_FULL, FALLBACK_UNSEEN, or why no
+    weight is written. before, after: shares in force and to set, 0 to 1; equal if it stays. cause:
+    why no further replica can be had; None if one can, or none is needed. change_reason: why it
+    changes, None if it does not. puts_back: the owner's weights are restored exactly.
+    takes_more: more can go there than is known to be taken.
+    """
+
+    route: str
+    fallback: str
+    max_share_ratio: float
+    before: float = 0.0
+    after: float = 0.0
+    cause: Reason | None = None
+    change_reason: Reason | None = None
+    puts_back: bool = False
+    takes_more: bool = False
+
+    def hold(self) -> Self:
+        """Keep the weights in force."""
+        return replace(self, after=self.before, change_reason=None, puts_back=False)
+
+
 # Names of the built-in knobs in a decision's document, and the type of each decision.
 DOCUMENT_NAMES: Mapping[str, str] = {
     BATCH_LIMITS: "batching",
     ADMISSION: "admission",
     GATEWAY_LIMITS: "gateway_limit",
     DYNAMIC_BATCHING: "batcher",
+    ROUTE_WEIGHTS: "degradation",
 }
 DECISION_TYPES: Mapping[str, type[KnobDecision]] = {
     BATCH_LIMITS: BatchingDecision,
     ADMISSION: AdmissionDecision,
     GATEWAY_LIMITS: LimitDecision,
     DYNAMIC_BATCHING: BatcherDecision,
+    ROUTE_WEIGHTS: DegradationDecision,
 }
 
 

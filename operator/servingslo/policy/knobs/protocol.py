@@ -69,6 +69,10 @@ class Knob(Protocol):
         """Decide about the setting at this tick."""
         ...
 
+    def on_trial(self, memory: object, /) -> bool:
+        """Whether a change of it is under way and not judged yet."""
+        ...
+
     def reconcile(self, memory: object, written: bool, /) -> object:
         """The memory after its last change was written, or refused."""
         ...
@@ -89,6 +93,10 @@ class PlainKnob:
 
     def observe(self, _look: Look, _standing: InForce | None, _memory: object) -> Facts | None:
         """No facts."""
+
+    def on_trial(self, _memory: object) -> bool:
+        """Nothing is tried."""
+        return False
 
     def reconcile(self, memory: object, _written: bool) -> object:
         """The memory unchanged: the current values are read again at every tick."""

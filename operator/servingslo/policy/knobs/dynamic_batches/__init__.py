@@ -1,5 +1,5 @@
-"""Limits of dynamic batches (Triton): set on running servers, and lost when one restarts.
+"""Which limits should dynamic batches (Triton) have? A server that restarts loses them.
 
-Begin with `trial`; `search` finds limits, `servers` reads each pod's current limits. Does not
-import the limits of engines, nor the bound in flight.
+Begin with `knob`; `search` finds limits, `servers` reads each pod's current limits.
+Must not import the limits of engines, nor the bound in flight.
 """

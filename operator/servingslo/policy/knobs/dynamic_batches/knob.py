@@ -1,22 +1,52 @@
-"""Limits of dynamic batches, as a knob of the planner: set on servers while they run."""
+"""Limits of dynamic batches as a knob: set on running servers, first on one pod, then on all.
 
+A server keeps new limits in memory only. A pod that starts or restarts has the limits of its
+model's own file. They are set on it again before it counts as capacity. Limits that drift are set
+again too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts
-from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING
+from servingslo.policy.inputs import BatchingMode, InForce, Observation
+from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
+from servingslo.policy.knobs.dynamic_batches import search as searching
 from servingslo.policy.knobs.dynamic_batches.memory import (
-    LIMITS_NOT_SET,
+    ASK_AGAIN_SECONDS,
+    MOST_ASKED,
+    Asked,
     BatcherMemory,
-    reloaded,
-    unset_pods,
 )
 from servingslo.policy.knobs.dynamic_batches.servers import (
-    batch_counts,
+    Owner,
+    PodBatcher,
     batcher_in_force,
     batchers_of,
+    request_sample,
 )
-from servingslo.policy.knobs.dynamic_batches.trial import batcher_decision
+from servingslo.policy.knobs.dynamic_batches.windows import (
+    better_window,
+    follows_load,
+    judge_window,
+)
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
+from servingslo.policy.knobs.trial import comparison, stages
+from servingslo.policy.replicas.requirement import Requirement, sizing_case
 from servingslo.reasons import Reason
+
+# A change reloads every pod, so a replica must carry at least this much more. Under load, the law
+# of batches was off by a fifth at p95 against a real server; the gain must be larger than that.
+LEAST_GAIN_RATIO = 1.2
+# Share of all pods that reload in one tick when new limits reach them, at least one pod. A load
+# keeps requests waiting for two seconds. Like maxUnavailable of a RollingUpdate (Kubernetes'
+# default).
+RELOADED_AT_ONCE_SHARE = 0.25
+
+LIMITS_NOT_SET = "limits-not-set"
+
+_Answer = tuple[BatcherDecision, BatcherMemory]
 
 
 class DynamicBatchesKnob(PlainKnob):
@@ -28,21 +58,342 @@ class DynamicBatchesKnob(PlainKnob):
         """How batches form on the servers, their counters, and pods that lack our limits."""
         known = _known(memory)
         batchers = batchers_of(standing)
-        unset = unset_pods(known, look.observation, batchers) if standing is not None else ()
+        unset = _unset_pods(known, look.observation, batchers) if standing is not None else ()
         counted = {pod: one for pod, one in batchers.items() if pod not in unset}
-        loading = reloaded(known, look.now_seconds)
+        loading = known.is_reloading(look.now_seconds)
         return Facts(
             batcher=batcher_in_force(counted or batchers),
-            batches=batch_counts(standing),
+            batches={pod: one.batches for pod, one in batchers.items()},
             not_capacity=tuple((pod, LIMITS_NOT_SET) for pod in unset),
             no_step_down=Reason.ROLLOUT_IN_PROGRESS if loading else None,
         )
 
+    def on_trial(self, memory: object) -> bool:
+        """Whether one pod has limits that the others are to get if it serves no worse."""
+        return _known(memory).first_pod is not None
+
     def decide(self, turn: Turn, memory: object) -> Outcome:
         """Decide which limits all pods are to have, and on which pods they are set now."""
-        known = _known(memory)
-        return Outcome(*batcher_decision(turn.context, turn.requirement, known, acting=turn.acting))
+        return Outcome(*tune_batcher(turn, _known(memory)))
 
 
-def _known(memory: object) -> BatcherMemory | None:
-    return memory if isinstance(memory, BatcherMemory) else None
+def _known(memory: object) -> BatcherMemory:
+    return memory if isinstance(memory, BatcherMemory) else BatcherMemory()
+
+
+def _unset_pods(
+    memory: BatcherMemory, observation: Observation, batchers: Mapping[str, PodBatcher]
+) -> tuple[str, ...]:
+    """Ready pods that lack the limits that all others have: no capacity until those are set.
+
+    A pod that cannot be read yet gets as much time as a pod that is asked to take them.
+    """
+    if memory.wanted is None or not memory.proven:
+        return ()
+    ready = [pod for pod in observation.pods if pod.ready and not pod.deleting]
+    return tuple(
+        pod.name
+        for pod in ready
+        if (
+            (pod.ready_for_seconds or 0.0) < ASK_AGAIN_SECONDS
+            if pod.name not in batchers
+            else batchers[pod.name].limits != memory.wanted and memory.count(pod.name) < MOST_ASKED
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tick:
+    """One tick, and the servers by pod."""
+
+    context: TickContext
+    requirement: Requirement
+    batchers: Mapping[str, PodBatcher]
+
+    def common_limits(self) -> BatcherLimits | None:
+        """The limits that most pods have; on a tie, the smaller ones."""
+        limits = [one.limits for one in self.batchers.values()]
+        return min(set(limits), key=lambda one: (-limits.count(one), one), default=None)
+
+    def is_due(self, memory: BatcherMemory, pod: str) -> bool:
+        """Whether a pod was not asked recently."""
+        last = memory.asked.get(pod)
+        return last is None or self.context.now_seconds - last.at_seconds >= ASK_AGAIN_SECONDS
+
+    @property
+    def planned_rate_per_second(self) -> float | None:
+        """Requests of a replica, of the load for which there is to be capacity; None if unknown."""
+        demand, count = self.context.demand, self.context.current
+        return None if demand is None or not count else demand.scale_up_load.rate_per_second / count
+
+    def is_refused(self, memory: BatcherMemory, limits: BatcherLimits) -> bool:
+        """Whether such limits were taken back recently."""
+        refusal, current = memory.refusal, self.common_limits()
+        now = self.context.now_seconds
+        return refusal is not None and current is not None and refusal.forbids(current, limits, now)
+
+    def recommend(
+        self, memory: BatcherMemory, limits: BatcherLimits, detail: str
+    ) -> BatcherDecision:
+        """The decision for these limits."""
+        found = self.answer(memory, Reason.BATCHING_RECOMMENDED, detail)
+        return replace(found, after=limits)
+
+    def answer(
+        self, memory: BatcherMemory, reason: Reason = Reason.BATCHING_IN_SYNC, detail: str = ""
+    ) -> BatcherDecision:
+        """The decision that sets no pod."""
+        return BatcherDecision(
+            reason=reason, detail=detail, before=self.common_limits(), after=memory.wanted
+        )
+
+
+def tune_batcher(
+    turn: Turn, memory: BatcherMemory
+) -> tuple[BatcherDecision | None, BatcherMemory | None]:
+    """Decide the limits in force, the wanted limits and the pods to set now; return the memory too.
+
+    None if access to the servers is not enabled.
+    """
+    context = turn.context
+    standing = context.observation.in_force.get(DYNAMIC_BATCHING)
+    mode = context.targets.batching.mode
+    if standing is None or mode is BatchingMode.OFF:
+        return None, None
+    batchers = batchers_of(standing)
+    if standing.refused is not None and not batchers:
+        problem = standing.refused
+        return BatcherDecision(reason=problem.reason, detail=problem.detail), memory
+    tick = _Tick(context=context, requirement=turn.requirement, batchers=batchers)
+    asked = turn.acting and mode is BatchingMode.AUTO
+    if asked and context.limits.batching_apply_enabled:
+        return _act(tick, _recover(memory, batchers, turn.context.now_seconds))
+    searches = BatcherMemory(search=memory.search, windows=memory.windows)
+    found, memory = _find_limits(tick, searches)
+    if asked and found.reason is Reason.BATCHING_RECOMMENDED:
+        detail = f"{found.detail}; the administrator lets no batch limits be changed"
+        found = replace(found, reason=Reason.NOT_PERMITTED, detail=detail)
+    return found, memory
+
+
+def _act(tick: _Tick, memory: BatcherMemory) -> _Answer:
+    """The next step of a trial, if there is one, or of keeping the limits on every pod."""
+    batchers, pod = tick.batchers, memory.first_pod
+    left = tuple(
+        sorted(
+            name
+            for name, one in batchers.items()
+            if memory.wanted is None and one.owner is Owner.OURS and memory.refuses(one.limits)
+        )
+    )
+    if left:
+        back = replace(tick.answer(memory), after=None, puts_back=True)
+        return _order(tick, memory, left, back, Reason.BATCHING_ROLLED_BACK)
+    if pod is None:
+        return _start_trial(tick, memory) if memory.wanted is None else _everywhere(tick, memory)
+    if pod not in batchers:
+        # The pod is gone or cannot be read, so nothing is known about these limits.
+        return tick.answer(memory, Reason.BATCHING_CANARY_FAILED), _give_up(memory)
+    if batchers[pod].limits == memory.wanted:
+        return _compare_pods(tick, replace(memory, asked={}), pod)
+    if memory.count(pod) < MOST_ASKED:
+        memory = replace(memory, began=None)
+        return _order(tick, memory, (pod,), tick.answer(memory), Reason.BATCHING_CANARY_STARTED)
+    detail = f"{pod} does not take {memory.wanted}"
+    return tick.answer(memory, Reason.BATCHING_CANARY_FAILED, detail), _refuse(tick, memory)
+
+
+def _recover(
+    memory: BatcherMemory, batchers: Mapping[str, PodBatcher], now_seconds: float
+) -> BatcherMemory:
+    """Restore the memory after a restart: our limits that most pods have, or one first pod.
+
+    When the first pod got them is not known, so its comparison has its whole time from now on.
+    """
+    ours = [
+        one.limits
+        for one in batchers.values()
+        if one.owner is Owner.OURS and not memory.refuses(one.limits)
+    ]
+    if memory.wanted is not None or not ours:
+        return memory
+    wanted = max(set(ours), key=lambda one: (ours.count(one), one))
+    pods = [pod for pod, one in batchers.items() if one.limits == wanted]
+    alone = len(pods) == 1 and len(batchers) > 1
+    if not alone:
+        return replace(memory, wanted=wanted, first_pod=None, proven=True)
+    changed = now_seconds if memory.changed_seconds is None else memory.changed_seconds
+    return replace(memory, wanted=wanted, first_pod=pods[0], proven=False, changed_seconds=changed)
+
+
+def _start_trial(tick: _Tick, memory: BatcherMemory) -> _Answer:
+    """Search for better limits; if they are worth a change, one pod gets them."""
+    context = tick.context
+    found, memory = _find_limits(tick, memory)
+    if found.after is None or found.reason is not Reason.BATCHING_RECOMMENDED:
+        return found, memory
+    since, least = memory.changed_seconds, context.targets.batching.min_interval_seconds
+    recent = since is not None and context.now_seconds - since < least
+    if recent or context.facts.trial_elsewhere:
+        return replace(found, reason=Reason.BATCHING_TOO_SOON), memory
+    serving = len(context.signals.serving_pods)
+    if context.observation.rollout_in_progress or serving != context.current:
+        return found, memory
+    # Select by name, so that a replay selects the same pod.
+    pod = max(tick.batchers)
+    memory = replace(
+        memory,
+        wanted=found.after,
+        first_pod=pod,
+        proven=False,
+        before=found.before,
+        former=memory.wanted,
+        earlier=replace(request_sample([(None, tick.batchers[pod])], 0.0), engines=0),
+        began=None,
+        asked={},
+        changed_seconds=context.now_seconds,
+        search=None,
+    )
+    return _order(tick, memory, (pod,), found, Reason.BATCHING_CANARY_STARTED)
+
+
+def _compare_pods(tick: _Tick, memory: BatcherMemory, pod: str) -> _Answer:
+    """Compare the first pod with its siblings; then all pods get its limits, or it loses them."""
+    verdict = stages.judge_first_pod(
+        _first_pod(tick, memory, pod),
+        memory.began,
+        tick.context.targets.objectives,
+        tick.context.now_seconds,
+    )
+    memory = replace(memory, began=verdict.began)
+    if verdict.stage is stages.Stage.FIRST_POD:
+        return tick.answer(memory, verdict.reason, verdict.detail), memory
+    if verdict.stage is stages.Stage.EVERYWHERE:
+        return _everywhere(tick, replace(memory, first_pod=None))
+    back, wanted = _refuse(tick, memory), memory.wanted
+    answer = tick.answer(back, detail=f"{pod}: {verdict.detail}")
+    answer = replace(answer, before=wanted, puts_back=memory.former is None)
+    return _order(tick, back, (pod,), answer, verdict.reason)
+
+
+def _everywhere(tick: _Tick, memory: BatcherMemory) -> _Answer:
+    """Keep the limits on every pod; if all have them, search for better ones."""
+    missing = sorted(
+        pod
+        for pod, one in tick.batchers.items()
+        if one.limits != memory.wanted and one.owner is not Owner.ANOTHER
+    )
+    kept = {pod: one for pod, one in memory.asked.items() if pod in missing}
+    memory = replace(memory, asked=kept, proven=memory.proven or not missing)
+    if not missing:
+        return _start_trial(tick, memory)
+    if not memory.proven:
+        # Once all pods have had the limits, a pod without them is new: it is no capacity until they
+        # are set. Before, only some reload in one tick.
+        most = max(int(RELOADED_AT_ONCE_SHARE * len(tick.batchers)), 1)
+        missing = [pod for pod in missing if tick.is_due(memory, pod)][:most]
+    return _order(tick, memory, missing, tick.answer(memory), Reason.BATCHING_CHANGED)
+
+
+def _find_limits(tick: _Tick, memory: BatcherMemory) -> _Answer:
+    """Judge one more candidate, then report the better limits found so far."""
+    context, current = tick.context, tick.common_limits()
+    sized, prepared, search = tick.requirement.sized, context.prepared, memory.search
+    if prepared is None or sized is None or not context.trusted or current is None:
+        return tick.answer(memory, context.model_reason), memory
+    if search is None or search.current != current or search.law != prepared.law:
+        search = searching.new_search(prepared, context.targets.batching, tick.batchers, current)
+    if search is None:
+        return tick.answer(memory, Reason.LIMITS_UNKNOWN, "no batch ran yet"), memory
+    case = sizing_case(context, prepared)
+    candidate = searching.next_candidate(search, case)
+    if candidate is not None:
+        search = searching.try_candidate(search, candidate, case)
+    planned = tick.planned_rate_per_second
+    windows = judge_window(memory.windows, search, case, planned)
+    memory = replace(memory, search=search, windows=windows)
+    if searching.next_candidate(search, case) is not None:
+        return tick.answer(memory), memory
+    best = search.best
+    rates = (search.rates.get(current, 0.0), search.rates.get(best, 0.0))
+    by_load = follows_load(search, planned)
+    if best != current and not by_load and not tick.is_refused(memory, best):
+        if search.gain_ratio >= LEAST_GAIN_RATIO:
+            detail = f"a replica carries {rates[1]:.3g} requests/s instead of {rates[0]:.3g}"
+            return tick.recommend(memory, best, detail), memory
+        small = tick.answer(memory, Reason.BATCHING_GAIN_TOO_SMALL)
+    else:
+        small = tick.answer(memory)
+    least = context.targets.batching.min_interval_seconds
+    better = better_window(windows, search, least)
+    if better is None or tick.is_refused(memory, better.limits):
+        return small, memory
+    return tick.recommend(memory, better.limits, better.why), memory
+
+
+def _order(
+    tick: _Tick,
+    memory: BatcherMemory,
+    pods: Sequence[str],
+    answer: BatcherDecision,
+    reason: Reason,
+) -> _Answer:
+    """Order the limits for those of these pods that were not asked recently."""
+    now = tick.context.now_seconds
+    due = tuple(pod for pod in pods if tick.is_due(memory, pod))
+    asked = {pod: Asked(at_seconds=now, count=memory.count(pod) + 1) for pod in due}
+    loaded = now if due else memory.loaded_seconds
+    memory = replace(memory, asked={**memory.asked, **asked}, loaded_seconds=loaded)
+    return replace(answer, reason=reason, pods=due), memory
+
+
+def _give_up(memory: BatcherMemory) -> BatcherMemory:
+    """Return the memory with the limits that all pods were to have before the trial."""
+    known = memory.former is not None
+    return replace(memory, wanted=memory.former, first_pod=None, proven=known, began=None, asked={})
+
+
+def _refuse(tick: _Tick, memory: BatcherMemory) -> BatcherMemory:
+    """Return the memory after limits were taken back; none like them are tried for a while."""
+    wanted, now = memory.wanted, tick.context.now_seconds
+    refusal = None if wanted is None else stages.refuse(wanted, now)
+    return replace(_give_up(memory), refusal=refusal, search=None)
+
+
+def _first_pod(tick: _Tick, memory: BatcherMemory, pod: str) -> stages.FirstPod[PodBatcher]:
+    """The first pod and the pods without its limits, and how they compare.
+
+    Without siblings, the pod is compared with its own latency before the change. If the fleet is
+    scaled, its load changes. So the law also predicts the latency of the former limits under the
+    present load, and the longer one is used.
+    """
+    context, batchers, began = tick.context, tick.batchers, memory.began
+    others = [name for name, one in batchers.items() if one.limits != memory.wanted]
+    counters = {} if began is None else began.counters
+    seconds = 0.0 if began is None else context.now_seconds - began.began_seconds
+    new, old = (
+        request_sample([(counters[p], batchers[p]) for p in pods if p in counters], seconds)
+        for pods in ((pod,), others)
+    )
+    prepared, before, earlier = context.prepared, memory.before, memory.earlier
+    if not others and earlier is not None:
+        old = earlier
+        if prepared is not None and before is not None and old.mean_seconds and seconds > 0.0:
+            instances, rate = batchers[pod].instances, new.answered / seconds
+            mean = searching.mean_seconds(prepared.law, before, instances, rate)
+            old = replace(old, mean_seconds=max(old.mean_seconds, mean))
+    loaded = memory.loaded_seconds
+    return stages.FirstPod(
+        since_seconds=memory.changed_seconds or 0.0,
+        start_seconds=MOST_ASKED * ASK_AGAIN_SECONDS,
+        serves=True,
+        settled=loaded is None or context.now_seconds - loaded >= stages.WARM_UP_SECONDS,
+        comparable=bool(others) or earlier is not None,
+        counters=batchers,
+        new=new,
+        old=old,
+        expected=1.0,
+        needed=comparison.requests_needed(
+            comparison.MEAN_VARIANCE, comparison.SLOWER_RATIO - 1.0, new.design_effect
+        ),
+    )

@@ -1,7 +1,7 @@
 """Find the limits of dynamic batches with which a server carries most within every objective.
 
 One candidate is judged at a tick, so that a plan stays short: first the batch sizes with the window
-in force, then windows with the best size.
+in force, then windows with the best size and with the size in force.
 """
 
 import math
@@ -18,12 +18,14 @@ from servingslo.models.waits.dynamic_batches import (
     saturation_per_second,
 )
 from servingslo.models.workload import Workload
+from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import with_limits
+from servingslo.policy.knobs.dynamic_batches.servers import PodBatcher, with_limits
+from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second
 
 # Windows that are tried, as shares of the tightest threshold: how long a request may wait for
-# others.
+# others. At most 30 %: Machine Learning Systems (V. J. Reddi), chapter "Model Serving".
 WINDOW_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2)
 # Windows are whole numbers of this many microseconds.
 _ROUNDED_MICROSECONDS = 100
@@ -47,7 +49,6 @@ class BatcherSearch:
     instances: int
     workload: Workload
     law: ServiceLaw
-    at_seconds: float
     rates: Mapping[BatcherLimits, float] = field(default_factory=dict)
 
     @property
@@ -65,12 +66,36 @@ class BatcherSearch:
         return best / now if now > 0.0 else math.inf if best > 0.0 else 1.0
 
 
+def new_search(
+    prepared: PreparedModel,
+    targets: BatchingTargets,
+    batchers: Mapping[str, PodBatcher],
+    current: BatcherLimits,
+) -> BatcherSearch | None:
+    """Start where the law is known and the tenant allows it; None before the first batch."""
+    ran = [size for one in batchers.values() for size in one.batches]
+    if not ran:
+        return None
+    own = max(one.former_max_batch_size for one in batchers.values())
+    allowed = own if targets.max_sequences is None else targets.max_sequences
+    return BatcherSearch(
+        current=current,
+        largest=max(min(allowed, 2 * max(ran)), 1),
+        least=targets.min_sequences,
+        instances=min(one.instances for one in batchers.values()),
+        workload=prepared.workload,
+        law=prepared.law,
+    )
+
+
 def next_candidate(search: BatcherSearch, case: SizingCase) -> BatcherLimits | None:
     """The limits to judge next; None if the search has ended."""
     return next((one for one in _candidates(search, case) if one not in search.rates), None)
 
 
-def judged(search: BatcherSearch, candidate: BatcherLimits, case: SizingCase) -> BatcherSearch:
+def try_candidate(
+    search: BatcherSearch, candidate: BatcherLimits, case: SizingCase
+) -> BatcherSearch:
     """Add to the search what a replica carries with these limits, within every constraint."""
     engine = limits_of(with_limits(candidate, search.instances))
     model = latency_model(search.workload, search.law, engine)
@@ -96,11 +121,21 @@ def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimi
     for size in sorted({*sizes, search.largest}):
         if search.least <= size <= search.largest:
             yield _sized(search, case, size, search.current.max_queue_delay_microseconds)
+    for size in dict.fromkeys((search.best.max_batch_size, search.current.max_batch_size)):
+        yield from _windows(search, case, size)
+
+
+def window_candidates(search: BatcherSearch, case: SizingCase) -> tuple[BatcherLimits, ...]:
+    """Limits that differ from those in force in the window, and those in force."""
+    windows = _windows(search, case, search.current.max_batch_size)
+    return tuple(dict.fromkeys((search.current, *windows)))
+
+
+def _windows(search: BatcherSearch, case: SizingCase, size: int) -> Iterator[BatcherLimits]:
     tightest = min((one.threshold_seconds for one in case.objectives), default=0.0)
-    best = search.best.max_batch_size
     for share in WINDOW_SHARES:
         window = round(share * tightest * 1e6 / _ROUNDED_MICROSECONDS) * _ROUNDED_MICROSECONDS
-        yield _sized(search, case, best, window)
+        yield _sized(search, case, size, window)
 
 
 def _sized(search: BatcherSearch, case: SizingCase, size: int, window: int) -> BatcherLimits:

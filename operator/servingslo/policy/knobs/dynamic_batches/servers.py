@@ -3,13 +3,14 @@
 The observation contains them by pod, as numbers of the actuator that sets them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.policy.inputs import InForce
 from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.trial.comparison import Sample
 
 # Seconds: Triton states queue delays in microseconds.
 _MICROSECONDS = 1e-6
@@ -99,11 +100,6 @@ def _batcher(numbers: Mapping[str, int]) -> PodBatcher:
     )
 
 
-def batch_counts(standing: InForce | None) -> dict[str, Mapping[int, tuple[int, int]]]:
-    """Number of executions and their microseconds by size, for each pod that was read."""
-    return {pod: one.batches for pod, one in batchers_of(standing).items()}
-
-
 def batcher_in_force(batchers: Mapping[str, PodBatcher]) -> DynamicBatcher | None:
     """How batches form; if pods differ, on the one that carries least; None without pods."""
     if not batchers:
@@ -127,4 +123,31 @@ def with_limits(limits: BatcherLimits, instances: int) -> DynamicBatcher:
         window_seconds=limits.max_queue_delay_microseconds * _MICROSECONDS,
         room=limits.max_queue_size,
         instances=instances,
+    )
+
+
+def request_sample(pairs: Iterable[tuple[PodBatcher | None, PodBatcher]], seconds: float) -> Sample:
+    """Requests between each pair of counters; a first None is zero, and so is one that fell.
+
+    Design effect: the mean batch of a request, because all requests of a batch are answered
+    together.
+    """
+    answered = failed = microseconds = engines = executed = weighted = 0
+    for before, now in pairs:
+        fell = before and (now.requests < before.requests or now.failed < before.failed)
+        began = before if before and not fell else PodBatcher(limits=now.limits)
+        engines += 1
+        answered += now.requests - began.requests
+        failed += now.failed - began.failed
+        microseconds += max(now.request_microseconds - began.request_microseconds, 0)
+        for size, (count, _) in now.batches.items():
+            ran = max(count - began.batches.get(size, (0, 0))[0], 0)
+            executed, weighted = executed + ran * size, weighted + ran * size**2
+    return Sample(
+        answered=answered,
+        failed=failed,
+        mean_seconds=microseconds * _MICROSECONDS / answered if answered else None,
+        engines=engines,
+        seconds=seconds,
+        design_effect=max(weighted / executed, 1.0) if executed else 1.0,
     )

@@ -1,5 +1,5 @@
-"""Batch limits of engines: flags in the pod template, so that each change restarts the pods.
+"""Which batch limits should engines have? Each change of their flags restarts the pods.
 
-Begin with `tuning`; `search` finds limits, `canary` tries them on one pod, `aftermath` checks all
-pods afterwards, `put_back` handles a client that undoes them. Does not import dynamic batches.
+Begin with `knob`; `search`, `canary` for one pod, `aftermath` for all pods, `put_back`.
+Must not import dynamic batches.
 """

@@ -38,7 +38,7 @@ class Verdict:
     steps: tuple[DecisionStep, ...] = ()
 
 
-def with_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+def note_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
     """Record when arrivals at a replica last exceeded the load that judges an open change."""
     change, rate = memory.verifying, _rate_per_replica_per_second(context)
     if change is None or change.judged_up_to_per_second is None or rate is None:
@@ -96,8 +96,12 @@ def _rate_per_replica_per_second(context: TickContext) -> float | None:
 
 def _taken_back(context: TickContext, memory: BatchingMemory, change: BatchChange) -> bool:
     """Whether limits not in force were ordered back: the answer to that order may be lost."""
-    until = memory.refused_until_seconds
-    return memory.refused == change.after and until is not None and context.now_seconds < until
+    refusal = memory.refusal
+    return (
+        refusal is not None
+        and refusal.setting == change.after
+        and context.now_seconds < refusal.until_seconds
+    )
 
 
 def _beyond(context: TickContext, change: BatchChange) -> bool:

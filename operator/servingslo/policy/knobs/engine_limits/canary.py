@@ -1,32 +1,28 @@
-"""Try new batch limits in one pod and compare it with its siblings, before all pods get them.
+"""Try new batch limits in one pod before all pods get them: the canary on the cluster, and its end.
 
-Pods are compared with each other over the same time, never with an earlier time. A surge, longer
-prompts or a slow network reach all of them alike, and say nothing about the limits.
+A change of the pod template makes the first pod: which pods have it shows in their command lines.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.models.engine.capacity import mu_effective_per_second
+from servingslo.models.engine.service_time import request_demand
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
-from servingslo.policy.inputs import LIMIT_FIELDS, InForce
-from servingslo.policy.knobs.comparison import (
-    LEAST_REQUESTS,
-    PodGroup,
-    requests_needed,
-    worse_in_words,
-)
-from servingslo.policy.knobs.decisions import CanaryAct
-from servingslo.policy.knobs.engine_limits.memory import BatchLimits, CanaryMemory
+from servingslo.policy.inputs import LIMIT_FIELDS, BatchingRollout, InForce
+from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct
+from servingslo.policy.knobs.engine_limits.memory import BatchChange, BatchingMemory, BatchLimits
+from servingslo.policy.knobs.engine_limits.outcome import Tuned, batching_decision, change_step
+from servingslo.policy.knobs.protocol import Turn
+from servingslo.policy.knobs.trial import comparison, stages
+from servingslo.policy.knobs.trial.comparison import Sample
 from servingslo.reasons import Reason
 
-# A pod that has just started has an empty batch and cold caches.
-WARM_UP_SECONDS = 60.0
-COMPARED_WITHIN_SECONDS = 900.0
 # A start is stuck if it takes longer than three usual cold starts and than two minutes.
 COLD_STARTS = 3.0
 LEAST_START_SECONDS = 120.0
@@ -40,6 +36,11 @@ QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
 # Prefix of limits that the pod template's command line sets; None for a limit without a flag.
 TEMPLATE = "template_"
+_ACTS = {
+    stages.Stage.FIRST_POD: None,
+    stages.Stage.EVERYWHERE: CanaryAct.COMPLETE,
+    stages.Stage.BACK: CanaryAct.TAKE_BACK,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +63,18 @@ class Canary:
     queue: tuple[int | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryVerdict:
-    """What to do about a canary now: act is None while it is watched. detail: for people."""
+def standing_limits(context: TickContext) -> InForce | None:
+    """The values that the actuator of batch limits found, in addition to the pods'."""
+    return context.observation.in_force.get(BATCH_LIMITS)
 
-    act: CanaryAct | None
-    reason: Reason
-    memory: CanaryMemory | None
-    detail: str = ""
+
+def no_canary(context: TickContext) -> str | None:
+    """Why one pod cannot go first, if it should; None if it can."""
+    standing = standing_limits(context)
+    if standing is None or standing.refused is None:
+        return None
+    asked = context.targets.batching.rollout is BatchingRollout.CANARY
+    return standing.refused.detail if asked else None
 
 
 def standing_canary(standing: InForce | None) -> Canary | None:
@@ -92,9 +97,10 @@ def standing_canary(standing: InForce | None) -> Canary | None:
     )
 
 
-def refused_limits(standing: InForce | None) -> BatchLimits | None:
+def standing_refusal(standing: InForce | None) -> stages.Refusal | None:
     """Limits that were taken back, if no input that matters has changed since."""
-    return None if standing is None else _limits(standing.values, REFUSED)
+    limits = None if standing is None else _limits(standing.values, REFUSED)
+    return None if limits is None else stages.Refusal(setting=limits)
 
 
 def stuck_pods(standing: InForce | None) -> int:
@@ -102,82 +108,135 @@ def stuck_pods(standing: InForce | None) -> int:
     return 0 if standing is None else standing.values.get(STUCK) or 0
 
 
-def judge_canary(
-    context: TickContext, canary: Canary, memory: CanaryMemory | None
-) -> CanaryVerdict:
-    """Decide about the canary at this tick."""
-    if memory is not None and memory.since_seconds != canary.since_seconds:
-        memory = None
-    if canary.edited:
-        return CanaryVerdict(
-            act=CanaryAct.LEAVE, reason=Reason.BATCHING_LEFT_TO_USER, memory=None,
-            detail="somebody changed the pod template or its rollout meanwhile",
-        )  # fmt: skip
-    if canary.new_pods and not canary.held:
-        reason = Reason.BATCHING_CANARY_HELD
-        return CanaryVerdict(act=CanaryAct.HOLD, reason=reason, memory=memory)
-    new, old = _split(context, canary)
-    ready = [pod for pod in new if pod.ready]
-    failed = _start_failure(context, canary, new) if not ready or memory is None else ""
-    if failed:
-        return _back(Reason.BATCHING_CANARY_FAILED, failed)
-    if ready and not old:
-        # No pod is left to compare with. The metrics from before the change still show the effect,
-        # later.
-        return _finish("no pod has the limits from before any more")
-    return _compare_pods(context, canary, memory, (ready, [pod for pod in old if pod.ready]))
+def watch(turn: Turn, memory: BatchingMemory) -> Tuned | None:
+    """What to do about a canary in progress, or about its remains; None without either."""
+    standing = standing_limits(turn.context)
+    canary = standing_canary(standing)
+    if canary is not None:
+        return _watch_canary(turn, memory, canary)
+    return _free_pods(turn, memory) if stuck_pods(standing) else None
 
 
-def _compare_pods(
-    context: TickContext,
-    canary: Canary,
-    memory: CanaryMemory | None,
-    pods: tuple[Sequence[PodSample], Sequence[PodSample]],
-) -> CanaryVerdict:
-    """The verdict from the measurements of both groups, as soon as there are enough."""
-    now = context.now_seconds
-    needed = requests_needed(context.targets.objectives)
-    settled = bool(pods[0]) and all(_settled(pod) for pod in pods[0])
-    if memory is None and settled and context.signals.no_metrics is None:
-        engines = {key: e for group in pods for pod in group for key, e in _engines(pod)}
-        memory = CanaryMemory(
-            since_seconds=canary.since_seconds, began_seconds=now, engines=engines
+def _watch_canary(turn: Turn, memory: BatchingMemory, canary: Canary) -> Tuned:
+    """The canary in progress, and what to do about it now."""
+    context, change = turn.context, memory.verifying
+    if change is None or change.after != canary.after:
+        # Ordered before a restart of the operator.
+        change = BatchChange(
+            at_seconds=canary.since_seconds,
+            before=canary.before,
+            after=canary.after,
+            flags_added=canary.flags_added,
         )
-    longest = WARM_UP_SECONDS + COMPARED_WITHIN_SECONDS
-    late = now - canary.since_seconds > _start_within(context) + longest
-    if memory is not None:
-        late = late or now - memory.began_seconds >= COMPARED_WITHIN_SECONDS
-    new = _measure(context, memory, canary.after, pods[0])
-    old = _measure(context, memory, canary.before, pods[1])
-    detail = f"{new.requests:.0f} of {needed} requests compared"
-    told = context.signals.no_metrics is None and min(new.requests, old.requests) >= LEAST_REQUESTS
-    # A pod that is far slower than its siblings would take too long to serve as many requests.
-    enough = max(new.requests, old.requests_per_engine) >= needed
-    if not late and not (told and enough):
-        running = Reason.BATCHING_CANARY_RUNNING
-        return CanaryVerdict(act=None, reason=running, memory=memory, detail=detail)
-    if not told:
-        return _back(Reason.BATCHING_CANARY_NOT_COMPARED, detail)
-    worse = worse_in_words(context, new, old)
-    if worse:
-        return _back(Reason.BATCHING_ROLLED_BACK, worse)
-    return _finish(f"{new.requests:.0f} requests, no worse than {old.requests:.0f} elsewhere")
+        memory = replace(memory, verifying=change)
+    memory, act, reason, detail = _next_act(context, memory, canary)
+    act = act if turn.acting and context.limits.pod_templates_patched else None
+    back = act is CanaryAct.TAKE_BACK
+    now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
+    decision = replace(
+        batching_decision(context, now, wanted, reason, apply=act is not None),
+        canary=act,
+        detail=detail,
+        flags_removed=canary.flags_added if back else (),
+        queue=canary.queue[::-1] if back else canary.queue,
+    )
+    if act is None:
+        return Tuned(decision, memory)
+    ended = _end_canary(context, memory, change, act)
+    steps = () if act is CanaryAct.HOLD else (change_step(change, decision.reason, decision),)
+    return Tuned(decision, ended, steps)
+
+
+def _next_act(
+    context: TickContext, memory: BatchingMemory, canary: Canary
+) -> tuple[BatchingMemory, CanaryAct | None, Reason, str]:
+    """The memory, the act (None while the canary is watched), why, and that for people."""
+    if canary.edited:
+        detail = "somebody changed the pod template or its rollout meanwhile"
+        gone = replace(memory, canary=None)
+        return gone, CanaryAct.LEAVE, Reason.BATCHING_LEFT_TO_USER, detail
+    if canary.new_pods and not canary.held:
+        return memory, CanaryAct.HOLD, Reason.BATCHING_CANARY_HELD, ""
+    began = memory.canary
+    if began is not None and began.since_seconds != canary.since_seconds:
+        began = None
+    verdict = stages.judge_first_pod(
+        _first_pod(context, canary, began), began, context.targets.objectives, context.now_seconds
+    )
+    memory = replace(memory, canary=verdict.began)
+    return memory, _ACTS[verdict.stage], verdict.reason, verdict.detail
+
+
+def _free_pods(turn: Turn, memory: BatchingMemory) -> Tuned:
+    """Evict pods whose limits were taken back and that never become ready.
+
+    A StatefulSet that starts its pods in order waits for them for ever, even if its template has
+    changed since (kubernetes#67250).
+    """
+    apply = turn.acting and turn.context.limits.pod_templates_patched
+    decision = BatchingDecision(
+        reason=Reason.BATCHING_CANARY_FAILED,
+        apply=apply,
+        canary=CanaryAct.FREE if apply else None,
+        container=turn.context.targets.batching.container,
+        detail="the StatefulSet waits for pods whose limits were taken back",
+    )
+    return Tuned(decision, memory)
+
+
+def _end_canary(
+    context: TickContext, memory: BatchingMemory, change: BatchChange, act: CanaryAct
+) -> BatchingMemory:
+    """The memory once the canary's act is written; unchanged if the write is refused."""
+    before = replace(memory, before_write=None)
+    if act is CanaryAct.HOLD:
+        return replace(before, before_write=before)
+    now = context.now_seconds
+    memory = replace(before, last_change_seconds=now, before_write=before)
+    if act is CanaryAct.COMPLETE:
+        return replace(memory, verifying=replace(change, at_seconds=now))
+    refusal = stages.refuse(change.after, now)
+    return replace(memory, verifying=None, written=None, refusal=refusal)
+
+
+def _first_pod(
+    context: TickContext, canary: Canary, began: stages.Began[EngineSample] | None
+) -> stages.FirstPod[EngineSample]:
+    """The pods of the new template and those of the former one, and how they compare."""
+    new, old = _split(context, canary)
+    ready = [[pod for pod in group if pod.ready] for group in (new, old)]
+    ours, theirs = (_measure(context, began, pods) for pods in ready)
+    return stages.FirstPod(
+        since_seconds=canary.since_seconds,
+        start_seconds=_start_within(context),
+        failed=_start_failure(context, canary, new),
+        serves=bool(ready[0]),
+        settled=bool(ready[0]) and all(_settled(pod) for pod in ready[0]),
+        comparable=bool(old),
+        readable=context.signals.no_metrics is None,
+        counters={key: engine for group in ready for pod in group for key, engine in _engines(pod)},
+        new=ours,
+        old=theirs,
+        expected=_expected_ratio(context, canary, ours, theirs),
+        needed=comparison.requests_needed(
+            comparison.share_variance(context.targets.objectives),
+            comparison.ERROR_RATIO,
+            ours.design_effect,
+        ),
+    )
 
 
 def _measure(
-    context: TickContext,
-    memory: CanaryMemory | None,
-    limits: BatchLimits,
-    pods: Sequence[PodSample],
-) -> PodGroup:
+    context: TickContext, began: stages.Began[EngineSample] | None, pods: Sequence[PodSample]
+) -> Sample:
     """Measurements of these pods since the comparison began, without pods that joined later."""
-    if memory is None:
-        return PodGroup(limits=limits)
+    if began is None:
+        return Sample()
     pairs = [
-        (memory.engines[key], engine)
+        (began.counters[key], engine)
         for pod in pods
         for key, engine in _engines(pod)
-        if key in memory.engines
+        if key in began.counters
     ]
     metrics = {LatencyMetric.TPOT, *(objective.metric for objective in context.targets.objectives)}
     deltas = {}
@@ -186,8 +245,41 @@ def _measure(
         delta = pooled_delta([(read(b), read(a)) for b, a in pairs if read(a) is not None])
         if delta is not None:
             deltas[metric] = delta
-    seconds = context.now_seconds - memory.began_seconds
-    return PodGroup(limits=limits, deltas=deltas, engines=len(pairs), seconds=seconds)
+    tokens = deltas.get(LatencyMetric.TPOT)
+    return Sample(
+        deltas=deltas,
+        mean_seconds=None if tokens is None else tokens.mean,
+        engines=len(pairs),
+        seconds=context.now_seconds - began.began_seconds,
+    )
+
+
+def _expected_ratio(context: TickContext, canary: Canary, new: Sample, old: Sample) -> float | None:
+    """The ratio of the mean times per token from the law; None if either is not known.
+
+    The limits were found with that law, so if it is wrong, the expected savings are wrong too.
+    """
+    seconds = [
+        _law_token_seconds(context, limits, sample)
+        for limits, sample in ((canary.after, new), (canary.before, old))
+    ]
+    return seconds[0] / seconds[1] if seconds[0] and seconds[1] else None
+
+
+def _law_token_seconds(context: TickContext, limits: BatchLimits, sample: Sample) -> float | None:
+    """Mean time per token from the law, with as many running sequences as the group had.
+
+    The group's request rate is not used: near saturation batches differ by chance, and so does the
+    time. Source: Little's law for the sequences; (T_fixed + n·t_req)/O, see
+    `mu_effective_per_second`.
+    """
+    if context.prepared is None or not sample.mean_seconds or sample.seconds <= 0:
+        return None
+    demand = request_demand(context.prepared.workload, context.prepared.law)
+    tokens_per_second = sample.requests_per_engine * demand.output_mean_tokens / sample.seconds
+    running = min(tokens_per_second * sample.mean_seconds, limits.max_num_seqs)
+    served_per_second = mu_effective_per_second(demand, running)
+    return running / (served_per_second * demand.output_mean_tokens)
 
 
 def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:
@@ -215,11 +307,8 @@ def _in_force(pod: PodSample, canary: Canary) -> BatchLimits | None:
     if not pod.engines:
         return None
     engine = pod.engines[0]
-    return BatchLimits(
-        max_num_seqs=engine.max_num_seqs or canary.before.max_num_seqs,
-        max_num_batched_tokens=engine.max_num_batched_tokens
-        or canary.before.max_num_batched_tokens,
-    )
+    stated = (engine.max_num_seqs, engine.max_num_batched_tokens)
+    return BatchLimits(*(now or old for now, old in zip(stated, canary.before, strict=True)))
 
 
 def _engines(pod: PodSample) -> list[tuple[str, EngineSample]]:
@@ -227,7 +316,7 @@ def _engines(pod: PodSample) -> list[tuple[str, EngineSample]]:
 
 
 def _settled(pod: PodSample) -> bool:
-    return bool(pod.engines) and (pod.ready_for_seconds or 0.0) >= WARM_UP_SECONDS
+    return bool(pod.engines) and (pod.ready_for_seconds or 0.0) >= stages.WARM_UP_SECONDS
 
 
 def _start_failure(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> str:
@@ -246,17 +335,8 @@ def _start_within(context: TickContext) -> float:
     return max(COLD_STARTS * context.cold_start_seconds, LEAST_START_SECONDS)
 
 
-def _back(reason: Reason, detail: str) -> CanaryVerdict:
-    return CanaryVerdict(act=CanaryAct.TAKE_BACK, reason=reason, memory=None, detail=detail)
-
-
-def _finish(detail: str) -> CanaryVerdict:
-    reason = Reason.BATCHING_CHANGED
-    return CanaryVerdict(act=CanaryAct.COMPLETE, reason=reason, memory=None, detail=detail)
-
-
 def _limits(values: Mapping[str, int | None], prefix: str) -> BatchLimits | None:
     sequences, budget = (values.get(f"{prefix}{name}") for name in LIMIT_FIELDS)
     if not sequences or not budget:
         return None
-    return BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+    return BatchLimits(sequences, budget)

@@ -1,6 +1,6 @@
 """The decision about batch limits at a tick, with its savings and costs."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep
@@ -14,8 +14,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
 from servingslo.reasons import Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class Tuned(NamedTuple):
     """The decision about batch limits, the memory for the next tick, and the steps taken."""
 
     decision: BatchingDecision

@@ -8,15 +8,24 @@ from dataclasses import replace
 
 from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import LIMIT_FIELDS, InForce
-from servingslo.policy.knobs.engine_limits.canary import QUEUE, TEMPLATE, standing_canary
-from servingslo.policy.knobs.engine_limits.limit_reverts import limits_reverted, limits_standing
-from servingslo.policy.knobs.engine_limits.memory import BatchingMemory, BatchWrite
+from servingslo.policy.knobs.engine_limits.canary import (
+    QUEUE,
+    TEMPLATE,
+    standing_canary,
+    standing_limits,
+)
+from servingslo.policy.knobs.engine_limits.memory import (
+    BatchChange,
+    BatchingMemory,
+    count_limits_revert,
+    expire_limits_reverts,
+)
 from servingslo.policy.knobs.engine_limits.outcome import Tuned
-from servingslo.policy.knobs.engine_limits.watch import standing_limits
+from servingslo.policy.knobs.protocol import Turn
 from servingslo.reasons import Reason
 
 
-def with_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+def note_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
     """The memory after a check of the pod template: are our limits still there?
 
     Limits that are neither ours nor the former ones are a decision of another client, and no
@@ -27,13 +36,15 @@ def with_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory
         return memory
     now = context.now_seconds
     if _stands(written, found):
-        left = limits_standing(memory.reverts, since_seconds=written.at_seconds, now_seconds=now)
+        left = expire_limits_reverts(
+            memory.reverts, since_seconds=written.at_seconds, now_seconds=now
+        )
         return replace(memory, reverts=left)
     if not _is_put_back(written, found):
         return replace(memory, written=None)
-    reverts = limits_reverted(
+    reverts = count_limits_revert(
         memory.reverts,
-        limits=(written.before.max_num_seqs, written.before.max_num_batched_tokens),
+        limits=written.before,
         by=found.set_by,
         now_seconds=now,
     )
@@ -41,41 +52,39 @@ def with_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory
     return replace(memory, written=None, verifying=None, reverts=reverts)
 
 
-def left_to_reverter(context: TickContext, memory: BatchingMemory) -> bool:
+def is_left_to_reverter(context: TickContext, memory: BatchingMemory) -> bool:
     """Whether no limits are written now because another client puts them back."""
     return memory.reverts is not None and memory.reverts.pauses(context.now_seconds)
 
 
-def told_of_reverts(context: TickContext, tuned: Tuned, *, acting: bool) -> Tuned:
+def report_reverts(turn: Turn, tuned: Tuned) -> Tuned:
     """The decision with the client that puts limits back, for as long as the pause lasts."""
-    reverts, decision = tuned.memory.reverts, tuned.decision
+    reverts, context = tuned.memory.reverts, turn.context
     under_way = standing_canary(standing_limits(context)) is not None
-    if reverts is None or not acting or under_way or decision.apply:
+    if reverts is None or not turn.acting or under_way or tuned.decision.apply:
         return tuned
     if not reverts.pauses(context.now_seconds):
         return tuned
-    told = replace(decision, reason=Reason.BATCHING_REVERTED, detail=reverts.detail)
-    return replace(tuned, decision=told)
+    reason, detail = Reason.BATCHING_REVERTED, reverts.detail
+    return tuned._replace(decision=replace(tuned.decision, reason=reason, detail=detail))
 
 
 def _is_known(found: InForce) -> bool:
     return all(f"{TEMPLATE}{name}" in found.values for name in LIMIT_FIELDS)
 
 
-def _stands(written: BatchWrite, found: InForce) -> bool:
-    after = (written.after.max_num_seqs, written.after.max_num_batched_tokens)
+def _stands(written: BatchChange, found: InForce) -> bool:
     if any(
         found.values[f"{TEMPLATE}{name}"] != value
-        for name, value in zip(LIMIT_FIELDS, after, strict=True)
+        for name, value in zip(LIMIT_FIELDS, written.after, strict=True)
     ):
         return False
     return not written.queue or found.values.get(QUEUE) == written.queue[1]
 
 
-def _is_put_back(written: BatchWrite, found: InForce) -> bool:
+def _is_put_back(written: BatchChange, found: InForce) -> bool:
     """Whether the template has the former values, or none if our change added the flag."""
-    before = (written.before.max_num_seqs, written.before.max_num_batched_tokens)
     return all(
         found.values[f"{TEMPLATE}{name}"] in (value, None)
-        for name, value in zip(LIMIT_FIELDS, before, strict=True)
+        for name, value in zip(LIMIT_FIELDS, written.before, strict=True)
     )

@@ -15,7 +15,7 @@ from servingslo.policy.knobs.decisions import LimitsPlan
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second, size
-from servingslo.runtimes.write_refusals import BUDGET_BLOCK_TOKENS
+from servingslo.runtimes.launch.write_refusals import BUDGET_BLOCK_TOKENS
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
 # Source: vLLM engine/arg_utils.py, default max_num_seqs.

@@ -1,5 +1,5 @@
-"""How many requests may be in flight: what replicas can take, and who enforces it.
+"""How many requests may be in flight, and who enforces it?
 
-`admission` computes how many; with `gateway` a proxy refuses the others, with `engines` the engines
-do. Does not import dynamic batches.
+`admission` computes how many; `gateway` has a proxy refuse the others, `engines` the engines.
+Must not import dynamic batches.
 """

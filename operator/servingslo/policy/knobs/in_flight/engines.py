@@ -17,12 +17,26 @@ from servingslo.policy.inputs import (
     LimitKind,
     SignalProblem,
 )
-from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, AdmissionDecision, LimitDecision
-from servingslo.policy.knobs.engine_limits.canary import QUEUE, REFUSED, standing_canary
-from servingslo.policy.knobs.engine_limits.memory import BatchSearch
-from servingslo.policy.knobs.engine_limits.watch import standing_limits
-from servingslo.policy.knobs.in_flight.gateway import FORMER, HEADROOM, LIMIT, judged, verdict
-from servingslo.policy.knobs.in_flight.memory import LimitMemory
+from servingslo.policy.knobs.decisions import (
+    GATEWAY_LIMITS,
+    AdmissionDecision,
+    LimitDecision,
+    LimitsPlan,
+)
+from servingslo.policy.knobs.engine_limits.canary import (
+    QUEUE,
+    REFUSED,
+    standing_canary,
+    standing_limits,
+)
+from servingslo.policy.knobs.in_flight.gateway import (
+    FORMER,
+    HEADROOM,
+    LIMIT,
+    LimitMemory,
+    bound_reason,
+    judge_bound,
+)
 from servingslo.reasons import Reason
 
 # A bound that is off by less stays until the limits change. The right bound of one replica moves by
@@ -49,15 +63,15 @@ class EngineQueue:
         return _is_far(self.before, self.today) and _is_far(self.refused, self.today)
 
 
-def engine_queue(context: TickContext, search: BatchSearch) -> EngineQueue | None:
+def engine_queue(context: TickContext, today: LimitsPlan, better: LimitsPlan) -> EngineQueue | None:
     """The engines' own bound; None if it is not to be written."""
     standing = standing_limits(context)
     if not is_asked(context) or _problem(context) is not None or standing is None:
         return None
     return EngineQueue(
         before=standing.values[QUEUE],
-        today=math.ceil(HEADROOM * search.today.in_flight_limit),
-        better=math.ceil(HEADROOM * search.better.in_flight_limit),
+        today=math.ceil(HEADROOM * today.in_flight_limit),
+        better=math.ceil(HEADROOM * better.in_flight_limit),
         refused=standing.values.get(f"{REFUSED}{QUEUE}"),
     )
 
@@ -103,14 +117,14 @@ def engine_limit(
     told = replace(told, before=queue, after=queue)
     if queue is None:
         return replace(told, detail="it is in no pod template yet"), None
-    checked = judged(
+    checked = judge_bound(
         context,
         memory or LimitMemory(),
         InForce(values={LIMIT: queue, FORMER: None}),
         serving,
         refusing=context.estimate.rejected_per_second > 0.0,
     )
-    return replace(told, reason=verdict(checked)), checked
+    return replace(told, reason=bound_reason(checked)), checked
 
 
 def _problem(context: TickContext) -> SignalProblem | None:

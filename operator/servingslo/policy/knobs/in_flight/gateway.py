@@ -6,12 +6,11 @@ bound and the replica count never chase each other.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode, InForce, SignalProblem
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, AdmissionDecision, LimitDecision
-from servingslo.policy.knobs.in_flight.memory import LimitMemory, LimitWrite
 from servingslo.reasons import Reason
 
 # Names of the values that the actuator found in force: the bound of each proxy (None if the object
@@ -42,17 +41,48 @@ HELD_SHARE = 1.1
 NOT_HELD_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitWrite:
+    """A bound of each proxy: the replicas that it was for, and when it was ordered."""
+
+    limit: int
+    serving: int
+    at_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitMemory:
+    """The bound that was written last, and whether load has shown that it holds.
+
+    pending: until it is known whether it is in force. held: None until load was near it.
+    over_since_seconds: since when more requests are in flight than it allows. above_since_seconds:
+    since when it is more than replicas need. below_since_seconds: since when it is less than they
+    could serve. Nothing of it survives a restart.
+    """
+
+    written: LimitWrite | None = None
+    pending: LimitWrite | None = None
+    held: bool | None = None
+    over_since_seconds: float | None = None
+    above_since_seconds: float | None = None
+    below_since_seconds: float | None = None
+
+
 def limit_decision(
     context: TickContext,
     admission: AdmissionDecision,
     memory: LimitMemory | None,
     *,
     acting: bool,
+    room_ratio: float = 1.0,
 ) -> tuple[LimitDecision | None, LimitMemory | None]:
     """Decide the gateway's bound; return the decision and its memory.
 
+    Without metrics it stays for as long as the replica count does before any fallback, so that one
+    reading that fails lets no crowd in.
+
     acting: whether decisions about this workload are carried out. If they are not, or if no bound
-    is requested, the decision is None.
+    is requested, the decision is None. room_ratio: the bound as a ratio to what replicas need.
     """
     via, standing = context.targets.admission_via, context.observation.in_force.get(GATEWAY_LIMITS)
     asked = acting and context.targets.admission_mode is AdmissionMode.AUTO
@@ -68,12 +98,16 @@ def limit_decision(
     )
     if standing.refused is not None:
         return _refused(memory, told, standing, standing.refused)
-    memory = _confirmed(memory or LimitMemory(), standing)
-    per_replica, serving = admission.in_flight_limit, len(context.serving)
-    if per_replica is None or not serving:
+    memory = confirmed(memory or LimitMemory(), standing)
+    if context.briefly_blind:
+        return replace(told, reason=bound_reason(memory)), memory
+    per_replica, elsewhere = admission.in_flight_limit, context.facts.elsewhere
+    serving = len(context.serving) + elsewhere.serving
+    if per_replica is None or elsewhere.limit is None or not serving:
         return _opened(told, standing)
-    needed = limit_of_each(per_replica * serving, told.proxies)
-    memory = held_against(standing, memory, needed=needed, now_seconds=context.now_seconds)
+    fleet = per_replica * len(context.serving) + elsewhere.limit
+    needed = limit_of_each(math.ceil(room_ratio * fleet), told.proxies)
+    memory = track_bound(standing, memory, needed=needed, now_seconds=context.now_seconds)
     wanted, reason = limit_to_write(
         standing,
         memory,
@@ -84,8 +118,8 @@ def limit_decision(
     )
     use = context.estimate.gateway
     refusing = use is not None and bool(use.refused_per_second)
-    memory = judged(context, memory, standing, told.proxies, refusing=refusing)
-    told = replace(told, reason=verdict(memory), detail=_detail(context, memory))
+    memory = judge_bound(context, memory, standing, told.proxies, refusing=refusing)
+    told = replace(told, reason=bound_reason(memory), detail=_detail(context, memory))
     if wanted is None or reason is None:
         return told, memory
     pending = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
@@ -105,7 +139,7 @@ def limit_of_each(in_flight: int, proxies: int) -> int:
     return math.ceil(mean + SPREAD_DEVIATIONS * math.sqrt(mean * (1.0 - 1.0 / proxies)))
 
 
-def held_against(
+def track_bound(
     standing: InForce, memory: LimitMemory, *, needed: int, now_seconds: float
 ) -> LimitMemory:
     """Track since when the bound in force has been below, or well above, what is needed."""
@@ -159,7 +193,7 @@ def proxies_of(context: TickContext) -> int:
     stated = context.targets.admission_proxies
     if stated is not None:
         return stated
-    gateway = context.observation.gateway
+    gateway = context.observation.gateway or context.facts.elsewhere.route
     stale_after = context.targets.fallback.stale_after_seconds
     seen = () if gateway is None else gateway.all_instances
     ages = [instance.age_seconds for instance in seen]
@@ -192,7 +226,7 @@ def _opened(told: LimitDecision, standing: InForce) -> tuple[LimitDecision, Limi
     return opened, LimitMemory()
 
 
-def _confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
+def confirmed(memory: LimitMemory, standing: InForce) -> LimitMemory:
     """Record whether the last ordered bound is in force."""
     if memory.pending is None:
         return memory
@@ -205,10 +239,11 @@ def _is_full(context: TickContext, standing: InForce, proxies: int) -> bool:
     """Whether requests in flight are at or near the bound."""
     limit, estimate = standing.values.get(LIMIT), context.estimate
     in_flight = estimate.running_requests + estimate.waiting_requests
+    in_flight += context.facts.elsewhere.requests
     return limit is not None and in_flight >= PROVING_SHARE * limit * proxies
 
 
-def judged(
+def judge_bound(
     context: TickContext,
     memory: LimitMemory,
     standing: InForce,
@@ -220,24 +255,44 @@ def judged(
 
     Envoy lets requests from before a change finish, so nothing is concluded soon after one.
     """
-    limit = standing.values.get(LIMIT)
-    if limit is None or FORMER not in standing.values:
+    limit = standing.values.get(LIMIT) or 0
+    in_flight = context.estimate.running_requests + context.estimate.waiting_requests
+    return judge_load(
+        standing,
+        memory,
+        near=_is_full(context, standing, proxies),
+        over=in_flight > HELD_SHARE * limit * proxies,
+        refusing=refusing,
+        now_seconds=context.now_seconds,
+    )
+
+
+def judge_load(
+    standing: InForce,
+    memory: LimitMemory,
+    *,
+    near: bool,
+    over: bool,
+    refusing: bool,
+    now_seconds: float,
+) -> LimitMemory:
+    """Judge whether a bound holds. near, over: what is in flight is near it, or more than it."""
+    if standing.values.get(LIMIT) is None or FORMER not in standing.values:
         return replace(memory, held=None, over_since_seconds=None)
-    written, now_seconds = memory.written, context.now_seconds
+    written = memory.written
     if written is not None and now_seconds - written.at_seconds < STEP_SECONDS:
         return memory
-    if not _is_full(context, standing, proxies):
+    if not near:
         return replace(memory, over_since_seconds=None)
-    in_flight = context.estimate.running_requests + context.estimate.waiting_requests
-    if in_flight > HELD_SHARE * limit * proxies:
+    if over:
         since = memory.over_since_seconds
         since = now_seconds if since is None else since
-        over = now_seconds - since >= NOT_HELD_SECONDS
-        return replace(memory, over_since_seconds=since, held=False if over else memory.held)
+        lasting = now_seconds - since >= NOT_HELD_SECONDS
+        return replace(memory, over_since_seconds=since, held=False if lasting else memory.held)
     return replace(memory, over_since_seconds=None, held=True if refusing else memory.held)
 
 
-def verdict(memory: LimitMemory) -> Reason:
+def bound_reason(memory: LimitMemory) -> Reason:
     """The result of the bound's check under load."""
     if memory.held is None:
         return Reason.LIMIT_UNVERIFIED

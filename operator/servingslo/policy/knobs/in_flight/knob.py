@@ -3,16 +3,26 @@
 A gateway enforces the bound, or it is changed together with the engines' batch limits.
 """
 
+from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import ADMISSION, GATEWAY_LIMITS, AdmissionDecision
+from servingslo.policy.knobs.decisions import (
+    ADMISSION,
+    GATEWAY_LIMITS,
+    AdmissionDecision,
+    DegradationDecision,
+)
 from servingslo.policy.knobs.in_flight.admission import admission_decision
 from servingslo.policy.knobs.in_flight.engines import engine_limit, is_asked
-from servingslo.policy.knobs.in_flight.gateway import limit_decision
-from servingslo.policy.knobs.in_flight.memory import LimitMemory
+from servingslo.policy.knobs.in_flight.gateway import LimitMemory, limit_decision
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.reasons import Reason
 
+# The bound while a fallback can take more, as a ratio to the usual one. Simulated crowds that grow
+# or jump, five seeds each: with 1.25 a quarter to two fifths fewer requests are refused on ramps
+# and small jumps, and about as many are in time (4 % fewer at a jump to 2.2 times); with 1.5 up to
+# 30 % fewer are in time.
+ROOM_RATIO = 1.25
 _UNKNOWN = AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
 
 
@@ -39,6 +49,16 @@ class InFlightKnob(PlainKnob):
         """Decide the present and the wanted bound."""
         admission = turn.earlier.get(ADMISSION)
         known = admission if isinstance(admission, AdmissionDecision) else _UNKNOWN
-        bound = engine_limit if is_asked(turn.context) else limit_decision
         remembered = memory if isinstance(memory, LimitMemory) else None
-        return Outcome(*bound(turn.context, known, remembered, acting=turn.acting))
+        if is_asked(turn.context):
+            return Outcome(*engine_limit(turn.context, known, remembered, acting=turn.acting))
+        room = ROOM_RATIO if _can_degrade(turn) else 1.0
+        return Outcome(
+            *limit_decision(turn.context, known, remembered, acting=turn.acting, room_ratio=room)
+        )
+
+
+def _can_degrade(turn: Turn) -> bool:
+    """Whether a fallback can take more requests, which ends the need to refuse them."""
+    degradation = turn.earlier.get(ROUTE_WEIGHTS)
+    return isinstance(degradation, DegradationDecision) and degradation.takes_more

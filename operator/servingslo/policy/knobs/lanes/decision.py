@@ -1,0 +1,74 @@
+"""What is decided and reported of each class of requests."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
+
+from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.reasons import Reason
+
+
+class LaneState(StrEnum):
+    """Of a class now: its requests are let in; some are refused; its lane is at its least.
+
+    UNBOUND: more of it is in flight than its lane allows. UNSEEN: the gateway does not count it.
+    """
+
+    OPEN = "Open"
+    FULL = "Full"
+    CLOSED = "Closed"
+    UNBOUND = "Unbound"
+    UNSEEN = "Unseen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassReport:
+    """One class of requests; rates per second, None while unknown.
+
+    admitted, refused, queueing: the parts of what is offered. in_flight: passed on and not answered
+    yet. mean_seconds: time from there to the answer (Little's law). policy: the object that holds
+    its lane. before, after: bound of each proxy in force and to be set; None if the object states
+    none, or if none is to be set. change_reason: why it changes; None if it does not.
+    budget_remaining_ratio: of the class's own error budget; None if none is kept or known.
+    """
+
+    name: str
+    priority: int
+    policy: str
+    state: LaneState
+    offered_per_second: float | None = None
+    admitted_per_second: float | None = None
+    refused_per_second: float | None = None
+    queueing_per_second: float = 0.0
+    in_flight: float | None = None
+    mean_seconds: float | None = None
+    before: int | None = None
+    after: int | None = None
+    change_reason: Reason | None = None
+    budget_remaining_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanesDecision(KnobDecision):
+    """The lanes of all classes.
+
+    reason: LIMIT_VERIFIED, LIMIT_UNVERIFIED, LIMIT_NOT_HELD, LIMIT_OPENED, ADMISSION_OFF,
+    ADMISSION_RECOMMENDED, or why no lane is written. written: whether lanes are to be written at
+    all, not only recommended. puts_back: the bounds from before the operator's are restored
+    exactly.
+    """
+
+    classes: tuple[ClassReport, ...] = ()
+    proxies: int = 1
+    puts_back: bool = False
+    written: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether a lane is to be written now."""
+        return any(one.change_reason is not None for one in self.classes)
+
+    def hold(self) -> Self:
+        """The lanes in force stay."""
+        kept = (replace(one, after=one.before, change_reason=None) for one in self.classes)
+        return replace(self, classes=tuple(kept), puts_back=False)
