@@ -1,6 +1,5 @@
-"""Pure decisions: `plan()` makes one decision from one observation and carries the rest as state.
+"""Which count and settings follow from one observation?
 
-Here: the parts of a tick (inputs, facts, context, state) and its course (planner, stages, verdict,
-report). The count is in `replicas`, all other settings in `knobs`. Reads no clock, does no I/O, and
-imports neither `explain` nor anything above.
+Parts of a tick (inputs, facts, state), its course (planner, stages); rooms: replicas, knobs.
+Must not import explain or anything above; reads no clock, does no I/O.
 """

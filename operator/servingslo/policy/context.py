@@ -12,16 +12,17 @@ from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.facts import NO_FACTS, Facts, LimitsChange
+from servingslo.policy.failing_pods import FAILURE_SHARE, failing_pods
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
 from servingslo.policy.replicas.demand import (
     Demand,
     Fleet,
     cold_start_seconds,
     expected_demand,
+    known_cold_start_seconds,
     lead_seconds,
     wait_budget_seconds,
 )
-from servingslo.policy.replicas.error_budget import budget_report
 from servingslo.policy.replicas.guards import (
     Bounds,
     acting_limit,
@@ -30,6 +31,7 @@ from servingslo.policy.replicas.guards import (
     refused_pods,
 )
 from servingslo.policy.replicas.prepared_model import PreparedModel, renewed_model, with_means
+from servingslo.policy.replicas.promise import budget_report
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import EVEN, Slowness
 from servingslo.policy.state import PlannerState
@@ -55,11 +57,12 @@ class TickContext:
     number that a write would test. serving: pods that are ready and reliable. unreliable: ready
     pods that are not, each with the reason. suspect: the same if they are too many to be left out:
     they count as capacity, and their values allow no scale-down. coming: pods ordered and not
-    ready. starting: those of them that have a place: pods that are refused, queued or cannot be
-    placed are no capacity. unschedulable: those that the scheduler cannot place, with its reason.
-    queued: those that a gate holds back from it. own_rollout: the change of batch limits that the
-    rollout in progress carries out, None without one or for any other. prepared: None while no law,
-    limits or lengths are known. demand: None while no rate is known.
+    ready. starting: those of them that will serve: pods that are refused, queued, cannot be placed
+    or fail are no capacity. unschedulable: those that the scheduler cannot place. queued: those
+    that a gate holds back from it. failing: names of pods that crash, cannot start or are unready
+    for too long, each with the reason. own_rollout: the change of batch limits that the rollout in
+    progress carries out, None without one or for any other. prepared: None while no law, limits or
+    lengths are known. demand: None while no rate is known.
     """
 
     observation: Observation
@@ -79,6 +82,7 @@ class TickContext:
     starting: int
     unschedulable: tuple[PodSample, ...]
     queued: tuple[PodSample, ...]
+    failing: tuple[tuple[str, str], ...]
     own_rollout: LimitsChange | None
     prepared: PreparedModel | None
     lead_seconds: float
@@ -87,9 +91,30 @@ class TickContext:
     demand: Demand | None
 
     @property
+    def without_metrics_seconds(self) -> float | None:
+        """How long ago metrics last allowed a conclusion, or this memory began; None before."""
+        state = self.state
+        fresh = state.started_seconds if state.fresh_seconds is None else state.fresh_seconds
+        return None if fresh is None else self.now_seconds - fresh
+
+    @property
+    def briefly_blind(self) -> bool:
+        """Whether metrics are missing, and for less time than the fallback waits."""
+        lost = self.without_metrics_seconds
+        if self.signals.no_metrics is None or lost is None:
+            return False
+        return lost < self.targets.fallback.stale_after_seconds
+
+    @property
     def excluded(self) -> int:
         """Ready pods that are no capacity."""
         return len(self.unreliable)
+
+    @property
+    def mostly_failing(self) -> bool:
+        """Whether so many pods fail that new ones of the same template would fail too."""
+        pods = sum(not pod.deleting for pod in self.observation.pods)
+        return bool(self.failing) and len(self.failing) >= FAILURE_SHARE * pods
 
     @property
     def slowness(self) -> Slowness:
@@ -155,7 +180,12 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
     )
     queued = tuple(pod for pod in observation.pods if pod.queued_reason and not pod.deleting)
-    starting = _starting(observation, coming, len(unschedulable) + len(queued))
+    failing = failing_pods(
+        observation.pods,
+        cold_start_seconds=known_cold_start_seconds(estimate, targets),
+        now_seconds=now_seconds,
+    )
+    starting = _starting(observation, coming, len(unschedulable) + len(queued) + len(failing))
     rollout = _own_rollout(observation, facts.rollout, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
     # If no request waits yet, only a trusted law may predict a queue.
@@ -192,6 +222,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         starting=starting,
         unschedulable=unschedulable,
         queued=queued,
+        failing=failing,
         own_rollout=rollout,
         prepared=prepared,
         lead_seconds=lead,
@@ -207,11 +238,11 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     )
 
 
-def _starting(observation: Observation, coming: int, without_place: int) -> int:
-    """How many of the ordered pods were created and have a place."""
+def _starting(observation: Observation, coming: int, no_capacity: int) -> int:
+    """How many of the ordered pods were created, have a place and do not fail."""
     if refused_pods(observation) is not None:
         coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
-    return max(coming - without_place, 0)
+    return max(coming - no_capacity, 0)
 
 
 def _reliable(

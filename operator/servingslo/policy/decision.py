@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servingslo.estimation.pods.gpus import GpuUse
+from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.policy.decision_parts import (
     BudgetReport,
     ColdStartReport,
@@ -19,18 +21,23 @@ from servingslo.policy.decision_parts import (
     ReplicaView,
     RuntimeUse,
 )
+from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.knobs.decisions import (
     ADMISSION,
     BATCH_LIMITS,
     DYNAMIC_BATCHING,
     GATEWAY_LIMITS,
+    LANES,
     AdmissionDecision,
     BatcherDecision,
     BatchingDecision,
+    DegradationDecision,
     KnobDecision,
     LimitDecision,
     report_batching,
 )
+from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
+from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
@@ -50,15 +57,19 @@ class Decision:
     metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
     metrics_missing: which series are missing, in words; '' if none is known to be. cost: None if no
     price is stated. cold_start: None in decisions that were stored without it. limits: in force on
-    the newest ready pods. runtime: of the engines, as read. handed_over: None if the operator
-    itself sets the count, or if acting is switched off. error_budget: None if none is requested or
-    known. promise: None before any observation. knobs: the decision of each knob, by its name;
-    without those that have nothing to report.
+    the newest ready pods. runtime: of the engines, as read. gpus: None if nothing is known about
+    them. models: None if each engine serves one model without adapters. handed_over: None if the
+    operator itself sets the count, or if acting is switched off. error_budget: None if none is
+    requested or known. promise: None before any observation. latency: the parts of the time of a
+    request, None if none was observed. availability: None if no objective of it is stated. knobs:
+    the decision of each knob, by its name; without those that have nothing to report. pool: of a
+    resource with several, else ''.
     """
 
     time_seconds: float
     namespace: str
     name: str
+    pool: str = ""
     action: Action
     reason: Reason
     replicas_before: int | None
@@ -82,9 +93,13 @@ class Decision:
     cold_start: ColdStartReport | None = None
     limits: LimitsUse = field(default_factory=LimitsUse)
     runtime: RuntimeUse = field(default_factory=RuntimeUse)
+    gpus: GpuUse | None = None
+    models: ServedModels | None = None
     handed_over: HandOver | None = None
     error_budget: BudgetReport | None = None
     promise: PromiseReport | None = None
+    latency: LatencyReport | None = None
+    availability: AvailabilityReport | None = None
     detail: str = ""
 
     @property
@@ -112,13 +127,30 @@ class Decision:
         found = self.knobs.get(DYNAMIC_BATCHING)
         return found if isinstance(found, BatcherDecision) else None
 
+    @property
+    def lanes(self) -> LanesDecision | None:
+        """The classes of requests and their lanes; None without classes."""
+        found = self.knobs.get(LANES)
+        return found if isinstance(found, LanesDecision) else None
+
+    @property
+    def classes(self) -> tuple[ClassReport, ...]:
+        """Each class of requests; () without classes."""
+        return () if self.lanes is None else self.lanes.classes
+
+    @property
+    def degradation(self) -> DegradationDecision | None:
+        """The share that goes to a fallback; None if none is asked for."""
+        found = self.knobs.get(ROUTE_WEIGHTS)
+        return found if isinstance(found, DegradationDecision) else None
+
 
 def replace_knob(decision: Decision, name: str, knob: KnobDecision) -> Decision:
     """The decision with another decision of this knob."""
     return replace(decision, knobs={**decision.knobs, name: knob})
 
 
-def held(decision: Decision, reason: Reason, detail: str) -> Decision:
+def hold(decision: Decision, reason: Reason, detail: str) -> Decision:
     """The decision as carried out if nothing of it could or should be written: a hold."""
     return replace(
         decision,

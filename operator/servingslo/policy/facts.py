@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimate import Estimate
+from servingslo.estimation.sample import GatewaySample
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.reasons import Reason
 
@@ -20,6 +21,21 @@ class LimitsChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightElsewhere:
+    """Other pools behind the same route, which one bound in flight holds for.
+
+    limit: requests that they may have in flight, None while one of them is unknown. serving: their
+    replicas that serve. requests: in flight there now. route: the gateway's counts of all of them,
+    None if the pool has a route of its own.
+    """
+
+    limit: int | None = 0
+    serving: int = 0
+    requests: float = 0.0
+    route: GatewaySample | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """The current values of knobs, and their effect on pods and plan.
 
@@ -27,7 +43,8 @@ class Facts:
     executions and their microseconds by size, by pod. not_capacity: ready pods that are not yet
     capacity, each with the reason. rollout: a change of ours that is not judged yet. no_step_down:
     why no replica is released now. bound_holds: load has shown that no more requests are in flight
-    than the bound allows.
+    than the bound allows. elsewhere: in other pools behind the same route. trial_elsewhere: a
+    change in another pool is not judged yet.
     """
 
     batcher: DynamicBatcher | None = None
@@ -36,6 +53,8 @@ class Facts:
     rollout: LimitsChange | None = None
     no_step_down: Reason | None = None
     bound_holds: bool = False
+    elsewhere: InFlightElsewhere = InFlightElsewhere()
+    trial_elsewhere: bool = False
 
     def mark_pods(self, estimate: Estimate) -> Estimate:
         """The estimate with pods marked unreliable that are not yet capacity."""

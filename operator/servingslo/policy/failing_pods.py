@@ -1,64 +1,59 @@
-"""Pods that should serve and fail: they crash, cannot start, or have been unready for too long.
+"""Pods that should serve and fail: they crash, cannot start, or are unready for too long.
 
-A step of the decision names them. The plan does not depend on it.
+A pod that is unready for a moment does not fail: engines are restarted, and probes miss. A pod is
+late only if a start of this workload takes less long for sure, so a cold start that is merely
+assumed makes none late.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from servingslo.estimation.sample import PodSample
-from servingslo.policy.context import TickContext
-from servingslo.policy.decision_parts import DecisionStep
-from servingslo.reasons import Reason
 
-FAILING_INPUT = "failing_pods"
-# A rollout without progress for this long has failed.
+# A first start without progress for this long may have failed.
 # Source: Kubernetes, Deployment, default of progressDeadlineSeconds.
 LEAST_START_SECONDS = 600.0
-# A start that takes this many times the planned cold start is late.
+# A pod that served may be unready for this long. Source: Kubernetes, admission plug-in
+# DefaultTolerationSeconds: after this time a pod of a node that is not ready is replaced.
+LEAST_UNREADY_SECONDS = 300.0
+# A start that takes this many times the known cold start is late.
 LATE_STARTS = 2.0
-# A step of a decision is one line of a log, so it names at most this many pods.
-_MOST_NAMED = 3
+# From this share of pods on, the cause is the workload and not a pod: new pods would fail too.
+FAILURE_SHARE = 0.5
 
 
-def failing_pods_step(context: TickContext) -> DecisionStep | None:
-    """The failing pods by name with the reason: 'llama-7 (OOMKilled)'; None without any.
+def failing_pods(
+    pods: Sequence[PodSample], *, cold_start_seconds: float | None, now_seconds: float
+) -> tuple[tuple[str, str], ...]:
+    """The failing pods by name, each with the reason: ('llama-7', 'OOMKilled').
 
-    after: how many fail. inputs: the same number, of how many pods, and the names.
+    cold_start_seconds: measured or stated; None if it is only assumed.
     """
-    pods = [pod for pod in context.observation.pods if not pod.deleting]
-    failing = [(pod.name, why) for pod in pods if (why := _failure(pod, context))]
-    if not failing:
-        return None
-    named = ", ".join(f"{name} ({why})" for name, why in sorted(failing)[:_MOST_NAMED])
-    more = len(failing) - _MOST_NAMED
-    return DecisionStep(
-        stage="observed",
-        knob="failing-pods",
-        before=None,
-        after=len(failing),
-        reason=Reason.PODS_FAILING,
-        inputs={
-            FAILING_INPUT: len(failing),
-            "pods": len(pods),
-            "detail": named + (f" and {more} more" if more > 0 else ""),
-        },
+    found = (
+        (pod.name, _failure(pod, cold_start_seconds, now_seconds))
+        for pod in pods
+        if not pod.deleting
     )
+    return tuple(sorted((name, why) for name, why in found if why))
 
 
-def _failure(pod: PodSample, context: TickContext) -> str:
+def _failure(pod: PodSample, cold_start_seconds: float | None, now_seconds: float) -> str:
     """Why the pod fails; '' if it serves, starts, or waits for a place."""
     if pod.ready or pod.unschedulable_reason or pod.queued_reason:
         return ""
     if pod.failing_reason:
         return pod.failing_reason
     unready_for = pod.unready_for_seconds
-    if unready_for is None:
+    served = pod.ready_after_seconds is not None
+    start = pod.ready_after_seconds if cold_start_seconds is None else cold_start_seconds
+    if unready_for is None or start is None:
         return ""
-    since = _minute(context.now_seconds - unready_for)
-    if pod.ready_after_seconds is not None:
-        return f"unready since {since}"
-    late_seconds = max(LATE_STARTS * context.cold_start_seconds, LEAST_START_SECONDS)
-    return f"not ready since {since}" if unready_for > late_seconds else ""
+    # A restarted engine needs a start again, without a place and an image.
+    least = LEAST_UNREADY_SECONDS if served else LEAST_START_SECONDS
+    if unready_for <= max(LATE_STARTS * start, least):
+        return ""
+    since = _minute(now_seconds - unready_for)
+    return f"unready since {since}" if served else f"not ready since {since}"
 
 
 def _minute(time_seconds: float) -> str:

@@ -1,19 +1,22 @@
 """Facts found before any decision, as steps of the decision: one function for each."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from servingslo.estimation.pods.batch_limits import Limit, LimitSource
 from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep, StepValue
-from servingslo.policy.failing_pods import failing_pods_step
 from servingslo.policy.inputs import LIMIT_FIELDS
+from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
+from servingslo.policy.latency.parts import latency_report
 from servingslo.policy.replicas.demand import kept_rate_per_second
 from servingslo.policy.replicas.guards import StepDownBlock
 from servingslo.policy.replicas.promise import SAFE_PROBABILITY
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
+FAILING_INPUT = "failing_pods"
 KEPT_RATE_KNOB = "arrival-rate-kept"
 SEASON_KNOB = "season"
 QUANTILE_KNOB = "demand-quantile"
@@ -40,11 +43,36 @@ def _step(
     )
 
 
+def failing_pods_step(context: TickContext) -> DecisionStep | None:
+    """The failing pods by name with the reason: 'llama-7 (OOMKilled)'; None without any.
+
+    after: how many fail. inputs: the same number, of how many pods, and the names.
+    """
+    if not context.failing:
+        return None
+    return _step(
+        "observed", "failing-pods", Reason.PODS_FAILING, after=len(context.failing),
+        **failing_inputs(context),
+    )  # fmt: skip
+
+
+def failing_inputs(context: TickContext) -> dict[str, StepValue]:
+    """How many pods fail, of how many, and the first few by name with the reason."""
+    return {
+        FAILING_INPUT: len(context.failing),
+        "pods": sum(not pod.deleting for pod in context.observation.pods),
+        "detail": _listed(context.failing),
+    }
+
+
 def law_step(context: TickContext) -> DecisionStep:
-    """The source of the service law, and its known error."""
+    """The source of the service law, and its known error; the busy shares if GPUs refute it."""
     law = context.estimate.law
     stated = law.stated_error_ratio
     inputs: dict[str, StepValue] = {} if stated is None else {"stated_error": stated}
+    gpus = context.estimate.gpus
+    if law.reason is Reason.GPUS_DISAGREE and gpus is not None:
+        inputs |= {"gpu_busy": gpus.utilization_ratio, "law_busy": gpus.law_ratio}
     return _step(
         "model", "service-law", law.reason, after=law.source,
         fit_error=law.fit_error, samples=law.sample_count, **inputs,
@@ -209,6 +237,27 @@ def latency_step(context: TickContext) -> DecisionStep | None:
     return _step("observed", "latency", reason, **means)
 
 
+def growth_step(context: TickContext) -> DecisionStep | None:
+    """The part of the latency that grew since the objectives were met, if no replica mends it.
+
+    before, after: its mean, seconds. None while the objectives are met, or if another part grew
+    most.
+    """
+    objectives, alone = context.targets.objectives, not context.observation.pool
+    report = latency_report(context.estimate, objectives, alone=alone)
+    if report is None:
+        return None
+    report = with_growth(report, context.state.latency)
+    grown = None if report.grew is None else report.of(report.grew)
+    if grown is None or grown.part not in NOT_MENDED_BY_REPLICAS:
+        return None
+    now, more = grown.mean_seconds or 0.0, grown.grown_seconds or 0.0
+    return _step(
+        "latency", grown.part.value, Reason.MORE_REPLICAS_DO_NOT_HELP,
+        before=now - more, after=now, grown_seconds=more,
+    )  # fmt: skip
+
+
 _STEPS = (
     failing_pods_step,
     law_step,
@@ -221,6 +270,7 @@ _STEPS = (
     quantile_step,
     slow_pods_step,
     latency_step,
+    growth_step,
 )
 
 
@@ -265,7 +315,11 @@ def _suspect_inputs(context: TickContext) -> dict[str, StepValue]:
 
 
 def _named(pods: tuple[tuple[str, str], ...]) -> str:
+    return _listed([(name, why.replace("-", " ")) for name, why in pods])
+
+
+def _listed(pods: Sequence[tuple[str, str]]) -> str:
     first = pods[:MOST_NAMED]
-    named = ", ".join(f"{name} ({why.replace('-', ' ')})" for name, why in first)
+    named = ", ".join(f"{name} ({why})" for name, why in first)
     more = len(pods) - len(first)
     return named + (f" and {more} more" if more else "")

@@ -12,6 +12,8 @@ from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
+from servingslo.policy.classes.inputs import ClassTargets
+from servingslo.policy.degradation import DegradationTargets
 from servingslo.policy.replicas.behavior import Behavior
 from servingslo.reasons import Reason
 
@@ -93,11 +95,15 @@ class FallbackBehavior(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleTarget:
-    """The workload that is scaled, in the resource's own namespace."""
+    """The workload that is scaled, in the resource's own namespace.
+
+    part: which of its workloads, for a kind that makes several: 'prefill' or '', the main one.
+    """
 
     api_version: str
     kind: str
     name: str
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +225,11 @@ class Targets:
     read. gateway_name: the gateway's name for the workload; None if it is the target's own name.
     service_law: used while no fit is trusted; None if none is stated. stated_limits: override
     command lines and data. model: which model of a server with several; None for its only one.
-    error_budget: None if none is kept.
+    error_budget: None if none is kept. availability_target_ratio: share of requests to be answered,
+    None if not stated. gpus_per_replica: None if it is not stated. priority: within a budget of
+    GPUs. degradation: None if no request goes to a fallback. classes: of requests, with different
+    routes; () for one kind of requests. objectives are those that replicas keep: of all classes
+    that order some.
     """
 
     target: ScaleTarget
@@ -246,6 +256,11 @@ class Targets:
     stated_limits: StatedLimits = NOTHING_STATED
     model: str | None = None
     error_budget: ErrorBudgetTargets | None = None
+    availability_target_ratio: float | None = None
+    gpus_per_replica: int | None = None
+    priority: int = 0
+    classes: tuple[ClassTargets, ...] = ()
+    degradation: DegradationTargets | None = None
 
     @property
     def error_budget_target_ratio(self) -> float:
@@ -262,7 +277,8 @@ class Limits:
     recommend_only: the kill switch. batching_apply_enabled: batch limits may be changed, in pod
     templates and on running servers. batching_servers_only: only on running servers. max_replicas,
     max_step: largest count and largest change in one decision; None is unbounded. scaler_served:
-    KEDA can ask the operator for counts.
+    KEDA can ask the operator for counts. max_priority: the highest priority that counts; None is
+    unbounded.
     """
 
     recommend_only: bool = False
@@ -272,6 +288,7 @@ class Limits:
     max_step: int | None = None
     tick_seconds: float = 15.0
     scaler_served: bool = True
+    max_priority: int | None = None
 
     @property
     def pod_templates_patched(self) -> bool:
@@ -285,12 +302,13 @@ class SignalProblem:
 
     reason: METRICS_*, PROMETHEUS_UNAVAILABLE, TARGET_*, SCALER_CONFLICT, TARGET_CONFLICT,
     PERMISSION_DENIED or CLUSTER_UNAVAILABLE. detail: names and numbers for people. names_cause: the
-    detail itself says what is missing and what to do.
+    detail itself says what is missing and what to do. unasking: a scaler that asks nobody.
     """
 
     reason: Reason
     detail: str = ""
     names_cause: bool = False
+    unasking: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,6 +325,36 @@ class InForce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGpus:
+    """GPUs of one replica. gpus: None if they are unknown; refused: why."""
+
+    gpus: int | None = None
+    refused: str = ""
+
+
+NO_GPUS_KNOWN = ReplicaGpus()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """GPUs that a resource may order now, all its pools together, from one budget.
+
+    budget: its name. gpus_per_replica: of the observed workload. kept_per_gpu: requests per second
+    that one more GPU keeps within their objectives. unknown: why the GPUs of some replica are
+    unknown; '' if they are known. Then nothing may grow. holders: who has GPUs that this resource
+    lacks, for people. priority_bounded: its stated priority is above the administrator's.
+    """
+
+    budget: str
+    gpus: int = 0
+    gpus_per_replica: int = 1
+    kept_per_gpu: float = 0.0
+    unknown: str = ""
+    holders: str = ""
+    priority_bounded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One control tick of one workload, raw: the reader decides nothing.
 
@@ -319,12 +367,16 @@ class Observation:
     not requested or unknown. in_force: current values next to the workload itself, by the knob of
     its actuator. woken_by_others: another scaler brings the target back from zero by a signal of
     its own. not_woken: why a gateway would count no request without a pod; '' if there is no doubt.
+    pool: of a resource with several pools, the one observed; else ''. grant: None if no budget
+    bounds the resource. fallback: the gateway's counts of the fallback, if there is one. classes:
+    the gateway's counts of each class of requests, of which `gateway` is the sum.
     """
 
     schema_version: int = OBSERVATION_SCHEMA_VERSION
     time_seconds: float
     namespace: str
     name: str
+    pool: str = ""
     uid: str = ""
     generation: int = 0
     desired_replicas: int | None = None
@@ -343,3 +395,6 @@ class Observation:
     woken_by_others: bool = False
     not_woken: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    grant: Grant | None = None
+    classes: Mapping[str, GatewaySample] = field(default_factory=dict)
+    fallback: GatewaySample | None = None

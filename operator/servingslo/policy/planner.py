@@ -3,13 +3,15 @@
 In order: changes since the last tick, signals, estimate, the demand to plan for, learning, the
 count that demand needs, the guards, the knobs. Each reports its effect as a `DecisionStep`. Nothing
 here reads a clock or keeps anything outside `PlannerState`, so the same observations give the same
-decisions, live, in a replay and in a backtest.
+decisions, live, in a replay and in a backtest. `pools.planner` calls the three parts of `plan` for
+each of several pools.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.policy.budget.guard import within_grant
 from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
@@ -24,15 +26,35 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.knobs.catalogue import observe_knobs
-from servingslo.policy.knobs.protocol import Look
 from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.requirement import Requirement, required_replicas
-from servingslo.policy.replicas.signals import Signals, doubted, read_signals, without_families
-from servingslo.policy.stages import STAGES, Draft, Stages, unless_reverted
+from servingslo.policy.replicas.signals import Signals, add_doubts, drop_families, read_signals
+from servingslo.policy.stages import STAGES, Draft, Stages, leave_to_reverter
 from servingslo.policy.state import HandEdit, PlannerState, observe_count
 from servingslo.policy.verdict import assemble_decision
 from servingslo.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One tick of a workload before its count is decided.
+
+    state: the memory with this tick's sample. edit: a count set by another client, if any. asleep:
+    the target has no replicas and may have none.
+    """
+
+    context: TickContext
+    state: PlannerState
+    edit: HandEdit | None
+    asleep: bool
+
+    @property
+    def planned(self) -> bool:
+        """Whether metrics decide the count: nobody else owns it, and the engines were observed."""
+        owner = self.context.owner
+        owned = owner is not None and owner.reason not in guards.CONFLICTS
+        return not owned and self.context.signals.no_metrics is None and not self.asleep
 
 
 def plan(
@@ -49,6 +71,20 @@ def plan(
     now_seconds: seconds since the epoch (virtual in a simulation), never earlier than the last: a
     caller whose clock may be set ensures that (`SteadyClock`).
     """
+    seen = observe(observation, targets, limits, state, now_seconds, stages=stages)
+    return finish(seen, draft_count(seen, stages=stages), stages=stages)
+
+
+def observe(
+    observation: Observation,
+    targets: Targets,
+    limits: Limits,
+    state: PlannerState,
+    now_seconds: float,
+    *,
+    stages: Stages = STAGES,
+) -> Seen:
+    """What is known of a workload at this tick, with everything learnt from it."""
     state, edit = observe_count(
         state,
         observation,
@@ -62,15 +98,16 @@ def plan(
         targets.fallback.stale_after_seconds,
         state.estimator.scrape_seconds,
     )
-    look = Look(observation=observation, now_seconds=now_seconds)
-    facts = observe_knobs(stages.knobs, look, state)
+    facts = observe_knobs(stages.knobs, observation, state, now_seconds)
     state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
     estimate = facts.mark_pods(estimate)
-    signals = without_families(doubted(signals, estimate.doubts), estimate.lost_families)
+    if stages.mix is not None and estimate.workload is not None:
+        estimate = replace(estimate, workload=stages.mix(estimate.workload))
+    signals = drop_families(add_doubts(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
         signals = zero.sleeping_signals(signals, observation, estimate)
-        seen = state.fresh_seconds if signals.no_metrics else now_seconds
-        state = replace(state, fresh_seconds=seen)
+        fresh_seconds = state.fresh_seconds if signals.no_metrics else now_seconds
+        state = replace(state, fresh_seconds=fresh_seconds)
     context = tick_context(
         observation,
         targets,
@@ -83,16 +120,30 @@ def plan(
     )
     for learn in stages.learners:
         state = learn(context, state)
+    return Seen(context=context, state=state, edit=edit, asleep=asleep)
+
+
+def draft_count(
+    seen: Seen, requirement: Requirement | None = None, *, stages: Stages = STAGES
+) -> Draft:
+    """The count of a workload after all guards.
+
+    requirement: what demand needs, if that was decided together with other pools.
+    """
+    context = seen.context
     if context.owner is not None and context.owner.reason not in guards.CONFLICTS:
-        draft = _leave_to_owner(context, context.owner)
-    elif signals.no_metrics is not None:
-        draft = _plan_without_metrics(context, signals.no_metrics)
-    elif asleep:
-        draft = _plan_asleep(context)
-    else:
-        draft = _plan_with_metrics(context, stages)
-    notes = _found_steps(context, edit)
-    return assemble_decision(context, state, draft, notes, stages.knobs)
+        return _leave_to_owner(context, context.owner)
+    if context.signals.no_metrics is not None:
+        return _plan_without_metrics(context, context.signals.no_metrics)
+    if seen.asleep:
+        return _plan_asleep(context)
+    return _plan_with_metrics(context, requirement or required_replicas(context), stages)
+
+
+def finish(seen: Seen, draft: Draft, *, stages: Stages = STAGES) -> tuple[Decision, PlannerState]:
+    """The decision of a drafted count, with its knobs and its explanation."""
+    notes = _found_steps(seen.context, seen.edit)
+    return assemble_decision(seen.context, seen.state, draft, notes, stages.knobs)
 
 
 def _update_estimate(
@@ -108,6 +159,9 @@ def _update_estimate(
         time_seconds=now_seconds,
         pods=observation.pods,
         gateway=observation.gateway,
+        classes=observation.classes,
+        sheddable=frozenset(one.name for one in targets.classes if not one.orders),
+        fallback=observation.fallback,
         stale_after_seconds=targets.fallback.stale_after_seconds,
         history=observation.history,
         season_days=targets.forecast.season_days,
@@ -128,6 +182,8 @@ def _update_estimate(
     if signals.no_metrics is not None:
         return replace(state, estimator=estimator_state), estimate
     sighted = now_seconds if state.first_fresh_seconds is None else state.first_fresh_seconds
+    fresh, before = now_seconds - (signals.age_seconds or 0.0), state.fresh_seconds
+    broken = before is None or fresh - before > targets.fallback.stale_after_seconds
     since = state.idle_since_seconds
     busy = bool(
         estimate.arrival_rate_per_second or estimate.running_requests or estimate.waiting_requests
@@ -137,7 +193,8 @@ def _update_estimate(
         state,
         estimator=estimator_state,
         first_fresh_seconds=sighted,
-        fresh_seconds=now_seconds - (signals.age_seconds or 0.0),
+        fresh_seconds=fresh,
+        watched_since_seconds=now_seconds if broken else state.watched_since_seconds,
         idle_since_seconds=idle_since,
     ), estimate
 
@@ -170,17 +227,16 @@ def _leave_to_owner(context: TickContext, problem: SignalProblem) -> Draft:
 
 def _plan_without_metrics(context: TickContext, problem: SignalProblem) -> Draft:
     """The count while metrics allow no conclusion."""
-    state = context.state
-    fresh = state.fresh_seconds if state.fresh_seconds is not None else state.started_seconds
     proposal = guards.hold_without_metrics(
         current=context.current,
         bounds=context.bounds,
         fallback=context.targets.fallback,
         problem=problem,
-        without_metrics_seconds=None if fresh is None else context.now_seconds - fresh,
+        without_metrics_seconds=context.without_metrics_seconds,
         max_step=context.limits.max_step,
     )
-    return unless_reverted(context, _plain_draft(context, proposal))
+    proposal = within_grant(context, proposal, seen=False)
+    return leave_to_reverter(context, _plain_draft(context, proposal))
 
 
 def _plain_draft(context: TickContext, proposal: Proposal) -> Draft:
@@ -193,16 +249,16 @@ def _plain_draft(context: TickContext, proposal: Proposal) -> Draft:
 
 def _plan_asleep(context: TickContext) -> Draft:
     """The count of a target without replicas, from the gateway's signal."""
-    requirement = zero.asleep_or_woken(context)
+    requirement = zero.sleep_or_wake(context)
     proposal = guards.clamp(requirement.proposal, context.bounds)
     proposal = guards.limit_step(proposal, current=0, max_step=context.limits.max_step)
+    proposal = within_grant(context, proposal)
     draft = Draft(proposal=proposal, requirement=requirement, behavior=context.state.behavior)
-    return unless_reverted(context, draft)
+    return leave_to_reverter(context, draft)
 
 
-def _plan_with_metrics(context: TickContext, stages: Stages) -> Draft:
-    """The count from the estimates, through every guard."""
-    requirement = required_replicas(context)
+def _plan_with_metrics(context: TickContext, requirement: Requirement, stages: Stages) -> Draft:
+    """The required count, through every guard."""
     draft = Draft(
         proposal=requirement.proposal,
         requirement=requirement,

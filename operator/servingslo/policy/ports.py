@@ -7,7 +7,14 @@ from typing import Protocol
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
-from servingslo.policy.inputs import InForce, ScaleTarget, SignalProblem, Targets
+from servingslo.policy.inputs import (
+    NO_GPUS_KNOWN,
+    InForce,
+    ReplicaGpus,
+    ScaleTarget,
+    SignalProblem,
+    Targets,
+)
 from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition, Recognize, recognized
 
 
@@ -28,14 +35,16 @@ class ClusterMetrics:
     """One reading of all engines of the cluster, by (namespace, pod).
 
     gateways: counts of the gateway, by namespace and its name for a workload; None if no gateway is
-    read. problem: why the reading is unusable or partial; None if all queries were answered in
-    full. time_seconds: the time at which all ages were taken, seconds since the epoch; None if
-    nothing was read. clocks_set: how often a clock behind the timestamps was set so far. If it
-    rises, values remembered from before must not be compared with this reading.
+    read. backends: the same of each backend that is counted apart, with the numbers of its rule and
+    of the backend. problem: why the reading is unusable or partial; None if all queries were
+    answered in full. time_seconds: the time at which all ages were taken, seconds since the epoch;
+    None if nothing was read. clocks_set: how often a clock behind the timestamps was set so far. If
+    it rises, values remembered from before must not be compared with this reading.
     """
 
     pods: Mapping[tuple[str, str], PodMetrics] = field(default_factory=dict)
     gateways: Mapping[tuple[str, str], GatewaySample] | None = None
+    backends: Mapping[tuple[str, str, int, int], GatewaySample] = field(default_factory=dict)
     problem: SignalProblem | None = None
     time_seconds: float | None = None
     clocks_set: int = 0
@@ -71,7 +80,8 @@ class WorkloadView:
     replicas_set_by: the field manager that set the count last, if the target reports it. in_force:
     current values next to the workload itself, by the knob of its actuator. woken_by_others:
     another scaler brings the target back from zero by a signal of its own. not_woken: why a gateway
-    would count no request without a pod; '' if there is no doubt.
+    would count no request without a pod; '' if there is no doubt. replica_gpus: from the pod
+    template.
     """
 
     target: ScaleTarget
@@ -88,6 +98,7 @@ class WorkloadView:
     in_force: Mapping[str, InForce] = field(default_factory=dict)
     woken_by_others: bool = False
     not_woken: str = ""
+    replica_gpus: ReplicaGpus = NO_GPUS_KNOWN
 
 
 class Clock(Protocol):
@@ -126,11 +137,15 @@ class HistorySource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetQuestion:
-    """The workload whose misses are requested, its objectives and the window."""
+    """The workload whose misses are requested, its objectives and the window.
+
+    fallback: numbers of its rule and of itself in the workload's route; None without one.
+    """
 
     namespace: str
     targets: Targets
     runtime: str | None
+    fallback: tuple[int, int] | None = None
 
 
 class BudgetSource(Protocol):

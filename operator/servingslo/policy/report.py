@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from servingslo.estimation.engine_steps import long_known
 from servingslo.estimation.law.trust import LawSource
+from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
@@ -29,9 +30,18 @@ from servingslo.policy.decision_parts import (
     StepValue,
 )
 from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.policy.latency.availability import availability_report
+from servingslo.policy.latency.growth import with_growth
+from servingslo.policy.latency.parts import latency_report
+from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.replicas.promise import period_seconds
 from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Constraint
+
+# Models and adapters that a report names.
+_MOST_NAMED = 8
 
 
 def finite(value: float | None) -> float | None:
@@ -220,6 +230,31 @@ def limits_use(context: TickContext) -> LimitsUse:
     )
 
 
+def latency_of(context: TickContext, state: PlannerState) -> LatencyReport | None:
+    """The parts of the time of a request, and which grew; None if none was observed.
+
+    state: with this tick in its memory.
+    """
+    objectives, alone = context.targets.objectives, not context.observation.pool
+    report = latency_report(context.estimate, objectives, alone=alone)
+    if report is None or context.signals.no_metrics is not None:
+        return None
+    return with_growth(report, state.latency)
+
+
+def availability_of(context: TickContext, state: PlannerState) -> AvailabilityReport | None:
+    """The share of answered requests; None if no objective of it is stated."""
+    target = context.targets.availability_target_ratio
+    if target is None:
+        return None
+    return availability_report(
+        state.availability,
+        context.estimate.ledger,
+        target_ratio=target,
+        period_seconds=period_seconds(context.targets),
+    )
+
+
 def metrics_missing(context: TickContext) -> str:
     """Which series are missing: for some pods, or for all, if they are not expected to appear."""
     if context.signals.detail:
@@ -241,6 +276,16 @@ def model_use(context: TickContext) -> ModelUse:
         relative_error=_percentile_error(context),
         fit_error=finite(law.fit_error),
         sample_count=law.sample_count,
+    )
+
+
+def models_report(context: TickContext) -> ServedModels | None:
+    """The models and adapters with the largest numbers."""
+    models = context.estimate.models
+    return models and replace(
+        models,
+        adapter_requests=models.adapter_requests[:_MOST_NAMED],
+        token_shares=models.token_shares[:_MOST_NAMED],
     )
 
 

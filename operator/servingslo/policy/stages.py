@@ -3,17 +3,26 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from servingslo.estimation import estimator
+from servingslo.estimation.requests.observed import RECENT_SECONDS
+from servingslo.models.fleet.objective_metrics import metric_seconds
+from servingslo.models.workload import Workload
+from servingslo.policy.budget.guard import within_grant
 from servingslo.policy.context import TickContext
+from servingslo.policy.findings import failing_inputs
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
+from servingslo.policy.latency.availability import count_answers
+from servingslo.policy.latency.growth import are_met, remember, seen_by_engines
+from servingslo.policy.latency.parts import latency_report
 from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.behavior import BehaviorState
-from servingslo.policy.replicas.calibration import calibrated, steered
 from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.promise import misses_of, period_seconds, steer, with_degraded
 from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.replicas.step_down import step_down_blocks
-from servingslo.policy.state import PlannerState
+from servingslo.policy.state import PlannerState, Steadiness
 from servingslo.reasons import Reason
 
 
@@ -31,15 +40,126 @@ class Draft:
 
 Learner = Callable[[TickContext, PlannerState], PlannerState]
 Guard = Callable[[TickContext, Draft], Draft]
+# The requests as an engine computes them, from those that are observed.
+Mix = Callable[[Workload], Workload]
 
 
-def quiet_tracked(context: TickContext, state: PlannerState) -> PlannerState:
+def track_quiet(context: TickContext, state: PlannerState) -> PlannerState:
     """The memory with the time for which no request has arrived."""
     since_seconds = zero.quiet_since(context, state.quiet_since_seconds)
     return replace(state, quiet_since_seconds=since_seconds)
 
 
-def blocked(context: TickContext, draft: Draft) -> Draft:
+def calibrate(context: TickContext, state: PlannerState) -> PlannerState:
+    """Compare the model's percentiles for the present load with the observed ones.
+
+    Only while the same replicas have served for the whole time over which latencies are observed,
+    and without an earlier queue: otherwise two different loads would be compared. Once for each
+    such time: overlapping windows would count the same requests again.
+    """
+    serving = len(context.serving)
+    fleet = state.fleet
+    if fleet is None or fleet.serving != serving:
+        fleet = Steadiness(serving=serving, since_seconds=context.now_seconds)
+        state = replace(state, fleet=fleet)
+    steady = context.now_seconds - fleet.since_seconds >= RECENT_SECONDS
+    rate = context.estimate.load_per_second
+    if not steady or not rate or not serving or context.prepared is None or not context.trusted:
+        return state
+    if _degraded(context):
+        # The engines here do not get this rate.
+        return state
+    if context.signals.no_metrics is not None or context.prepared.at_seconds == context.now_seconds:
+        # A mix that has just been renewed also has to make its tables: it is compared at the next
+        # tick.
+        return state
+    engines = serving * context.estimate.engines_per_pod
+    routing, slowness = context.estimate.routing, context.slowness
+    present = context.prepared.model.predict(slowness.load_factor(routing) * rate, engines, routing)
+    if not present.stable:
+        return state
+    predicted: dict[str, dict[float, float]] = {}
+    for objective in context.targets.objectives:
+        percentile = slowness.percentile(objective.percentile, routing)
+        seconds = slowness.ratio * metric_seconds(present, objective.metric, percentile)
+        predicted.setdefault(objective.metric.value, {})[objective.percentile] = seconds
+    learnt = estimator.calibrate(state.estimator, predicted, context.estimate)
+    compared = replace(fleet, since_seconds=context.now_seconds)
+    return replace(state, estimator=learnt, fleet=compared)
+
+
+def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
+    """Update the planned quantile from the attained share of this tick's requests.
+
+    Refused requests missed every objective. Requests without a whole answer for another cause count
+    in the share alone: more replicas would not have answered them.
+    """
+    windows = context.state.estimator.observed.windows
+    if not windows or windows[-1].time_seconds != context.now_seconds:
+        return state
+    targets, before = context.targets, state.promise.at_seconds
+    seconds = 0.0 if before is None else context.now_seconds - before
+    refused = context.estimate.rejected_per_second * seconds
+    ledger = context.estimate.ledger
+    failed, aborted = (
+        (0.0, 0.0) if ledger is None else (ledger.failed_per_second, ledger.aborted_per_second)
+    )
+    seen = misses_of(windows[-1].latencies, targets.objectives, refused)
+    if seen is None:
+        return state
+    seen = with_degraded(seen, _degraded(context) * seconds, targets)
+    promise = steer(
+        state.promise,
+        seen,
+        lost=((failed or 0.0) + (aborted or 0.0)) * seconds,
+        target_ratio=targets.error_budget_target_ratio,
+        period_seconds=period_seconds(targets),
+        now_seconds=context.now_seconds,
+    )
+    return replace(state, promise=promise)
+
+
+def track_latency(context: TickContext, state: PlannerState) -> PlannerState:
+    """The memory of the parts of the latency while the objectives are met, for the report."""
+    objectives = context.targets.objectives
+    alone = not context.observation.pool
+    report = latency_report(context.estimate, objectives, alone=alone)
+    if report is None or context.signals.no_metrics is not None:
+        return state
+    before = state.latency.met_at_seconds
+    memory = remember(
+        state.latency,
+        report,
+        met=are_met(seen_by_engines(context.estimate, objectives), report),
+        elapsed_seconds=0.0 if before is None else context.now_seconds - before,
+        now_seconds=context.now_seconds,
+    )
+    return replace(state, latency=memory)
+
+
+def count_availability(context: TickContext, state: PlannerState) -> PlannerState:
+    """The memory of answered requests, if an objective of availability is stated."""
+    ledger = context.estimate.ledger
+    if context.targets.availability_target_ratio is None or ledger is None:
+        return state
+    if context.signals.no_metrics is not None:
+        return state
+    counted = count_answers(
+        state.availability,
+        ledger,
+        period_seconds=period_seconds(context.targets),
+        now_seconds=context.now_seconds,
+    )
+    return replace(state, availability=counted)
+
+
+def _degraded(context: TickContext) -> float:
+    """Requests per second that a fallback served."""
+    ledger = context.estimate.ledger
+    return 0.0 if ledger is None else ledger.degraded_per_second
+
+
+def block_step_down(context: TickContext, draft: Draft) -> Draft:
     """Allow no fewer replicas while anything forbids a scale-down."""
     proposal = guards.block_step_down(
         draft.proposal, current=context.current, blocks=step_down_blocks(context)
@@ -47,7 +167,7 @@ def blocked(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
-def safe(context: TickContext, draft: Draft) -> Draft:
+def check_step_down(context: TickContext, draft: Draft) -> Draft:
     """Step down only as far as the rest carries the demand until a new replica could be ready."""
     proposal = guards.check_step_down(
         draft.proposal,
@@ -58,12 +178,12 @@ def safe(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
-def within_bounds(context: TickContext, draft: Draft) -> Draft:
+def clamp(context: TickContext, draft: Draft) -> Draft:
     """Keep the count within the bounds of tenant and administrator."""
     return replace(draft, proposal=guards.clamp(draft.proposal, context.bounds))
 
 
-def behaved(context: TickContext, draft: Draft) -> Draft:
+def apply_behavior(context: TickContext, draft: Draft) -> Draft:
     """Apply stabilization and rate policies."""
     proposal, behavior = guards.apply_behavior(
         draft.proposal,
@@ -83,7 +203,7 @@ def put_to_sleep(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
-def stepped(context: TickContext, draft: Draft) -> Draft:
+def limit_step(context: TickContext, draft: Draft) -> Draft:
     """Limit the change to the administrator's largest."""
     proposal = guards.limit_step(
         draft.proposal, current=context.current, max_step=context.limits.max_step
@@ -91,7 +211,7 @@ def stepped(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
-def not_beyond_queue(context: TickContext, draft: Draft) -> Draft:
+def stay_behind_queue(context: TickContext, draft: Draft) -> Draft:
     """Order no more while ordered pods wait in a queue."""
     proposal = guards.behind_queue(
         draft.proposal,
@@ -102,7 +222,22 @@ def not_beyond_queue(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
-def unless_reverted(context: TickContext, draft: Draft) -> Draft:
+def stay_off_failing(context: TickContext, draft: Draft) -> Draft:
+    """Order no more while most pods fail: new pods would fail too."""
+    most = max(context.current, context.bounds.minimum)
+    if not context.mostly_failing or draft.proposal.replicas <= most:
+        return draft
+    inputs = failing_inputs(context)
+    proposal = draft.proposal.moved("failing", most, Reason.PODS_FAILING, **inputs)
+    return replace(draft, proposal=proposal)
+
+
+def stay_within_budget(context: TickContext, draft: Draft) -> Draft:
+    """Order no more than the grant of a budget has GPUs for; step down to it."""
+    return replace(draft, proposal=within_grant(context, draft.proposal))
+
+
+def leave_to_reverter(context: TickContext, draft: Draft) -> Draft:
     """Leave the count to the client that puts it back."""
     if context.targets.actuation is not Actuation.SCALE:
         return draft
@@ -115,7 +250,7 @@ def unless_reverted(context: TickContext, draft: Draft) -> Draft:
     return replace(draft, proposal=proposal)
 
 
-def pending(context: TickContext, draft: Draft) -> Draft:
+def report_pending(context: TickContext, draft: Draft) -> Draft:
     """Report ordered pods that are not ready; if they cannot start, that is the first limit."""
     proposal = _with_pending(context, draft.proposal)
     if draft.proposal.limited_by is Reason.REPLICAS_REVERTED:
@@ -128,22 +263,31 @@ def pending(context: TickContext, draft: Draft) -> Draft:
 class Stages:
     """knobs: what is decided in addition to the count. learners: what updates the memory in a tick.
 
-    guards: what may hold a count back.
+    guards: what may hold a count back. mix: of the requests, None if they are as observed.
     """
 
     knobs: tuple[Knob, ...] = KNOBS
-    learners: tuple[Learner, ...] = (quiet_tracked, calibrated, steered)
-    guards: tuple[Guard, ...] = (
-        blocked,
-        safe,
-        within_bounds,
-        behaved,
-        put_to_sleep,
-        stepped,
-        not_beyond_queue,
-        unless_reverted,
-        pending,
+    learners: tuple[Learner, ...] = (
+        track_quiet,
+        calibrate,
+        steer_quantile,
+        track_latency,
+        count_availability,
     )
+    guards: tuple[Guard, ...] = (
+        block_step_down,
+        check_step_down,
+        clamp,
+        apply_behavior,
+        put_to_sleep,
+        limit_step,
+        stay_behind_queue,
+        stay_off_failing,
+        stay_within_budget,
+        leave_to_reverter,
+        report_pending,
+    )
+    mix: Mix | None = None
 
 
 STAGES = Stages()
@@ -175,8 +319,9 @@ def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
         )
         limit = Reason.QUEUED if wants_more else proposal.limited_by
         return replace(noted, limited_by=limit)
-    if context.coming:
+    starting = context.coming - len(context.failing)
+    if starting > 0:
         return proposal.noted(
-            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=context.coming
+            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=starting
         )
     return proposal

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.policy.inputs import Actuation, Observation
+from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
+from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
 from servingslo.policy.replicas import behavior as behavior_module
 from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.promise import PromiseState
-from servingslo.policy.replicas.reverts import Reverts, is_prompt, reverted, standing
+from servingslo.policy.replicas.reverts import Reverts, count_revert, expire_reverts, is_prompt
 from servingslo.policy.replicas.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
@@ -43,12 +45,14 @@ class PlannerState:
     """Memory of one workload; the default is a workload never seen before.
 
     started_seconds: when this memory began or was restored. fresh_seconds: when metrics were last
-    good. quiet_since_seconds: since when engines and gateway have had no requests, None if they
-    have some or were not observed. promise: the quantile that is planned for, and the attained
-    share. seen_desired: the replica count last read from the target. scaled: the last written
-    change, until another client sets a count. reverts: the client that puts counts back. knobs:
-    what each knob remembers, by its name. sized: case and load of the last sizing, for reports;
-    None without a model.
+    good. watched_since_seconds: since when no gap between them was longer than the fallback waits.
+    quiet_since_seconds: since when engines and gateway have had no requests, None if they have some
+    or were not observed. promise: the quantile that is planned for, and the attained share.
+    latency: its parts while the objectives were met. availability: requests and answers, if an
+    objective of it is stated. seen_desired: the replica count last read from the target. scaled:
+    the last written change, until another client sets a count. reverts: the client that puts counts
+    back. knobs: what each knob remembers, by its name. sized: case and load of the last sizing, for
+    reports; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -56,6 +60,7 @@ class PlannerState:
     started_seconds: float | None = None
     first_fresh_seconds: float | None = None
     fresh_seconds: float | None = None
+    watched_since_seconds: float | None = None
     seen_desired: int | None = None
     pending_write: PendingWrite | None = None
     scaled: PendingWrite | None = None
@@ -65,6 +70,8 @@ class PlannerState:
     fleet: Steadiness | None = None
     prepared: PreparedModel | None = None
     promise: PromiseState = field(default_factory=PromiseState)
+    latency: LatencyMemory = NO_MEMORY
+    availability: AvailabilityState = NOTHING_COUNTED
     knobs: Mapping[str, object] = field(default_factory=dict)
     sized: Sized | None = field(default=None, compare=False, repr=False)
 
@@ -149,7 +156,7 @@ def observe_count(
     edit = None if before is None else HandEdit(before=before, after=desired)
     reverts = state.reverts
     if state.scaled is not None:
-        reverts = reverted(
+        reverts = count_revert(
             reverts,
             replicas=desired,
             by=observation.replicas_set_by,
@@ -164,7 +171,7 @@ def _with_standing(state: PlannerState, now_seconds: float) -> PlannerState:
     if state.scaled is None or state.reverts is None:
         return state
     since = state.scaled.at_seconds
-    left = standing(state.reverts, since_seconds=since, now_seconds=now_seconds)
+    left = expire_reverts(state.reverts, since_seconds=since, now_seconds=now_seconds)
     return replace(state, reverts=left)
 
 

@@ -21,15 +21,18 @@ from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.promise import promise_report
 from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.report import (
+    availability_of,
     cold_start_report,
     cost_report,
     demand_report,
     finite,
     finite_needs,
     finite_steps,
+    latency_of,
     limits_use,
     metrics_missing,
     model_use,
+    models_report,
     objective_reports,
     predicted_counts,
 )
@@ -82,6 +85,7 @@ def assemble_decision(
         time_seconds=context.now_seconds,
         namespace=context.observation.namespace,
         name=context.observation.name,
+        pool=context.observation.pool,
         action=_action(before, after),
         reason=_reason(context, draft, before, wanted),
         replicas_before=before,
@@ -110,9 +114,13 @@ def assemble_decision(
         cold_start=cold_start_report(context),
         limits=limits_use(context),
         runtime=_runtime(context),
+        gpus=context.estimate.gpus,
+        models=models_report(context),
         handed_over=given,
         error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
+        latency=latency_of(context, state),
+        availability=availability_of(context, state),
         detail=_detail(context),
     )
     order = state.pending_write
@@ -207,5 +215,6 @@ def _content(context: TickContext, requirement: Requirement, action: Action) -> 
     if requirement.idle:
         return Reason.IDLE
     if action is Action.HOLD and context.coming:
-        return Reason.PENDING_PODS
+        starts = context.coming > len(context.failing)
+        return Reason.PENDING_PODS if starts else Reason.PODS_FAILING
     return Reason.DEMAND_MET

@@ -1,5 +1,5 @@
-"""The replica count: signals, the demand to plan for, the least safe count, and its guards.
+"""How many replicas are needed, and which guards hold the count?
 
-Begin with `requirement`, which uses `demand`, `sizing` and `step_down`; then `guards`. Imports no
-knob: observations of a knob come as `facts`.
+Begin with `requirement`, which uses `demand`, `sizing` and `step_down`; then `guards`.
+Must not import a knob: observations of a knob come as `facts`.
 """

@@ -5,6 +5,7 @@ from statistics import NormalDist
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.forecast.demand import Forecast
+from servingslo.estimation.pods.cold_start import MEASURED
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.replicas.prepared_model import PreparedModel
@@ -73,6 +74,12 @@ def cold_start_seconds(estimate: Estimate, targets: Targets) -> float:
     return estimate.cold_start.mean_seconds if stated is None else stated
 
 
+def known_cold_start_seconds(estimate: Estimate, targets: Targets) -> float | None:
+    """The cold start if it is stated or measured; None while it is only assumed."""
+    known = targets.cold_start_seconds is not None or estimate.cold_start.source == MEASURED
+    return cold_start_seconds(estimate, targets) if known else None
+
+
 def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> float:
     """How long a request may wait for a slot and still meet the objectives, in seconds.
 
@@ -123,7 +130,7 @@ def expected_demand(
     probability = planned_probability(estimate.forecast, lead, score)
     high = estimate.forecast.quantile_per_second(lead, probability)
     backlog = _backlog_at_lead(
-        max(estimate.backlog_requests - fleet.queued_requests, 0.0),
+        max(estimate.backlog_requests - fleet.queued_requests, 0.0) * estimate.ordering_ratio,
         fleet,
         mean_rate=0.5 * (rate + mean),
         lead=lead,

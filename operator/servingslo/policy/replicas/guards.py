@@ -49,6 +49,7 @@ NOT_CARRIED_OUT = frozenset(
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _NOBODY = "no HorizontalPodAutoscaler or ScaledObject is on it"
 _NOT_SERVED = "the operator serves KEDA no external scaler (chart value keda.externalScaler)"
+_UNASKED = "does not ask the operator: KEDA does by a trigger of type external-push"
 _NO_METRICS = (
     Reason.PROMETHEUS_UNAVAILABLE,
     Reason.SEVERAL_RUNTIMES,
@@ -146,18 +147,20 @@ def ownership_problem(
 ) -> SignalProblem | None:
     """Why the operator must not decide the replica count; None if it may.
 
-    With another `actuation`, the client that scales the target is no problem. may_sleep: a target
-    at zero is allowed.
+    With another `actuation`, the client that scales the target is no problem, but with Keda it
+    must ask the operator. may_sleep: a target at zero is allowed.
     """
-    ours = actuation is Actuation.SCALE
     found = [
         problem
         for problem in observation.problems
-        if problem.reason in _OWNERSHIP and (ours or problem.reason is not Reason.SCALER_CONFLICT)
+        if problem.reason in _OWNERSHIP
+        and (problem.reason is not Reason.SCALER_CONFLICT or _is_rival(problem, actuation))
     ]
     if found:
         # A target that cannot be used at all comes before a target that another client uses.
-        return min(found, key=lambda problem: problem.reason in CONFLICTS)
+        first = min(found, key=lambda problem: problem.reason in CONFLICTS)
+        unasked = first.unasking and actuation is Actuation.KEDA
+        return replace(first, detail=f"{first.detail} and {_UNASKED}") if unasked else first
     if observation.desired_replicas is None:
         return SignalProblem(
             reason=Reason.TARGET_NOT_READABLE, detail="the replica count of the target is unknown"
@@ -167,6 +170,11 @@ def ownership_problem(
             reason=Reason.SCALED_TO_ZERO_BY_USER, detail="the target was scaled to 0 by hand"
         )
     return None
+
+
+def _is_rival(scaler: SignalProblem, actuation: Actuation) -> bool:
+    """Whether another scaler of the target sets a count of its own."""
+    return actuation is Actuation.SCALE or (actuation is Actuation.KEDA and scaler.unasking)
 
 
 def metrics_problem(observation: Observation) -> SignalProblem | None:

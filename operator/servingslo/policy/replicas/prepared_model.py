@@ -4,6 +4,7 @@ Estimates move a little with every scrape. Plans from slightly different laws wo
 neighbouring counts, and would have to prepare their tables again at every tick.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -56,13 +57,14 @@ def renewed_model(
     now_seconds: float,
 ) -> PreparedModel:
     """The previous mix if nothing material has changed, else one made of these."""
-    if (
-        previous is not None
-        and previous.limits == limits
-        and now_seconds - previous.at_seconds < RENEWAL_SECONDS
-        and not _changed(previous, workload, law)
-    ):
-        return previous
+    moved_ratio = math.inf
+    if previous is not None and previous.limits == limits:
+        moved_ratio = _moved_ratio(previous, workload, law)
+        if (
+            moved_ratio <= MATERIAL_CHANGE_RATIO
+            and now_seconds - previous.at_seconds < RENEWAL_SECONDS
+        ):
+            return previous
     unit = workload.at_rate(1.0)
     model = latency_model(unit, law, limits)
     return PreparedModel(
@@ -70,12 +72,12 @@ def renewed_model(
         law=law,
         limits=limits,
         at_seconds=now_seconds,
-        frontier=Frontier(model, None if previous is None else previous.frontier),
+        frontier=Frontier(model, None if previous is None else previous.frontier, moved_ratio),
     )
 
 
-def _changed(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> bool:
-    """Whether requests or engine differ by more than the models' own error."""
+def _moved_ratio(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> float:
+    """How far requests or engine have moved, in terms of the models' own error."""
     before = previous.model.demand
     after = request_demand(workload, law)
     pairs = (
@@ -86,17 +88,15 @@ def _changed(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> bo
         (before.uncached_second_moment_tokens2**0.5, after.uncached_second_moment_tokens2**0.5),
         (before.output_mean_tokens, after.output_mean_tokens),
     )
-    if any(_differ(old, new, MATERIAL_CHANGE_RATIO) for old, new in pairs):
-        return True
-    return _differ(
-        previous.workload.arrival_dispersion,
-        workload.arrival_dispersion,
-        MATERIAL_DISPERSION_RATIO,
-    )
+    dispersions = previous.workload.arrival_dispersion, workload.arrival_dispersion
+    weight = MATERIAL_CHANGE_RATIO / MATERIAL_DISPERSION_RATIO
+    return max(weight * _difference(*dispersions), *(_difference(*pair) for pair in pairs))
 
 
-def _differ(old: float, new: float, ratio: float) -> bool:
-    return abs(new - old) > ratio * max(abs(old), abs(new))
+def _difference(old: float, new: float) -> float:
+    """The difference as a share of the larger."""
+    largest = max(abs(old), abs(new))
+    return abs(new - old) / largest if largest > 0.0 else 0.0
 
 
 def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int) -> Estimate:
@@ -105,7 +105,7 @@ def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int)
     Unchanged if engines export histograms or summaries, or if no law of batches is known.
     """
     lacking = estimate.means.keys() - estimate.observed.keys()
-    rate = estimate.arrival_rate_per_second
+    rate = estimate.load_per_second
     if prepared is None or not lacking or not rate or not serving:
         return estimate
     present = prepared.model.predict(rate, serving * estimate.engines_per_pod, estimate.routing)

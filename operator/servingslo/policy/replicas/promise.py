@@ -15,10 +15,23 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from servingslo.estimation.requests.histograms import HistogramDelta
-from servingslo.estimation.requests.misses import Misses, Within, misses
+from servingslo.estimation.requests.misses import (
+    BudgetReading,
+    Misses,
+    WindowMisses,
+    Within,
+    misses,
+)
+from servingslo.models.burn_rates import (
+    FAST_BURN,
+    MEDIUM_BURN,
+    SLOW_BURN,
+    budget_left_ratio,
+    burn_rate,
+)
 from servingslo.models.objectives import Objective
-from servingslo.policy.decision_parts import PromiseReport
-from servingslo.policy.inputs import Targets
+from servingslo.policy.decision_parts import BudgetReport, BurnRate, PromiseReport
+from servingslo.policy.inputs import Observation, Targets
 
 _NORMAL = NormalDist()
 # Quantiles at a cold start of two minutes. At the safe one, a working day with two peaks keeps 99.8
@@ -36,6 +49,14 @@ DEFAULT_PERIOD_SECONDS = 86_400.0
 RATE_MEMORY_SECONDS = 3_600.0
 # After a longer gap between two readings, the attained share inside the gap is unknown.
 LONGEST_GAP_SECONDS = 300.0
+
+BURN_WINDOWS = (FAST_BURN, MEDIUM_BURN, SLOW_BURN)
+BURN_SECONDS = tuple(
+    sorted({s for pair in BURN_WINDOWS for s in (pair.short_seconds, pair.long_seconds)})
+)
+"""Lengths of the windows whose burn rates are reported."""
+# Readings come about every minute; an older one says nothing about the present.
+OLDEST_READING_SECONDS = 900.0
 
 SAFE_SCORE = _NORMAL.inv_cdf(SAFE_PROBABILITY)
 LOWEST_SCORE = _NORMAL.inv_cdf(LOWEST_PROBABILITY)
@@ -87,6 +108,17 @@ def misses_of(
     return seen if seen.requests > 0.0 else None
 
 
+def with_degraded(seen: Misses, degraded: float, targets: Targets) -> Misses:
+    """The requests of a window with those that a fallback served, each by its own weight."""
+    asked = targets.degradation
+    if asked is None or degraded <= 0.0:
+        return seen
+    missed = (1.0 - asked.counts_as_ratio) * degraded
+    return Misses(
+        requests=seen.requests + degraded, least=seen.least + missed, most=seen.most + missed
+    )
+
+
 def steer(
     state: PromiseState,
     seen: Misses,
@@ -94,11 +126,13 @@ def steer(
     target_ratio: float,
     period_seconds: float,
     now_seconds: float,
+    lost: float = 0.0,
 ) -> PromiseState:
     """The state after the requests of a window.
 
     target_ratio: share of requests that must meet every objective. Of the requests in the bucket
-    that holds a threshold, half are taken to be missed.
+    that holds a threshold, half are taken to be missed. lost: requests without a whole answer that
+    no replica would have answered; they count in the share, and do not move the quantile.
     """
     if state.at_seconds is None:
         return replace(state, at_seconds=now_seconds)
@@ -117,8 +151,8 @@ def steer(
     kept = max(1.0 - seconds / period_seconds, 0.0)
     return PromiseState(
         score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
-        requests=kept * state.requests + seen.requests,
-        missed=kept * state.missed + missed,
+        requests=kept * state.requests + seen.requests + lost,
+        missed=kept * state.missed + missed + lost,
         rate_per_second=rate,
         seconds=observed,
         at_seconds=now_seconds,
@@ -143,3 +177,35 @@ def period_seconds(targets: Targets) -> float:
     """The time over which the attained share is reported: the error budget's, or a day."""
     budget = targets.error_budget
     return DEFAULT_PERIOD_SECONDS if budget is None else budget.window_seconds
+
+
+def budget_report(targets: Targets, observation: Observation) -> BudgetReport | None:
+    """The budget by its pessimistic bound; None if none is requested or nothing is known."""
+    budget, reading = targets.error_budget, observation.error_budget
+    if budget is None or reading is None or not reading.windows:
+        return None
+    age_seconds = observation.time_seconds - reading.time_seconds
+    if age_seconds > OLDEST_READING_SECONDS or reading.covered_ratio <= 0:
+        return None
+    target = targets.error_budget_target_ratio
+    whole = reading.windows[-1]
+    return BudgetReport(
+        target_ratio=target,
+        window_seconds=budget.window_seconds,
+        remaining_ratio=budget_left_ratio(whole.most, whole.requests, target),
+        remaining_most_ratio=budget_left_ratio(whole.least, whole.requests, target),
+        covered_ratio=reading.covered_ratio,
+        burn_rates=_burn_rates(reading, target),
+    )
+
+
+def _burn_rates(reading: BudgetReading, target: float) -> tuple[BurnRate, ...]:
+    return tuple(
+        BurnRate(seconds=window.seconds, rate=_rate(window, target))
+        for window in reading.windows[:-1]
+        if window.requests > 0
+    )
+
+
+def _rate(window: WindowMisses, target: float) -> float:
+    return burn_rate(window.most / window.requests, target)

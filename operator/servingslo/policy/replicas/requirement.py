@@ -6,9 +6,11 @@ from servingslo.estimation.estimator import STEADY_PROBABILITY
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.classes.demand import count_with_shares
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import ConstraintNeed, StepValue
 from servingslo.policy.findings import unreliable_inputs
+from servingslo.policy.replicas.adapter_slots import adapter_slots_need
 from servingslo.policy.replicas.demand import Demand
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
@@ -120,12 +122,16 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
         sizing = size(case, demand.scale_up_load)
     binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
+    shared = count_with_shares(context, wanted, lambda more: _with_more(case, demand, more))
     inputs: dict[str, StepValue] = {
         "rate_per_second": demand.scale_up_load.rate_per_second,
         "backlog_requests": demand.backlog_at_lead_requests,
         "lead_seconds": demand.lead_seconds,
         UTILIZATION_INPUT: case.utilization_target_ratio,
     }
+    if shared > wanted and context.trusted:
+        inputs["sheddable_replicas"] = shared - wanted
+        wanted = shared
     if not context.trusted:
         measured = saturation_need(context.estimate, context.targets, context.serving)
         needs = (
@@ -137,6 +143,10 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
             binding, wanted = Constraint.SATURATION, measured.replicas
     if served:
         wanted = _beyond_served(case, demand, wanted, carrying, believed=not young)
+    if slots := adapter_slots_need(context):
+        needs, inputs = (*needs, slots[0]), inputs | slots[1]
+        if (slots[0].replicas or 0) > wanted:
+            binding, wanted = Constraint.ADAPTER_SLOTS, slots[0].replicas or 0
     proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
@@ -167,6 +177,14 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         sized=Sized(case=case, load=demand.scale_up_load),
         idle=demand.idle,
     )
+
+
+def _with_more(case: SizingCase, demand: Demand, more_per_second: float) -> int:
+    """The count at the demand planned for and this much more."""
+    load = demand.scale_up_load
+    return size(
+        case, replace(load, rate_per_second=load.rate_per_second + more_per_second)
+    ).replicas
 
 
 def _is_young(context: TickContext) -> bool:
@@ -216,6 +234,9 @@ def _beyond_served(
     present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
     if wanted <= carrying or (believed and size(case, present).replicas <= carrying):
         return max(wanted, carrying)
+    if not demand.rate_per_second:
+        # Requests still run, and none arrive: there is nothing to grow with.
+        return carrying
     growth = demand.mean_at_lead_per_second / demand.rate_per_second
     return max(round(carrying * growth), carrying)
 
@@ -254,7 +275,10 @@ def _behind_at_lead(context: TickContext) -> int:
         return 0
     seconds = context.lead_seconds + context.wait_budget_seconds
     most = context.prepared.model.saturation_rate_per_second * seconds
-    return sum(any((e.waiting or 0.0) > most for e in pod.engines) for pod in context.serving)
+    ordering = context.estimate.ordering_ratio
+    return sum(
+        any((e.waiting or 0.0) * ordering > most for e in pod.engines) for pod in context.serving
+    )
 
 
 def _by_saturation(context: TickContext) -> Requirement:
@@ -262,18 +286,24 @@ def _by_saturation(context: TickContext) -> Requirement:
     measured = saturation_need(context.estimate, context.targets, context.serving)
     need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
     wanted = max(measured.replicas, context.current) if measured.ratio > 1.0 else context.current
+    needs: tuple[ConstraintNeed, ...] = (need,)
+    inputs: dict[str, StepValue] = {
+        "saturation_ratio": measured.ratio,
+        "saturation_signal": measured.signal,
+    }
+    binding = Constraint.SATURATION
+    if slots := adapter_slots_need(context):
+        needs, inputs = (*needs, slots[0]), inputs | slots[1]
+        if (slots[0].replicas or 0) > wanted:
+            binding, wanted = Constraint.ADAPTER_SLOTS, slots[0].replicas or 0
     proposal = Proposal(replicas=context.current).required(
         "sizing",
         wanted,
-        Reason.SATURATION_BOUND if wanted > context.current else context.model_reason,
-        saturation_ratio=measured.ratio,
-        saturation_signal=measured.signal,
+        BOUND_REASON[binding] if wanted > context.current else context.model_reason,
+        **inputs,
     )
     return Requirement(
-        proposal=proposal,
-        safe_replicas=context.current,
-        binding=Constraint.SATURATION,
-        needs=(need,),
+        proposal=proposal, safe_replicas=context.current, binding=binding, needs=needs
     )
 
 

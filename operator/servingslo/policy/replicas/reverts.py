@@ -89,7 +89,7 @@ def manager_in_words(manager: str | None) -> str:
     return f"a client ({manager})" if is_client(manager) else manager
 
 
-def reverted(
+def count_revert(
     before: Reverts | None,
     *,
     replicas: int,
@@ -117,7 +117,9 @@ def is_prompt(written_seconds: float, now_seconds: float, tick_seconds: float) -
     return now_seconds - written_seconds <= max(PROMPT_SECONDS, PROMPT_TICKS * tick_seconds)
 
 
-def standing(before: Reverts | None, *, since_seconds: float, now_seconds: float) -> Reverts | None:
+def expire_reverts(
+    before: Reverts | None, *, since_seconds: float, now_seconds: float
+) -> Reverts | None:
     """The memory while our count stays: none once it has stayed long enough.
 
     since_seconds: when it was written.

@@ -51,7 +51,8 @@ def saturation_need(
             ratios["objective"] = max(ratios["objective"], seconds / objective.threshold_seconds)
     signal = max(ratios, key=lambda name: ratios[name])
     ratio = min(ratios[signal], LARGEST_RATIO)
-    replicas = math.ceil(serving * ratio) if ratio > 1.0 else serving
+    # Sheddable classes order nothing, however full they make the engines.
+    replicas = max(math.ceil(serving * ratio * estimate.ordering_ratio), serving)
     return SaturationNeed(replicas=replicas, ratio=ratio, signal=signal)
 
 

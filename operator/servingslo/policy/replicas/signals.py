@@ -90,7 +90,7 @@ def read_signals(
     return replace(signals, no_metrics=replace(no_metrics, detail=detail))
 
 
-def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
+def drop_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
     """The signals after pods lost counters or histograms that they had: a part is missing."""
     if not lost or signals.reason is not Reason.METRICS_FRESH:
         return signals
@@ -106,7 +106,7 @@ def without_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signa
     )
 
 
-def doubted(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
+def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
     """The signals if windows are implausible: nothing is decided on those, or on a pod's first few.
 
     A pod whose counters stay implausible counts as a pod without metrics, as long as there are

@@ -156,6 +156,11 @@ class SizingCase:
         found = self.frontier.reading(measure, rate, self.fleet(count))
         return found * self.ratio(metric) * self.slowness.ratio
 
+    def unloaded_seconds(self, objective: Objective) -> float:
+        """The calibrated percentile of a request alone: no count is faster."""
+        alone = self.frontier.unloaded_seconds(objective.metric, objective.percentile)
+        return alone * (self.ratio(objective.metric) * self.slowness.ratio)
+
     def greatest_rate_per_second(self, objective: Objective, count: int) -> float:
         """The greatest fleet rate at which the objective holds."""
         found = self.frontier.greatest_rate_per_second(self.limit(objective), self.fleet(count))
@@ -325,8 +330,7 @@ def _least_seconds(case: SizingCase, load: Load, objective: Objective) -> float 
     It is the time of a request alone, or the value at the largest count when nearly idle: a larger
     count would not reduce it much.
     """
-    alone = case.frontier.unloaded_seconds(objective.metric, objective.percentile)
-    alone *= case.ratio(objective.metric) * case.slowness.ratio
+    alone = case.unloaded_seconds(objective)
     if alone > objective.threshold_seconds:
         return alone
     largest = case.largest_count * case.saturation_per_second

@@ -64,7 +64,7 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
         return None
     engines = len(context.serving) * context.estimate.engines_per_pod
     capacity = engines * context.prepared.model.saturation_rate_per_second
-    waiting = context.estimate.backlog_requests
+    waiting = context.estimate.backlog_requests * context.estimate.ordering_ratio
     started = capacity * context.wait_budget_seconds
     arriving = context.estimate.arrival_rate_per_second or 0.0
     if waiting <= started and arriving <= capacity:
@@ -81,10 +81,10 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
 
 
 def warming_up(context: TickContext) -> StepDownBlock | None:
-    """Block while the workload was observed for less than a few residences of its requests."""
-    since = context.state.first_fresh_seconds
+    """Block while it was observed without a gap for less than a few residences of its requests."""
+    since = context.state.watched_since_seconds
     seen = 0.0 if since is None else context.now_seconds - since
-    rate, running = context.estimate.arrival_rate_per_second, context.estimate.running_requests
+    rate, running = context.estimate.load_per_second, context.estimate.running_requests
     residence = running / rate if rate and running is not None else 0.0
     needed = min(
         max(WARM_UP_RESIDENCES * residence, LEAST_WARM_UP_SECONDS), LONGEST_WARM_UP_SECONDS
@@ -169,8 +169,10 @@ def _pods_behind(context: TickContext, case: SizingCase) -> int:
     They serve earlier requests, which are late already; new arrivals depend on the other pods.
     """
     in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
+    ordering = context.estimate.ordering_ratio
     return sum(
-        any((engine.waiting or 0.0) > in_time for engine in pod.engines) for pod in context.serving
+        any((engine.waiting or 0.0) * ordering > in_time for engine in pod.engines)
+        for pod in context.serving
     )
 
 
@@ -184,6 +186,7 @@ def implied_arrival_rate_per_second(
     beyond saturation.
     """
     rate = demand.rate_per_second
+    load = rate + context.estimate.sheddable_per_second
     fleet = case.fleet(len(context.serving))
     running = [
         engine.running
@@ -195,9 +198,9 @@ def implied_arrival_rate_per_second(
         return 0.0
 
     def expected(name: str) -> float:
-        return case.frontier.reading(attrgetter(name), case.load_factor * rate, fleet)
+        return case.frontier.reading(attrgetter(name), case.load_factor * load, fleet)
 
-    if rate >= case.saturation_per_second * len(context.serving):
+    if load >= case.saturation_per_second * len(context.serving):
         return 0.0
     sure = sum(running) / len(running) - SURE_DEVIATIONS * math.sqrt(expected("running_variance"))
     if sure <= LEAST_RATIO * expected("running_floor"):

@@ -34,7 +34,7 @@ def sleeps(observation: Observation, targets: Targets) -> bool:
     return observation.desired_replicas == 0 and targets.replicas.may_sleep
 
 
-def requests_told(observation: Observation, estimate: Estimate) -> float | None:
+def gateway_requests(observation: Observation, estimate: Estimate) -> float | None:
     """Above 0 if requests arrive or wait at the gateway; None if there is no signal.
 
     If there is no gateway signal and another scaler wakes the target, that scaler watches it: 0.
@@ -50,7 +50,7 @@ def requests_told(observation: Observation, estimate: Estimate) -> float | None:
 
 def sleeping_signals(signals: Signals, observation: Observation, estimate: Estimate) -> Signals:
     """The signals of a target without pods: only the gateway's exist."""
-    if requests_told(observation, estimate) is None:
+    if gateway_requests(observation, estimate) is None:
         problem = SignalProblem(reason=Reason.NO_WAKE_UP_SIGNAL, detail=_no_signal(observation))
         return replace(signals, reason=problem.reason, no_metrics=problem)
     return replace(signals, reason=Reason.METRICS_FRESH, no_metrics=None)
@@ -112,7 +112,7 @@ def put_to_sleep(
     )
 
 
-def asleep_or_woken(context: TickContext) -> Requirement:
+def sleep_or_wake(context: TickContext) -> Requirement:
     """Zero while no requests arrive; otherwise the replicas that the arrived requests need."""
     seconds = first_request_seconds(context)
     asleep = Proposal(replicas=0)
@@ -138,7 +138,7 @@ def _no_signal(observation: Observation) -> str:
 
 
 def _told(context: TickContext) -> float | None:
-    return requests_told(context.observation, context.estimate)
+    return gateway_requests(context.observation, context.estimate)
 
 
 def _woken_replicas(context: TickContext) -> int:

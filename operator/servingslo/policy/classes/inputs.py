@@ -1,0 +1,36 @@
+"""Inputs about classes: what a resource states of each."""
+
+from dataclasses import dataclass
+
+from servingslo.models.fleet.latency import Objective
+
+# A sanity bound: every class is a route with counters and a policy of its own.
+MOST_CLASSES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTargets:
+    """Requests of one route on the resource's replicas.
+
+    priority: of 0 or more orders replicas; below 0 is sheddable. route, policy: the HTTPRoute and
+    the BackendTrafficPolicy that holds its bound, in the resource's namespace. objectives: of the
+    class, its own or the resource's. share_ratio: of the most replicas, up to which a sheddable
+    class orders some; 0 orders none.
+    """
+
+    name: str
+    priority: int = 0
+    route: str
+    policy: str
+    objectives: tuple[Objective, ...] = ()
+    share_ratio: float = 0.0
+
+    @property
+    def target_ratio(self) -> float:
+        """Share of its requests that must meet every objective, unless one is stated."""
+        return min(objective.percentile for objective in self.objectives) / 100.0
+
+    @property
+    def orders(self) -> bool:
+        """Whether replicas are ordered for all of its requests."""
+        return self.priority >= 0
