@@ -1,4 +1,8 @@
-"""All reports of a decision, for people and machines, derived from the decision alone."""
+"""Which reports of a decision are there, for people and machines?
+
+Log line, events, metric samples, text, summary, document; room: conditions. All derive from it.
+Must not import the controller or anything that does I/O.
+"""
 
 from servingslo.explain.changes import (
     Change,
@@ -9,8 +13,8 @@ from servingslo.explain.changes import (
     not_written,
     replica_count_change,
 )
-from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
-from servingslo.explain.conditions import conditions, not_ready
+from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import conditions, not_ready
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import (
     Event,

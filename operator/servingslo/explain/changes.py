@@ -29,6 +29,8 @@ class Knob(StrEnum):
     BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
     DYNAMIC_BATCHING = "dynamic-batching"
+    LANES = "lanes"
+    ROUTE_WEIGHTS = "route-weights"
 
 
 class ChangeOutcome(StrEnum):
@@ -65,7 +67,8 @@ class Change:
     knob: of the actuator that makes it. reason: why it is made. replicas_saved: replicas that the
     change saves, negative if it orders more; None if unknown. cost_saved_per_hour: the same in
     `currency`, if a price is stated. refusal: why it was not written, None if it was. detail: the
-    refusal in words, or the cause of the change. flags_removed: settings whose flag is removed, so
+    refusal in words, or the cause of the change. pool: of the target, '' of a single one or if the
+    change is for all pools. flags_removed: settings whose flag is removed, so
     that the engine's own default applies again.
     """
 
@@ -82,6 +85,7 @@ class Change:
     refusal: Reason | None = None
     detail: str = ""
     flags_removed: tuple[str, ...] = ()
+    pool: str = ""
 
 
 # Steps of a canary that leave the template as it is.
@@ -111,6 +115,7 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
         replicas_saved=before - after,
         cost_saved_per_hour=None if each is None else each * (before - after),
         currency="" if cost is None else cost.currency,
+        pool=decision.pool,
     )
 
 
@@ -120,13 +125,14 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
     if not batching.apply:
         return None
     if batching.canary in _STEPS_OF_A_CANARY:
-        return limits_change(
+        step = limits_change(
             (decision.namespace, decision.name),
             f"{target.kind}/{target.name}",
             (_STEPS_OF_A_CANARY[batching.canary],),
             batching.reason,
             detail=batching.detail,
         )
+        return replace(step, pool=decision.pool)
     back = batching.canary is CanaryAct.TAKE_BACK or (
         batching.reason is Reason.BATCHING_ROLLED_BACK
     )
@@ -155,6 +161,7 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
         currency="" if cost is None else cost.currency,
         flags_removed=removed_flags(batching.flags_removed, batching.queue),
         detail=batching.detail,
+        pool=decision.pool,
     )
 
 
@@ -210,6 +217,7 @@ def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
         reason=batcher.reason,
         outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
         detail=": ".join(part for part in (change.detail, batcher.detail) if part),
+        pool=decision.pool,
     )
 
 
@@ -304,11 +312,12 @@ def change_event(change: Change) -> Event:
         ending = "not written" if refused else "perhaps not written"
         message = f"{settings} {ending}: {change.detail}"
     reason = change.refusal or (Reason.SCALED if change.knob == Knob.REPLICAS else change.reason)
+    of = f"{change.pool}/" if change.pool else ""
     return Event(
         type=EventType.NORMAL if change.refusal is None else EventType.WARNING,
         reason=reason,
-        message=message,
-        key=f"{change.knob}/{change.outcome}/{reason}/{settings}",
+        message=f"{change.pool}: {message}" if change.pool else message,
+        key=f"{of}{change.knob}/{change.outcome}/{reason}/{settings}",
         every_time=True,
     )
 
@@ -316,6 +325,8 @@ def change_event(change: Change) -> Event:
 def _pairs(change: Change) -> Iterator[tuple[str, str]]:
     yield "namespace", change.namespace
     yield "name", change.name
+    if change.pool:
+        yield "pool", change.pool
     yield "target", change.target
     yield "knob", change.knob
     for setting in change.settings:

@@ -18,23 +18,23 @@ JSONValue = float | int | str | bool | list["JSONValue"] | dict[str, "JSONValue"
 # The status already holds the name of its own resource.
 _LEFT_OUT = frozenset({"namespace", "name", "time_seconds"})
 # Parts to drop, in this order, if a document is too long; the head always stays.
-_DROPPED_FIRST = ("predictedCounts", "steps", "needs", "objectives", "demand")
+_DROPPED_FIRST = ("predictedCounts", "latency", "steps", "needs", "objectives", "demand")
 # Longest input value or detail, in characters.
 _TEXT_LENGTH = 512
 
 
-def as_dict(decision: Decision) -> dict[str, JSONValue]:
-    """The decision with camelCase names and rounded numbers, at most 8 KiB as JSON.
+def as_dict(decision: Decision, most_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, JSONValue]:
+    """The decision with camelCase names and rounded numbers, at most this long as JSON.
 
     Unknown values are left out. If it would be longer, first the inputs of steps are dropped, then
     whole lists; `truncated` then reports it.
     """
     document: dict[str, JSONValue] = {"time": timestamp(decision.time_seconds)}
     for name, member in _members(decision):
-        value = _plain(member)
+        value = plain(member)
         if value is not None and value not in ([], {}, ""):
             document[_camel(name)] = value
-    return _bounded(document)
+    return _bounded(document, most_bytes)
 
 
 def _members(decision: Decision) -> Iterator[tuple[str, object]]:
@@ -61,16 +61,17 @@ def summary_line(decision: Decision) -> str:
     return " ".join(words)[:MAX_SUMMARY_LENGTH]
 
 
-def _plain(value: object) -> JSONValue:
+def plain(value: object) -> JSONValue:
+    """The value in JSON's types, with camelCase names and rounded numbers."""
     if isinstance(value, Enum):
         return str(value.value)
     if is_dataclass(value) and not isinstance(value, type):
-        members = {_camel(f.name): _plain(getattr(value, f.name)) for f in fields(value)}
+        members = {_camel(f.name): _field(f.name, getattr(value, f.name)) for f in fields(value)}
         return {name: plain for name, plain in members.items() if plain not in (None, {}, [], "")}
     if isinstance(value, Mapping):
-        return {_camel(str(name)): _plain(member) for name, member in value.items()}
+        return {_camel(str(name)): plain(member) for name, member in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(member) for member in value]
+        return [plain(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None  # JSON has no infinity; an infinite number is an unknown one
     if value is None or isinstance(value, bool | int | float | str):
@@ -78,13 +79,20 @@ def _plain(value: object) -> JSONValue:
     raise TypeError(f"a decision cannot hold a {type(value).__name__}")
 
 
+def _field(name: str, value: object) -> JSONValue:
+    """A field in JSON's types: a time to the second, which four digits would move by weeks."""
+    if name.endswith("_at_seconds") and isinstance(value, float) and math.isfinite(value):
+        return round(value)
+    return plain(value)
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
-def _bounded(document: dict[str, JSONValue]) -> dict[str, JSONValue]:
-    if _length(document) <= MAX_DOCUMENT_BYTES:
+def _bounded(document: dict[str, JSONValue], most_bytes: int) -> dict[str, JSONValue]:
+    if _length(document) <= most_bytes:
         return document
     document = {**document, "truncated": True}
     steps = document.get("steps")
@@ -95,7 +103,7 @@ def _bounded(document: dict[str, JSONValue]) -> dict[str, JSONValue]:
             if isinstance(step, dict)
         ]
     for name in _DROPPED_FIRST:
-        if _length(document) <= MAX_DOCUMENT_BYTES:
+        if _length(document) <= most_bytes:
             break
         document.pop(name, None)
     return document

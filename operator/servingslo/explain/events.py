@@ -1,15 +1,15 @@
 """Kubernetes events: reported once, when something changes that may need a person to act."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.estimation.law.trust import LawSource
-from servingslo.explain.cause import NOT_READY_REASONS, blindness
-from servingslo.explain.condition import ConditionStatus, ConditionType, Verdict
-from servingslo.explain.conditions import verdicts
+from servingslo.explain.conditions.cause import NOT_READY_REASONS, blindness
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.conditions.knobs import differs
 from servingslo.explain.format import rounded
-from servingslo.explain.knob_conditions import differs
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
@@ -45,6 +45,7 @@ _WATCHED = (
     ConditionType.MODEL_TRUSTED,
     ConditionType.SLO_MET,
     ConditionType.ADMISSION_BOUND,
+    ConditionType.FALLBACK_USABLE,
 )
 _EXPECTED = frozenset(
     {
@@ -63,6 +64,7 @@ _TOLD_STEPS = frozenset(
         Reason.UNRELIABLE_PODS,
         Reason.SLOW_PODS,
         Reason.PODS_FAILING,
+        Reason.PRIORITY_BOUNDED,
     }
 )
 # Input of a step that holds names of pods: each pod that is new there is news of its own.
@@ -82,7 +84,17 @@ def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
     previous: None at the first decision; then only problems are reported. A decision does not know
     whether its write succeeded or failed: see changes.change_event.
     """
-    return tuple(_events(decision, previous))
+    found = tuple(_events(decision, previous))
+    if not decision.pool:
+        return found
+    return tuple(
+        replace(
+            event,
+            message=f"{decision.pool}: {event.message}",
+            key=f"{decision.pool}/{event.key}",
+        )
+        for event in found
+    )
 
 
 def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
-from servingslo.explain.conditions import verdicts
-from servingslo.explain.failing_pods import failing_pods
+from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.format import count
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.explain.summary import because

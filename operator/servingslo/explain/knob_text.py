@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.cause import dependent_verdict
+from servingslo.explain.classes import class_text
+from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.format import count, number, percent, seconds
+from servingslo.explain.parts.degradation import degradation_lines
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import CostReport
 from servingslo.policy.knobs.decisions import (
@@ -27,6 +29,8 @@ def knob_lines(decision: Decision) -> Iterator[str]:
     yield f"Admission: {', '.join(_admission(decision.admission))}"
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
+    yield from class_text(decision)
+    yield from degradation_lines(decision.degradation)
 
 
 def _admission(admission: AdmissionDecision) -> Iterator[str]:
@@ -62,7 +66,7 @@ def _batching(batching: BatchingDecision) -> Iterator[str]:
     if batching.today is None or batching.better is None:
         return
     yield f"  with today's limits {_plan(batching.today)}"
-    yield f"  with the better ones {_plan(batching.better)}: {_saving(batching)}"
+    yield f"  with better limits {_plan(batching.better)}: {_saving(batching)}"
     if batching.rollout is not None:
         yield f"  the change {_rollout(batching.rollout)}"
 
@@ -102,9 +106,9 @@ def _saving(batching: BatchingDecision) -> str:
     if today is None or better is None:
         return "saves no replica now"
     if better.meets_objectives and not today.meets_objectives:
-        return "meets the objectives, which today's limits do not"
+        return "meets the objectives; today's limits do not"
     if saved <= 0 and not today.meets_objectives:
-        return "carries more, and misses an objective still"
+        return "serves more, but still misses an objective"
     if saved <= 0:
         return "saves no replica now"
     return f"saves {saved} ({percent(saved / today.replicas)})"

@@ -4,11 +4,20 @@ from collections.abc import Iterator
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.law.trust import LawSource
-from servingslo.explain.cause import blindness, dependent_verdict
-from servingslo.explain.condition import ConditionStatus, ConditionType
-from servingslo.explain.conditions import limit_detail, suspect_pods, unreliable_pods, verdicts
-from servingslo.explain.failing_pods import failing_pods
+from servingslo.explain.conditions.cause import blindness, dependent_verdict
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import (
+    limit_detail,
+    suspect_pods,
+    unreliable_pods,
+    verdicts,
+)
+from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
+from servingslo.explain.latency_text import growth_pair
+from servingslo.explain.parts.degradation import degradation_pairs
+from servingslo.explain.parts.gpus import gpu_pairs
+from servingslo.explain.parts.models import model_pairs
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ConstraintNeed, ModelUse
 from servingslo.policy.knobs.decisions import AdmissionDecision, BatchingDecision, LimitDecision
@@ -52,9 +61,11 @@ def why_line(decision: Decision, held_seconds: float) -> str:
     ready = told[ConditionType.READY]
     not_ready = ready.status is ConditionStatus.FALSE
     told_by = ready if not_ready else told.get(ConditionType.SCALING_LIMITED, ready)
+    pool = {"pool": decision.pool} if decision.pool else {}
     pairs = {
         "namespace": decision.namespace,
         "name": decision.name,
+        **pool,
         "held_by": str(held_by(decision) or decision.reason),
         "held_for": format_duration(round(held_seconds)),
         "replicas": count(decision.replicas_after),
@@ -68,8 +79,8 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
 
     It does if action, count, binding constraint or reason changed; if the report on batch limits or
     admission changed; if limits became known from another source or cannot be read; if the stated
-    law came into use or went out of use; or if the last line is ten minutes old. previous: the last
-    logged decision, None if there was none.
+    law came into use or went out of use; if GPUs began or ceased to refute the law; or if the last
+    line is ten minutes old. previous: the last logged decision, None if there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
         return True
@@ -86,20 +97,27 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.reason,
         _mode(decision),
         decision.model.source == LawSource.STATED,
+        decision.model.reason is Reason.GPUS_DISAGREE,
         decision.limits.sources,
         decision.limits.unread,
         decision.runtime,
         failing_pods(decision),
+        None if decision.latency is None else decision.latency.grew,
         decision.batching.reason,
         decision.admission.reason,
         None if decision.gateway_limit is None else decision.gateway_limit.reason,
+        None if decision.degradation is None else decision.degradation.reason,
         None if decision.handed_over is None else decision.handed_over.reason,
+        tuple((one.name, one.state) for one in decision.classes),
+        None if decision.lanes is None else decision.lanes.reason,
     )
 
 
 def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "namespace", decision.namespace
     yield "name", decision.name
+    if decision.pool:
+        yield "pool", decision.pool
     yield "action", decision.action.value
     yield "replicas", replica_change(decision)
     if decision.recommended_replicas not in {None, decision.replicas_after}:
@@ -111,18 +129,22 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
     if decision.needs:
         yield "need", " ".join(map(_need, decision.needs))
     yield from _demand_pairs(decision)
+    yield from model_pairs(decision.models)
     for objective in decision.objectives:
         key = f"{objective.metric}_{percentile(objective)}"
         if objective.predicted_seconds is not None:
             yield f"predicted_{key}", format_duration(objective.predicted_seconds)
         if objective.observed_seconds is not None:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
+    yield from growth_pair(decision)
     yield from _law_pairs(decision.model)
+    yield from gpu_pairs(decision.gpus, decision.model.reason)
     yield from _limits_pairs(decision)
     if dependent_verdict(decision) is None:
         yield from _batching_pairs(decision.batching)
     yield from _admission_pairs(decision.admission)
     yield from _bound_pairs(decision.gateway_limit)
+    yield from degradation_pairs(decision.degradation)
     yield from _pod_pairs(decision)
     if decision.metrics_age_seconds is not None:
         yield "age", format_duration(round(decision.metrics_age_seconds))
@@ -159,10 +181,10 @@ def _mode(decision: Decision) -> str:
 
 
 def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
-    """The source of a law that is not the running fit, and whether a stated law is refused."""
+    """The source of a law that is not the running fit, and why a law is refused."""
     if model.trusted and model.source != LawSource.FIT:
         yield "law", model.source
-    elif model.reason is Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT:
+    elif model.reason in {Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT, Reason.GPUS_DISAGREE}:
         yield "law", model.reason.value
 
 
@@ -224,9 +246,12 @@ def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, str]]:
         yield "refused", "unseen"
         return
     told = {
+        "degraded": ledger.degraded_per_second,
         "refused": ledger.refused_per_second,
         "queueing": ledger.queueing_per_second,
         "retried": ledger.retried_per_second,
+        "failed": ledger.failed_per_second or 0.0,
+        "aborted": ledger.aborted_per_second or 0.0,
     }
     some = {name: rate for name, rate in told.items() if number(rate) not in {"0", "-0"}}
     if some:

@@ -4,10 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.explain.condition import ConditionStatus
-from servingslo.explain.conditions import ready_verdict
+from servingslo.explain.classes import class_values
+from servingslo.explain.conditions.condition import ConditionStatus
+from servingslo.explain.conditions.derived import ready_verdict
+from servingslo.explain.parts.degradation import degradation_values
+from servingslo.explain.parts.gpus import gpu_values
+from servingslo.explain.parts.models import model_values
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport
+from servingslo.policy.latency.report import LatencyReport
 from servingslo.policy.replicas.guards import NOT_CARRIED_OUT
 from servingslo.units import format_duration, ratio_from_percent
 
@@ -30,6 +35,33 @@ class GaugeFamily:
     labels: tuple[str, ...] = ()
 
 
+CLASS_GAUGES = (
+    GaugeFamily(
+        name="servingslo_class_requests_per_second",
+        help="Requests of a class at the gateway by outcome: offered = admitted + refused.",
+        labels=("class", "outcome"),
+    ),
+    GaugeFamily(
+        name="servingslo_class_in_flight_requests",
+        help="Requests of a class that the gateway passed on and no engine answered yet.",
+        labels=("class",),
+    ),
+    GaugeFamily(
+        name="servingslo_class_lane_requests",
+        help="Requests of a class that may be in flight at each proxy.",
+        labels=("class",),
+    ),
+    GaugeFamily(
+        name="servingslo_class_mean_seconds",
+        help="Mean time of a class's requests from the gateway to the answer.",
+        labels=("class",),
+    ),
+    GaugeFamily(
+        name="servingslo_class_error_budget_remaining_ratio",
+        help="Share of the class's own error budget that is left.",
+        labels=("class",),
+    ),
+)
 _OBJECTIVE = ("metric", "percentile")
 NOT_READY = "servingslo_not_ready"
 DESIRED = "servingslo_desired_replicas"
@@ -37,7 +69,7 @@ GAUGES = (
     GaugeFamily(name="servingslo_replicas_current", help="Replicas the decision started from."),
     GaugeFamily(
         name=DESIRED,
-        help="Replicas that the operator, or an autoscaler in its place, is to set now.",
+        help="Replicas to set now, by the operator or another autoscaler.",
     ),
     GaugeFamily(
         name="servingslo_replicas_recommended", help="Replicas wanted, whether or not they are set."
@@ -61,29 +93,30 @@ GAUGES = (
     ),
     GaugeFamily(
         name=NOT_READY,
-        help="1 while the resource cannot be decided for.",
+        help="1 while nothing can be decided for the resource.",
         labels=("reason",),
     ),
     GaugeFamily(name="servingslo_arrivals_per_second", help="Arrival rate as measured."),
     GaugeFamily(
         name="servingslo_requests_per_second",
-        help="Where requests went: offered = admitted + refused + queued; retried are of the "
-        "offered.",
+        help="Requests by outcome: offered = admitted + degraded + refused + queued; offered "
+        "include retried, admitted failed and aborted.",
         labels=("outcome",),
     ),
     GaugeFamily(
         name="servingslo_refusals_seen",
-        help="1 where gateway or engines count what they refuse, 0 where nobody does.",
+        help="1 if gateway or engines count refused requests, 0 if neither does.",
     ),
     GaugeFamily(
         name="servingslo_forecast_arrivals_per_second",
         help="Arrival rate expected when capacity ordered now is ready.",
     ),
+    *CLASS_GAUGES,
     GaugeFamily(name="servingslo_backlog_requests", help="Requests to be drained."),
-    GaugeFamily(name="servingslo_cold_start_seconds", help="Cold start that is planned with."),
+    GaugeFamily(name="servingslo_cold_start_seconds", help="Cold start in the plan."),
     GaugeFamily(
         name="servingslo_cost_per_hour",
-        help="What the decided count costs an hour, where a price is stated.",
+        help="Cost of the decided replicas per hour, if a price is stated.",
         labels=("currency",),
     ),
     GaugeFamily(
@@ -131,12 +164,55 @@ GAUGES = (
     ),
     GaugeFamily(
         name="servingslo_error_budget_burn_rate",
-        help="How many times as fast as allowed the error budget was spent over a window.",
+        help="Speed at which the error budget was spent over a window; 1 is allowed.",
         labels=("window",),
     ),
     GaugeFamily(
         name="servingslo_error_budget_covered_ratio",
-        help="Share of the error budget's window of which anything is known.",
+        help="Share of the error budget's window that was observed.",
+    ),
+    GaugeFamily(
+        name="servingslo_latency_part_mean_seconds",
+        help="Mean time of a request in one part of its way, over the last two minutes.",
+        labels=("part",),
+    ),
+    GaugeFamily(
+        name="servingslo_latency_part_percentile_seconds",
+        help="The same part alone at the greatest percentile of the objectives, if it is measured.",
+        labels=("part", "percentile"),
+    ),
+    GaugeFamily(
+        name="servingslo_latency_part_grown_seconds",
+        help="Mean of a part above its value while the objectives were met, if they are not.",
+        labels=("part",),
+    ),
+    GaugeFamily(
+        name="servingslo_availability_ratio",
+        help="Share of requests that got a whole answer, over the error budget's window or a day.",
+    ),
+    GaugeFamily(
+        name="servingslo_availability_target_ratio", help="The objective of that share, if stated."
+    ),
+    GaugeFamily(
+        name="servingslo_gpu_utilization_ratio",
+        help="Share of the last minutes in which the GPUs of the pods were busy.",
+    ),
+    GaugeFamily(
+        name="servingslo_gpu_law_utilization_ratio",
+        help="Share of the same time in which the service law explains that they were.",
+    ),
+    GaugeFamily(name="servingslo_gpu_power_watts", help="Power of the GPUs of the pods."),
+    GaugeFamily(
+        name="servingslo_joules_per_output_token",
+        help="Energy of the GPUs for an output token over the last minutes, idle time included.",
+    ),
+    GaugeFamily(
+        name="servingslo_adapter_slots", help="Different adapters that one engine's batch may hold."
+    ),
+    GaugeFamily(name="servingslo_adapters_in_flight", help="Different adapters with requests."),
+    GaugeFamily(
+        name="servingslo_adapters_waiting",
+        help="Adapters that engines name beyond their slots, summed over engines.",
     ),
     GaugeFamily(name="servingslo_model_trusted", help="1 while the latency model decides."),
     GaugeFamily(
@@ -166,7 +242,16 @@ GAUGES = (
     ),
     GaugeFamily(
         name="servingslo_admission_bound",
-        help="1 for the reason of condition AdmissionBound, where a bound is to be written.",
+        help="1 for the reason of condition AdmissionBound, if a bound is to be written.",
+        labels=("reason",),
+    ),
+    GaugeFamily(
+        name="servingslo_fallback_share_ratio",
+        help="Share of the requests that the route sends to the fallback.",
+    ),
+    GaugeFamily(
+        name="servingslo_degradation",
+        help="1 for the reason of condition FallbackUsable, if a fallback is named.",
         labels=("reason",),
     ),
 )
@@ -225,6 +310,12 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield from _predicted_values(decision)
     yield from _objective_values(decision)
     yield from _budget_values(decision.error_budget)
+    yield from _latency_values(decision.latency)
+    if decision.availability is not None:
+        yield "servingslo_availability_ratio", none, decision.availability.answered_ratio
+        yield "servingslo_availability_target_ratio", none, decision.availability.target_ratio
+    yield from gpu_values(decision.gpus)
+    yield from model_values(decision.models)
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
     yield "servingslo_model_fit_error_ratio", none, model.fit_error
@@ -237,6 +328,10 @@ def _values(decision: Decision) -> Iterator[_Value]:
     if bound is not None:
         yield "servingslo_proxy_limit_requests", none, bound.after
         yield "servingslo_admission_bound", {"reason": bound.reason.value}, 1
+    elif decision.lanes is not None and decision.lanes.written:
+        yield "servingslo_admission_bound", {"reason": decision.lanes.reason.value}, 1
+    yield from class_values(decision)
+    yield from degradation_values(decision.degradation)
 
 
 def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
@@ -246,9 +341,12 @@ def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
     for outcome, rate in (
         ("offered", ledger.offered_per_second),
         ("admitted", ledger.admitted_per_second),
+        ("degraded", ledger.degraded_per_second),
         ("refused", ledger.refused_per_second),
         ("queued", ledger.queueing_per_second),
         ("retried", ledger.retried_per_second),
+        ("failed", ledger.failed_per_second),
+        ("aborted", ledger.aborted_per_second),
     ):
         yield "servingslo_requests_per_second", {"outcome": outcome}, rate
 
@@ -270,6 +368,17 @@ def _budget_values(budget: BudgetReport | None) -> Iterator[_Value]:
     for burn in budget.burn_rates:
         labels = {"window": format_duration(burn.seconds)}
         yield "servingslo_error_budget_burn_rate", labels, burn.rate
+
+
+def _latency_values(report: LatencyReport | None) -> Iterator[_Value]:
+    if report is None:
+        return
+    for one in report.parts:
+        part = {"part": one.part.value}
+        yield "servingslo_latency_part_mean_seconds", part, one.mean_seconds
+        labels = {**part, "percentile": f"{report.percentile:g}"}
+        yield "servingslo_latency_part_percentile_seconds", labels, one.percentile_seconds
+        yield "servingslo_latency_part_grown_seconds", part, one.grown_seconds
 
 
 def _objective_values(decision: Decision) -> Iterator[_Value]:

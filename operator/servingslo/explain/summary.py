@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.law.trust import LawSource
-from servingslo.explain.cause import dependent_verdict
-from servingslo.explain.conditions import limit_detail, suspect_pods, unreliable_pods
-from servingslo.explain.failing_pods import failing_pods
+from servingslo.explain.conditions.cause import dependent_verdict
+from servingslo.explain.conditions.derived import limit_detail, suspect_pods, unreliable_pods
+from servingslo.explain.conditions.failing_pods import failing_pods
+from servingslo.explain.conditions.objectives import infeasible_message
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
+from servingslo.explain.latency_text import growth_line
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
-from servingslo.explain.objective_conditions import infeasible_message
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep, PredictedCount, StepValue
@@ -18,14 +19,15 @@ CONSTRAINTS = {
     Constraint.UTILIZATION: "the utilization target",
     Constraint.KV_CACHE: "KV cache memory",
     **{row.constraint: row.about for row in ROWS},
+    Constraint.ADAPTER_SLOTS: "slots of adapters",
     Constraint.BACKLOG: "the backlog to be drained",
     Constraint.SATURATION: "measured saturation",
     Constraint.MIN_REPLICAS: "replicas.min",
 }
 _QUIET = {
-    Reason.IDLE: "nothing arrives and nothing is served",
-    Reason.ASLEEP: "nothing arrives, and a gateway tells when something does",
-    Reason.WOKEN_BY_REQUESTS: "requests have come, and nothing is there to serve them",
+    Reason.IDLE: "no requests arrive or run",
+    Reason.ASLEEP: "no requests arrive, and a gateway reports the next one",
+    Reason.WOKEN_BY_REQUESTS: "requests arrived while no replica runs",
 }
 
 # A smaller correction of predictions is not worth reporting.
@@ -41,6 +43,8 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Because: {why}"
     if pods := failing_pods(decision):
         yield f"Failing: {pods}"
+    if grown := growth_line(decision.latency):
+        yield f"Outside of the replicas: {grown}"
     yield from _on_top(decision)
     yield from _out_of_reach(decision)
     if decision.limited_by is not None:
@@ -80,13 +84,13 @@ def _on_top(decision: Decision) -> Iterator[str]:
     """Replicas beyond the need of the demand, and what would save them."""
     spare = _input(decision, Reason.TOLERATED_FAILURES, "tolerated_failures")
     if spare:
-        fewer = f"the demand itself asks for {spare} fewer"
-        yield f"Spare: {spare} on top by replicas.toleratedFailures; {fewer}"
+        fewer = f"demand alone needs {spare} fewer"
+        yield f"Spare: {spare} more for replicas.toleratedFailures; {fewer}"
     pods = unreliable_pods(decision)
     if pods:
         more = next((s for s in decision.steps if s.reason is Reason.UNRELIABLE_PODS), None)
         on_top = f"{decision.replicas.excluded} on top" if more and more.before else "no capacity"
-        yield f"Left out: {pods}; {on_top} until what is left out serves again"
+        yield f"Left out: {pods}; {on_top} until they serve again"
     if pods := suspect_pods(decision):
         yield f"In doubt: {pods}; more than half of the ready pods, so none is left out"
 
@@ -95,7 +99,7 @@ def _out_of_reach(decision: Decision) -> Iterator[str]:
     """Objectives that no count meets, the values that could be met, and what would change that."""
     for objective in decision.objectives:
         if message := infeasible_message(decision, objective):
-            yield f"Out of reach by the model: {message}; {_WAY_OUT}"
+            yield f"Out of reach according to the model: {message}; {_WAY_OUT}"
 
 
 def _input(decision: Decision, reason: Reason, name: str) -> StepValue:
@@ -107,13 +111,13 @@ def _certainty(decision: Decision) -> str:
     model, age = decision.model, decision.metrics_age_seconds
     old = UNKNOWN if age is None else f"{seconds(age)} old"
     if dependent_verdict(decision) is not None and not model.trusted:
-        return "nothing is known without metrics; the count is held"
+        return "nothing is known without metrics; the replica count is kept"
     if not model.trusted:
         why = LIMIT_SENTENCES.get(model.reason, model.reason.value)
         return f"little; {why}, so measured saturation decides (metrics {old})"
     error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
     if model.source == LawSource.STATED:
-        seen = "not yet compared with what is seen"
+        seen = "not yet compared with measurements"
         if model.fit_error is not None:
             seen = f"off by {error} in {model.sample_count} windows so far"
         return f"fairly; the law is stated in spec.serviceLaw, {seen} (metrics {old})"
@@ -162,7 +166,7 @@ def _held(decision: Decision, count: PredictedCount) -> str:
 
 def _why_held(step: DecisionStep) -> str:
     if step.reason is Reason.STEP_DOWN_UNSAFE:
-        return "not until a replica could be had again"
+        return "not until a new replica could be ready"
     return f"but {LIMIT_SENTENCES.get(step.reason, step.reason.value)}"
 
 

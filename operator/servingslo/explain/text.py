@@ -1,9 +1,10 @@
 """A decision in a few lines for a person on call: what, why, how certain, what would change it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.explain.cause import dependent_verdict
+from servingslo.explain.conditions.cause import dependent_verdict
+from servingslo.explain.conditions.objectives import PERCENT, objective_verdict
 from servingslo.explain.format import (
     UNKNOWN,
     asked_count,
@@ -20,7 +21,9 @@ from servingslo.explain.format import (
     timestamp,
 )
 from servingslo.explain.knob_text import knob_lines
-from servingslo.explain.objective_conditions import PERCENT, objective_verdict
+from servingslo.explain.latency_text import availability_lines, latency_lines
+from servingslo.explain.parts.gpus import gpu_lines
+from servingslo.explain.parts.models import model_lines
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.decision import (
@@ -56,7 +59,8 @@ def text(decision: Decision) -> str:
 def _lines(decision: Decision) -> Iterator[str]:
     verb = _VERB[decision.action]
     change = replica_change(decision)
-    yield f"{decision.namespace}/{decision.name} at {timestamp(decision.time_seconds)}"
+    pool = f" pool {decision.pool}" if decision.pool else ""
+    yield f"{decision.namespace}/{decision.name}{pool} at {timestamp(decision.time_seconds)}"
     noun = "replica" if change == "1" else "replicas"
     yield f"Decision: {verb}, {change} {noun} ({decision.reason.value})"
     if decision.recommended_replicas not in {None, decision.replicas_after}:
@@ -75,9 +79,13 @@ def _lines(decision: Decision) -> Iterator[str]:
     )
     yield from _why(decision)
     yield from _demand(decision)
-    yield from _objectives(decision)
+    yield from model_lines(decision.models)
+    yield from objective_lines(decision.objectives)
     yield from _promise(decision)
+    yield from availability_lines(decision.availability)
+    yield from latency_lines(decision.latency)
     yield from _certainty(decision)
+    yield from gpu_lines(decision.gpus)
     yield from _limits(decision.limits)
     yield from _steps(decision)
     yield from _alternatives(decision)
@@ -150,11 +158,18 @@ def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
     rates = (
         (ledger.offered_per_second, "offered"),
         (ledger.admitted_per_second, "admitted"),
+        *(((ledger.degraded_per_second, "degraded"),) if ledger.degraded_per_second else ()),
         (ledger.refused_per_second, "refused"),
         (ledger.queueing_per_second, "queued"),
         (ledger.retried_per_second, "of them retries"),
+        (ledger.failed_per_second, "failed"),
+        (ledger.aborted_per_second, "aborted"),
     )
-    shown = [(number(rate), what) for rate, what in rates]
+    shown = [(number(rate), what) for rate, what in rates if rate is not None]
+    # Most requests end well: only what does not is worth a number.
+    shown = [
+        (rate, what) for rate, what in shown if what not in {"failed", "aborted"} or rate != "0"
+    ]
     if any(rate not in {"0", "-0"} for rate, _ in shown[2:]):
         told = ", ".join(f"{rate}/s {what}" for rate, what in shown)
         yield f"  requests: {told} ({ledger.reason.value})"
@@ -204,8 +219,9 @@ def _promise(decision: Decision) -> Iterator[str]:
     )
 
 
-def _objectives(decision: Decision) -> Iterator[str]:
-    for objective in decision.objectives:
+def objective_lines(objectives: Sequence[ObjectiveReport]) -> Iterator[str]:
+    """Each objective with its prediction, its observation and the verdict."""
+    for objective in objectives:
         verdict = objective_verdict(objective)
         yield (
             f"Objective {objective_name(objective)}: "
@@ -235,7 +251,7 @@ def _share(objective: ObjectiveReport) -> str:
 def _unknown_share(objective: ObjectiveReport) -> str:
     if objective.missing:
         return f"{objective.missing} is not exported"
-    return "nothing observed yet" if objective.unobserved else "no requests to judge by"
+    return "nothing observed yet" if objective.unobserved else "no requests to measure"
 
 
 def _certainty(decision: Decision) -> Iterator[str]:
@@ -320,7 +336,7 @@ def _alternatives(decision: Decision) -> Iterator[str]:
 
 
 def _predicted_count(count: PredictedCount) -> str:
-    verdict = {True: "meets all that is planned for", False: "falls short", None: "not judged"}
+    verdict = {True: "meets every target", False: "falls short", None: "not judged"}
     usage = "".join(
         f", {what} {percent(value)}"
         for what, value in (

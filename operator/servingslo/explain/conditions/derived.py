@@ -1,26 +1,36 @@
 """The conditions of a ServingSLO, each derived from the decision alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from servingslo.explain.cause import NOT_READY_REASONS, blindness, target_unusable
-from servingslo.explain.condition import Condition, ConditionStatus, ConditionType, Verdict
-from servingslo.explain.failing_pods import failing_pods, workload_fails
-from servingslo.explain.format import count
-from servingslo.explain.knob_conditions import admission_verdict, batching_verdict
-from servingslo.explain.limit_sentences import LIMIT_SENTENCES
-from servingslo.explain.metrics_conditions import (
+from servingslo.explain.conditions.cause import NOT_READY_REASONS, blindness, target_unusable
+from servingslo.explain.conditions.condition import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Verdict,
+)
+from servingslo.explain.conditions.failing_pods import failing_pods, workload_fails
+from servingslo.explain.conditions.knobs import (
+    admission_verdict,
+    batching_verdict,
+    degradation_verdict,
+)
+from servingslo.explain.conditions.metrics import (
     blind_message,
     metrics_fresh_verdict,
     model_trusted_verdict,
 )
-from servingslo.explain.objective_conditions import slo_met_verdict
+from servingslo.explain.conditions.objectives import slo_met_verdict
+from servingslo.explain.format import count
+from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
-# Stages whose steps name pods that start or are in doubt, or the client that reverts the count.
-_DETAILED = frozenset({"pending", "queue", "step-down", "reverts"})
+# Stages whose steps name pods that start or are in doubt, the client that reverts the count, or who
+# has the GPUs.
+_DETAILED = frozenset({"pending", "queue", "step-down", "reverts", "budget", "pools"})
 
 
 def conditions(
@@ -34,10 +44,23 @@ def conditions(
 
     previous: those in status now; a condition keeps its transition time while its status stays.
     """
+    return stamped_conditions(
+        verdicts(decision), previous, generation=generation, now_seconds=now_seconds
+    )
+
+
+def stamped_conditions(
+    told: Mapping[ConditionType, Verdict],
+    previous: Sequence[Condition],
+    *,
+    generation: int,
+    now_seconds: float,
+) -> tuple[Condition, ...]:
+    """Conditions from verdicts; one keeps its transition time while its status stays."""
     since = {condition.type: condition for condition in previous}
     return tuple(
         _stamped(type_, verdict, since.get(type_), generation, now_seconds)
-        for type_, verdict in verdicts(decision).items()
+        for type_, verdict in told.items()
     )
 
 
@@ -67,6 +90,7 @@ def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
         ConditionType.SCALING_LIMITED: _scaling_limited(decision),
         ConditionType.BATCHING_IN_SYNC: batching_verdict(decision),
         ConditionType.ADMISSION_BOUND: admission_verdict(decision),
+        ConditionType.FALLBACK_USABLE: degradation_verdict(decision.degradation),
     }
     return {type_: verdict for type_, verdict in every.items() if verdict is not None}
 
@@ -95,7 +119,11 @@ def ready_verdict(decision: Decision) -> Verdict:
     """Whether a decision about the resource is possible and its pods serve, and if not, why."""
     for reason in (decision.reason, decision.limited_by):
         if reason in NOT_READY_REASONS and reason is not None:
-            return Verdict(ConditionStatus.FALSE, reason, decision.detail or "hands off the target")
+            return Verdict(
+                ConditionStatus.FALSE,
+                reason,
+                decision.detail or "the operator may not change the target",
+            )
     if failure := workload_fails(decision):
         return Verdict(ConditionStatus.FALSE, Reason.PODS_FAILING, failure)
     named = _named_pods(decision)
@@ -103,13 +131,14 @@ def ready_verdict(decision: Decision) -> Verdict:
     if blind is not None:
         message = "; ".join((blind_message(blind), *named))
         return Verdict(ConditionStatus.FALSE, blind.reason, message)
-    message = "; ".join(("the target is watched and decided for", *named))
+    message = "; ".join(("the target is observed and its replica count is decided", *named))
     if told := zero_message(decision):
         message = f"{message}; {told}"
     if handed := handed_over_message(decision.handed_over):
         message = f"{message}; {handed}"
     if decision.limits.unread:
-        message = f"{message}; not read of how the engine is started: {decision.limits.unread}"
+        unread = decision.limits.unread
+        message = f"{message}; parts of the engine's start command were not read: {unread}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
 
 
@@ -132,10 +161,11 @@ def zero_message(decision: Decision) -> str:
         if step.stage != "zero":
             continue
         if step.reason is Reason.NO_WAKE_UP_SIGNAL:
-            return f"it does not sleep: {step.inputs['detail']}"
+            return f"it is not scaled to zero: {step.inputs['detail']}"
         seconds = step.inputs.get("first_request_seconds")
         if isinstance(seconds, float) and decision.replicas_after == 0:
-            return f"asleep: the first request waits {format_duration(float(f'{seconds:.2g}'))}"
+            waits = format_duration(float(f"{seconds:.2g}"))
+            return f"asleep: the first request waits {waits}"
     return ""
 
 
@@ -144,10 +174,11 @@ def handed_over_message(given: HandOver | None) -> str:
     if given is None:
         return ""
     if given.reason is Reason.REPORTED_ONLY:
-        return f"actuation is None: the count is reported and not set ({given.detail})"
+        return f"actuation is None: the replica count is only reported ({given.detail})"
     if given.reason is Reason.SCALER_NOT_SERVED:
-        return f"actuation is Keda, and nobody is given the count: {given.detail}"
-    return f"the count is given to others (actuation {given.actuation.value}): {given.detail}"
+        return f"actuation is Keda, and no autoscaler gets the replica count: {given.detail}"
+    by = given.actuation.value
+    return f"another autoscaler sets the replica count (actuation {by}): {given.detail}"
 
 
 def _scaling_limited(decision: Decision) -> Verdict | None:

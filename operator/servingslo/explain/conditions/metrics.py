@@ -1,7 +1,8 @@
 """Conditions MetricsFresh and ModelTrusted: are metrics current, and does the law predict them?"""
 
-from servingslo.explain.cause import blindness, dependent_verdict, nothing_to_scrape
-from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.explain.conditions.cause import blindness, dependent_verdict, nothing_to_scrape
+from servingslo.explain.conditions.condition import ConditionStatus, Verdict
+from servingslo.explain.parts.gpus import gpus_in_words
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
@@ -10,19 +11,19 @@ from servingslo.reasons import Reason
 _METRICS = {
     Reason.NO_WAKE_UP_SIGNAL: "the target sleeps",
     Reason.METRICS_STALE: "samples are too old",
-    Reason.METRICS_MISSING: "no samples of the target's pods; do the labels of the scrape fit?",
-    Reason.METRICS_PARTIAL: "part of the samples is missing",
+    Reason.METRICS_MISSING: "no samples of the target's pods; check the labels of the scrape",
+    Reason.METRICS_PARTIAL: "some samples are missing",
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
-    Reason.METRICS_IMPLAUSIBLE: "samples say what cannot be",
+    Reason.METRICS_IMPLAUSIBLE: "samples have impossible values",
     Reason.SEVERAL_RUNTIMES: "the pods export the metrics of several runtimes",
     Reason.SEVERAL_MODELS: "the pods serve several models",
     Reason.MODEL_NOT_SERVED: "the pods serve other models",
-    Reason.METRIC_NOT_OF_RUNTIME: "an objective is about what the runtime does not have",
+    Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for one of the objectives",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
 _STATED_LAW = {
     Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
-    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not predict what is seen; "
+    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not match measurements; "
     "measured saturation decides meanwhile",
 }
 
@@ -33,7 +34,7 @@ def metrics_fresh_verdict(decision: Decision) -> Verdict:
     if dependent is not None and nothing_to_scrape(decision):
         return dependent
     if decision.metrics is Reason.METRICS_FRESH:
-        seen, missing = "every pod was seen lately", decision.metrics_missing
+        seen, missing = "every pod has fresh metrics", decision.metrics_missing
         message = f"{seen}; not exported: {missing}" if missing else seen
         return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, message)
     blind = blindness(decision)
@@ -68,4 +69,6 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
     elif model.reason is Reason.MODEL_LEARNING:
         status = ConditionStatus.UNKNOWN
         message = "the service law is still being learnt; measured saturation decides meanwhile"
+    elif model.reason is Reason.GPUS_DISAGREE:
+        message = f"{gpus_in_words(decision.gpus)}; measured saturation decides meanwhile"
     return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))

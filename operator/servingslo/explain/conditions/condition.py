@@ -16,6 +16,7 @@ class ConditionType(StrEnum):
     SCALING_LIMITED = "ScalingLimited"
     BATCHING_IN_SYNC = "BatchingInSync"
     ADMISSION_BOUND = "AdmissionBound"
+    FALLBACK_USABLE = "FallbackUsable"
 
 
 class ConditionStatus(StrEnum):

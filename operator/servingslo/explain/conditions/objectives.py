@@ -1,7 +1,7 @@
 """Condition SLOMet: whether the objectives are met, as far as histograms show."""
 
-from servingslo.explain.cause import dependent_verdict
-from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.explain.conditions.cause import dependent_verdict
+from servingslo.explain.conditions.condition import ConditionStatus, Verdict
 from servingslo.explain.format import objective_name
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
@@ -16,7 +16,7 @@ def slo_met_verdict(decision: Decision) -> Verdict:
     if (dependent := dependent_verdict(decision)) is not None:
         return dependent
     if decision.metrics is not Reason.METRICS_FRESH:
-        message = "metrics are not fresh, so nothing is known of the objectives"
+        message = "metrics are not fresh, so nothing is known about the objectives"
         return Verdict(ConditionStatus.UNKNOWN, decision.metrics, message)
     each = [objective_verdict(objective) for objective in decision.objectives]
     if not each:
@@ -100,6 +100,6 @@ def _unknown(objective: ObjectiveReport, name: str) -> Verdict:
         message = f"{name}: {objective.missing} is not exported"
         return Verdict(ConditionStatus.UNKNOWN, Reason.METRICS_MISSING, message)
     if objective.unobserved:
-        message = f"{name}: requests arrive, and none was observed yet"
+        message = f"{name}: requests arrive, but none was measured yet"
         return Verdict(ConditionStatus.UNKNOWN, Reason.NOT_OBSERVED, message)
     return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, f"{name}: no requests")

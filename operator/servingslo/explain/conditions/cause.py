@@ -1,6 +1,6 @@
 """The one cause that prevents a verdict on a resource: dependent conditions are Unknown."""
 
-from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.explain.conditions.condition import ConditionStatus, Verdict
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.replicas.guards import CONFLICTS

@@ -1,10 +1,11 @@
-"""The conditions of batch limits and of the bound on admission."""
+"""The conditions of batch limits, of the bound on admission and of a fallback."""
 
-from servingslo.explain.cause import dependent_verdict
-from servingslo.explain.condition import ConditionStatus, Verdict
+from servingslo.explain.conditions.cause import dependent_verdict
+from servingslo.explain.conditions.condition import ConditionStatus, Verdict
 from servingslo.explain.format import count
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import LimitDecision
+from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
+from servingslo.policy.knobs.lanes.decision import LanesDecision
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
@@ -44,16 +45,25 @@ _UNDER_WAY = frozenset(
     }
 )
 _LIMIT_MESSAGES = {
-    Reason.LIMIT_VERIFIED: "the bound is written, and held under load",
-    Reason.LIMIT_UNVERIFIED: "the bound is written; load has not been near it yet",
-    Reason.LIMIT_NOT_HELD: "the bound is written, and not held",
-    Reason.LIMIT_OPENED: "nothing is known of what replicas can serve; what stood before holds",
+    Reason.LIMIT_VERIFIED: "the bound is written and was enforced under load",
+    Reason.LIMIT_UNVERIFIED: "the bound is written; load has not reached it yet",
+    Reason.LIMIT_NOT_HELD: "the bound is written but not enforced",
+    Reason.LIMIT_OPENED: "the capacity of a replica is unknown; the former value is restored",
 }
 _LIMIT_STATUS = {
     Reason.LIMIT_VERIFIED: ConditionStatus.TRUE,
     Reason.LIMIT_UNVERIFIED: ConditionStatus.UNKNOWN,
     Reason.LIMIT_OPENED: ConditionStatus.UNKNOWN,
 }
+
+_FALLBACK_MESSAGES = {
+    Reason.NOT_DEGRADED: "no request goes to the fallback",
+    Reason.DEGRADED: "requests go to the fallback, which takes them",
+    Reason.MAX_SHARE_REACHED: "maxShare is reached; what is beyond is refused or late",
+    Reason.FALLBACK_FULL: "the fallback is full and gets no more for a while",
+    Reason.FALLBACK_UNSEEN: "the gateway does not count the fallback apart, so it is not used",
+}
+_USABLE = frozenset({Reason.NOT_DEGRADED, Reason.DEGRADED, Reason.MAX_SHARE_REACHED})
 
 
 def differs(verdict: Verdict) -> bool:
@@ -100,6 +110,8 @@ def admission_verdict(decision: Decision) -> Verdict | None:
     """Whether status.admission has a bound and a gateway enforces it; None if this is off."""
     if decision.gateway_limit is not None:
         return _gateway_limit(decision.gateway_limit)
+    if decision.lanes is not None and decision.lanes.written:
+        return _lanes(decision.lanes)
     reason = decision.admission.reason
     if reason is Reason.ADMISSION_OFF:
         return None
@@ -108,6 +120,17 @@ def admission_verdict(decision: Decision) -> Verdict | None:
         return dependent_verdict(decision) or unknown
     message = "a bound is recommended in status.admission; the operator enforces none"
     return Verdict(ConditionStatus.TRUE, reason, message)
+
+
+def _lanes(lanes: LanesDecision) -> Verdict:
+    """Whether the lanes of classes are written, and whether load has reached one."""
+    policies = ", ".join(one.policy for one in lanes.classes)
+    told = _LIMIT_MESSAGES.get(lanes.reason, "no lane is written")
+    message = f"BackendTrafficPolicy {policies}: {told}" + (
+        f": {lanes.detail}" if lanes.detail else ""
+    )
+    status = _LIMIT_STATUS.get(lanes.reason, ConditionStatus.FALSE)
+    return Verdict(status, lanes.reason, message)
 
 
 def _gateway_limit(limit: LimitDecision) -> Verdict:
@@ -120,3 +143,21 @@ def _gateway_limit(limit: LimitDecision) -> Verdict:
     message = f"{where}: {told}" + (f": {limit.detail}" if limit.detail else "")
     status = _LIMIT_STATUS.get(limit.reason, ConditionStatus.FALSE)
     return Verdict(status, limit.reason, message)
+
+
+def degradation_verdict(decided: DegradationDecision | None) -> Verdict | None:
+    """Whether the fallback can be used; None if none is asked for.
+
+    The share changes often, so it is only in status.degradation.
+    """
+    if decided is None:
+        return None
+    said = _FALLBACK_MESSAGES.get(decided.reason, "no weight is changed")
+    # The requests of a usable fallback change with every tick.
+    told = decided.reason not in _FALLBACK_MESSAGES and decided.detail
+    message = f"Service/{decided.fallback}: {said}" + (f": {decided.detail}" if told else "")
+    usable = decided.reason in _USABLE
+    status = ConditionStatus.TRUE if usable else ConditionStatus.FALSE
+    if decided.reason not in _FALLBACK_MESSAGES and decided.reason is Reason.CLUSTER_UNAVAILABLE:
+        status = ConditionStatus.UNKNOWN
+    return Verdict(status, decided.reason, message)

@@ -2,11 +2,9 @@
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
-from servingslo.policy.failing_pods import FAILING_INPUT
+from servingslo.policy.failing_pods import FAILURE_SHARE
+from servingslo.policy.findings import FAILING_INPUT
 from servingslo.reasons import Reason
-
-# From this share of pods on, the workload itself has failed and not only a pod of it.
-_SHARE_OF_A_FAILURE = 0.5
 
 
 def failing_pods(decision: Decision) -> str:
@@ -23,7 +21,7 @@ def workload_fails(decision: Decision) -> str:
     failing, pods = step.inputs.get(FAILING_INPUT), step.inputs.get("pods")
     if not isinstance(failing, int) or not isinstance(pods, int):
         return ""
-    if failing < _SHARE_OF_A_FAILURE * pods and decision.replicas.ready:
+    if failing < FAILURE_SHARE * pods and decision.replicas.ready:
         return ""
     verb = "fails" if failing == 1 else "fail"
     return f"{failing} of {pods} {'pod' if pods == 1 else 'pods'} {verb}: {failing_pods(decision)}"

@@ -1,0 +1,100 @@
+"""Classes of requests: their lines, gauges and changes, derived from the decision alone."""
+
+from collections.abc import Iterator
+
+from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
+from servingslo.explain.format import number, percent, quoted, seconds
+from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
+
+EVENT_NAME = "class"
+Value = tuple[str, dict[str, str], float | None]
+
+
+def lanes_change(decision: Decision) -> Change | None:
+    """The change of lanes that a decision orders; None if it orders none."""
+    changed = [one for one in decision.classes if one.change_reason is not None]
+    if not changed or changed[0].change_reason is None:
+        return None
+    return Change(
+        namespace=decision.namespace,
+        name=decision.name,
+        target=f"BackendTrafficPolicy/{','.join(one.policy for one in changed)}",
+        knob=Knob.LANES,
+        settings=tuple(
+            Setting(name=f"lane_{one.name}", before=one.before, after=one.after) for one in changed
+        ),
+        reason=changed[0].change_reason,
+        outcome=ChangeOutcome.WRITTEN,
+    )
+
+
+def class_lines(decision: Decision) -> Iterator[str]:
+    """One log line for each class, as key=value pairs; unknown values are left out."""
+    for one in decision.classes:
+        pairs = {
+            "namespace": decision.namespace,
+            "name": decision.name,
+            "class": one.name,
+            "priority": str(one.priority),
+            "state": one.state.value,
+            **{
+                key: f"{number(rate)}/s"
+                for key, rate in (
+                    ("offered", one.offered_per_second),
+                    ("admitted", one.admitted_per_second),
+                    ("refused", one.refused_per_second),
+                )
+                if rate is not None
+            },
+        }
+        if one.in_flight is not None:
+            pairs["in_flight"] = number(one.in_flight)
+        if one.after is not None:
+            pairs["lane"] = str(one.after)
+        yield " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in pairs.items())])
+
+
+def class_text(decision: Decision) -> Iterator[str]:
+    """The classes for people, highest first, and why lanes are as they are."""
+    lanes = decision.lanes
+    if lanes is None:
+        return
+    told = f"; {lanes.detail}" if lanes.detail else ""
+    yield f"Classes: {lanes.reason.value}{told}"
+    for one in sorted(lanes.classes, key=lambda one: -one.priority):
+        yield f"  {one.name} (priority {one.priority}): {', '.join(_words(one, lanes.proxies))}"
+
+
+def class_values(decision: Decision) -> Iterator[Value]:
+    """Gauges with the label `class`."""
+    for one in decision.classes:
+        of = {"class": one.name}
+        for outcome, rate in (
+            ("offered", one.offered_per_second),
+            ("admitted", one.admitted_per_second),
+            ("refused", one.refused_per_second),
+        ):
+            yield "servingslo_class_requests_per_second", {**of, "outcome": outcome}, rate
+        yield "servingslo_class_in_flight_requests", of, one.in_flight
+        yield "servingslo_class_lane_requests", of, one.after
+        yield "servingslo_class_mean_seconds", of, one.mean_seconds
+        yield "servingslo_class_error_budget_remaining_ratio", of, one.budget_remaining_ratio
+
+
+def _words(one: ClassReport, proxies: int) -> Iterator[str]:
+    if one.state is LaneState.UNSEEN or one.offered_per_second is None:
+        yield "not counted at the gateway"
+    else:
+        yield f"{one.state.value}, {number(one.offered_per_second)}/s offered"
+        if one.refused_per_second:
+            yield f"{number(one.refused_per_second)}/s refused"
+        if one.in_flight is not None:
+            yield f"{number(one.in_flight)} in flight"
+        if one.mean_seconds is not None:
+            yield f"{seconds(one.mean_seconds)} on average"
+    if one.after is not None:
+        at = "its proxy" if proxies == 1 else f"each of {proxies} proxies"
+        yield f"lane {one.after} at {at} ({one.policy})"
+    if one.budget_remaining_ratio is not None:
+        yield f"error budget {percent(one.budget_remaining_ratio)} left"

@@ -1,0 +1,142 @@
+"""A decision over several pools: conditions, document and lines of the whole resource.
+
+Each pool is explained as a single target is, with its name. The whole says what is worst, and the
+counts side by side.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from servingslo.explain.conditions.condition import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Verdict,
+)
+from servingslo.explain.conditions.derived import stamped_conditions, verdicts
+from servingslo.explain.document import (
+    MAX_DOCUMENT_BYTES,
+    MAX_SUMMARY_LENGTH,
+    JSONValue,
+    as_dict,
+    plain,
+)
+from servingslo.explain.format import count, replica_change, timestamp
+from servingslo.explain.headline import answer_line
+from servingslo.policy.decision import Decision
+from servingslo.policy.pools.decision import FleetDecision
+
+# A condition that is bad when it is True; all others are bad when they are False.
+_BAD_IF_TRUE = frozenset({ConditionType.SCALING_LIMITED})
+_LONGEST_ANSWER = 512
+# Of the documents of all pools together: a status holds one of 64 KiB at most.
+_MOST_BYTES = 56 * 1024
+
+
+def fleet_conditions(
+    fleet: FleetDecision,
+    previous: Sequence[Condition] = (),
+    *,
+    generation: int,
+    now_seconds: float,
+) -> tuple[Condition, ...]:
+    """The conditions of the whole resource, see `conditions.derived.conditions`."""
+    return stamped_conditions(
+        fleet_verdicts(fleet), previous, generation=generation, now_seconds=now_seconds
+    )
+
+
+def fleet_verdicts(fleet: FleetDecision) -> dict[ConditionType, Verdict]:
+    """For each condition the worst verdict of a pool, with the pool's name before its message.
+
+    Objectives of the whole path have one verdict.
+    """
+    told = {name: verdicts(_of_whole(fleet, one)) for name, one in fleet.pools.items()}
+    first = fleet.binding_pool
+    names = (first, *(name for name in told if name != first))
+    found = {}
+    for type_ in ConditionType:
+        having = [name for name in names if type_ in told[name]]
+        if not having:
+            continue
+        worst = max(having, key=lambda name: _badness(type_, told[name][type_]))
+        verdict = told[worst][type_]
+        of_whole = type_ is ConditionType.SLO_MET and bool(fleet.objectives)
+        alike = of_whole and all(told[name][type_] == verdict for name in having)
+        bad = _badness(type_, verdict) > 0
+        if type_ is ConditionType.SLO_MET and not bad and not of_whole:
+            # Each pool keeps its own part of a threshold: the part of one is not the promise.
+            parts = "; ".join(f"{name}: {told[name][type_].message}" for name in fleet.roles)
+            verdict = Verdict(verdict.status, verdict.reason, parts)
+        elif bad and not alike:
+            verdict = Verdict(verdict.status, verdict.reason, f"{worst}: {verdict.message}")
+        found[type_] = verdict
+    return found
+
+
+def counts_line(fleet: FleetDecision) -> str:
+    """The ordered counts side by side: 'prefill 3/decode 5'."""
+    return "/".join(
+        f"{name} {count(decision.replicas_after)}"
+        for name, decision in sorted(fleet.pools.items(), key=lambda one: _place(fleet, one[0]))
+    )
+
+
+def fleet_answer(fleet: FleetDecision) -> str:
+    """Why these counts, pool by pool, in one line for `kubectl describe`."""
+    line = ". ".join(f"{name}: {answer_line(fleet.pools[name])}" for name in fleet.roles)
+    return line if len(line) <= _LONGEST_ANSWER else f"{line[: _LONGEST_ANSWER - 1]}…"
+
+
+def fleet_document(
+    fleet: FleetDecision, pools: Mapping[str, Decision] | None = None
+) -> dict[str, JSONValue]:
+    """The decision as a JSON document: what holds for the whole, and the document of each pool.
+
+    pools: the same decisions with more predictions.
+    """
+    every = fleet.pools if pools is None else pools
+    each = min(MAX_DOCUMENT_BYTES, _MOST_BYTES // len(every))
+    before = [decision.replicas_before for decision in every.values()]
+    known = [each for each in before if each is not None]
+    document: dict[str, JSONValue] = {
+        "time": timestamp(fleet.time_seconds),
+        "action": fleet.action.value,
+        "reason": fleet.reason.value,
+        "replicasBefore": sum(known) if len(known) == len(before) else None,
+        "replicasAfter": fleet.replicas_after,
+        "bindingPool": fleet.binding_pool,
+        "roles": plain(fleet.roles),
+        "gpus": plain(fleet.gpus),
+        "path": plain(fleet.path),
+        "split": plain(fleet.split),
+        "objectives": plain(fleet.objectives),
+        "latency": plain(fleet.latency),
+        "availability": plain(fleet.availability),
+        "pools": {name: as_dict(decision, each) for name, decision in every.items()},
+    }
+    return {name: value for name, value in document.items() if value not in (None, {}, [], "")}
+
+
+def fleet_summary_line(fleet: FleetDecision) -> str:
+    """One line for status.decisions, with the change of each pool."""
+    changes = "/".join(f"{name} {replica_change(fleet.pools[name])}" for name in fleet.roles)
+    words = [timestamp(fleet.time_seconds), fleet.action.value, changes, fleet.reason.value]
+    return " ".join(words)[:MAX_SUMMARY_LENGTH]
+
+
+def _of_whole(fleet: FleetDecision, decision: Decision) -> Decision:
+    """A pool's decision with the objectives of the whole path, if there are such."""
+    return replace(decision, objectives=fleet.objectives) if fleet.objectives else decision
+
+
+def _badness(type_: ConditionType, verdict: Verdict) -> int:
+    """0 for a good verdict, 1 for an unknown one, 2 for a bad one."""
+    good = ConditionStatus.FALSE if type_ in _BAD_IF_TRUE else ConditionStatus.TRUE
+    if verdict.status is good:
+        return 0
+    return 1 if verdict.status is ConditionStatus.UNKNOWN else 2
+
+
+def _place(fleet: FleetDecision, name: str) -> int:
+    return list(fleet.roles).index(name)
