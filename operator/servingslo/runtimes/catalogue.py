@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from servingslo.errors import UnknownRuntimeError
+from servingslo.runtimes.engines.sglang import SGLANG
+from servingslo.runtimes.engines.triton import TRITON
+from servingslo.runtimes.engines.trtllm import TRTLLM
+from servingslo.runtimes.engines.vllm import VLLM
 from servingslo.runtimes.profile import RuntimeProfile
-from servingslo.runtimes.sglang import SGLANG
-from servingslo.runtimes.triton import TRITON
-from servingslo.runtimes.trtllm import TRTLLM
-from servingslo.runtimes.vllm import VLLM
 
 # One row for each runtime.
 CATALOGUE: tuple[RuntimeProfile, ...] = (VLLM, SGLANG, TRITON, TRTLLM)

@@ -91,6 +91,20 @@ class CapacityLabels:
     blocks: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterLabels:
+    """Labels of an info metric with the adapters (LoRA) of requests in flight.
+
+    An engine keeps a series for each former set of adapters; its value is the time of that set.
+    running, waiting: names, separated by commas. slots: most adapters that one batch may hold.
+    """
+
+    metric: str
+    running: str
+    waiting: str
+    slots: str
+
+
 class Applied(StrEnum):
     """How a limit is changed. ARGUMENTS: on the command line, which requires new pods."""
 
@@ -226,11 +240,14 @@ class RuntimeProfile:
     serves_batches: bool = False
     refused: tuple[tuple[str, str], ...] = ()
     model_repository_port: int | None = None
+    adapters: AdapterLabels | None = None
 
     @property
     def metric_names(self) -> frozenset[str]:
         """Every name that its engines may export; for histograms the base names."""
         names = {name for metric in self.metrics for name in metric.names}
+        if self.adapters is not None:
+            names.add(self.adapters.metric)
         return frozenset(names if self.capacity is None else {*names, self.capacity.metric})
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell_builtins import (
+from servingslo.runtimes.shell.builtins import (
     BUILTINS,
     DECLARING,
     DECLARING_EVERYWHERE,
@@ -20,8 +20,8 @@ from servingslo.runtimes.shell_builtins import (
     forgotten,
     tested,
 )
-from servingslo.runtimes.shell_lexer import DEEPEST, MOST_TOKENS, Token, tokens
-from servingslo.runtimes.shell_words import Scope, Word, as_script, fields, has_hole, merged
+from servingslo.runtimes.shell.lexer import DEEPEST, MOST_TOKENS, Token, tokens
+from servingslo.runtimes.shell.words import Scope, Word, as_script, fields, has_hole, merged
 
 # A script starts one engine, rarely two.
 MOST_COMMANDS = 256

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell_lexer import Token
-from servingslo.runtimes.shell_words import Scope, fields, has_hole, unsplit
+from servingslo.runtimes.shell.lexer import Token
+from servingslo.runtimes.shell.words import Scope, fields, has_hole, unsplit
 
 # Whether a command succeeds; None if not known.
 Outcome = bool | None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
 
-from servingslo.runtimes.arguments import command_words
+from servingslo.runtimes.launch.arguments import command_words
 from servingslo.runtimes.profile import RuntimeProfile
 
 

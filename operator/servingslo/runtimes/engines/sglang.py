@@ -57,6 +57,7 @@ SGLANG = RuntimeProfile(
         ),
         # Split by streaming or not: the finish reasons are not exported.
         counter("finished_total", "sglang:num_requests_total", by_labels=("is_streaming",)),
+        counter("aborted_total", "sglang:num_aborted_requests_total"),
         counter("preempted_total", "sglang:num_retracted_requests_total"),
         histogram("ttft_seconds", "sglang:time_to_first_token_seconds"),
         histogram(

@@ -8,8 +8,10 @@ inter_token_latency_seconds by #24110. Every counter also has a _created series,
 first increment; it is never read.
 """
 
-from servingslo.runtimes.config_file import CONFIG_FLAG
+from servingslo.runtimes.engines.vllm_defaults import default_limits, version_decides
+from servingslo.runtimes.launch.config_file import CONFIG_FLAG
 from servingslo.runtimes.profile import (
+    AdapterLabels,
     CapacityLabels,
     Knob,
     LaunchFlags,
@@ -18,7 +20,6 @@ from servingslo.runtimes.profile import (
     gauge,
     histogram,
 )
-from servingslo.runtimes.vllm_defaults import default_limits, version_decides
 
 VLLM = RuntimeProfile(
     name="vllm",
@@ -57,10 +58,14 @@ VLLM = RuntimeProfile(
         histogram("time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds"),
         histogram("latency_seconds", "vllm:e2e_request_latency_seconds"),
         histogram("queue_seconds", "vllm:request_queue_time_seconds"),
+        histogram("prefill_seconds", "vllm:request_prefill_time_seconds"),
+        histogram("decode_seconds", "vllm:request_decode_time_seconds"),
         histogram("prompt_tokens", "vllm:request_prompt_tokens"),
         histogram("output_tokens", "vllm:request_generation_tokens"),
         # A histogram in spite of its name: its _count counts engine steps.
         histogram("iteration_tokens", "vllm:iteration_tokens_total"),
+        # Of the connector NIXL, on the engine that reads the cache.
+        histogram("transfer_seconds", "vllm:nixl_xfer_time_seconds"),
     ),
     # In the capture: 2,048 blocks of 128 tokens and kv_cache_size_tokens="262144". It has no
     # model_name label, so it is joined by pod.
@@ -69,6 +74,14 @@ VLLM = RuntimeProfile(
         tokens="kv_cache_size_tokens",
         block_tokens="block_size",
         blocks="num_gpu_blocks",
+    ),
+    # Without a label of model or engine. In 0.32.0 both labels name every adapter in flight.
+    # Source: vllm/v1/metrics/loggers.py, and LoRARequestStates of stats.py there.
+    adapters=AdapterLabels(
+        metric="vllm:lora_requests_info",
+        running="running_lora_adapters",
+        waiting="waiting_lora_adapters",
+        slots="max_lora",
     ),
     # Source: vllm/engine/arg_utils.py; both need a restart. Defaults depend on the card, so the
     # limit of an absent flag is unknown. FlexibleArgumentParser reads _ in a flag as -.

@@ -43,6 +43,18 @@ TRITON = RuntimeProfile(
             by_labels=("reason",),
             only=("REJECTED",),
         ),
+        counter(
+            "aborted_total",
+            "nv_inference_request_failure",
+            by_labels=("reason",),
+            only=("CANCELED",),
+        ),
+        counter(
+            "failed_total",
+            "nv_inference_request_failure",
+            by_labels=("reason",),
+            only=("BACKEND", "OTHER"),
+        ),
         counter("executions_total", "nv_inference_exec_count"),
         counter("request_seconds_total", "nv_inference_request_duration_us", unit=_MICROSECONDS),
         counter("queued_seconds_total", "nv_inference_queue_duration_us", unit=_MICROSECONDS),

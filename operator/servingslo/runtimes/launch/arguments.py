@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
-from servingslo.runtimes.command_line import (
+from servingslo.runtimes.launch.command_line import (
     CommandLine,
     command_line,
     expanded,
@@ -20,21 +20,21 @@ from servingslo.runtimes.command_line import (
     references,
     shown,
 )
-from servingslo.runtimes.flags import (
+from servingslo.runtimes.launch.flags import (
     Occurrence,
     is_given,
     may_hold_flags,
     occurrences,
     words_as_they_are,
 )
-from servingslo.runtimes.launch_arguments import (
+from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_of
+from servingslo.runtimes.launch.settings import (
     LaunchArguments,
     launch_arguments,
     parse_launch_arguments,
 )
-from servingslo.runtimes.numbers_in_flags import LARGEST_NUMBER, number_of
 from servingslo.runtimes.profile import Knob, RuntimeProfile
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS, Word, has_hole
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, Word, has_hole
 
 __all__ = [
     "LONGEST_LINE_CHARACTERS",

@@ -6,8 +6,8 @@ Such limits are read if possible, and not changed.
 
 from collections.abc import Mapping, Sequence
 
-from servingslo.runtimes.arguments import command_words
-from servingslo.runtimes.command_line import expanded
+from servingslo.runtimes.launch.arguments import command_words
+from servingslo.runtimes.launch.command_line import expanded
 from servingslo.runtimes.profile import RuntimeProfile
 
 # Budgets are multiples of this many tokens, like blocks of KV caches and chunks.

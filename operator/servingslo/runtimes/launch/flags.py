@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from servingslo.runtimes.command_line import shown
+from servingslo.runtimes.launch.command_line import shown
 from servingslo.runtimes.profile import RuntimeProfile
-from servingslo.runtimes.shell_words import Word, has_hole, holes
+from servingslo.runtimes.shell.words import Word, has_hole, holes
 
 _LEAST_ABBREVIATION = len("--") + 1
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?$")

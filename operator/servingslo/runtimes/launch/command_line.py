@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell import commands
-from servingslo.runtimes.shell_words import (
+from servingslo.runtimes.shell.script import commands
+from servingslo.runtimes.shell.words import (
     LONGEST_LINE_CHARACTERS,
     NO_VARIABLES,
     Environment,

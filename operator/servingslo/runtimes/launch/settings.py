@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.runtimes.command_line import CommandLine, command_line, shown
-from servingslo.runtimes.flags import Occurrence, is_given, occurrences, switched, words_as_they_are
-from servingslo.runtimes.numbers_in_flags import LARGEST_NUMBER, number_of
+from servingslo.runtimes.launch.command_line import CommandLine, command_line, shown
+from servingslo.runtimes.launch.flags import (
+    Occurrence,
+    is_given,
+    occurrences,
+    switched,
+    words_as_they_are,
+)
+from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_of
 from servingslo.runtimes.profile import LaunchFlags, RuntimeProfile
-from servingslo.runtimes.shell_words import Word
+from servingslo.runtimes.shell.words import Word
 
 # vLLM's values for the longest sequence that fits; the command line does not show its length.
 _LONGEST_THAT_FITS = frozenset({"-1", "auto"})

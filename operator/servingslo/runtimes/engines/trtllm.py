@@ -36,6 +36,7 @@ TRTLLM = RuntimeProfile(
         counter("cached_prompt_tokens_total", "trtllm_prompt_cached_tokens_total"),
         counter("generation_tokens_total", "trtllm_generation_tokens_total"),
         counter("finished_total", "trtllm_request_success_total", by_labels=("finished_reason",)),
+        counter("failed_total", "trtllm_request_error_total"),
         histogram("ttft_seconds", "trtllm_time_to_first_token_seconds"),
         histogram("time_per_output_token_seconds", "trtllm_time_per_output_token_seconds"),
         histogram("latency_seconds", "trtllm_e2e_request_latency_seconds"),

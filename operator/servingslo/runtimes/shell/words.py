@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell_arithmetic import arithmetic
-from servingslo.runtimes.shell_lexer import Kind, Part, Token
+from servingslo.runtimes.shell.arithmetic import arithmetic
+from servingslo.runtimes.shell.lexer import Kind, Part, Token
 
 HOLE = "\0"
 _HOLES = re.compile(f"{HOLE}([^{HOLE}]*){HOLE}")
