@@ -8,7 +8,7 @@ import contextlib
 import gc
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from servingslo.adapters.prometheus import refusals
+from servingslo.adapters.prometheus.vectors import Vector, vector_document
 from servingslo.errors import (
     InvalidInputError,
     MetricsUnavailableError,
@@ -142,7 +143,7 @@ def _check_namespaces(names: tuple[str, ...]) -> None:
 class Answer:
     """The result of one query. warnings: why part of the data may be missing."""
 
-    result: list[Any]
+    result: Sequence[Any]
     warnings: tuple[str, ...] = ()
 
 
@@ -183,11 +184,8 @@ class PrometheusClient:
         """
         params = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
 
-        def ask(timeout: float) -> list[Any]:
-            answer: list[Any] = self._prometheus.custom_query(
-                promql, params=params, timeout=timeout
-            )
-            return answer
+        def ask(timeout: float) -> Any:
+            return self._prometheus.custom_query(promql, params=params, timeout=timeout)
 
         return self._answer(ask, deadline)
 
@@ -207,15 +205,14 @@ class PrometheusClient:
         """
         start, end = (datetime.fromtimestamp(t, UTC) for t in (start_seconds, end_seconds))
 
-        def ask(timeout: float) -> list[Any]:
-            answer: list[Any] = self._prometheus.custom_query_range(
+        def ask(timeout: float) -> Any:
+            return self._prometheus.custom_query_range(
                 promql, start, end, str(step_seconds), timeout=timeout
             )
-            return answer
 
         return self._answer(ask, deadline)
 
-    def _answer(self, ask: Callable[[float], list[Any]], deadline: float) -> Answer:
+    def _answer(self, ask: Callable[[float], Any], deadline: float) -> Answer:
         """The answer to a query with a timeout, with retries if necessary."""
         for attempt in range(self._config.retries + 1):
             left = deadline - self._monotonic()
@@ -242,7 +239,7 @@ class PrometheusClient:
         self._closed = True
         self._prometheus.close()
 
-    def _attempt(self, ask: Callable[[float], list[Any]], timeout: float) -> Answer:
+    def _attempt(self, ask: Callable[[float], Any], timeout: float) -> Answer:
         """Make one attempt.
 
         Raises: _FailedAtOnce if a retry may help, _TooSlowError, MetricsUnavailableError.
@@ -266,9 +263,11 @@ class PrometheusClient:
             # OSError includes requests.RequestException and unreadable token files. The library
             # raises KeyError('data') and ValueError for an answer that is not from Prometheus.
             raise MetricsUnavailableError(self._no_answer(error)) from error
-        if not isinstance(result, list):
+        if isinstance(result, list):
+            result = _numbers(result)
+        elif not isinstance(result, Vector):
             raise MetricsUnavailableError(refusals.body_words(self._session.body))
-        return Answer(result=_numbers(result), warnings=self._session.warnings)
+        return Answer(result=result, warnings=self._session.warnings)
 
     def _no_answer(self, error: Exception) -> str:
         """The message for an error that is neither a connection failure nor a status."""
@@ -353,7 +352,7 @@ class _BoundedSession(requests.Session):
         if response.status_code != requests.codes.ok:
             return
         with no_collection():
-            parsed = parsed_json(content)
+            parsed = vector_document(content) or parsed_json(content)
         self.warnings = refusals.missing_words(parsed)
         # Parsed once, for both warnings and result.
         response.json = lambda **_kwargs: parsed  # type: ignore[method-assign]

@@ -36,7 +36,8 @@ class Queries:
     gauges, counters, ages: one query each, or several if one would be too long.
     ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
     that distinguishes engines, see `group_of`, or GPU_GROUP. newest: time of the newest sample of
-    each pod.
+    each pod. adapters: the newest set of adapters (LoRA) of each scrape; an engine keeps a series
+    of each set that it ever ran.
     """
 
     gauges: tuple[str, ...]
@@ -45,11 +46,12 @@ class Queries:
     newest: str
     gpus: str
     histograms: tuple[str, ...]
+    adapters: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
         """Number of queries in a full reading of engines and GPUs."""
-        each = (self.gauges, self.counters, self.ages, self.histograms)
+        each = (self.gauges, self.counters, self.ages, self.histograms, self.adapters)
         return 1 + sum(map(len, each))
 
 
@@ -74,6 +76,7 @@ def build_queries(
     ]
     gauge_labels = _labels(("__name__", *identity, *_split(profiles, MetricKind.GAUGE), *capacity))
     counter_labels = ("__name__", *identity, *_split(profiles, MetricKind.COUNTER))
+    scrape = _labels((config.namespace_label, config.pod_label, *config.source_labels))
     gpu_pods = [label for pair in gpu.pod_labels for label in pair]
     gpu_identity = _labels((*gpu_pods, *gpu.gpu_labels, *config.source_labels))
     return Queries(
@@ -88,6 +91,11 @@ def build_queries(
         f"({_newest(profiles, config)})",
         gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({any_of(gpu.names)})",
         histograms=histogram_queries(profiles, config),
+        adapters=tuple(
+            f"topk by ({scrape}) (1, {_selector(profile.adapters.metric, config.of_engines)})"
+            for profile in profiles
+            if profile.adapters
+        ),
     )
 
 
@@ -120,15 +128,17 @@ def _queries(aggregation: str, names: Iterable[str], *matchers: str) -> tuple[st
 def _apart(names: Iterable[str], *matchers: str) -> list[str]:
     """A selector for each metric, with a label so that no two metrics' series are confused."""
     each = list(dict.fromkeys(names))
-    selectors = [
-        "{" + ", ".join(filter(None, (f'__name__="{name}"', *matchers))) + "}" for name in each
-    ]
+    selectors = [_selector(name, *matchers) for name in each]
     if len(each) == 1:
         return selectors
     return [
         f'label_replace({selector}, "{_PLACE_LABEL}", "{place}", "", "")'
         for place, selector in enumerate(selectors)
     ]
+
+
+def _selector(name: str, *matchers: str) -> str:
+    return "{" + ", ".join(filter(None, (f'__name__="{name}"', *matchers))) + "}"
 
 
 def _joined(expressions: Iterable[str], room: int) -> Iterator[str]:

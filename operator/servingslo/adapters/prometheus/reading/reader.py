@@ -5,11 +5,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.prometheus.assembly import Assembly
 from servingslo.adapters.prometheus.client import (
     Answer,
     PrometheusClient,
@@ -18,11 +18,12 @@ from servingslo.adapters.prometheus.client import (
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
+from servingslo.adapters.prometheus.reading.assembly import Assembly
+from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
+from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
+from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, ServerClock
+from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
-from servingslo.adapters.prometheus.rotation import HistogramRotation
-from servingslo.adapters.prometheus.scrape_pace import ScrapePace
-from servingslo.adapters.prometheus.server_clock import AnswerTimes, ServerClock
-from servingslo.adapters.prometheus.servers import Pod, SeenServers
 from servingslo.errors import (
     ImplausibleMetricsError,
     MetricsUnavailableError,
@@ -31,13 +32,15 @@ from servingslo.errors import (
 )
 from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.inputs import SignalProblem
-from servingslo.policy.ports import Clock, ClusterMetrics, PodMetrics
+from servingslo.policy.ports import Clock, ClusterMetrics
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
 _LOG = logging.getLogger(__name__)
+# A workload, or one of its backends.
+Counted = TypeVar("Counted", bound=tuple[object, ...])
 # Samples up to this far in the future are looked for: within Prometheus's lookback, and within the
 # limit of multi-tenant stores. Source: --query.lookback-delta, 5 m; Mimir's
 # -querier.max-query-into-future, 10 m.
@@ -135,7 +138,11 @@ class PrometheusReader:
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config, self._seen)
         for promql in (*self._queries.gauges, *self._queries.counters):
-            assembly.add_numbers(ask(promql).result)
+            with no_collection():
+                assembly.add_numbers(ask(promql).result)
+        for promql in self._queries.adapters:
+            with suppress(QueryRefusedError):  # Some stores know no topk: then none are known.
+                assembly.add_numbers(ask(promql).result)
         ages = [one for promql in self._queries.ages for one in ask(promql).result]
         assembly.add_ages(self._sure(ages, at_seconds))
         assembly.add_gpus(ask(self._queries.gpus).result)
@@ -145,22 +152,28 @@ class PrometheusReader:
             answer = ask(promql)
             with no_collection():
                 assembly.add_histograms(answer.result)
-        assembled = assembly.pods()
-        self._pace.check(assembled, at_seconds)
-        pods = self._rotation.completed(assembled, turn, evaluated_at)
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
         ended, time_seconds = self._monotonic(), self._clock.now_seconds()
         elapsed = ended - evaluated_at
         self._server_clock.compare_own(time_seconds, ended)
+        with no_collection():
+            assembled = assembly.pods(elapsed)
+            self._pace.check(assembled, at_seconds + elapsed)
+            pods = self._rotation.completed(assembled, turn, ended)
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
             problem = SignalProblem(reason=Reason.METRICS_PARTIAL, detail=detail)
         return ClusterMetrics(
-            pods=_aged(pods, elapsed),
-            gateways=None if gateways is None else _aged_gateways(gateways, elapsed, sure_seconds),
+            pods=pods,
+            gateways=None
+            if gateways is None
+            else _aged_gateways(gateways.workloads, elapsed, sure_seconds),
+            backends={}
+            if gateways is None
+            else _aged_gateways(gateways.backends, elapsed, sure_seconds),
             problem=problem,
             time_seconds=time_seconds,
             clocks_set=self._server_clock.times_set,
@@ -188,7 +201,9 @@ class PrometheusReader:
 
     def _too_slow(self) -> str:
         """Message that the whole reading took too long, not only its last query."""
-        count = 1 + self._queries.count + (self._config.gateway is not None)
+        gateway = self._config.gateway
+        of_gateway = 0 if gateway is None else 1 + (gateway.latency is not None)
+        count = 1 + self._queries.count + of_gateway
         seconds = self._config.reading_timeout_seconds
         return f"the reading's {count} queries did not end within {seconds:.3g} s"
 
@@ -209,31 +224,9 @@ def _plus(age: float | None, elapsed: float) -> float | None:
     return None if age is None else age + elapsed
 
 
-def _aged(pods: Mapping[Pod, PodMetrics], elapsed: float) -> dict[Pod, PodMetrics]:
-    """The same samples, older by the duration of the reading."""
-    return {
-        pod: replace(
-            metrics,
-            engines=tuple(
-                replace(
-                    engine,
-                    gauges_age_seconds=_plus(engine.gauges_age_seconds, elapsed),
-                    counters_age_seconds=_plus(engine.counters_age_seconds, elapsed),
-                    histograms_age_seconds=_plus(engine.histograms_age_seconds, elapsed),
-                )
-                for engine in metrics.engines
-            ),
-            gpus=tuple(
-                replace(gpu, age_seconds=_plus(gpu.age_seconds, elapsed)) for gpu in metrics.gpus
-            ),
-        )
-        for pod, metrics in pods.items()
-    }
-
-
 def _aged_gateways(
-    gateways: Mapping[Pod, GatewaySample], elapsed: float, sure_seconds: float
-) -> dict[Pod, GatewaySample]:
+    gateways: Mapping[Counted, GatewaySample], elapsed: float, sure_seconds: float
+) -> dict[Counted, GatewaySample]:
     """The same counters, older by the duration of the reading; only those with a trusted age."""
     return {
         workload: replace(

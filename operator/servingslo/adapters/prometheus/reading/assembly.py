@@ -6,27 +6,27 @@ are distinguished by their ports, see `servers`.
 """
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from servingslo.adapters.prometheus.buckets import Buckets, Edges
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
-from servingslo.adapters.prometheus.scraped import CountedNames, Scraped, with_pod_metrics
-from servingslo.adapters.prometheus.servers import Pod, SeenServers, Source, servers_of
-from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample
-from servingslo.estimation.windows.plausible import can_be, can_be_counts
+from servingslo.adapters.prometheus.reading.buckets import Buckets, Edges
+from servingslo.adapters.prometheus.reading.samples import engine_sample
+from servingslo.adapters.prometheus.reading.scraped import CountedNames, Scraped, with_pod_metrics
+from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers, Source, servers_of
+from servingslo.adapters.prometheus.vectors import NAME_LABEL, Known, Labels, groups_of
+from servingslo.estimation.sample import EngineSample, GPUSample
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.dcgm import GPUMetrics
-from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile
+from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 from servingslo.units import bytes_from_mebibytes, ratio_from_percent
 
-# An integer in a label; no engine reports a longer one.
-_INTEGER = re.compile(r"[0-9]{1,15}")
-
+# The counter that shows the mix of models, and the label that names them.
+_TOKENS = "generation_tokens_total"
+_MODEL_LABEL = "model_name"
 # Fields that count requests at their start or end.
 _OF_REQUESTS = ("finished_total", "ttft_seconds", "latency_seconds")
 
@@ -62,6 +62,9 @@ class Assembly:
         )
         self._products: dict[tuple[Pod, str], str] = {}
         self._edges = Edges()
+        self._known = Known()
+        self._elapsed_seconds = 0.0
+        self._records: dict[tuple[Labels, str], Scraped] = {}
         self._splits = {
             name: metric.by_labels
             for profile in profiles
@@ -70,6 +73,15 @@ class Assembly:
             if metric.is_split(name)
         }
         self._capacities = {p.capacity.metric for p in profiles if p.capacity}
+        self._adapters = {p.adapters.metric for p in profiles if p.adapters}
+        self._tokens = {
+            name
+            for profile in profiles
+            if _MODEL_LABEL in profile.part_labels
+            for metric in profile.metrics
+            if metric.field == _TOKENS
+            for name in metric.names
+        }
 
     @property
     def engine_count(self) -> int:
@@ -82,18 +94,22 @@ class Assembly:
 
     def add_numbers(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add gauges, counters and capacities; the parts of a counter are summed."""
-        for one in _once(series):
-            labels, value = one["metric"], float(one["value"][1])
-            name = labels["__name__"]
-            scraped = self._record(labels)
+        for name, group, values in groups_of(series, self._known):
+            labels, value = group.by_name, next(iter(values.values()))
+            scraped = self._record(group, name)
             if name in self._capacities:
-                scraped.capacity = labels
+                scraped.capacity = {NAME_LABEL: name, **labels}
+            elif name in self._adapters:
+                scraped.add_adapters({NAME_LABEL: name, **labels}, value)
             elif name in self._splits:
                 key = _first_label(labels, self._splits[name])
                 split = scraped.splits.setdefault(name, {})
                 split[key] = split.get(key, 0.0) + value
             else:
                 scraped.numbers[name] = scraped.numbers.get(name, 0.0) + value
+                if name in self._tokens and (model := labels.get(_MODEL_LABEL)):
+                    by_model = scraped.tokens_by_model
+                    by_model[model] = by_model.get(model, 0.0) + value
 
     def add_ages(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the ages of engine groups and of GPUs, in seconds."""
@@ -103,7 +119,7 @@ class Assembly:
             if group == GPU_GROUP:
                 self._add_gpu_value(labels, GPU_GROUP, age)
             else:
-                self._record(labels, engine_label).ages[group] = age
+                self._scraped_at(labels, engine_label).ages[group] = age
 
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the fields of GPUs."""
@@ -111,25 +127,30 @@ class Assembly:
             labels = one["metric"]
             self._add_gpu_value(labels, labels["__name__"], float(one["value"][1]))
 
-    def add_histograms(self, series: list[Mapping[str, Any]]) -> None:
+    def add_histograms(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the buckets, sums and counts of one histogram field."""
         bucket_suffix, sum_suffix, _ = HISTOGRAM_SUFFIXES
-        for one in _once(series):
-            labels, value = one["metric"], float(one["value"][1])
-            base, _, suffix = labels["__name__"].rpartition("_")
-            histograms = self._record(labels).histograms
+        for name, labels, values in groups_of(series, self._known):
+            base, _, suffix = name.rpartition("_")
+            histograms = self._record(labels, name).histograms
             buckets = histograms.get(base)
             if buckets is None:
                 buckets = histograms[base] = Buckets()
             if suffix == bucket_suffix[1:]:
-                buckets.add(labels.get("le", ""), value, self._edges)
-            elif suffix == sum_suffix[1:]:
+                buckets.parts.append(values)
+                continue
+            value = next(iter(values.values()))
+            if suffix == sum_suffix[1:]:
                 buckets.sum = value + (buckets.sum or 0.0)
             else:
                 buckets.count = value + (buckets.count or 0.0)
 
-    def pods(self) -> dict[Pod, PodMetrics]:
-        """Every pod in the answers, with its engines in the order of their names."""
+    def pods(self, elapsed_seconds: float = 0.0) -> dict[Pod, PodMetrics]:
+        """Every pod in the answers, with its engines in the order of their names.
+
+        elapsed_seconds: since the answers' time; all ages are greater by it.
+        """
+        self._elapsed_seconds = elapsed_seconds
         names = {**dict.fromkeys(self._scraped), **dict.fromkeys(self._gpus)}
         return {
             pod: PodMetrics(
@@ -147,13 +168,21 @@ class Assembly:
         ports = (one.get("instance", "").rpartition(":")[2] for one in told)
         return frozenset(int(port) for port in ports if port.isascii() and port.isdecimal())
 
-    def _record(self, labels: Mapping[str, str], engine_label: str = "") -> Scraped:
+    def _record(self, labels: Labels, name: str) -> Scraped:
+        """The record for series of these labels and this name."""
+        engine_label = self._label_of.get(name, "")
+        record = self._records.get((labels, engine_label))
+        if record is None:
+            record = self._scraped_at(labels.by_name, engine_label)
+            self._records[labels, engine_label] = record
+        return record
+
+    def _scraped_at(self, labels: Mapping[str, str], engine_label: str) -> Scraped:
         """The record for an engine's series; other runtimes' engine labels are ordinary labels."""
         config = self._config
         pod = (labels.get(config.namespace_label, ""), labels[config.pod_label])
         source = tuple([labels.get(label, "") for label in config.source_labels])
-        known = engine_label or self._label_of.get(labels.get("__name__", ""))
-        engine = _first_label(labels, (known,) if known else self._engine_labels)
+        engine = _first_label(labels, (engine_label,) if engine_label else self._engine_labels)
         return self._scraped[pod][source, engine]
 
     def _engines(
@@ -183,78 +212,7 @@ class Assembly:
             name = self._seen.name(pod, server, engine)
             for profile in self._profiles:
                 if exported & profile.metric_names:
-                    yield self._engine_sample(name, record, profile)
-
-    def _engine_sample(
-        self, engine: str, scraped: Scraped, profile: RuntimeProfile
-    ) -> EngineSample:
-        """The engine's sample, with the metric names of this runtime only."""
-        fields: dict[str, Any] = {}
-        not_numbers: list[str] = []
-        impossible: list[str] = []
-        for metric in profile.metrics:
-            value = self._value(metric, scraped, not_numbers, impossible)
-            if value is not None and (why := _impossible(metric.field, value)):
-                impossible.append(f"{metric.names[0]}={why}")
-            elif value is not None:
-                fields[metric.field] = value
-        if profile.capacity and scraped.capacity.get("__name__") == profile.capacity.metric:
-            fields["kv_block_tokens"] = _integer(
-                scraped.capacity.get(profile.capacity.block_tokens)
-            )
-            fields["kv_capacity_tokens"] = _capacity_tokens(profile, scraped.capacity)
-        elif profile.capacity_in_blocks:
-            block, blocks = fields.get("kv_block_tokens"), fields.pop("kv_capacity_tokens", None)
-            if block and blocks:
-                fields |= {"kv_block_tokens": round(block), "kv_capacity_tokens": block * blocks}
-        return EngineSample(
-            engine=engine,
-            runtime=profile.name,
-            gauges_age_seconds=scraped.ages.get(MetricKind.GAUGE),
-            counters_age_seconds=scraped.ages.get(MetricKind.COUNTER),
-            histograms_age_seconds=scraped.ages.get(MetricKind.HISTOGRAM),
-            nan_metrics=tuple(not_numbers),
-            impossible_metrics=tuple(impossible),
-            **fields,
-        )
-
-    def _value(
-        self,
-        metric: MetricNames,
-        scraped: Scraped,
-        not_numbers: list[str],
-        impossible: list[str],
-    ) -> float | Mapping[str, float] | HistogramSample | None:
-        """The field's value under the first name that the engine exports; None if there is none."""
-        for name in metric.names:
-            if metric.kind is MetricKind.HISTOGRAM:
-                buckets = scraped.histograms.get(name)
-                if buckets is not None and buckets.not_an_edge:
-                    impossible.append(f"{name}=a bucket up to {buckets.not_an_edge}")
-                    return None
-                if buckets is not None:
-                    return self._histogram(name, buckets, not_numbers)
-            elif metric.is_split(name):
-                if name in scraped.splits:
-                    return _parts(metric, name, scraped.splits[name], not_numbers)
-            elif name in scraped.numbers:
-                value = metric.unit * scraped.numbers[name]
-                if math.isfinite(value):
-                    return value
-                not_numbers.append(name)
-                return None
-        return None
-
-    def _histogram(
-        self, name: str, buckets: Buckets, not_numbers: list[str]
-    ) -> HistogramSample | None:
-        found = buckets.sample(self._edges)
-        if found is None:
-            return None
-        if not all(map(math.isfinite, (*found.cumulative_counts, found.sum, found.count))):
-            not_numbers.append(name)
-            return None
-        return found
+                    yield engine_sample(name, record, profile, self._edges, self._elapsed_seconds)
 
     def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:
         for namespace_label, pod_label in self._gpu.pod_labels:
@@ -276,7 +234,8 @@ class Assembly:
                 newest[card] = record
         for card in sorted(newest):
             sample = _gpu_sample(card, newest[card], self._gpu)
-            yield replace(sample, product=self._products.get((pod, card)))
+            age = None if sample.age_seconds is None else sample.age_seconds + self._elapsed_seconds
+            yield replace(sample, age_seconds=age, product=self._products.get((pod, card)))
 
 
 def _series_of(profile: RuntimeProfile) -> Iterator[str]:
@@ -286,6 +245,8 @@ def _series_of(profile: RuntimeProfile) -> Iterator[str]:
         yield from (name + suffix for name in metric.names for suffix in suffixes)
     if profile.capacity is not None:
         yield profile.capacity.metric
+    if profile.adapters is not None:
+        yield profile.adapters.metric
 
 
 def _counted_names(profiles: Iterable[RuntimeProfile]) -> CountedNames:
@@ -297,38 +258,6 @@ def _counted_names(profiles: Iterable[RuntimeProfile]) -> CountedNames:
     )
 
 
-def _parts(
-    metric: MetricNames, name: str, split: Mapping[str, float], not_numbers: list[str]
-) -> float | Mapping[str, float] | None:
-    """The field by its parts, or the sum of its parts; a missing part adds nothing."""
-    wanted = {key: v for key, v in split.items() if not metric.only or key in metric.only}
-    finite = {key: metric.unit * v for key, v in wanted.items() if math.isfinite(v)}
-    if len(finite) < len(wanted):
-        not_numbers.append(name)
-    if not metric.only:
-        return finite
-    return sum(finite.values()) if len(finite) == len(wanted) else None
-
-
-def _impossible(field: str, value: float | Mapping[str, float] | HistogramSample) -> str:
-    """Why a field's value is impossible; '' if it is possible."""
-    if isinstance(value, HistogramSample):
-        return "" if can_be_counts(value) else "a histogram that is none"
-    parts = value.values() if isinstance(value, Mapping) else (value,)
-    return next((f"{part:.6g}" for part in parts if not can_be(field, part)), "")
-
-
-def _once(series: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The series of an answer without duplicates: a series repeated by a proxy is not added."""
-    seen: set[tuple[str, ...]] = set()
-    for one in series:
-        labels = one["metric"]
-        key = (*labels, *labels.values())
-        if key not in seen:
-            seen.add(key)
-            yield one
-
-
 def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
     """The value of the first existing label that is not empty, or ''."""
     for name in names:
@@ -336,22 +265,6 @@ def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
         if value:
             return value
     return ""
-
-
-def _capacity_tokens(profile: RuntimeProfile, labels: Mapping[str, str]) -> float | None:
-    if profile.capacity is None:
-        return None
-    tokens = _integer(labels.get(profile.capacity.tokens))
-    if tokens is not None:
-        return float(tokens)
-    block_tokens = _integer(labels.get(profile.capacity.block_tokens))
-    blocks = _integer(labels.get(profile.capacity.blocks))
-    return None if block_tokens is None or blocks is None else float(block_tokens * blocks)
-
-
-def _integer(text: str | None) -> int | None:
-    """A positive integer in a label, None for 'None', '' and anything else."""
-    return int(text) or None if text is not None and _INTEGER.fullmatch(text) else None
 
 
 def _gpu_sample(card: str, values: Mapping[str, float], names: GPUMetrics) -> GPUSample:

@@ -11,12 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.gateways import gateways_of
-from servingslo.adapters.prometheus.past_rates import pods_pattern
+from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
+from servingslo.adapters.prometheus.past.rates import pods_pattern
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.requests.misses import Misses, Within, misses, within_threshold
+from servingslo.estimation.gateway.counts import unanswered
+from servingslo.estimation.requests.misses import (
+    Misses,
+    Within,
+    misses,
+    of_classes,
+    within_threshold,
+)
+from servingslo.estimation.sample import GatewayInstance
+from servingslo.estimation.windows.endings import ABORTED, FAILED
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.ports import BudgetQuestion
+from servingslo.policy.replicas.promise import with_degraded
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.gateways import GatewayField, GatewayProfile
 from servingslo.runtimes.profile import RuntimeProfile
@@ -29,6 +39,8 @@ _NAME_LABEL = "servingslo_metric"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 _OPEN = math.inf
+# Fields of engines that count requests without a whole answer, and the reasons that are such.
+_LOST = {"finished_total": (ABORTED, FAILED), "aborted_total": (), "failed_total": ()}
 
 
 class BudgetQueries:
@@ -58,9 +70,22 @@ class BudgetQueries:
             for end, counts in _by_end(series):
                 strictest = min(objective.threshold_seconds for objective in objectives)
                 found[end].append(within_threshold(counts, strictest))
-        refused = self._refused(ask, asked, profile, selector, bin_seconds)
+        refused = self._refused_by_engines(ask, profile, selector, bin_seconds)
+        degraded: dict[int, float] = defaultdict(float)
+        classes, lost = self._add_gateway(ask, asked, bin_seconds, refused, degraded)
+        for end, value in self._lost_by_engines(ask, profile, selector, bin_seconds).items():
+            lost.setdefault(end, value)
+        for end, value in lost.items():
+            refused[end] += value
+        ordering = {one.name for one in asked.targets.classes if one.orders}
         return {
-            end: misses(within, refused.get(end, 0.0))
+            end: of_classes(
+                with_degraded(
+                    misses(within, refused.get(end, 0.0)), degraded.get(end, 0.0), asked.targets
+                ),
+                classes.get(end, {}),
+                ordering,
+            )
             for end, within in found.items()
             if len(within) == len(by_metric)
         }
@@ -102,44 +127,117 @@ class BudgetQueries:
         )
         return f"sum by ({', '.join(by)}) ({each})"
 
-    def _refused(
-        self,
-        ask: Ask,
-        asked: BudgetQuestion,
-        profile: RuntimeProfile,
-        selector: str,
-        bin_seconds: int,
-    ) -> Mapping[int, float]:
-        """Requests that engines and the gateway refused."""
+    def _refused_by_engines(
+        self, ask: Ask, profile: RuntimeProfile, selector: str, bin_seconds: int
+    ) -> dict[int, float]:
+        """Requests that engines refused, by the end of the bin."""
         refused: dict[int, float] = defaultdict(float)
         rejected = [metric for metric in profile.metrics if metric.field == "rejected_total"]
         for metric in rejected:
             for series in ask(self._increases(profile, metric.names, selector, bin_seconds)):
                 for end, value in _points(series):
                     refused[end] += value
-        gateway = self._config.gateway
-        if gateway is not None:
-            name = asked.targets.gateway_name or asked.targets.target.name
-            series = ask(gateway_increases(gateway, self._config, bin_seconds))
-            for end, at_end in _each_end(series):
-                told = gateways_of(gateway, self._config, at_end).get((asked.namespace, name))
-                for instance in () if told is None else told.all_instances:
-                    refused[end] += instance.rejected_total or 0.0
         return refused
 
+    def _add_gateway(
+        self,
+        ask: Ask,
+        asked: BudgetQuestion,
+        bin_seconds: int,
+        refused: dict[int, float],
+        degraded: dict[int, float],
+    ) -> tuple[Mapping[int, Mapping[str, tuple[float, float]]], dict[int, float]]:
+        """Add what the gateway refused, and what a fallback refused and served.
 
-def gateway_increases(profile: GatewayProfile, config: PrometheusConfig, bin_seconds: int) -> str:
-    """PromQL for a gateway's counts in each bin, grouped by all labels that identify the owner."""
+        Returns offered and refused requests of each class, by the end of the bin; and requests that
+        failed or were aborted, where the gateway counts them. With classes, the gateway's refusals
+        are in those of the classes alone. An answer of 5xx by which an engine refused is among the
+        refusals already.
+        """
+        classes: dict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
+        lost: dict[int, float] = {}
+        by_engines = dict(refused)
+        gateway = self._config.gateway
+        if gateway is None:
+            return classes, lost
+        name = asked.targets.gateway_name or asked.targets.target.name
+        apart = asked.fallback is not None
+        series = ask(gateway_increases(gateway, self._config, bin_seconds, backends=apart))
+        for end, at_end in _each_end(series):
+            told = gateways_of(gateway, self._config, at_end)
+            for one in asked.targets.classes:
+                if (sample := told.get((asked.namespace, one.route))) is not None:
+                    classes[end][one.name] = (
+                        sum(each.requests_total or 0.0 for each in sample.all_instances),
+                        sum(each.rejected_total or 0.0 for each in sample.all_instances),
+                    )
+            whole = None if asked.targets.classes else told.get((asked.namespace, name))
+            for instance in () if whole is None else whole.all_instances:
+                refused[end] += instance.rejected_total or 0.0
+                if instance.errors_total is not None:
+                    lost[end] = lost.get(end, 0.0) + _lost(instance, by_engines.get(end, 0.0))
+            if asked.fallback is None:
+                continue
+            place = (asked.namespace, name, *asked.fallback)
+            there = backends_of(gateway, self._config, at_end).get(place)
+            for instance in () if there is None else there.all_instances:
+                at_gateway = instance.rejected_total or 0.0
+                failed = max(instance.failed_total or 0.0, at_gateway)
+                refused[end] += failed - at_gateway
+                # The route's count of failures has those of its fallback.
+                if end in lost:
+                    lost[end] = max(lost[end] - max(instance.errors_total or 0.0, 0.0), 0.0)
+                degraded[end] += max((instance.requests_total or 0.0) - failed, 0.0)
+        return classes, lost
+
+    def _lost_by_engines(
+        self, ask: Ask, profile: RuntimeProfile, selector: str, bin_seconds: int
+    ) -> Mapping[int, float]:
+        """Requests that ended without a whole answer, as engines count them."""
+        lost: dict[int, float] = defaultdict(float)
+        for metric in profile.metrics:
+            wanted = _LOST.get(metric.field)
+            if wanted is None:
+                continue
+            reasons = metric.only or wanted
+            found = self._increases(profile, metric.names, selector, bin_seconds, metric.by_labels)
+            for series in ask(found):
+                values = {series["metric"].get(label) for label in metric.by_labels}
+                if not metric.by_labels or not values.isdisjoint(reasons):
+                    for end, value in _points(series):
+                        lost[end] += value
+        return lost
+
+
+def _lost(instance: GatewayInstance, refused_by_engines: float) -> float:
+    """Failed and aborted requests of a bin, from an instance whose counts are increases."""
+    failed, aborted = unanswered(
+        failed=instance.errors_total or 0.0,
+        aborted=instance.aborted_total or 0.0,
+        cut=instance.cut_total or 0.0,
+    )
+    return max(failed - refused_by_engines, 0.0) + aborted
+
+
+def gateway_increases(
+    profile: GatewayProfile, config: PrometheusConfig, bin_seconds: int, *, backends: bool = False
+) -> str:
+    """PromQL for a gateway's counts in each bin, grouped by all labels that identify the owner.
+
+    backends: with what is counted of single backends.
+    """
+    metrics = profile.all_metrics if backends else profile.metrics
     scrape = (config.namespace_label, config.pod_label, *config.source_labels)
     owner = (profile.workload_label, profile.namespace_label, *(profile.service_labels or ()))
-    counted = (metric.label for metric in profile.metrics)
+    counted = (metric.label for metric in metrics)
     labels = ", ".join(filter(None, dict.fromkeys((*scrape, *owner, *counted))))
     matchers = ", ".join(profile.matchers)
-    wanted = (GatewayField.REQUESTS, GatewayField.REJECTED)
+    wanted = {*GatewayField} - {GatewayField.QUEUED, GatewayField.RETRIED}
+    wanted -= {GatewayField.ENDED, GatewayField.ENDED_MILLISECONDS}
     names = dict.fromkeys(
         name
-        for metric in profile.metrics
-        if not set(wanted).isdisjoint(metric.fields)
+        for metric in metrics
+        if not wanted.isdisjoint((*metric.fields, *metric.less))
         for name in metric.names
     )
     parts = [

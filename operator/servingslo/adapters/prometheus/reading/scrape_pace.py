@@ -9,7 +9,7 @@ and has no new number.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from servingslo.adapters.prometheus.servers import Pod
+from servingslo.adapters.prometheus.reading.servers import Pod
 from servingslo.errors import ImplausibleMetricsError
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import SAME_SCRAPE_SECONDS

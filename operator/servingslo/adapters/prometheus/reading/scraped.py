@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from servingslo.adapters.prometheus.buckets import Buckets
-from servingslo.adapters.prometheus.servers import Source
+from servingslo.adapters.prometheus.reading.buckets import Buckets
+from servingslo.adapters.prometheus.reading.servers import Source
 from servingslo.runtimes.profile import MetricKind
 
 # Name of a pod's only engine if the runtime has no engine label.
@@ -20,6 +20,9 @@ class Scraped:
     numbers: dict[str, float] = field(default_factory=dict)
     splits: dict[str, dict[str, float]] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    adapters_at: float = -math.inf
+    tokens_by_model: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, Buckets] = field(default_factory=dict)
     ages: dict[str, float] = field(default_factory=dict)
 
@@ -32,12 +35,19 @@ class Scraped:
         capacity = {name for key, name in self.capacity.items() if key == "__name__"}
         return frozenset({*self.numbers, *self.splits, *self.histograms, *capacity})
 
+    def add_adapters(self, labels: Mapping[str, str], at_seconds: float) -> None:
+        """Keep the labels of the newest set of adapters."""
+        if at_seconds > self.adapters_at:
+            self.adapters, self.adapters_at = labels, at_seconds
+
     def absorb(self, other: "Scraped") -> None:
         """Add the data of another record of the same scrape."""
         self.numbers = other.numbers | self.numbers
         self.splits = other.splits | self.splits
         self.histograms = other.histograms | self.histograms
         self.capacity = self.capacity or other.capacity
+        self.adapters = self.adapters or other.adapters
+        self.tokens_by_model = other.tokens_by_model | self.tokens_by_model
         self.ages = other.ages | self.ages
 
     def part(self, names: Iterable[str], share: float) -> "Scraped":

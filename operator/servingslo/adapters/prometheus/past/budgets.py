@@ -12,13 +12,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from servingslo.adapters.prometheus.budget_queries import BudgetQueries
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig, no_collection
-from servingslo.adapters.prometheus.past_rates import names_refusal
+from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
+from servingslo.adapters.prometheus.past.rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.requests.misses import BudgetReading, Misses, over
-from servingslo.policy.replicas.error_budget import BURN_SECONDS
+from servingslo.policy.replicas.promise import BURN_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,7 +160,7 @@ class Budgets:
             )
             if answer.warnings:
                 raise MetricsUnavailableError("; ".join(answer.warnings))
-            return answer.result
+            return list(answer.result)
 
         with no_collection():
             found = self._queries.read(ask, asked, bin_seconds)
@@ -180,7 +180,10 @@ def _same(before: "BudgetQuestion", now: "BudgetQuestion") -> bool:
             targets.target,
             targets.objectives,
             targets.gateway_name,
+            targets.classes,
             targets.model,
+            targets.degradation,
+            asked.fallback,
             window,
         )
 

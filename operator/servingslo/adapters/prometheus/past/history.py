@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from servingslo.adapters.prometheus.assembly import Assembly
 from servingslo.adapters.prometheus.client import (
     PrometheusClient,
     PrometheusConfig,
@@ -11,8 +10,9 @@ from servingslo.adapters.prometheus.client import (
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import NOW, build_queries
+from servingslo.adapters.prometheus.reading.assembly import Assembly
+from servingslo.adapters.prometheus.reading.servers import SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
-from servingslo.adapters.prometheus.servers import SeenServers
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import known
@@ -51,6 +51,7 @@ def read_history(
             adders = (
                 *((promql, assembly.add_numbers) for promql in queries.gauges),
                 *((promql, assembly.add_numbers) for promql in queries.counters),
+                *((promql, assembly.add_numbers) for promql in queries.adapters),
                 *((promql, assembly.add_ages) for promql in queries.ages),
                 *((promql, assembly.add_histograms) for promql in queries.histograms),
             )
@@ -61,7 +62,13 @@ def read_history(
                 with no_collection():
                     add(answer.result)
             gateways = read_gateways(client, config, deadline=deadline, at_seconds=at_seconds)
-            yield at_seconds, ClusterMetrics(pods=assembly.pods(), gateways=gateways)
+            yield (
+                at_seconds,
+                ClusterMetrics(
+                    pods=assembly.pods(),
+                    gateways=None if gateways is None else gateways.workloads,
+                ),
+            )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise MetricsUnavailableError(MALFORMED) from error
     finally:

@@ -7,11 +7,12 @@ counters. The other engines keep the values of their last turn, which get older.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.servers import Pod
+from servingslo.adapters.prometheus.reading.servers import Pod
+from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
@@ -46,9 +47,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """An engine's histogram fields at its last turn, and their evaluation time."""
+    """An engine's histogram fields at its last turn, and the time that their age refers to."""
 
-    evaluated_at: float
+    at_seconds: float
     age_seconds: float | None
     not_numbers: tuple[str, ...]
     fields: Mapping[str, Any]
@@ -78,11 +79,11 @@ class HistogramRotation:
         return Turn(characters=of_others, others=True)
 
     def completed(
-        self, pods: Mapping[Pod, PodMetrics], turn: Turn, evaluated_at: float
+        self, pods: Mapping[Pod, PodMetrics], turn: Turn, at_seconds: float
     ) -> Mapping[Pod, PodMetrics]:
         """The same engines; those without a turn get the values of their last turn.
 
-        evaluated_at: time of this reading, on the monotonic clock.
+        at_seconds: the time that all ages refer to, on the monotonic clock.
         """
         if not turn.characters:
             self._kept = {}
@@ -94,30 +95,30 @@ class HistogramRotation:
             for engine in metrics.engines:
                 key = pod, engine.engine, engine.runtime
                 own = turn.holds(pod[1])
-                before = self._own(engine, evaluated_at) if own else self._kept.get(key)
+                before = self._own(engine, at_seconds) if own else self._kept.get(key)
                 if before is not None:
                     kept[key] = before
-                engines.append(engine if own else _with(engine, before, evaluated_at))
+                engines.append(engine if own else _with(engine, before, at_seconds))
             completed[pod] = replace(metrics, engines=tuple(engines))
         self._kept = kept
         return completed
 
-    def _own(self, engine: EngineSample, evaluated_at: float) -> _Kept:
+    def _own(self, engine: EngineSample, at_seconds: float) -> _Kept:
         return _Kept(
-            evaluated_at=evaluated_at,
+            at_seconds=at_seconds,
             age_seconds=engine.histograms_age_seconds,
             not_numbers=tuple(sorted(self._names & {*engine.nan_metrics})),
             fields={name: getattr(engine, name) for name in self._fields},
         )
 
 
-def _with(engine: EngineSample, kept: _Kept | None, evaluated_at: float) -> EngineSample:
+def _with(engine: EngineSample, kept: _Kept | None, at_seconds: float) -> EngineSample:
     """The engine with its kept values and their current age."""
     if kept is None or kept.age_seconds is None:
         return replace(engine, histograms_age_seconds=None)
     return replace(
         engine,
-        histograms_age_seconds=kept.age_seconds + evaluated_at - kept.evaluated_at,
+        histograms_age_seconds=kept.age_seconds + at_seconds - kept.at_seconds,
         nan_metrics=(*engine.nan_metrics, *kept.not_numbers),
         **kept.fields,
     )

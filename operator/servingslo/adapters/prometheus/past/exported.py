@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
@@ -16,8 +16,9 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One past interval. Values that Prometheus does not have are None or absent.
+    """One past interval of a pool. Values that Prometheus does not have are None or absent.
 
+    pool: '' of a single target.
     end_seconds: end of the interval, since the epoch.
     replicas_least, replicas_greatest: of the decisions. replica_changes: number of changes.
     ready_replicas, arrivals_per_second: means.
@@ -27,6 +28,7 @@ class Interval:
     """
 
     end_seconds: float
+    pool: str = ""
     replicas_least: float | None = None
     replicas_greatest: float | None = None
     replica_changes: float | None = None
@@ -71,7 +73,10 @@ _NUMBERS = {
 _CHANGES = "changes(max by (name) (servingslo_replicas_current{chosen})[{wider}:{resolution}])"
 _BINDING = "sum by (constraint) (count_over_time(servingslo_binding_constraint{chosen}[{window}]))"
 _LIMITED_BY = "sum by (reason) (count_over_time(servingslo_limited_by{chosen}[{window}]))"
-_NOT_READY = "sum by (reason) (count_over_time(servingslo_not_ready{chosen}[{window}]))"
+# Of the whole resource if nothing could be decided, which no pool is named for.
+_NOT_READY = "sum by (reason) (count_over_time(servingslo_not_ready{chosen_or_whole}[{window}]))"
+# Pools that had a count in the time asked about.
+_POOLS = "count by (pool) (count_over_time(servingslo_replicas_current{whole}[{window}]))"
 _SCRAPES = f"sum by (name) (count_over_time({_COUNT}))"
 _SHARES = (
     "min by (metric, percentile) "
@@ -88,10 +93,20 @@ Points = list[tuple[int, float]]
 def read_exported(
     config: PrometheusConfig, question: Question, client: PrometheusClient | None = None
 ) -> tuple[Interval, ...]:
-    """Read each interval, oldest first. Raises: MetricsUnavailableError."""
+    """Read each interval, oldest first; of several pools one pool after the other.
+
+    Raises: MetricsUnavailableError.
+    """
     client = client or PrometheusClient(config)
     try:
-        asked = _Asked(client, config, question)
+        pools = _Asked(client, config, question).pools()
+        return tuple(row for pool in pools for row in _read(_Asked(client, config, question, pool)))
+    finally:
+        client.close()
+
+
+def _read(asked: "_Asked") -> Iterator[Interval]:
+    try:
         numbers = {name: dict(asked.points(query)) for name, query in _NUMBERS.items()}
         numbers["replica_changes"] = asked.changes()
         binding = asked.words("constraint", _BINDING)
@@ -100,11 +115,10 @@ def read_exported(
         shares = asked.shares()
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise MetricsUnavailableError(MALFORMED) from error
-    finally:
-        client.close()
-    return tuple(
-        Interval(
+    for at in asked.times:
+        yield Interval(
             end_seconds=at,
+            pool=asked.pool,
             replicas_least=numbers["replicas_least"].get(at),
             replicas_greatest=numbers["replicas_greatest"].get(at),
             replica_changes=numbers["replica_changes"].get(at),
@@ -118,16 +132,19 @@ def read_exported(
             else None,
             within_ratio=shares.get(at, {}),
         )
-        for at in asked.times
-    )
 
 
 class _Asked:
-    """One question to one Prometheus."""
+    """One question to one Prometheus, about one pool; '' is a single target."""
 
     def __init__(
-        self, client: PrometheusClient, config: PrometheusConfig, question: Question
+        self,
+        client: PrometheusClient,
+        config: PrometheusConfig,
+        question: Question,
+        pool: str = "",
     ) -> None:
+        self.pool = pool
         self._client = client
         self._config = config
         self._question = question
@@ -138,11 +155,18 @@ class _Asked:
     def series(self, query: str) -> list[tuple[Mapping[str, str], Points]]:
         """Labels and points of each series of an answer."""
         question = self._question
-        chosen = f'{{namespace="{question.namespace}", name="{question.name}"}}'
+        whole = f'namespace="{question.namespace}", name="{question.name}"'
         window = question.interval_seconds
         longest = max(min(window // _LEAST_LOOKS, _LONGEST_RESOLUTION_SECONDS), 1)
         resolution = next(r for r in range(longest, 0, -1) if window % r == 0)
-        promql = query.replace("{chosen}", chosen)
+        promql = query
+        # A label that is absent equals an empty one.
+        for name, more in (
+            ("chosen", f', pool="{self.pool}"'),
+            ("chosen_or_whole", f', pool=~"|{self.pool}"'),
+            ("whole", ""),
+        ):
+            promql = promql.replace(f"{{{name}}}", f"{{{whole}{more}}}")
         for name, seconds in (
             ("window", window),
             ("wider", window + resolution),
@@ -160,6 +184,14 @@ class _Asked:
             (one["metric"], [(round(float(at)), float(value)) for at, value in one["values"]])
             for one in answer.result
         ]
+
+    def pools(self) -> tuple[str, ...]:
+        """The pools that had a count, in order; a single '' if there are none."""
+        try:
+            series = self.series(_POOLS)
+            return tuple(sorted({labels.get("pool", "") for labels, _ in series})) or ("",)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise MetricsUnavailableError(MALFORMED) from error
 
     def changes(self) -> dict[int, float]:
         """Number of changes of the replica count; empty if the store has no subqueries."""

@@ -1,0 +1,61 @@
+"""The queries about a gateway: the same for a cluster of any size, with no name of a resource."""
+
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.queries import GROUP_LABEL, any_of
+from servingslo.runtimes.gateways import GatewayLatency, GatewayProfile
+
+AGE_GROUP = "gateway"
+BUCKET, SUM = "_bucket", "_sum"
+
+
+def latency_query(
+    profile: GatewayProfile, latency: GatewayLatency, config: PrometheusConfig
+) -> str:
+    """PromQL for buckets and sums of whole requests, by scrape and owner."""
+    names = [base + suffix for base in latency.names for suffix in (BUCKET, SUM)]
+    labels = (*scrape_labels(config), *owner_labels(profile), "le")
+    matchers = (*profile.matchers, *latency.matchers)
+    selectors = any_of(names, *matchers)
+    return f"sum by (__name__, {', '.join(dict.fromkeys(labels))}) ({selectors})"
+
+
+def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
+    """PromQL for every counter of the profile and for the age of each scrape, in one answer.
+
+    Prometheus adds up series that differ only in unused labels (codes, callers), because they count
+    different requests. Scrapes are kept separate, so nothing is counted twice.
+    """
+    scrape = scrape_labels(config)
+    metrics = (*profile.all_metrics, *profile.priority_metrics)
+    split = (*(m.label for m in metrics), profile.priority_label)
+    labels = dict.fromkeys((*scrape, *owner_labels(profile), *filter(None, split)))
+    counters = (name for metric in metrics for name in metric.names)
+    names = dict.fromkeys((*counters, *profile.known_by, *profile.saturation))
+    matchers = "".join(f", {matcher}" for matcher in profile.matchers)
+    parts = [f"sum by (__name__, {', '.join(labels)}) ({any_of(names, *profile.matchers)})"]
+    if profile.pages:
+        pages = any_of(profile.pages)
+        label = profile.workload_label
+        parts.append(f"max by (__name__, {', '.join((*scrape, label))}) ({pages})")
+    # timestamp() returns a sample's own time only if its argument is the selector itself.
+    ages = " or ".join(
+        f'(time() - timestamp({{__name__="{name}"{matchers}}}))'
+        for name in (*profile.metrics[0].names, *profile.known_by)
+    )
+    age = f"min by ({', '.join(scrape)}) ({ages})"
+    parts.append(f'label_replace({age}, "{GROUP_LABEL}", "{AGE_GROUP}", "", "")')
+    return " or ".join(parts)
+
+
+def scrape_labels(config: PrometheusConfig) -> tuple[str, ...]:
+    """Labels that tell scrapes apart."""
+    return (config.namespace_label, config.pod_label, *config.source_labels)
+
+
+def owner_labels(profile: GatewayProfile) -> tuple[str, ...]:
+    """Labels that identify a series' owner: workload, namespace ('' for none), service."""
+    if profile.pages:
+        return ()
+    if not profile.namespace_label:
+        return (profile.workload_label,)
+    return (profile.workload_label, profile.namespace_label, *(profile.service_labels or ()))
