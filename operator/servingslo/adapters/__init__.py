@@ -1,1 +1,5 @@
-"""All input and output of the operator."""
+"""Which systems outside this process does the operator ask?
+
+The clock, its own metrics page; packages: engines, keda, kubernetes, prometheus.
+Must not import the controller, handlers or cli; engines alone imports another, kubernetes.
+"""

@@ -3,8 +3,10 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 from prometheus_client import (
@@ -20,9 +22,11 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from servingslo.explain.changes import Change
 from servingslo.explain.samples import DESIRED, GAUGES, NOT_READY, metric_samples
+from servingslo.policy.budget.sharing import Sharing
 from servingslo.policy.decision import Decision
 
 # A loop without a finished round for this many ticks hangs: Kubernetes should restart it.
@@ -33,8 +37,21 @@ HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 _RESOURCE_LABELS = ("namespace", "name")
+# Of a resource with several pools; empty, and so absent for Prometheus, for a single target.
+_POOL_LABEL = "pool"
 
-Resource = tuple[str, str]
+_BUDGET_GAUGES = {
+    "gpus": "GPUs of a ServingBudget.",
+    "granted_gpus": "GPUs that its ServingSLOs may order.",
+    "wanted_gpus": "GPUs that their plans want.",
+    "short_gpus": "GPUs that are wanted and not granted.",
+    "lost_requests_per_second": "Requests that those would keep within their objectives.",
+}
+
+# Namespace, name, and the pool.
+Resource = tuple[str, str, str]
+# A family's name, and values of its labels.
+_Sample = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +76,7 @@ class OperatorMetrics:
         self._leads: Callable[[], bool] = lambda: True
         self._decided = CollectorRegistry()
         self._decided_at: dict[Resource, float] = {}
+        self._pools: dict[tuple[str, str], set[str]] = {}
         self._handed_over: dict[Resource, int | None] = {}
         self._handed_over_seconds = handed_over_seconds
         self.registry.register(_Shown(self._decided, self._leading, self._is_recent))
@@ -68,7 +86,7 @@ class OperatorMetrics:
         self._last_tick: float | None = None
         self._last_success: float | None = None
         self._overrun = ""
-        self._shown: dict[Resource, set[tuple[str, tuple[str, ...]]]] = {}
+        self._shown: dict[Resource, dict[_Sample, Gauge]] = {}
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         self._decisions = Counter(
@@ -116,11 +134,15 @@ class OperatorMetrics:
             "Namespaces in which another operator of the cluster acts.",
             registry=self.registry,
         ).set_function(lambda: float(self._aside()))
+        self._budgets = {
+            name: Gauge(f"servingslo_budget_{name}", text, ("budget",), registry=self.registry)
+            for name, text in _BUDGET_GAUGES.items()
+        }
         self._gauges = {
             family.name: Gauge(
                 family.name,
                 family.help,
-                (*_RESOURCE_LABELS, *family.labels),
+                (*_RESOURCE_LABELS, _POOL_LABEL, *family.labels),
                 registry=self._decided,
             )
             for family in GAUGES
@@ -131,55 +153,106 @@ class OperatorMetrics:
         """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
         self._leads, self._aside = leads, aside
 
+    def follow_shards(self, shards: int, held: Callable[[], Collection[int]]) -> None:
+        """Export of each shard whether this process holds it."""
+        gauge = Gauge(
+            "servingslo_shard_held",
+            "1 on the process that decides the ServingSLOs of a shard, 0 on the others.",
+            ("shard",),
+            registry=self.registry,
+        )
+        for shard in range(shards):
+            gauge.labels(str(shard)).set_function(partial(_held, held, shard))
+
     def observe_decision(self, decision: Decision) -> None:
         """Count a decision and export its numbers; values that are now unknown are removed."""
         self._decisions.labels(decision.action.value, decision.reason.value).inc()
-        resource = (decision.namespace, decision.name)
+        resource = (decision.namespace, decision.name, decision.pool)
         self._decided_at[resource] = self._monotonic()
-        shown: set[tuple[str, tuple[str, ...]]] = set()
+        self._pools.setdefault((decision.namespace, decision.name), set()).add(decision.pool)
+        before = self._shown.get(resource, {})
+        shown: dict[_Sample, Gauge] = {}
         for sample in metric_samples(decision):
-            labels = (*resource, *(sample.labels[name] for name in self._labels[sample.name]))
-            self._gauges[sample.name].labels(*labels).set(sample.value)
-            shown.add((sample.name, labels))
-        self._remove(self._shown.get(resource, set()) - shown)
+            labels = (*resource, *[sample.labels[name] for name in self._labels[sample.name]])
+            key = sample.name, labels
+            # Looking up a gauge's labels takes longer than everything else here.
+            gauge = before.get(key) or self._gauges[sample.name].labels(*labels)
+            gauge.set(sample.value)
+            shown[key] = gauge
+        self._remove(before.keys() - shown.keys())
         self._shown[resource] = shown
         given = decision.handed_over
         self._handed_over[resource] = None if given is None else given.replicas
 
-    def handed_over(self, namespace: str, name: str) -> int | None:
+    def handed_over(self, namespace: str, name: str, pool: str = "") -> int | None:
         """The replica count for another scaler; None if none is known or another process leads."""
-        if not self._leads() or not self._is_recent(namespace, name):
+        if not self._leads() or not self._is_recent(namespace, name, pool):
             return None
-        return self._handed_over.get((namespace, name))
+        return self._handed_over.get((namespace, name, pool))
 
     def observe_undecided(self, namespace: str, name: str, not_ready: str | None) -> None:
         """Export no numbers of a resource without a decision, only why it is not ready.
 
         not_ready: the reason; None if there is no problem (it is paused).
         """
-        resource = (namespace, name)
-        shown: set[tuple[str, tuple[str, ...]]] = set()
+        resource = (namespace, name, "")
+        for other in self._pools_of(namespace, name):
+            self._remove(self._shown.pop(other, {}))
+            self._handed_over.pop(other, None)
+        shown: dict[_Sample, Gauge] = {}
         if not_ready is not None:
-            self._gauges[NOT_READY].labels(*resource, not_ready).set(1)
-            shown.add((NOT_READY, (*resource, not_ready)))
-        self._remove(self._shown.get(resource, set()) - shown)
+            labels = (*resource, not_ready)
+            gauge = shown[NOT_READY, labels] = self._gauges[NOT_READY].labels(*labels)
+            gauge.set(1)
         self._shown[resource] = shown
-        self._handed_over.pop(resource, None)
+        self._pools.setdefault((namespace, name), set()).add("")
+
+    def keep_pools(self, namespace: str, name: str, pools: Collection[str]) -> None:
+        """Remove the metrics of pools that a resource has no longer."""
+        for resource in self._pools_of(namespace, name):
+            if resource[2] not in pools:
+                self._forget_pool(resource)
 
     def count_change(self, change: Change) -> None:
         """Count a successful or failed change of a target."""
         reason = change.refusal or change.reason
         labels = (change.namespace, change.name, change.knob, change.outcome, reason)
         self._changes.labels(*labels).inc()
-        self._changed.setdefault((change.namespace, change.name), set()).add(labels)
+        self._changed.setdefault((change.namespace, change.name, ""), set()).add(labels)
 
     def forget(self, namespace: str, name: str) -> None:
         """Remove the metrics of a deleted resource."""
-        for labels in self._changed.pop((namespace, name), set()):
+        for labels in self._changed.pop((namespace, name, ""), set()):
             self._changes.remove(*labels)
-        self._remove(self._shown.pop((namespace, name), set()))
-        self._decided_at.pop((namespace, name), None)
-        self._handed_over.pop((namespace, name), None)
+        for resource in self._pools_of(namespace, name):
+            self._forget_pool(resource)
+        self._pools.pop((namespace, name), None)
+
+    def _forget_pool(self, resource: Resource) -> None:
+        namespace, name, pool = resource
+        self._remove(self._shown.pop(resource, {}))
+        self._decided_at.pop(resource, None)
+        self._handed_over.pop(resource, None)
+        self._pools.get((namespace, name), set()).discard(pool)
+
+    def observe_budget(self, name: str, gpus: int, sharing: Sharing) -> None:
+        """Export the GPUs of a budget: stated, granted, wanted, lacking, and what that costs."""
+        shares = sharing.shares.values()
+        values = {
+            "gpus": gpus,
+            "granted_gpus": sharing.granted_gpus,
+            "wanted_gpus": sum(share.wanted_gpus for share in shares),
+            "short_gpus": sharing.lacking_gpus,
+            "lost_requests_per_second": sum(share.lost_per_second for share in shares),
+        }
+        for key, value in values.items():
+            self._budgets[key].labels(name).set(value)
+
+    def forget_budget(self, name: str) -> None:
+        """Remove the metrics of a deleted budget."""
+        for gauge in self._budgets.values():
+            with suppress(KeyError):
+                gauge.remove(name)
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:
         """Record one round of the loop. A failed round shows liveness, not readiness."""
@@ -222,18 +295,26 @@ class OperatorMetrics:
     def _leading(self) -> bool:
         return self._leads()
 
-    def _is_recent(self, namespace: str, name: str) -> bool:
-        """Whether the last decision for this resource may still be acted on."""
-        decided_at = self._decided_at.get((namespace, name), -math.inf)
+    def _pools_of(self, namespace: str, name: str) -> list[Resource]:
+        """The keys of a resource, one for each pool that was exported."""
+        return [(namespace, name, pool) for pool in self._pools.get((namespace, name), ())]
+
+    def _is_recent(self, namespace: str, name: str, pool: str) -> bool:
+        """Whether the last decision for this pool may still be acted on."""
+        decided_at = self._decided_at.get((namespace, name, pool), -math.inf)
         return self._monotonic() - decided_at <= self._handed_over_seconds
 
     def _success_age(self) -> float:
         since = self._started if self._last_success is None else self._last_success
         return self._monotonic() - since
 
-    def _remove(self, samples: set[tuple[str, tuple[str, ...]]]) -> None:
+    def _remove(self, samples: Iterable[_Sample]) -> None:
         for name, labels in samples:
             self._gauges[name].remove(*labels)
+
+
+def _held(held: Callable[[], Collection[int]], shard: int) -> float:
+    return float(shard in held())
 
 
 class _Shown(Collector):
@@ -243,7 +324,7 @@ class _Shown(Collector):
         self,
         decided: CollectorRegistry,
         leads: Callable[[], bool],
-        recent: Callable[[str, str], bool],
+        recent: Callable[[str, str, str], bool],
     ) -> None:
         self._decided = decided
         self._leads = leads
@@ -255,10 +336,22 @@ class _Shown(Collector):
             return
         for family in self._decided.collect():
             if family.name == DESIRED:
-                labelled = [(s.labels["namespace"], s.labels["name"]) for s in family.samples]
+                labelled = [
+                    (s.labels["namespace"], s.labels["name"], s.labels[_POOL_LABEL])
+                    for s in family.samples
+                ]
                 kept = zip(family.samples, labelled, strict=True)
                 family.samples = [s for s, resource in kept if self._recent(*resource)]
+            family.samples = [_without_empty_pool(sample) for sample in family.samples]
             yield family
+
+
+def _without_empty_pool(sample: Sample) -> Sample:
+    """The sample without the label of a pool where there is a single target."""
+    if sample.labels.get(_POOL_LABEL):
+        return sample
+    labels = {name: value for name, value in sample.labels.items() if name != _POOL_LABEL}
+    return sample._replace(labels=labels)
 
 
 class HealthServer:

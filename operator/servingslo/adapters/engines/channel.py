@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.fence import FencedRequest
+from servingslo.adapters.kubernetes.api.fence import FencedRequest
 from servingslo.errors import (
     ClusterUnavailableError,
     EngineRefusedError,

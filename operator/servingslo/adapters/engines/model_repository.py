@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import quote
 
 from servingslo.adapters.engines.channel import EngineChannel
-from servingslo.adapters.kubernetes.client import KubeClient
-from servingslo.adapters.kubernetes.records import PodRecord, pod_record
+from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.pods.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.api.v1alpha1.capacity import MAX_BATCH
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError

@@ -3,9 +3,9 @@
 import hashlib
 from dataclasses import dataclass
 
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.resources import ResourceRef, object_reference
-from servingslo.adapters.kubernetes.timestamps import timestamp_from_seconds
 from servingslo.errors import NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
 

@@ -5,13 +5,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.events import COMPONENT
-from servingslo.adapters.kubernetes.timestamps import timestamp_from_seconds
 from servingslo.errors import NotFoundError
 from servingslo.reasons import Reason
 
 _API = "/apis/coordination.k8s.io/v1"
+# How many shards its holder knows of; absent for one.
+SHARDS_ANNOTATION = "servingslo.dev/shards"
+_LONGEST_NUMBER = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class LeaseRecord:
     """The state of a Lease on the API server.
 
     version: changes with every write. holder: '' if there is none. transitions: number of changes
-    of the holder. duration_seconds: its validity after each renewal.
+    of the holder. duration_seconds: its validity after each renewal. shards: that its holder knows
+    of.
     """
 
     uid: str
@@ -27,15 +31,20 @@ class LeaseRecord:
     holder: str
     duration_seconds: float
     transitions: int
+    shards: int = 1
 
 
 class KubernetesLease:
-    """One Lease. Its times are only for people; holder and validity are decided without them."""
+    """One Lease. Its times are only for people; holder and validity are decided without them.
 
-    def __init__(self, client: KubeClient, namespace: str, name: str) -> None:
+    shards: written into it; nothing is written for one.
+    """
+
+    def __init__(self, client: KubeClient, namespace: str, name: str, *, shards: int = 1) -> None:
         self._client = client
         self._base = f"{_API}/namespaces/{namespace}/leases"
         self._name = name
+        self._shards = shards
 
     async def read(self) -> LeaseRecord | None:
         """The current Lease, None if there is none. Raises: ClusterError."""
@@ -57,7 +66,7 @@ class KubernetesLease:
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name},
+            "metadata": {"name": self._name, **self._stated(1)},
             "spec": spec,
         }
         return _record(await self._client.create(self._base, body))
@@ -73,10 +82,18 @@ class KubernetesLease:
             spec["leaseDurationSeconds"] = duration_seconds
         if holder and holder != known.holder:
             spec |= {"acquireTime": now, "leaseTransitions": known.transitions + 1}
-        precondition = {"resourceVersion": known.version, "uid": known.uid}
-        body = {"metadata": precondition, "spec": spec}
+        stated = self._stated(known.shards) if holder else {}
+        metadata = {"resourceVersion": known.version, "uid": known.uid, **stated}
+        body = {"metadata": metadata, "spec": spec}
         path = f"{self._base}/{self._name}"
         return _record(await self._client.patch(path, body, Patch.MERGE))
+
+    def _stated(self, before: int) -> dict[str, Any]:
+        """The annotation, as part of the metadata, if it differs from before."""
+        if self._shards == before:
+            return {}
+        value = None if self._shards == 1 else str(self._shards)
+        return {"annotations": {SHARDS_ANNOTATION: value}}
 
 
 async def post_warning(
@@ -114,7 +131,15 @@ def _record(item: KubeObject) -> LeaseRecord:
         holder=spec.get("holderIdentity") or "",
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
+        shards=_stated_shards((metadata.get("annotations") or {}).get(SHARDS_ANNOTATION)),
     )
+
+
+def _stated_shards(text: str | None) -> int:
+    """The number in the annotation; 1 without one, 0 if it is no number."""
+    if text is None:
+        return 1
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER else 0
 
 
 def _micro_time() -> str:

@@ -1,7 +1,7 @@
 """Writes replica counts through /scale: implements `policy.ports.ReplicaWriter`."""
 
-from servingslo.adapters.kubernetes.client import KubeClient, Patch
-from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.api.client import KubeClient, Patch
+from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.errors import InvalidObjectError, WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 

@@ -1,12 +1,12 @@
 """The ServingSLO resources themselves: list them, and write their status."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from servingslo.adapters.kubernetes.cache import listed
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.api.cache import listed
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 
 
@@ -29,6 +29,8 @@ class ResourceRecord:
     deleting: bool
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
 
 
 class KubernetesResources:
@@ -59,9 +61,17 @@ class KubernetesResources:
         Raises: NotFoundError if the resource is gone; WriteConflictError if it is a namesake with
         another uid; ClusterError otherwise.
         """
-        path = f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}/status"
         body = {"metadata": {"uid": ref.uid}, "status": dict(changed)}
-        await self._client.patch(path, body, Patch.MERGE)
+        await self._client.patch(_status_path(ref), body, Patch.MERGE)
+
+    async def hand_over(self, known: ResourceRecord, changed: Mapping[str, Any]) -> ResourceRecord:
+        """Merge the changed fields of the status if nothing of the resource has changed since.
+
+        Raises: WriteConflictError if something has; ClusterError otherwise.
+        """
+        metadata = {"uid": known.ref.uid, "resourceVersion": known.version}
+        body = {"metadata": metadata, "status": dict(changed)}
+        return resource_record(await self._client.patch(_status_path(known.ref), body, Patch.MERGE))
 
     async def served(self) -> bool:
         """Whether the API server serves the resource: its CRD is installed and established.
@@ -77,6 +87,10 @@ class KubernetesResources:
         )
 
 
+def _status_path(ref: ResourceRef) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}/status"
+
+
 def resource_record(item: KubeObject) -> ResourceRecord:
     """The record of a ServingSLO object."""
     metadata: Mapping[str, Any] = item["metadata"]
@@ -89,6 +103,8 @@ def resource_record(item: KubeObject) -> ResourceRecord:
         deleting=metadata.get("deletionTimestamp") is not None,
         spec=item.get("spec") or {},
         status=item.get("status") or {},
+        labels=metadata.get("labels") or {},
+        version=metadata.get("resourceVersion", ""),
     )
 
 

@@ -4,13 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.config_maps import ConfigMapData, StartedWith, started_with
-from servingslo.adapters.kubernetes.discovery import ApiResource, Discovery
-from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
-from servingslo.adapters.kubernetes.inventory import Collection, Inventory
-from servingslo.adapters.kubernetes.queued import KUEUE_GATE, KueueMessages
-from servingslo.adapters.kubernetes.records import (
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.discovery import ApiResource, Discovery
+from servingslo.adapters.kubernetes.api.selectors import Selector, parse_selector
+from servingslo.adapters.kubernetes.children import Children
+from servingslo.adapters.kubernetes.pods.config_maps import ConfigMapData
+from servingslo.adapters.kubernetes.pods.engine_container import FIELD
+from servingslo.adapters.kubernetes.pods.inventory import Collection, Inventory
+from servingslo.adapters.kubernetes.pods.launches import Launches
+from servingslo.adapters.kubernetes.pods.parents import PartOf
+from servingslo.adapters.kubernetes.pods.queued import KUEUE_GATE, KueueMessages
+from servingslo.adapters.kubernetes.pods.records import (
     ContainerRecord,
     PodRecord,
     TargetRecord,
@@ -18,37 +22,25 @@ from servingslo.adapters.kubernetes.records import (
     group_of,
     stateful_set_record,
 )
-from servingslo.adapters.kubernetes.refusals import stateful_set_refusal
-from servingslo.adapters.kubernetes.selectors import Selector, parse_selector
+from servingslo.adapters.kubernetes.pods.refusals import stateful_set_refusal
+from servingslo.adapters.kubernetes.pods.replica_gpus import not_read
+from servingslo.adapters.kubernetes.problems import problem_of, scaler_problems
 from servingslo.errors import (
     ClusterError,
-    ClusterUnavailableError,
-    NoScaleSubresourceError,
     NotFoundError,
-    PermissionDeniedError,
 )
-from servingslo.estimation.sample import EngineLaunch
-from servingslo.policy.inputs import LIMIT_FIELDS, ScaleTarget, SignalProblem
-from servingslo.policy.ports import EngineArguments, WorkloadView
+from servingslo.policy.inputs import (
+    NO_GPUS_KNOWN,
+    ReplicaGpus,
+    ScaleTarget,
+    SignalProblem,
+)
+from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import batch_arguments, change_refused, command_words
-from servingslo.runtimes.command_line import CommandLine, command_line
-from servingslo.runtimes.launch_arguments import launch_arguments, parse_launch_arguments
-from servingslo.runtimes.metrics_switches import metrics_switched_off
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognition, Recognize
-from servingslo.runtimes.write_refusals import write_refused
 
-_REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
-    (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
-    (NotFoundError, Reason.TARGET_NOT_FOUND),
-    (PermissionDeniedError, Reason.PERMISSION_DENIED),
-    (ClusterUnavailableError, Reason.CLUSTER_UNAVAILABLE),
-    (ClusterError, Reason.TARGET_NOT_READABLE),
-)
-# Unread parts of command lines that are listed; of the rest only the number is reported.
-_MOST_TOLD = 4
 _PARSERS = {"Deployment": deployment_record, "StatefulSet": stateful_set_record}
 
 
@@ -64,6 +56,8 @@ class _Target:
     containers: Sequence[ContainerRecord] | None = None
     pods_refused: str | None = None
     replicas_set_by: str | None = None
+    gpus: ReplicaGpus = NO_GPUS_KNOWN
+    part_of: PartOf | None = None
 
 
 class KubernetesWorkloads:
@@ -79,24 +73,30 @@ class KubernetesWorkloads:
         self._client = client
         self._discovery = discovery
         self._inventory = inventory
-        self._config_maps = config_maps
+        self._launches = Launches(config_maps)
         self._kueue = KueueMessages(client)
+        self._children = Children(client, discovery, inventory)
         # The version below which watched data is outdated; None until it is looked up.
         self._distrusted: dict[tuple[str, ScaleTarget], int | None] = {}
 
     def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """Read this target from the API server until its watch has caught up."""
-        self._distrusted[namespace, target] = None
+        self._distrusted[namespace, self.stands_for(namespace, target)] = None
+
+    def stands_for(self, namespace: str, target: ScaleTarget) -> ScaleTarget:
+        """The workload that a target stood for when it was last read."""
+        return self._children.stands_for(namespace, target)
 
     async def other_scalers(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
         """The target's other scalers, read from the API server instead of the watch.
 
         Raises: ClusterError if it does not answer.
         """
+        scaled = await self._children.find(namespace, target)
         names = await self._inventory.scalers_now(
-            namespace, group_of(target.api_version), target.kind, target.name
+            namespace, group_of(scaled.api_version), scaled.kind, scaled.name
         )
-        return _scalers(names, target)
+        return scaler_problems(names, scaled)
 
     async def read(
         self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
@@ -106,9 +106,10 @@ class KubernetesWorkloads:
         Never raises for an absent or unreadable target: the view's problems contain that.
         """
         try:
+            target = await self._children.find(namespace, target)
             found = await self._read_target(namespace, target)
         except ClusterError as error:
-            return WorkloadView(target=target, problems=(_problem(error),))
+            return WorkloadView(target=target, problems=(problem_of(error),))
         pods = self._inventory.workload_pods(
             namespace,
             target_uid=found.uid,
@@ -117,15 +118,13 @@ class KubernetesWorkloads:
         )
         now_seconds = SystemClock.now_seconds()
         read_as = recognize(tuple(pod.name for pod in pods))
-        chosen = _engines(pods, found, container, read_as)
+        chosen = self._engines(pods, found, container, read_as)
         profile = None if read_as.runtime is None else catalogue.profile(read_as.runtime)
-        has_file = profile is None or bool(profile.launch.config)
-        started = {
-            pod.name: await started_with(
-                engine, namespace, self._config_maps, pod.started_seconds, has_file=has_file
+        launches = {
+            pod.name: await self._launches.of(
+                chosen[pod.name], namespace, pod.started_seconds, profile
             )
             for pod in pods
-            if (engine := chosen[pod.name]) is not None
         }
         waiting = await self._queued(namespace, pods)
         return WorkloadView(
@@ -134,29 +133,27 @@ class KubernetesWorkloads:
             replicas_set_by=found.replicas_set_by,
             current_replicas=found.current,
             rollout_in_progress=found.rollout_in_progress,
+            replica_gpus=found.gpus,
             last_rollout_seconds=self._last_rollout_seconds(namespace, found),
             pods=tuple(
-                replace(
-                    waiting.get(pod.name, pod).sample(now_seconds, image=_image(chosen[pod.name])),
-                    launch=_of_unclear(
-                        chosen[pod.name], _launch(chosen[pod.name], started.get(pod.name), profile)
-                    ),
-                    metrics_off=_metrics_off(started.get(pod.name), profile),
+                waiting.get(pod.name, pod).sample(
+                    now_seconds,
+                    engine=chosen[pod.name],
+                    launch=launches[pod.name].launch,
+                    metrics_off=launches[pod.name].metrics_off,
                 )
                 for pod in pods
             ),
             read_as=read_as,
             arguments={
-                name: _arguments(line, profile)
-                for name, line in started.items()
-                if profile is not None
+                name: one.arguments for name, one in launches.items() if one.arguments is not None
             },
             problems=(
                 *self._inventory_problems(namespace),
-                *_scalers(self._scaler_names(namespace, target), target),
+                *self._scaler_problems(namespace, target),
                 *_pods_refused(found),
             ),
-            batching_change_refused=_refusal(found, container, profile),
+            batching_change_refused=self._refusal(found, container, profile),
             woken_by_others=self._inventory.woken_by_keda(
                 namespace, group_of(target.api_version), target.kind, target.name
             ),
@@ -167,7 +164,7 @@ class KubernetesWorkloads:
         for pod in pods:
             if pod.queued_by is None or pod.deleting or KUEUE_GATE not in pod.queued_by:
                 continue
-            said = await self._kueue.message(namespace, pod.uid, pod.labels)
+            said = await self._kueue.message(namespace, pod.uid, pod.queue_group)
             return {pod.name: replace(pod, queued_by=f"{pod.queued_by}: {said}")} if said else {}
         return {}
 
@@ -192,6 +189,8 @@ class KubernetesWorkloads:
             containers=record.containers,
             pods_refused=refused,
             replicas_set_by=record.replicas_set_by,
+            gpus=record.gpus,
+            part_of=record.part_of,
         )
 
     async def _read_record(
@@ -234,6 +233,7 @@ class KubernetesWorkloads:
             desired=(scale.get("spec") or {}).get("replicas"),
             current=status.get("replicas"),
             selector=parse_selector(status.get("selector") or ""),
+            gpus=not_read(target.kind),
         )
 
     async def _get(
@@ -258,27 +258,57 @@ class KubernetesWorkloads:
             inventory.autoscalers,  # type: ignore[assignment]
         )
         problems = (collection.problem(namespace) for collection in needed)
-        return tuple(_problem(problem) for problem in problems if problem is not None)
+        return tuple(problem_of(problem) for problem in problems if problem is not None)
 
-    def _scaler_names(self, namespace: str, target: ScaleTarget) -> tuple[str, ...]:
-        return self._inventory.scalers_of(
-            namespace, group_of(target.api_version), target.kind, target.name
-        )
+    def _scaler_problems(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
+        place = namespace, group_of(target.api_version), target.kind, target.name
+        names = self._inventory.scalers_of(*place)
+        return scaler_problems(names, target, self._inventory.unasking(*place) if names else ())
 
+    def _engines(
+        self,
+        pods: Sequence[PodRecord],
+        found: _Target,
+        container: str | None,
+        read_as: Recognition,
+    ) -> Mapping[str, ContainerRecord | None]:
+        """The engine's container of each pod by its name; injected containers are excluded."""
+        template = frozenset(one.name for one in found.containers or ())
+        return {
+            pod.name: self._launches.engine(
+                pod.containers,
+                container,
+                read_as.runtime,
+                scraped_ports=frozenset(read_as.ports.get(pod.name, ())),
+                among=template,
+            )
+            for pod in pods
+        }
 
-def _scalers(names: Sequence[str], target: ScaleTarget) -> tuple[SignalProblem, ...]:
-    return tuple(
-        SignalProblem(
-            reason=Reason.SCALER_CONFLICT,
-            detail=f"{name} scales {target.kind}/{target.name} as well",
-        )
-        for name in names
-    )
-
-
-def _problem(error: ClusterError) -> SignalProblem:
-    reason = next(reason for kind, reason in _REASON_OF_ERROR if isinstance(error, kind))
-    return SignalProblem(reason=reason, detail=str(error))
+    def _refusal(
+        self, found: _Target, container: str | None, profile: RuntimeProfile | None
+    ) -> SignalProblem | None:
+        """Why batch limits cannot be changed; None while the runtime is not known."""
+        if found.containers is None:
+            return SignalProblem(
+                reason=Reason.KIND_NOT_SUPPORTED,
+                detail="batch limits are changed in Deployments and StatefulSets only",
+            )
+        if (parent := found.part_of) is not None:
+            return SignalProblem(
+                reason=Reason.KIND_NOT_SUPPORTED,
+                detail=f"{parent.kind}/{parent.name} keeps the pod template, and its controller "
+                "would revert a change: set the limits there",
+            )
+        runtime = None if profile is None else profile.name
+        chosen = self._launches.engine(tuple(found.containers), container, runtime)
+        if chosen is None:
+            detail = f"{FIELD}: {container!r} is not a container of the pod template"
+            return SignalProblem(reason=Reason.CONTAINER_NOT_FOUND, detail=detail)
+        refused = "" if profile is None else self._launches.change_refused(chosen, profile)
+        if refused:
+            return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
+        return None
 
 
 def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
@@ -287,114 +317,3 @@ def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
     quota = "exceeded quota" in found.pods_refused
     reason = Reason.QUOTA_REACHED if quota else Reason.PODS_REFUSED
     return (SignalProblem(reason=reason, detail=found.pods_refused),)
-
-
-def _engines(
-    pods: Sequence[PodRecord], found: _Target, container: str | None, read_as: Recognition
-) -> Mapping[str, ContainerRecord | None]:
-    """The engine's container of each pod, by the pod's name; injected containers are excluded."""
-    template = frozenset(one.name for one in found.containers or ())
-    return {
-        pod.name: engine_container(
-            pod.containers,
-            container,
-            runtime=read_as.runtime,
-            scraped_ports=read_as.ports.get(pod.name, ()),
-            among=template,
-        )
-        for pod in pods
-    }
-
-
-def _image(container: ContainerRecord | None) -> str | None:
-    return None if container is None else container.image
-
-
-def _launch(
-    container: ContainerRecord | None,
-    started: StartedWith | None,
-    profile: RuntimeProfile | None,
-) -> EngineLaunch | None:
-    if container is None or started is None or profile is None:
-        return None
-    line = _line(started, profile)
-    found = launch_arguments(line, profile, started.config)
-    limits = batch_arguments(line, profile, started.config)
-    given = parse_launch_arguments(container.command, container.args, profile)
-    unread = [*([started.unread] if started.unread else []), *limits.unread, *found.unread]
-    return EngineLaunch(
-        flags=given.flags,
-        accelerator=container.accelerator,
-        throughput_mode=found.throughput_mode,
-        chunked_prefill=found.chunked_prefill,
-        max_model_len=found.max_model_len,
-        api_server_count=found.api_server_count,
-        unread=_told(unread),
-        unread_limits=limits.unread_limits,
-    )
-
-
-def _told(unread: Sequence[str]) -> str:
-    """The unread parts, in one line of bounded length."""
-    several = tuple(dict.fromkeys(unread))
-    more = len(several) - _MOST_TOLD
-    return "; ".join([*several[:_MOST_TOLD], *([f"and {more} more"] if more > 0 else [])])
-
-
-def _line(started: StartedWith, profile: RuntimeProfile) -> CommandLine:
-    return command_line(
-        started.command, started.args, profile.starts, started.environment, started.given
-    )
-
-
-def _metrics_off(started: StartedWith | None, profile: RuntimeProfile | None) -> str:
-    """Why the engine exports no metrics, from its command line; used while no runtime is known."""
-    if started is None:
-        return ""
-    words = (*command_words(started.command, started.args), *started.config)
-    return metrics_switched_off(words, catalogue.known() if profile is None else (profile,))
-
-
-def _of_unclear(
-    container: ContainerRecord | None, launch: EngineLaunch | None
-) -> EngineLaunch | None:
-    """The settings of a command line; for an ambiguous engine no limit is assumed."""
-    if container is None or launch is None or container.name:
-        return launch
-    return replace(launch, unread_limits=LIMIT_FIELDS)
-
-
-def _arguments(started: StartedWith, profile: RuntimeProfile) -> EngineArguments:
-    found = batch_arguments(_line(started, profile), profile, started.config)
-    return EngineArguments(
-        max_num_seqs=found.max_num_seqs, max_num_batched_tokens=found.max_num_batched_tokens
-    )
-
-
-def _refusal(
-    found: _Target, container: str | None, profile: RuntimeProfile | None
-) -> SignalProblem | None:
-    """Why batch limits cannot be changed; None while the runtime is not known."""
-    if found.containers is None:
-        return SignalProblem(
-            reason=Reason.KIND_NOT_SUPPORTED,
-            detail="batch limits are changed in Deployments and StatefulSets only",
-        )
-    runtime = None if profile is None else profile.name
-    chosen = engine_container(found.containers, container, runtime=runtime)
-    if chosen is None:
-        return SignalProblem(
-            reason=Reason.CONTAINER_NOT_FOUND,
-            detail=f"spec.batching.container: {container!r} is not a container of the pod template",
-        )
-    if profile is None:
-        return None
-    refused = (
-        chosen.unread
-        or sidecar_refused(chosen)
-        or write_refused(chosen.command, chosen.args, profile, chosen.environment)
-        or change_refused(chosen.command, chosen.args, profile, chosen.environment)
-    )
-    if refused:
-        return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
-    return None

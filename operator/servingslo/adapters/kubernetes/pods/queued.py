@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.errors import ClusterError, NotFoundError
 
 # Kueue's gate and labels. Source: kueue, pkg/controller/jobs/pod/constants.
 KUEUE_GATE = "kueue.x-k8s.io/admission"
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+# Of the pods of a StatefulSet or LeaderWorkerSet: an annotation since Kueue 0.18, a label before.
+_GROUP = "kueue.x-k8s.io/pod-group-name"
 _JOB_LABEL = "kueue.x-k8s.io/job-uid"
 # Newest first; a cluster may serve only one of them.
 _VERSIONS = ("v1beta2", "v1beta1")
@@ -42,6 +43,13 @@ def queued_by(pod: KubeObject) -> str | None:
     return (scheduled.get("message") or "SchedulingGated") if gated else None
 
 
+def queue_group(pod: KubeObject) -> str:
+    """Kueue's group of a pod, which names its Workload; '' for a pod with a Workload of its own."""
+    metadata: Mapping[str, Any] = pod["metadata"]
+    by_annotation = (metadata.get("annotations") or {}).get(_GROUP)
+    return by_annotation or (metadata.get("labels") or {}).get(_GROUP) or ""
+
+
 class KueueMessages:
     """Messages of Kueue's Workloads about waiting pods, if the operator may read them."""
 
@@ -49,14 +57,17 @@ class KueueMessages:
         self._client = client
         self._refused: dict[str, float] = {}
 
-    async def message(self, namespace: str, uid: str, labels: Mapping[str, str]) -> str:
-        """Why the pod of this uid is not admitted, in Kueue's words; '' if not known."""
+    async def message(self, namespace: str, uid: str, group: str) -> str:
+        """Why the pod of this uid is not admitted, in Kueue's words; '' if not known.
+
+        group: of the pod, '' if it is in none.
+        """
         now = SystemClock.elapsed_seconds()
         refused = self._refused.get(namespace)
         if refused is not None and now - refused < REFUSED_SECONDS:
             return ""
         try:
-            found = await self._workloads(namespace, uid, labels.get(_GROUP_LABEL, ""))
+            found = await self._workloads(namespace, uid, group)
         except ClusterError:
             self._refused[namespace] = now
             return ""

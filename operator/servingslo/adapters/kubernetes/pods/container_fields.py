@@ -26,14 +26,14 @@ def asks_for_device(resources: Mapping[str, Any]) -> bool:
     """Whether a device is requested: the resource names of devices contain a domain name."""
     if resources.get("claims"):
         return True
-    return any("/" in name and not name.startswith("kubernetes.io/") for name in _asked(resources))
+    return any("/" in name and not name.startswith("kubernetes.io/") for name in asked(resources))
 
 
 def asks_for_card(resources: Mapping[str, Any]) -> bool:
     """Whether a card that serves models is requested; a claim counts, its kind is unknown."""
     if resources.get("claims"):
         return True
-    return any("/" in name and _CARDS.search(name) for name in _asked(resources))
+    return any(is_card(name) for name in asked(resources))
 
 
 def ports_of(container: Mapping[str, Any]) -> tuple[int, ...]:
@@ -56,10 +56,15 @@ def native_sidecars(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return [entry for entry in entries if entry.get("restartPolicy") == "Always"]
 
 
-def _asked(resources: Mapping[str, Any]) -> set[str]:
-    """Names of the requested resources with a quantity above zero."""
+def is_card(name: str) -> bool:
+    """Whether a resource of this name is a card that serves models, or a part of one."""
+    return "/" in name and _CARDS.search(name) is not None
+
+
+def asked(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The requested resources with a quantity above zero, by name; of devices, both are equal."""
     return {
-        name
+        name: quantity
         for key in ("limits", "requests")
         for name, quantity in (resources.get(key) or {}).items()
         if str(quantity) not in _NOTHING

@@ -8,6 +8,7 @@ is no gap between the second check and the send.
 """
 
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.errors import NotLeaderError
 
 # In a path of the API server, the namespace follows this word.
@@ -48,24 +50,61 @@ def process_switch(seconds: float) -> object:
     return signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-class DeadMansSwitch:
-    """Armed during writes, for the latest end that any of them may have."""
+# Whose Lease guards the writes of this context; None outside of any shard.
+_SHARD: ContextVar[int | None] = ContextVar("shard of a write", default=None)
+# A timer of 0 would be disarmed.
+_SHORTEST_TIMER_SECONDS = 1e-3
 
-    def __init__(self, switch: Switch) -> None:
+
+@contextmanager
+def in_shard(shard: int) -> Iterator[None]:
+    """Let the Lease of this shard guard the writes of this context."""
+    token = _SHARD.set(shard)
+    try:
+        yield
+    finally:
+        _SHARD.reset(token)
+
+
+def shard_of_context() -> int | None:
+    """The shard whose Lease guards the writes of this context; None outside of any."""
+    return _SHARD.get()
+
+
+class DeadMansSwitch:
+    """Armed during writes, for the first end of a lease that one of them needs."""
+
+    def __init__(
+        self, switch: Switch, clock: Callable[[], float] = SystemClock.elapsed_seconds
+    ) -> None:
         self._switch = switch
-        self._under_way = 0
+        self._clock = clock
+        self._under_way: Counter[int | None] = Counter()
+        self._ends: dict[int | None, float] = {}
+
+    def busy(self, shard: int) -> bool:
+        """Whether a write of that shard is under way."""
+        return self._under_way[shard] > 0
 
     @contextmanager
     def armed(self, seconds: float) -> Iterator[None]:
-        """Arm for one write. A later write has a renewed lease, so its deadline replaces this."""
-        self._under_way += 1
-        self._switch(seconds)
+        """Arm for one write. A later write of one shard has a renewed lease: its end counts."""
+        shard = shard_of_context()
+        self._under_way[shard] += 1
+        self._ends[shard] = self._clock() + seconds
+        self._arm()
         try:
             yield
         finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._switch(0.0)
+            self._under_way[shard] -= 1
+            if not self._under_way[shard]:
+                del self._under_way[shard], self._ends[shard]
+                self._arm()
+
+    def _arm(self) -> None:
+        first = min(self._ends.values(), default=None)
+        left = 0.0 if first is None else max(first - self._clock(), _SHORTEST_TIMER_SECONDS)
+        self._switch(left)
 
 
 def namespace_of(path: str) -> str:

@@ -3,36 +3,44 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-from servingslo.adapters.kubernetes.client import KubeObject
-from servingslo.adapters.kubernetes.config_references import (
+from servingslo.adapters.kubernetes.api.client import KubeObject
+from servingslo.adapters.kubernetes.api.field_managers import replicas_set_by
+from servingslo.adapters.kubernetes.api.selectors import Selector, selector_from_spec
+from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.pods.config_references import (
     ConfigMapUse,
     config_map_use,
     literal_variables,
     unset_variables,
     words_of,
 )
-from servingslo.adapters.kubernetes.container_failures import container_failure
-from servingslo.adapters.kubernetes.container_fields import (
+from servingslo.adapters.kubernetes.pods.container_failures import container_failure, repeated_ends
+from servingslo.adapters.kubernetes.pods.container_fields import (
     asks_for_card,
     asks_for_device,
     is_scraped,
     native_sidecars,
     ports_of,
 )
-from servingslo.adapters.kubernetes.field_managers import replicas_set_by
-from servingslo.adapters.kubernetes.queued import queued_by
-from servingslo.adapters.kubernetes.refusals import refusal_words
-from servingslo.adapters.kubernetes.selectors import Selector, selector_from_spec
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
-from servingslo.estimation.sample import PodSample
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
+from servingslo.adapters.kubernetes.pods.parents import PartOf, part_of
+from servingslo.adapters.kubernetes.pods.queued import queue_group, queued_by
+from servingslo.adapters.kubernetes.pods.refusals import refusal_words
+from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
+from servingslo.estimation.sample import EngineLaunch, PodSample
+from servingslo.policy.inputs import NO_GPUS_KNOWN, ReplicaGpus
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 # KEDA triggers that are measured on pods, so they are never active without a pod.
 _NEVER_WAKING = frozenset({"cpu", "memory"})
+# KEDA triggers that ask a server for the metric. Source: KEDA 2.21, external scalers.
+_ASKING = frozenset({"external", "external-push"})
+# More pod templates than one operator has workloads for.
+_TEMPLATES_KEPT = 4096
 _TOO_LONG = f"command and args are longer than {LONGEST_LINE_CHARACTERS} characters"
 
 
@@ -52,9 +60,9 @@ class ContainerRecord:
     image: str | None
     command: tuple[str, ...]
     args: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
     unset: frozenset[str] = frozenset()
-    config_maps: ConfigMapUse | None = None
+    config_maps: ConfigMapUse | None = field(default=None, hash=False)
     accelerator: bool = False
     card: bool = False
     ports: tuple[int, ...] = ()
@@ -70,8 +78,10 @@ class PodRecord:
     first_ready_seconds: when it became ready for the first time, if observed or visible in its
     status. started_seconds: when its last container started, if none restarted.
     address: its own; None before it has one, or if it uses its node's. queued_by: the scheduling
-    gates that hold it, in words; None if there are none. failing: why its containers do not start
-    or keep running; None if no failure is known. unready_since_seconds: None while it is ready.
+    gates that hold it, in words; None if there are none. queue_group: Kueue's group of pods, '' if
+    it is in none. failing: why a container cannot start; None if all can. ends: the containers that
+    ended repeatedly since the pod was ready, in words by their names. unready_since_seconds: None
+    while it is ready.
     """
 
     namespace: str
@@ -92,18 +102,31 @@ class PodRecord:
     unschedulable_reason: str | None
     address: str | None = None
     queued_by: str | None = None
+    queue_group: str = ""
     failing: str | None = None
+    ends: Mapping[str, str] = field(default_factory=dict)
     unready_since_seconds: float | None = None
 
-    def sample(self, now_seconds: float, *, image: str | None) -> PodSample:
-        """The pod as a sample for the planner; engine data is joined later."""
+    def sample(
+        self,
+        now_seconds: float,
+        *,
+        engine: ContainerRecord | None,
+        launch: EngineLaunch | None = None,
+        metrics_off: str = "",
+    ) -> PodSample:
+        """The pod as a sample for the planner; engine data is joined later.
+
+        engine: the engine's container; None or without a name if it is unknown. launch,
+        metrics_off: from its command line.
+        """
         return PodSample(
             name=self.name,
             template_hash=next(
                 (self.labels[label] for label in _TEMPLATE_HASH_LABELS if label in self.labels),
                 None,
             ),
-            image=image,
+            image=None if engine is None else engine.image,
             ready=self.ready,
             deleting=self.deleting,
             age_seconds=_between(self.created_seconds, now_seconds),
@@ -114,8 +137,10 @@ class PodRecord:
             restarts=self.restarts,
             unschedulable_reason=self.unschedulable_reason,
             queued_reason=self.queued_by,
-            failing_reason=self.failing,
+            failing_reason=self.failing or (engine and self.ends.get(engine.name)) or None,
             unready_for_seconds=_between(self.unready_since_seconds, now_seconds),
+            launch=launch,
+            metrics_off=metrics_off,
         )
 
 
@@ -137,6 +162,7 @@ class TargetRecord:
     replicas: of its spec, None if absent. rollout_in_progress: pods of an older template exist.
     pods_refused: why the API server refuses its pods, None if it does not. replicas_set_by: the
     field manager that set the replica count last. version: its resourceVersion, 0 if not a number.
+    gpus: of one replica. part_of: the object that made it and keeps its template, if known here.
     """
 
     namespace: str
@@ -151,6 +177,8 @@ class TargetRecord:
     pods_refused: str | None = None
     replicas_set_by: str | None = None
     version: int = 0
+    gpus: ReplicaGpus = NO_GPUS_KNOWN
+    part_of: PartOf | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +186,7 @@ class ScalerRecord:
     """An HPA or a KEDA ScaledObject: its name and its target.
 
     wakes: besides the trigger for our replica count, another one scales the target up from zero.
+    asks: a trigger of it asks an external scaler, or KEDA made it for such a ScaledObject.
     """
 
     namespace: str
@@ -166,6 +195,7 @@ class ScalerRecord:
     target_kind: str
     target_name: str
     wakes: bool = False
+    asks: bool = True
 
 
 def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
@@ -202,7 +232,9 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         unschedulable_reason=_unschedulable(scheduled),
         address=None if (item.get("spec") or {}).get("hostNetwork") else status.get("podIP"),
         queued_by=queued_by(item),
+        queue_group=queue_group(item),
         failing=container_failure(status, ready=ready),
+        ends=repeated_ends(status, ready=ready),
         unready_since_seconds=None if ready else since,
     )
 
@@ -241,8 +273,10 @@ def stateful_set_record(item: KubeObject, _previous: TargetRecord | None) -> Tar
 
 
 def autoscaler_record(item: KubeObject, _previous: ScalerRecord | None) -> ScalerRecord:
-    """The record of an autoscaling HorizontalPodAutoscaler."""
-    return _scaler_record(item)
+    """The record of an autoscaling HorizontalPodAutoscaler; KEDA owns those that it makes."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    asks = any(one.get("controller") and one.get("kind") == "ScaledObject" for one in owners)
+    return replace(_scaler_record(item), asks=asks)
 
 
 def scaled_object_record(item: KubeObject, _previous: ScalerRecord | None) -> ScalerRecord:
@@ -250,7 +284,11 @@ def scaled_object_record(item: KubeObject, _previous: ScalerRecord | None) -> Sc
     spec: Mapping[str, Any] = item.get("spec") or {}
     waking = [one for one in spec.get("triggers") or () if one.get("type") not in _NEVER_WAKING]
     to_zero = not spec.get("minReplicaCount")
-    return replace(_scaler_record(item), wakes=to_zero and len(waking) > 1)
+    return replace(
+        _scaler_record(item),
+        wakes=to_zero and len(waking) > 1,
+        asks=any(one.get("type") in _ASKING for one in waking),
+    )
 
 
 def group_of(api_version: str) -> str:
@@ -274,6 +312,8 @@ def _target_record(item: KubeObject, *, rollout_in_progress: bool) -> TargetReco
         containers=container_records(spec.get("template") or {}),
         replicas_set_by=replicas_set_by(metadata),
         version=_version_number(metadata.get("resourceVersion")),
+        gpus=replica_gpus(spec.get("template") or {}),
+        part_of=part_of(metadata),
     )
 
 
@@ -294,18 +334,28 @@ def _scaler_record(item: KubeObject) -> ScalerRecord:
 
 
 def container_records(pod: Mapping[str, Any]) -> tuple[ContainerRecord, ...]:
-    """The containers of a pod or pod template, followed by native sidecars."""
+    """The containers of a pod or pod template, followed by native sidecars.
+
+    Pods of one template share their records.
+    """
     spec: Mapping[str, Any] = pod.get("spec") or {}
     annotations: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
     entries: Sequence[Mapping[str, Any]] = spec.get("containers") or ()
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
-    return (
+    found = (
         *(_container(entry, volumes, annotations) for entry in entries),
         *(
             replace(_container(entry, volumes, annotations), sidecar=True)
             for entry in native_sidecars(spec)
         ),
     )
+    return _shared(found)
+
+
+@lru_cache(maxsize=_TEMPLATES_KEPT)
+def _shared(containers: tuple[ContainerRecord, ...]) -> tuple[ContainerRecord, ...]:
+    """The first records that are equal to these."""
+    return containers
 
 
 def _container(

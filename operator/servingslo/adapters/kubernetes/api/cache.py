@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import WATCH_SECONDS, KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.client import WATCH_SECONDS, KubeClient, KubeObject
 from servingslo.errors import (
     ClusterError,
     NotFoundError,
@@ -25,7 +25,10 @@ Key = tuple[str, str]
 _LOG = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
 # Collections that a cluster may lack, and what their absence means.
-_OPTIONAL = (("/apis/keda.sh/", "KEDA is not installed"),)
+_OPTIONAL = (
+    ("/apis/keda.sh/", "KEDA is not installed"),
+    ("/apis/servingslo.dev/v1alpha1/servingbudgets", "the CRD of ServingBudget is not installed"),
+)
 _PAGE = "500"
 _MOST_PAGES = 1000
 _FIRST_BACKOFF_SECONDS = 0.2

@@ -7,9 +7,9 @@ on routes to an InferencePool the circuit breaker stays at its default (envoypro
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
-from servingslo.adapters.kubernetes.gateway_services import GatewayServices, found_or, refuse
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
+from servingslo.adapters.kubernetes.gateways.services import GatewayServices, found_or, refuse
 from servingslo.errors import LimitNotEnforceableError
 
 _ROUTE_GROUP, _ROUTE_KIND = "gateway.networking.k8s.io", "HTTPRoute"
@@ -24,11 +24,16 @@ class GatewayRoutes:
         self._services = GatewayServices(client)
 
     async def check(
-        self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
+        self,
+        policy: LimitHolder,
+        others: Sequence[LimitHolder],
+        pods: Collection[str],
+        fallback: str | None = None,
     ) -> None:
         """Check that the policy's bound applies to exactly these pods.
 
-        others: every policy of the namespace.
+        others: every policy of the namespace. fallback: a Service with a circuit breaker of its
+        own, as every backend of the rule has a filter (see `route_weights`).
         Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         name = _route_of(policy)
@@ -42,7 +47,10 @@ class GatewayRoutes:
             raise LimitNotEnforceableError(
                 f"HTTPRoute/{name} has {len(rules)} rules with backends, each counted apart"
             )
+        apart = all(backend.get("filters") for backend in rules[0]["backendRefs"])
         for backend in rules[0]["backendRefs"]:
+            if apart and backend["name"] == fallback:
+                continue
             try:
                 await self._check_backend(policy.namespace, backend, pods)
             except LimitNotEnforceableError as error:
@@ -80,6 +88,11 @@ def _route_of(policy: LimitHolder) -> str:
         (others, f"the gateway says {others}"),
     )
     return str(ref["name"])
+
+
+def names_of_targets(policy: LimitHolder) -> tuple[str, ...]:
+    """The names of what the policy is for."""
+    return tuple(str(ref.get("name")) for ref in _references(policy.spec))
 
 
 def _references(spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

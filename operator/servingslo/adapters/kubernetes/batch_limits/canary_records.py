@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from servingslo.adapters.kubernetes.annotations import AS_WRITTEN, Count, record_in
-from servingslo.adapters.kubernetes.client import KubeObject
-from servingslo.adapters.kubernetes.rollouts import ROLLOUT_FIELDS
+from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
+from servingslo.adapters.kubernetes.api.client import KubeObject
+from servingslo.adapters.kubernetes.batch_limits.rollouts import ROLLOUT_FIELDS
 
 CANARY_ANNOTATION = "servingslo.dev/batch-limits"
 _Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]

@@ -9,26 +9,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.batching import (
-    SUPPORTED_KINDS,
-    changed_arguments,
-    container_at,
-    variable_changes,
-)
-from servingslo.adapters.kubernetes.cache import listed
-from servingslo.adapters.kubernetes.canary_records import (
+from servingslo.adapters.kubernetes.api.cache import listed
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
     CanaryRecord,
     RefusedRecord,
     digest,
     records_of,
 )
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
-from servingslo.adapters.kubernetes.rollouts import (
+from servingslo.adapters.kubernetes.batch_limits.rollouts import (
     ROLLOUT_FIELDS,
     not_possible,
     one_pod,
     waits_for_each_pod,
+)
+from servingslo.adapters.kubernetes.batch_limits.writer import (
+    SUPPORTED_KINDS,
+    changed_arguments,
+    container_at,
+    variable_changes,
 )
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,

@@ -20,7 +20,7 @@ from kubernetes.aio.client.exceptions import OpenApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from yaml import YAMLError
 
-from servingslo.adapters.kubernetes.fence import (
+from servingslo.adapters.kubernetes.api.fence import (
     NAMESPACES,
     DeadMansSwitch,
     Fence,

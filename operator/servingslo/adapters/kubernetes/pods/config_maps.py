@@ -12,14 +12,14 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.config_references import ConfigMapUse
-from servingslo.adapters.kubernetes.records import ContainerRecord
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.pods.config_references import ConfigMapUse
+from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.errors import ClusterError
-from servingslo.runtimes.command_line import command_line, expanded
-from servingslo.runtimes.config_file import config_file, config_path
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
+from servingslo.runtimes.launch.command_line import command_line, expanded
+from servingslo.runtimes.launch.config_file import config_file, config_path
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
 
 # A change affects only pods that start after it, so a minute's delay is acceptable.
 READ_AGAIN_SECONDS = 60.0
@@ -46,7 +46,7 @@ class StartedWith:
 
     command: tuple[str, ...]
     args: tuple[str, ...]
-    environment: Environment = NO_VARIABLES
+    environment: Environment = field(default=NO_VARIABLES, hash=False)
     given: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
     unread: str = ""

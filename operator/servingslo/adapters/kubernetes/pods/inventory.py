@@ -7,9 +7,12 @@ namespace. The number of requests does not grow with the number of ServingSLOs.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from servingslo.adapters.kubernetes.cache import Caches, ObjectCache, listed
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.records import (
+from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache, listed
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.selectors import Selector, matches
+from servingslo.adapters.kubernetes.pods.groups import as_group
+from servingslo.adapters.kubernetes.pods.parents import PartOf
+from servingslo.adapters.kubernetes.pods.records import (
     OwnerRecord,
     PodRecord,
     ScalerRecord,
@@ -21,7 +24,6 @@ from servingslo.adapters.kubernetes.records import (
     scaled_object_record,
     stateful_set_record,
 )
-from servingslo.adapters.kubernetes.selectors import Selector, matches
 from servingslo.errors import ClusterError, NotFoundError, PermissionDeniedError
 from servingslo.policy.inputs import ScaleTarget
 
@@ -98,9 +100,14 @@ class Inventory:
         self._children: dict[str, set[str]] = {}
         self._owned_pods: dict[str, dict[str, PodRecord]] = {}
         self._namespace_pods: dict[str, dict[str, PodRecord]] = {}
-        self._known_owners: set[str] = set()
+        # The controlling owner of each watched workload, by its own uid.
+        self._owner_of: dict[str, str | None] = {}
         self._replica_sets_by_uid: dict[str, OwnerRecord] = {}
+        # Desired replicas of each watched workload.
+        self._replicas_of: dict[str, int] = {}
         self._scalers: dict[tuple[str, str, str, str], set[str]] = {}
+        # Names of Deployments, by their namespace and the part of another object that they are.
+        self._parts: dict[tuple[str, PartOf], set[str]] = {}
 
         def collection(
             base: str,
@@ -117,7 +124,7 @@ class Inventory:
             "/apis/apps/v1", "replicasets", replica_set_record, self._owner_changed
         )
         self.deployments = collection(
-            "/apis/apps/v1", "deployments", deployment_record, self._owner_changed
+            "/apis/apps/v1", "deployments", deployment_record, self._deployment_changed
         )
         self.stateful_sets = collection(
             "/apis/apps/v1", "statefulsets", stateful_set_record, self._owner_changed
@@ -161,19 +168,21 @@ class Inventory:
         """The running pods that the selector matches and that the target owns, by name.
 
         strict: only pods whose chain of owners leads to the target. If not strict and there are no
-        such pods: the matching pods whose owner is of a kind not watched here.
+        such pods: the matching pods whose chain ends at a kind not watched here. So an adapter
+        with a /scale finds the pods of the workload behind it, and no pods of a plain Deployment.
+        A pod that leads others is ready when they are.
         """
         owned = list(self._descendants(target_uid)) if target_uid is not None else []
         if not owned and not strict:
             owned = [
                 pod
                 for pod in self._namespace_pods.get(namespace, {}).values()
-                if pod.owner_uid is not None and pod.owner_uid not in self._known_owners
+                if self._is_of_another_kind(pod)
             ]
         return tuple(
             sorted(
                 (
-                    pod
+                    self._with_workers(pod)
                     for pod in owned
                     if pod.namespace == namespace
                     and not pod.finished
@@ -224,6 +233,24 @@ class Inventory:
         """Other controllers of the target's replica count, as 'Kind/name'."""
         return tuple(sorted(self._scalers.get((namespace, group, kind, name), ())))
 
+    def unasking(self, namespace: str, group: str, kind: str, name: str) -> frozenset[str]:
+        """Those of `scalers_of` that ask no external scaler for the count."""
+        collections = {
+            "HorizontalPodAutoscaler": self.autoscalers,
+            "ScaledObject": self.scaled_objects,
+        }
+        found = set()
+        for scaler in self.scalers_of(namespace, group, kind, name):
+            scaler_kind, _, scaler_name = scaler.partition("/")
+            record = collections[scaler_kind].get(namespace, scaler_name)
+            if record is not None and not record.asks:
+                found.add(scaler)
+        return frozenset(found)
+
+    def parts(self, namespace: str, part: PartOf) -> tuple[str, ...]:
+        """The Deployments of a namespace that are this part of another object."""
+        return tuple(sorted(self._parts.get((namespace, part), ())))
+
     def woken_by_keda(self, namespace: str, group: str, kind: str, name: str) -> bool:
         """Whether a ScaledObject scales the target up from zero by a trigger of its own."""
         records = (
@@ -243,6 +270,23 @@ class Inventory:
             if not level:
                 return
 
+    def _with_workers(self, pod: PodRecord) -> PodRecord:
+        """The pod; if it owns the workload of others, as the leader of a group."""
+        below = self._children.get(pod.uid, ())
+        if not below:
+            return pod
+        workers = [one for uid in below for one in self._owned_pods.get(uid, {}).values()]
+        return as_group(pod, workers, sum(self._replicas_of[uid] for uid in below))
+
+    def _is_of_another_kind(self, pod: PodRecord) -> bool:
+        """Whether the first of the pod's owners is of a kind not watched here."""
+        owner = pod.owner_uid
+        for _ in range(_DEEPEST_OWNERSHIP):
+            if owner is None or owner not in self._owner_of:
+                break
+            owner = self._owner_of[owner]
+        return owner is not None and owner not in self._owner_of
+
     def _pod_changed(self, old: PodRecord | None, new: PodRecord | None) -> None:
         if old is not None:
             _discard(self._namespace_pods, old.namespace, old.uid)
@@ -257,7 +301,8 @@ class Inventory:
         self, old: OwnerRecord | TargetRecord | None, new: OwnerRecord | TargetRecord | None
     ) -> None:
         if old is not None:
-            self._known_owners.discard(old.uid)
+            self._owner_of.pop(old.uid, None)
+            self._replicas_of.pop(old.uid, None)
             self._replica_sets_by_uid.pop(old.uid, None)
             if old.owner_uid is not None:
                 children = self._children.get(old.owner_uid, set())
@@ -265,11 +310,22 @@ class Inventory:
                 if not children:
                     self._children.pop(old.owner_uid, None)
         if new is not None:
-            self._known_owners.add(new.uid)
+            self._owner_of[new.uid] = new.owner_uid
+            self._replicas_of[new.uid] = 1 if new.replicas is None else new.replicas
             if isinstance(new, OwnerRecord):
                 self._replica_sets_by_uid[new.uid] = new
             if new.owner_uid is not None:
                 self._children.setdefault(new.owner_uid, set()).add(new.uid)
+
+    def _deployment_changed(self, old: TargetRecord | None, new: TargetRecord | None) -> None:
+        self._owner_changed(old, new)
+        if old is not None and old.part_of is not None:
+            names = self._parts.get((old.namespace, old.part_of), set())
+            names.discard(old.name)
+            if not names:
+                self._parts.pop((old.namespace, old.part_of), None)
+        if new is not None and new.part_of is not None:
+            self._parts.setdefault((new.namespace, new.part_of), set()).add(new.name)
 
     def _scaler_changed(
         self, kind: str

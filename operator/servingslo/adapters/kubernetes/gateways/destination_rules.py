@@ -8,9 +8,9 @@ namespace; any other name is used unchanged.
 import re
 from collections.abc import Collection, Sequence
 
-from servingslo.adapters.kubernetes.client import KubeClient
-from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
-from servingslo.adapters.kubernetes.gateway_services import GatewayServices, refuse
+from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
+from servingslo.adapters.kubernetes.gateways.services import GatewayServices, refuse
 from servingslo.errors import LimitNotEnforceableError
 
 _HOST = re.compile(r"(?P<name>[^.*]+)(?:\.(?P<namespace>[^.*]+)\.svc\.[^*]+)?")
@@ -24,7 +24,11 @@ class DestinationHosts:
         self._services = GatewayServices(client)
 
     async def check(
-        self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
+        self,
+        policy: LimitHolder,
+        others: Sequence[LimitHolder],
+        pods: Collection[str],
+        fallback: str | None = None,  # noqa: ARG002 - a rule is for one Service
     ) -> None:
         """Check that the rule's bound applies to exactly these pods.
 

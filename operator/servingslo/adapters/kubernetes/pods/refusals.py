@@ -7,8 +7,8 @@ while it has fewer pods than it wants.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from servingslo.adapters.kubernetes.client import KubeClient
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.errors import ClusterError
 
 # Source: k8s.io/kubernetes pkg/controller/statefulset/stateful_pod_control.go, recordPodEvent:

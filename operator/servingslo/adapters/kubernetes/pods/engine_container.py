@@ -9,11 +9,11 @@ if all evidence points at it. Otherwise the ambiguity is reported and nothing is
 import re
 from collections.abc import Collection, Sequence
 
-from servingslo.adapters.kubernetes.records import ContainerRecord
+from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.command_line import expanded
+from servingslo.runtimes.launch.command_line import expanded
+from servingslo.runtimes.launch.programs import Naming, naming
 from servingslo.runtimes.profile import RuntimeProfile
-from servingslo.runtimes.programs import Naming, naming
 
 # The field in which a user names the container.
 FIELD = "spec.batching.container"

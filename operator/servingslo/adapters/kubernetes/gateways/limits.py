@@ -12,11 +12,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.annotations import AS_WRITTEN, Count, record_in
-from servingslo.adapters.kubernetes.cache import listed
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
-from servingslo.adapters.kubernetes.limit_forms import LimitForm
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp, timestamp_from_seconds
+from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
+from servingslo.adapters.kubernetes.api.cache import listed
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.timestamps import (
+    seconds_from_timestamp,
+    timestamp_from_seconds,
+)
+from servingslo.adapters.kubernetes.gateways.limit_forms import LimitForm
 from servingslo.errors import InvalidObjectError, NotFoundError, WriteConflictError
 
 MANAGED_LABEL = "servingslo.dev/managed"
@@ -134,9 +137,9 @@ class LimitHolders:
         Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
         """
         record = _OWNER.dump_json(owner, by_alias=True, exclude_defaults=True).decode()
-        changes = [*_annotated(holder, LIMIT_ANNOTATION, record)]
-        if RELEASED_ANNOTATION in _annotations(holder.item):
-            changes.append(_removed_annotation(RELEASED_ANNOTATION))
+        changes = [*annotated(holder.item, LIMIT_ANNOTATION, record)]
+        if RELEASED_ANNOTATION in annotations_of(holder.item):
+            changes.append(removed_annotation(RELEASED_ANNOTATION))
         form, inner = self._form, len(self._form.parents)
         missing = range(len(form.around(holder.spec)), inner)
         changes += [{"op": "add", "path": form.pointer(depth), "value": {}} for depth in missing]
@@ -153,35 +156,24 @@ class LimitHolders:
         owner = holder.owner
         if owner is None:
             return
-        changes: list[KubeObject] = [_removed_annotation(LIMIT_ANNOTATION)]
+        changes: list[KubeObject] = [removed_annotation(LIMIT_ANNOTATION)]
         if released:
             now = timestamp_from_seconds(SystemClock.now_seconds())
-            changes += _annotated(holder, RELEASED_ANNOTATION, now)
+            changes += annotated(holder.item, RELEASED_ANNOTATION, now)
         if holder.is_ours:
             changes.append(_restored(holder, owner))
         await self._patch(holder, changes)
 
     async def _patch(self, holder: LimitHolder, changes: Sequence[KubeObject]) -> None:
-        tests: list[KubeObject] = [
-            {"op": "test", "path": "/metadata/uid", "value": holder.uid},
-            {"op": "test", "path": "/metadata/resourceVersion", "value": holder.version},
-        ]
-        try:
-            await self._client.patch(
-                f"{self._path(holder.namespace)}/{holder.name}",
-                [*tests, *changes],
-                Patch.JSON,
-                field_manager=FIELD_MANAGER,
-            )
-        except InvalidObjectError as error:
-            raise WriteConflictError(f"{holder.title} changed meanwhile: {error}") from error
+        path = f"{self._path(holder.namespace)}/{holder.name}"
+        await patch_unchanged(self._client, path, holder.item, holder.title, changes)
 
     def _path(self, namespace: str) -> str:
         return f"{self._form.api}/namespaces/{namespace}/{self._form.plural}"
 
     def _holder(self, item: KubeObject) -> LimitHolder:
         metadata: Mapping[str, Any] = item["metadata"]
-        annotations = _annotations(item)
+        annotations = annotations_of(item)
         entries = [
             entry for entry in metadata.get("managedFields") or () if _sets(entry, self._form)
         ]
@@ -263,18 +255,39 @@ def _manager(entries: Sequence[Mapping[str, Any]], operation: str | None = None)
     return None if newest is None else str(newest.get("manager"))
 
 
-def _annotations(item: KubeObject) -> Mapping[str, str]:
+def annotations_of(item: KubeObject) -> Mapping[str, str]:
+    """The annotations of an object; empty if it has none."""
     found: Mapping[str, str] = item["metadata"].get("annotations") or {}
     return found
 
 
-def _annotated(holder: LimitHolder, key: str, value: str) -> Iterator[KubeObject]:
-    if not _annotations(holder.item):
+async def patch_unchanged(
+    client: KubeClient, path: str, item: KubeObject, title: str, changes: Sequence[KubeObject]
+) -> None:
+    """Change an object only as it was read.
+
+    Raises: WriteConflictError if it changed since; ClusterError otherwise.
+    """
+    metadata = item["metadata"]
+    tests: list[KubeObject] = [
+        {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+    ]
+    try:
+        await client.patch(path, [*tests, *changes], Patch.JSON, field_manager=FIELD_MANAGER)
+    except InvalidObjectError as error:
+        raise WriteConflictError(f"{title} changed meanwhile: {error}") from error
+
+
+def annotated(item: KubeObject, key: str, value: str) -> Iterator[KubeObject]:
+    """The changes that set an annotation of this object."""
+    if not annotations_of(item):
         yield {"op": "add", "path": "/metadata/annotations", "value": {}}
     yield {"op": "add", "path": _annotation_path(key), "value": value}
 
 
-def _removed_annotation(key: str) -> KubeObject:
+def removed_annotation(key: str) -> KubeObject:
+    """The change that removes an annotation."""
     return {"op": "remove", "path": _annotation_path(key)}
 
 

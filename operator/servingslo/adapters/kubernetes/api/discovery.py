@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient
+from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.errors import ClusterError, NoScaleSubresourceError, NotFoundError
 
 # Installing an operator adds kinds, and removing it deletes them; so answers expire.

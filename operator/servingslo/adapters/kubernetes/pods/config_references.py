@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from servingslo.runtimes.command_line import expanded, references
-from servingslo.runtimes.config_file import CONFIG_FLAG
+from servingslo.runtimes.launch.command_line import expanded, references
+from servingslo.runtimes.launch.config_file import CONFIG_FLAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.cache import listed
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.cache import listed
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.errors import ClusterError, NotFoundError
 
 _POLICIES = "/apis/gateway.envoyproxy.io/v1alpha1"

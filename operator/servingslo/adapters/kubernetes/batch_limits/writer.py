@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject, Patch
-from servingslo.adapters.kubernetes.config_references import literal_variables
-from servingslo.adapters.kubernetes.discovery import Discovery
-from servingslo.adapters.kubernetes.engine_container import engine_container, sidecar_refused
-from servingslo.adapters.kubernetes.records import container_records
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.pods.config_references import literal_variables
+from servingslo.adapters.kubernetes.pods.engine_container import engine_container, sidecar_refused
+from servingslo.adapters.kubernetes.pods.records import container_records
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     InvalidObjectError,
@@ -16,8 +16,8 @@ from servingslo.errors import (
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import BatchArguments, replace_batch_arguments
-from servingslo.runtimes.write_refusals import write_refused
+from servingslo.runtimes.launch.arguments import BatchArguments, replace_batch_arguments
+from servingslo.runtimes.launch.write_refusals import write_refused
 
 SUPPORTED_KINDS = frozenset({"Deployment", "StatefulSet"})
 

@@ -1,12 +1,12 @@
 """Check that a Service behind a gateway selects one workload only."""
 
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.gateway_limits import LimitHolder
-from servingslo.adapters.kubernetes.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
+from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
 from servingslo.errors import LimitNotEnforceableError, NotFoundError
 
 _PODS_LIMIT = "1000"
@@ -18,11 +18,16 @@ class LimitReach(Protocol):
     """Checks which pods the bound in an object applies to."""
 
     async def check(
-        self, policy: LimitHolder, others: Sequence[LimitHolder], pods: Collection[str]
+        self,
+        policy: LimitHolder,
+        others: Sequence[LimitHolder],
+        pods: Collection[str],
+        fallback: str | None = None,
     ) -> None:
         """Check that the object's bound applies to exactly these pods.
 
-        others: every object of its kind in its namespace.
+        others: every object of its kind in its namespace. fallback: a Service that the gateway may
+        lead to as well, if it counts it apart.
         Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         ...
@@ -34,19 +39,25 @@ class GatewayServices:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
+    async def check_serves(self, namespace: str, name: str) -> None:
+        """Check that the Service exists and, if it selects pods, that one of them is Ready.
+
+        Raises: LimitNotEnforceableError if not; ClusterError if that cannot be determined.
+        """
+        selector = await self._selector(namespace, name)
+        pods = await self._pods(namespace, selector) if selector else ()
+        if selector and not any(map(_is_ready, pods)):
+            raise LimitNotEnforceableError(f"Service/{name} has no Ready pod")
+
     async def check(self, namespace: str, name: str, pods: Collection[str]) -> None:
         """Check that the Service selects exactly these pods.
 
         Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
-        path = f"/api/v1/namespaces/{namespace}/services/{name}"
-        missing = f"Service/{name} is not in this namespace"
-        selector = (await found_or(missing, self._client.get(path)))["spec"].get("selector")
+        selector = await self._selector(namespace, name)
         if not selector:
             raise LimitNotEnforceableError(f"Service/{name} selects no pods")
-        labels = ",".join(f"{key}={value}" for key, value in selector.items())
-        query = {"labelSelector": labels, "limit": _PODS_LIMIT}
-        found = (await self._client.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
+        found = await self._pods(namespace, selector)
         if {item["metadata"]["name"] for item in found}.isdisjoint(pods):
             raise LimitNotEnforceableError(f"Service/{name} selects none of this workload's pods")
         settled = {item["metadata"]["name"] for item in found if _is_settled(item)}
@@ -54,6 +65,20 @@ class GatewayServices:
             raise LimitNotEnforceableError(
                 f"Service/{name} selects pods of others as well, such as {strange}"
             )
+
+    async def _selector(self, namespace: str, name: str) -> Mapping[str, str] | None:
+        path = f"/api/v1/namespaces/{namespace}/services/{name}"
+        missing = f"Service/{name} is not in this namespace"
+        found = await found_or(missing, self._client.get(path))
+        selector: Mapping[str, str] | None = found["spec"].get("selector")
+        return selector
+
+    async def _pods(self, namespace: str, selector: Mapping[str, str]) -> Sequence[KubeObject]:
+        labels = ",".join(f"{key}={value}" for key, value in selector.items())
+        query = {"labelSelector": labels, "limit": _PODS_LIMIT}
+        answer = await self._client.get(f"/api/v1/namespaces/{namespace}/pods", query)
+        found: Sequence[KubeObject] = answer["items"]
+        return found
 
 
 def refuse(*problems: tuple[object, str]) -> None:
@@ -69,6 +94,11 @@ async def found_or(missing: str, reading: Awaitable[KubeObject]) -> KubeObject:
         return await reading
     except NotFoundError as error:
         raise LimitNotEnforceableError(missing) from error
+
+
+def _is_ready(pod: KubeObject) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
 
 def _is_settled(pod: KubeObject) -> bool:
