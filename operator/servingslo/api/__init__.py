@@ -1,1 +1,5 @@
-"""The ServingSLO resource: its models, its generated CRD, its conversion to planner targets."""
+"""What may a user write into a ServingSLO, and what does it mean to the planner?
+
+Conversion, refusals, runtime profiles, the generated CRD; rooms: v1alpha1, autoscalers (of others).
+Must not import adapters, the controller or explain.
+"""

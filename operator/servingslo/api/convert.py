@@ -1,6 +1,6 @@
 """Convert a manifest's spec to the planner's types: SI units, enums, dataclasses."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -11,11 +11,16 @@ from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
 from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
+from servingslo.api.v1alpha1.objectives import Objective as ObjectiveSpec
+from servingslo.api.v1alpha1.pools import WORKLOAD_OR_POOLS, Pool, part_of
 from servingslo.api.v1alpha1.spec import ErrorBudget
+from servingslo.api.v1alpha1.workload import TargetRef
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
+from servingslo.policy.classes.inputs import ClassTargets
+from servingslo.policy.degradation import DegradationTargets
 from servingslo.policy.inputs import (
     BatchingTargets,
     CostTargets,
@@ -28,6 +33,8 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
+from servingslo.policy.pools.admission import one_writer
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import SECONDS_PER_DAY, parse_duration_seconds, parse_quantity_bytes
@@ -43,7 +50,12 @@ def parse_spec(spec: object) -> ServingSLOSpec:
     try:
         return ServingSLOSpec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidSpecError(tuple(_problems(error.errors(include_url=False)))) from error
+        problems = [*_problems(error.errors(include_url=False))]
+        if isinstance(spec, Mapping) and not spec.keys() & {"targetRef", "pools"}:
+            # Rules between fields are not checked beside a bad field, such as a misspelt one.
+            missing = InvalidInputError("spec.targetRef", None, WORKLOAD_OR_POOLS)
+            problems = [*(one for one in problems if one.field != missing.field), missing]
+        raise InvalidSpecError(tuple(problems)) from error
 
 
 def targets_from_spec(spec: object) -> Targets:
@@ -55,50 +67,76 @@ def targets_from_spec(spec: object) -> Targets:
 
 
 def targets_of(spec: ServingSLOSpec) -> Targets:
-    """The planner's targets of a checked spec, in SI units."""
-    cold_start = None if spec.cold_start == MEASURED else parse_duration_seconds(spec.cold_start)
+    """The planner's targets of a checked spec of one target, in SI units.
+
+    Raises: InvalidSpecError for a spec of pools.
+    """
+    if spec.target_ref is None:
+        pools = [pool.name for pool in spec.pools or ()]
+        allowed = "targetRef, where one target is planned"
+        raise InvalidSpecError((InvalidInputError("spec.pools", pools, allowed),))
+    return _targets(spec, spec, spec.target_ref)
+
+
+def fleet_targets_of(spec: ServingSLOSpec) -> FleetTargets | None:
+    """The pools of a checked spec, each with the targets of the whole resource and its own.
+
+    None for a spec of one target. The floor of the fallback holds for each pool.
+    """
+    if spec.pools is None:
+        return None
+    fleet = FleetTargets(
+        pools=tuple(
+            PoolTargets(
+                name=pool.name, role=pool.role, targets=_targets(spec, pool, pool.target_ref)
+            )
+            for pool in spec.pools
+        ),
+        gpus_max=None if spec.gpus is None else spec.gpus.max,
+        transfer_seconds=_seconds_unless_measured(spec.transfer),
+    )
+    return one_writer(fleet)
+
+
+def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef) -> Targets:
+    """own: what states the fields of a set of replicas: the spec itself, or one of its pools."""
+    behavior, gateway = own.behavior or spec.behavior, own.gateway or spec.gateway
     return Targets(
         target=ScaleTarget(
-            api_version=spec.target_ref.api_version,
-            kind=spec.target_ref.kind,
-            name=spec.target_ref.name,
+            api_version=target.api_version,
+            kind=target.kind,
+            name=target.name,
+            part=part_of(target, own.role if isinstance(own, Pool) else None),
         ),
-        objectives=tuple(
-            Objective(
-                metric=objective.metric,
-                percentile=float(objective.percentile),
-                threshold_seconds=parse_duration_seconds(objective.threshold),
-            )
-            for objective in spec.objectives
-        ),
-        runtime=None if spec.runtime == AUTO_RUNTIME else spec.runtime,
+        objectives=_kept_objectives(spec),
+        runtime=None if own.runtime == AUTO_RUNTIME else own.runtime,
         mode=spec.mode,
         actuation=spec.actuation,
         replicas=ReplicaTargets(
-            minimum=spec.replicas.min,
+            minimum=own.replicas.min,
             idle_seconds=None
-            if spec.replicas.idle_after is None
-            else parse_duration_seconds(spec.replicas.idle_after),
-            maximum=spec.replicas.max,
-            tolerated_failures=spec.replicas.tolerated_failures,
+            if own.replicas.idle_after is None
+            else parse_duration_seconds(own.replicas.idle_after),
+            maximum=own.replicas.max,
+            tolerated_failures=own.replicas.tolerated_failures,
         ),
         utilization_target_ratio=(
-            None if spec.utilization.target is None else float(spec.utilization.target)
+            None if own.utilization.target is None else float(own.utilization.target)
         ),
-        kv_cache_target_ratio=float(spec.kv_cache.target),
-        kv_cache_model=None if spec.kv_cache.model is None else _kv_cache(spec.kv_cache.model),
+        kv_cache_target_ratio=float(own.kv_cache.target),
+        kv_cache_model=None if own.kv_cache.model is None else _kv_cache(own.kv_cache.model),
         behavior=Behavior(
-            scale_up=_rules(spec.behavior.scale_up), scale_down=_rules(spec.behavior.scale_down)
+            scale_up=_rules(behavior.scale_up), scale_down=_rules(behavior.scale_down)
         ),
-        cold_start_seconds=cold_start,
+        cold_start_seconds=_seconds_unless_measured(own.cold_start),
         forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
         batching=BatchingTargets(
-            mode=spec.batching.mode,
-            rollout=spec.batching.rollout,
-            container=spec.batching.container,
-            min_sequences=spec.batching.min_sequences,
-            max_sequences=spec.batching.max_sequences,
-            min_interval_seconds=parse_duration_seconds(spec.batching.min_interval),
+            mode=own.batching.mode,
+            rollout=own.batching.rollout,
+            container=own.batching.container,
+            min_sequences=own.batching.min_sequences,
+            max_sequences=own.batching.max_sequences,
+            min_interval_seconds=parse_duration_seconds(own.batching.min_interval),
         ),
         admission_mode=spec.admission.mode,
         admission_via=None
@@ -111,24 +149,75 @@ def targets_of(spec: ServingSLOSpec) -> Targets:
             stale_after_seconds=parse_duration_seconds(spec.fallback.stale_after),
         ),
         cost=None
-        if spec.cost is None
+        if own.cost is None
         else CostTargets(
-            gpu_hourly=float(spec.cost.gpu_hourly),
-            gpus_per_replica=spec.cost.gpus_per_replica,
-            currency=spec.cost.currency,
+            gpu_hourly=float(own.cost.gpu_hourly),
+            gpus_per_replica=own.cost.gpus_per_replica or 1,
+            currency=own.cost.currency,
         ),
+        gpus_per_replica=None if own.cost is None else own.cost.gpus_per_replica,
+        priority=spec.priority,
         error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
-        gateway_name=spec.gateway.name,
-        service_law=None if spec.service_law is None else _service_law(spec.service_law),
+        availability_target_ratio=None
+        if spec.availability is None
+        else _share(spec.availability.target),
+        degradation=None
+        if spec.degradation is None
+        else DegradationTargets(
+            route=spec.degradation.route,
+            fallback=spec.degradation.fallback,
+            max_share_ratio=float(spec.degradation.max_share),
+            counts_as_ratio=float(spec.degradation.degraded_counts_as),
+        ),
+        gateway_name=gateway.name,
+        service_law=None if own.service_law is None else _service_law(own.service_law),
         stated_limits=StatedLimits(
-            max_num_seqs=spec.engine.max_sequences,
-            max_num_batched_tokens=spec.engine.max_batched_tokens,
+            max_num_seqs=own.engine.max_sequences,
+            max_num_batched_tokens=own.engine.max_batched_tokens,
             batcher=None
-            if spec.engine.dynamic_batching is None
-            else _batcher(spec.engine.dynamic_batching),
+            if own.engine.dynamic_batching is None
+            else _batcher(own.engine.dynamic_batching),
         ),
         model=spec.model,
+        classes=tuple(
+            ClassTargets(
+                name=one.name,
+                priority=one.priority,
+                route=one.route,
+                policy=one.policy_name,
+                objectives=_objectives(one.objectives or spec.objectives),
+                share_ratio=float(one.share or 0.0),
+            )
+            for one in spec.classes or ()
+        ),
     )
+
+
+def _kept_objectives(spec: ServingSLOSpec) -> tuple[Objective, ...]:
+    """What replicas keep: the objectives of every class that orders some, the stricter if equal."""
+    stated = [one.objectives for one in spec.classes or () if one.priority >= 0]
+    kept: dict[tuple[str, float], Objective] = {}
+    for objectives in stated or [None]:
+        for one in _objectives(objectives or spec.objectives):
+            known = kept.setdefault((one.metric, one.percentile), one)
+            if one.threshold_seconds < known.threshold_seconds:
+                kept[one.metric, one.percentile] = one
+    return tuple(kept.values())
+
+
+def _objectives(stated: Iterable[ObjectiveSpec]) -> tuple[Objective, ...]:
+    return tuple(
+        Objective(
+            metric=objective.metric,
+            percentile=float(objective.percentile),
+            threshold_seconds=parse_duration_seconds(objective.threshold),
+        )
+        for objective in stated
+    )
+
+
+def _seconds_unless_measured(text: str | None) -> float | None:
+    return None if text is None or text == MEASURED else parse_duration_seconds(text)
 
 
 def _service_law(law: ServiceLawSpec) -> ServiceLaw:
@@ -150,9 +239,14 @@ def _batcher(stated: DynamicBatching) -> DynamicBatcher:
 
 
 def _error_budget(budget: ErrorBudget) -> ErrorBudgetTargets:
-    target = None if budget.target is None else float(budget.target.removesuffix("%")) / 100.0
+    target = None if budget.target is None else _share(budget.target)
     days = int(budget.window.removesuffix("d"))
     return ErrorBudgetTargets(target_ratio=target, window_seconds=days * SECONDS_PER_DAY)
+
+
+def _share(text: str) -> float:
+    """'99.5%' as a ratio; a target has three decimals at most, a quotient of floats more."""
+    return round(float(text.removesuffix("%")) / 100.0, 6)
 
 
 def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:

@@ -1,6 +1,6 @@
-"""The CustomResourceDefinition, generated from the pydantic models.
+"""The CustomResourceDefinitions, generated from the pydantic models.
 
-`python -m servingslo.api.crd` writes it to `crds/` and into the Helm chart of this checkout, and
+`python -m servingslo.api.crd` writes them to `crds/` and into the Helm chart of this checkout, and
 writes the field reference of the documentation.
 The API server accepts only structural schemas, so `$ref`, `anyOf` with null, `const`, titles and
 `additionalProperties: false` are removed or flattened. Strict field validation refuses unknown
@@ -16,11 +16,22 @@ import yaml
 from pydantic import BaseModel
 
 from servingslo.api.reference import render_reference
-from servingslo.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION, ServingSLOSpec, ServingSLOStatus
+from servingslo.api.v1alpha1 import (
+    BUDGET_KIND,
+    BUDGET_PLURAL,
+    GROUP,
+    KIND,
+    PLURAL,
+    VERSION,
+    ServingBudgetSpec,
+    ServingBudgetStatus,
+    ServingSLOSpec,
+    ServingSLOStatus,
+)
 
 HEADER = "# Generated from operator/servingslo/api by `make crd`; do not edit.\n"
 PRINTER_COLUMNS = (
-    ("Target", "string", ".spec.targetRef.name", "Workload that is scaled."),
+    ("Target", "string", ".status.target", "Workload that is scaled; of pools, the first."),
     ("Replicas", "integer", ".status.replicas.current", "Replicas that the target reports."),
     ("Desired", "integer", ".status.replicas.desired", "Replicas that the last decision asks for."),
     ("SLO", "string", '.status.conditions[?(@.type=="SLOMet")].status', "Objectives met."),
@@ -39,12 +50,31 @@ WIDE_COLUMNS = (
     ("Mode", "string", ".spec.mode", "What the operator may do."),
     ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
     ("Budget", "number", ".status.errorBudget.remaining", "Share of the error budget left."),
+    ("Pools", "string", ".status.poolsSummary", "Replicas of each pool."),
 )
-CRD_FILES = (
-    Path("crds") / f"{GROUP}_{PLURAL}.yaml",
+BUDGET_COLUMNS = (
+    ("GPUs", "integer", ".spec.gpus", "GPUs of the budget."),
+    ("Granted", "integer", ".status.granted", "GPUs that may be ordered."),
+    ("Wanted", "integer", ".status.wanted", "GPUs that all plans want."),
+    ("Short", "integer", ".status.short", "GPUs that are wanted and not granted."),
+    (
+        "Sufficient",
+        "string",
+        '.status.conditions[?(@.type=="Sufficient")].status',
+        "All that is wanted is granted.",
+    ),
+    ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
+)
+
+
+def _files(plural: str) -> tuple[Path, Path]:
+    name = f"{GROUP}_{plural}.yaml"
     # Helm reads only what lies inside the chart.
-    Path("charts") / "servingslo-operator" / "files" / f"{GROUP}_{PLURAL}.yaml",
-)
+    return Path("crds") / name, Path("charts") / "servingslo-operator" / "files" / name
+
+
+CRD_FILES = _files(PLURAL)
+BUDGET_CRD_FILES = _files(BUDGET_PLURAL)
 REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
 # Keywords with the same meaning in both kinds of schema.
 KEPT = frozenset(
@@ -61,37 +91,61 @@ KEPT = frozenset(
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """The CRD as plain data, ready for YAML."""
+    """The CRD of a ServingSLO as plain data, ready for YAML."""
+    names = _names(KIND, PLURAL, "sslo")
+    columns = [
+        *(_column(*column) for column in PRINTER_COLUMNS),
+        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
+    ]
+    return _definition(names, "Namespaced", columns, _resource_schema())
+
+
+def budget_definition() -> dict[str, Any]:
+    """The CRD of a ServingBudget as plain data."""
+    names = _names(BUDGET_KIND, BUDGET_PLURAL, "sbudget")
+    schema = _object_schema(
+        BUDGET_KIND,
+        "ServingBudget shares one number of GPUs among ServingSLOs, by minimum, priority and the "
+        "requests that a GPU keeps within their objectives.",
+        (ServingBudgetSpec, ServingBudgetStatus),
+    )
+    return _definition(names, "Cluster", [_column(*column) for column in BUDGET_COLUMNS], schema)
+
+
+def _names(kind: str, plural: str, short: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": plural,
+        "singular": kind.lower(),
+        "shortNames": [short],
+        "categories": ["serving"],
+    }
+
+
+def _definition(
+    names: dict[str, Any], scope: str, columns: list[dict[str, Any]], schema: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{PLURAL}.{GROUP}",
+            "name": f"{names['plural']}.{GROUP}",
             # The chart installs this file; uninstalling the chart must not delete every resource.
             "annotations": {"helm.sh/resource-policy": "keep"},
         },
         "spec": {
             "group": GROUP,
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["sslo"],
-                "categories": ["serving"],
-            },
-            "scope": "Namespaced",
+            "names": names,
+            "scope": scope,
             "versions": [
                 {
                     "name": VERSION,
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": [
-                        *(_column(*column) for column in PRINTER_COLUMNS),
-                        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
-                    ],
-                    "schema": {"openAPIV3Schema": _resource_schema()},
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": schema},
                 }
             ],
         },
@@ -109,9 +163,18 @@ def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def render_crd() -> str:
-    """The CRD as YAML, with a header that names its source."""
+    """The CRD of a ServingSLO as YAML, with a header that names its source."""
+    return _rendered(custom_resource_definition())
+
+
+def render_budget_crd() -> str:
+    """The CRD of a ServingBudget as YAML, with the same header."""
+    return _rendered(budget_definition())
+
+
+def _rendered(definition: dict[str, Any]) -> str:
     text: str = yaml.dump(
-        custom_resource_definition(),
+        definition,
         Dumper=_PlainDumper,
         sort_keys=False,
         width=100,
@@ -121,8 +184,9 @@ def render_crd() -> str:
 
 
 def write_crd(root: Path) -> tuple[Path, ...]:
-    """Write the generated files of a checkout again: both copies of the CRD, the reference."""
+    """Write the generated files of a checkout again: both copies of the CRDs, the reference."""
     texts = dict.fromkeys(CRD_FILES, render_crd())
+    texts |= dict.fromkeys(BUDGET_CRD_FILES, render_budget_crd())
     texts[REFERENCE_FILE] = render_reference(_resource_schema())
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -138,21 +202,33 @@ class _PlainDumper(yaml.SafeDumper):
 
 
 def _resource_schema() -> dict[str, Any]:
+    return _object_schema(
+        KIND,
+        "ServingSLO keeps the latency objectives of one LLM serving workload at the least number "
+        "of replicas.",
+        (ServingSLOSpec, ServingSLOStatus),
+    )
+
+
+def _object_schema(
+    kind: str, description: str, models: tuple[type[BaseModel], type[BaseModel]]
+) -> dict[str, Any]:
+    """The schema of a resource. models: of its spec and its status."""
     described = {
         "apiVersion": "Version of the form of this resource: servingslo.dev/v1alpha1.",
-        "kind": "ServingSLO.",
+        "kind": f"{kind}.",
     }
+    spec, status = models
     return {
         "type": "object",
-        "description": "ServingSLO keeps the latency objectives of one LLM serving workload at the "
-        "least number of replicas.",
+        "description": description,
         "required": ["spec"],
         "properties": {
             **{name: {"type": "string", "description": text} for name, text in described.items()},
             # The API server adds its own description and refuses another one.
             "metadata": {"type": "object"},
-            "spec": structural_schema(ServingSLOSpec),
-            "status": structural_schema(ServingSLOStatus),
+            "spec": structural_schema(spec),
+            "status": structural_schema(status),
         },
     }
 
@@ -170,6 +246,8 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     if schema.get("default") is not None:
         # Written in full: the API server checks a default without filling in nested defaults.
         flat["default"] = _without_null(schema["default"])
+    if isinstance(values := schema.get("additionalProperties"), Mapping):
+        flat["additionalProperties"] = _flatten(values, definitions)
     if "items" in schema:
         flat["items"] = _flatten(schema["items"], definitions)
     if "properties" in schema:

@@ -8,13 +8,16 @@ from typing import Any
 from servingslo.api.constraints import RULES
 
 _ALLOWED = re.compile(r"allowed: (.*); got")
+# Said once, at the head of the page.
+_EXAMPLES = re.compile(r" \(such as [^)]*\)")
 _HEAD = """<!-- Generated from operator/servingslo/api by `make crd`; do not edit. -->
 # ServingSLO (servingslo.dev/v1alpha1)
 
 A namespaced resource, short name `sslo`, category `serving`. The same text is in the cluster:
 `kubectl explain sslo.spec --recursive`.
 
-Every field has a default except `targetRef`, the objectives and, in mode Auto, `replicas.max`:
+Every field has a default except `targetRef` (or `pools`), the objectives and, in mode Auto,
+`replicas.max`:
 
 ```yaml
 apiVersion: servingslo.dev/v1alpha1
@@ -31,6 +34,9 @@ spec:
 A value outside its range is refused by the API server with its path, the value and what is
 allowed. Unknown fields are refused by `kubectl` and by every client that asks for strict field
 validation; for other clients the API server sends a warning and drops the field.
+
+Durations are written as 500ms, 2s, 1m30s or 1h, sizes as 16Gi or 80G. Fields that a pool and the
+resource share are listed once, without `pools[]`.
 """
 
 
@@ -39,21 +45,41 @@ def render_reference(schema: Mapping[str, Any]) -> str:
     parts = [_HEAD]
     for section in ("spec", "status"):
         part = schema["properties"][section]
+        fields = [one for one in _fields(part) if not repeats(one[0], part)]
         parts.extend(("", f"## {section}", "", part["description"], ""))
         if section == "spec":
             parts.extend(
                 ("| field | type | default | allowed | meaning |", "|---|---|---|---|---|")
             )
-            parts.extend(_spec_row(path, field) for path, field in _fields(part))
+            parts.extend(_spec_row(path, field) for path, field in fields)
             parts.extend(("", "Rules between fields:", ""))
-            parts.extend(f"- {rule}" for rule in _cross_field_rules(part, "spec"))
+            parts.extend(_rules_in_words(part))
         else:
             parts.extend(("| field | type | meaning |", "|---|---|---|"))
             parts.extend(
-                _row(f"`{path}`", field["type"], field["description"])
-                for path, field in _fields(part)
+                _row(f"`{path}`", field["type"], field["description"]) for path, field in fields
             )
     return "\n".join(parts) + "\n"
+
+
+def repeats(path: str, section: Mapping[str, Any]) -> bool:
+    """Whether a field of a pool, or a part of it, is also one of the section, as described."""
+    above, _, rest = path.partition("pools[].")
+    name, _, below = rest.partition(".")
+    if above or name not in section["properties"]:
+        return False
+    own = section["properties"]["pools"]["items"]["properties"][name]
+    return bool(below) or own["description"] == section["properties"][name]["description"]
+
+
+def _rules_in_words(spec: Mapping[str, Any]) -> Iterator[str]:
+    """A point for each rule; fields with the same words share one."""
+    paths: dict[str, list[str]] = {}
+    for path, words in _cross_field_rules(spec, "spec"):
+        # A rule of a pool's field has the words of the same field of the spec.
+        if not path.startswith("spec.pools[]."):
+            paths.setdefault(words, []).append(f"`{path}`")
+    return (f"- {', '.join(which)}: {words}" for words, which in paths.items())
 
 
 def _fields(schema: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -81,10 +107,11 @@ def _allowed(field: Mapping[str, Any]) -> str:
     return "; ".join(_told(rule) for rule in field.get(RULES, ()))
 
 
-def _cross_field_rules(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+def _cross_field_rules(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Path and words of every rule that looks at more than one field."""
     if schema["type"] in {"object", "array"}:
         for rule in schema.get(RULES, ()):
-            yield f"`{path}{rule.get('fieldPath', '')}`: {_told(rule)}"
+            yield f"{path}{rule.get('fieldPath', '')}", _told(rule)
     for name, part in schema.get("properties", {}).items():
         yield from _cross_field_rules(part, f"{path}.{name}")
     if "items" in schema:
@@ -95,7 +122,7 @@ def _told(rule: Mapping[str, Any]) -> str:
     """The allowed values of a rule in words: its message without a resource's numbers."""
     match = _ALLOWED.search(rule["messageExpression"])
     words = rule["rule"] if match is None else match.group(1)
-    return re.sub(r", %s.*", "", words).replace("%%", "%")
+    return _EXAMPLES.sub("", re.sub(r", %s.*", "", words)).replace("%%", "%")
 
 
 def _row(*cells: str) -> str:

@@ -1,11 +1,18 @@
-"""servingslo.dev/v1alpha1: the ServingSLO resource as frozen pydantic models.
+"""Which fields does a ServingSLO have, in version servingslo.dev/v1alpha1?
 
-Names in Python are snake_case, in manifests camelCase. Descriptions are what `kubectl explain`
-shows; ranges and rules are enforced here and, by the generated schema, at the API server.
+Frozen models, snake_case in Python, camelCase in manifests; `kubectl explain` shows descriptions.
+Must not import adapters, explain or the conversion; ranges hold here and at the API server.
 """
 
-from servingslo.api.v1alpha1.spec import KIND, ServingSLOSpec
+from servingslo.api.v1alpha1.budget import (
+    BUDGET_KIND,
+    BUDGET_PLURAL,
+    ServingBudgetSpec,
+    ServingBudgetStatus,
+)
+from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.api.v1alpha1.status import ServingSLOStatus
+from servingslo.api.v1alpha1.workload import KIND
 
 GROUP = "servingslo.dev"
 VERSION = "v1alpha1"
@@ -14,10 +21,14 @@ PLURAL = "servingslos"
 
 __all__ = [
     "API_VERSION",
+    "BUDGET_KIND",
+    "BUDGET_PLURAL",
     "GROUP",
     "KIND",
     "PLURAL",
     "VERSION",
+    "ServingBudgetSpec",
+    "ServingBudgetStatus",
     "ServingSLOSpec",
     "ServingSLOStatus",
 ]

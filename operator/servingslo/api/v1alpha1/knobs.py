@@ -4,7 +4,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import Between, Count, DurationBetween, cel_rule, not_allowed
+from servingslo.api.constraints import (
+    Between,
+    Count,
+    DurationBetween,
+    Number,
+    cel_rule,
+    not_allowed,
+)
 from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
@@ -131,18 +138,30 @@ class AdmissionVia(ApiModel):
         return self
 
 
+class Degradation(ApiModel):
+    """Where requests go that no further replica can be had for."""
+
+    route: Annotated[str, DNS_NAME] = Field(
+        description="Name of the HTTPRoute in front of the workload, in this namespace. It must "
+        'carry the label servingslo.dev/managed: "true" and have one rule with backends, each of '
+        "them with a filter, so that the gateway counts it apart."
+    )
+    fallback: Annotated[str, DNS_LABEL] = Field(
+        description="Name of a Service among the backends of that rule, with weight 0: a smaller "
+        "model, a shorter context, another region."
+    )
+    max_share: Annotated[Number, Between(0.001, 1)] = Field(
+        0.5, description="Most of the requests that go there, 0.001 to 1, default 0.5."
+    )
+    degraded_counts_as: Annotated[Number, Between(0, 1)] = Field(
+        0.5,
+        description="How much of a request within the objectives one is that the fallback "
+        "answered, for the promised share: 0 (as a refusal) to 1, default 0.5.",
+    )
+
+
 class Admission(ApiModel):
     """What may be done with admission limits."""
-
-    model_config = with_rules(
-        cel_rule(
-            "self.mode != 'Auto' || has(self.via)",
-            allowed="an object, required when mode is Auto",
-            got="nothing",
-            field_path=".via",
-            reason="FieldValueRequired",
-        )
-    )
 
     mode: AdmissionMode = Field(
         AdmissionMode.OFF,
@@ -151,16 +170,12 @@ class Admission(ApiModel):
         "via names.",
     )
     via: AdmissionVia | None = Field(
-        None, description="Where the bound is written. Required when mode is Auto."
+        None,
+        description="Where the bound is written. Required when mode is Auto, unless there are "
+        "classes: then each class has a policy.",
     )
     proxies: Annotated[Count, Between(1, MAX_PROXIES)] | None = Field(
         None,
         description="How many proxies of the gateway share the bound; by default as many as their "
         "metrics are read of, else 1.",
     )
-
-    @model_validator(mode="after")
-    def _auto_has_via(self) -> Self:
-        if self.mode is AdmissionMode.AUTO and self.via is None:
-            raise not_allowed("an object, required when mode is Auto", path=("via",), value=None)
-        return self

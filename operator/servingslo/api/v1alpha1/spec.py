@@ -2,39 +2,61 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from servingslo.api.constraints import (
     RULES,
     Between,
     Count,
     DurationBetween,
-    Number,
     cel_rule,
     not_allowed,
 )
+from servingslo.api.v1alpha1 import workload
 from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
-    MAX_GPUS,
     MAX_REPLICAS,
     KVCache,
     Replicas,
     ServiceLaw,
     Utilization,
 )
-from servingslo.api.v1alpha1.knobs import Admission, Batching, Engine
-from servingslo.api.v1alpha1.patterns import (
-    API_VERSION_NAME,
-    CURRENCY_CODE,
-    DAYS,
-    DNS_NAME,
-    KIND_NAME,
-    MODEL_NAME,
-    RUNTIME_NAME,
-    SHARE,
+from servingslo.api.v1alpha1.classes import (
+    CLASSES_RULES,
+    FEWEST_CLASSES,
+    RequestClass,
+    check_beside_classes,
+    check_classes,
+    check_metrics,
+    metrics_rule,
 )
+from servingslo.api.v1alpha1.classes import SPEC_RULES as CLASS_SPEC_RULES
+from servingslo.api.v1alpha1.knobs import Admission, Batching, Degradation, Engine
+from servingslo.api.v1alpha1.objectives import (
+    MAX_OBJECTIVES,
+    ONCE,
+    Objective,
+    check_objectives,
+)
+from servingslo.api.v1alpha1.patterns import DAYS, MODEL_NAME, SHARE
+from servingslo.api.v1alpha1.pools import (
+    FEWEST_POOLS,
+    OF_A_POOL,
+    POOLS_RULES,
+    SPEC_RULES,
+    Gpus,
+    Pool,
+    Transfer,
+    check_beside_pools,
+    check_fleet,
+    check_floor,
+    check_maxima,
+    check_pools,
+)
+from servingslo.api.v1alpha1.workload import ColdStart, Cost, Gateway, RuntimeName, TargetRef
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -42,12 +64,13 @@ from servingslo.policy.inputs import (
     Mode,
     SeasonStated,
 )
-from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE, names
+from servingslo.policy.pools.inputs import MOST_POOLS
+from servingslo.runtimes.catalogue import CATALOGUE
 
-KIND = "ServingSLO"
-MAX_OBJECTIVES = 8
-# Above any card in use, in any currency that is counted in tens per dollar.
-MAX_GPU_HOURLY = 10_000
+MOST_PRIORITY = 1_000_000
+
+_NO_POOLS = "none with pools"
+_OWN_ROUTE = "the route that the gateway counts: gateway.name, by default the name of the target"
 
 # Metrics that no objective can be about on a runtime, as (runtime, metric).
 _REFUSED = tuple((one.name, metric) for one in CATALOGUE for metric, _ in one.refused)
@@ -55,11 +78,12 @@ _NOT_OF_RUNTIME = "self.objectives.filter(o, o.metric in {metrics})"
 
 
 def _metrics_rule(runtime: str) -> dict[str, Any]:
-    """Objectives are about what the stated runtime has."""
+    """Objectives are about what the stated runtime, also of a pool, has."""
     metrics = [metric for name, metric in _REFUSED if name == runtime]
     found = _NOT_OF_RUNTIME.format(metrics=metrics)
     return cel_rule(
-        f"self.runtime != '{runtime}' || {found}.size() == 0",
+        f"(self.runtime != '{runtime}' && (!has(self.pools)"
+        f" || self.pools.all(p, p.runtime != '{runtime}'))) || {found}.size() == 0",
         allowed=_allowed_metrics(runtime),
         got="%s",
         values=(f"{found}[0].metric",),
@@ -67,63 +91,15 @@ def _metrics_rule(runtime: str) -> dict[str, Any]:
     )
 
 
+def _class_metrics_rule(runtime: str) -> dict[str, Any]:
+    refused = [metric for name, metric in _REFUSED if name == runtime]
+    return metrics_rule(runtime, refused, _allowed_metrics(runtime))
+
+
 def _allowed_metrics(runtime: str) -> str:
     refused = [metric for name, metric in _REFUSED if name == runtime]
     has = " or ".join(metric.value for metric in LatencyMetric if metric.value not in refused)
     return f"{has} where runtime is {runtime}, which answers a request at once"
-
-
-# The first objective whose metric and percentile stand elsewhere, too.
-_REPEATED = (
-    "self.filter(a, !self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))[0]"
-)
-
-
-class TargetRef(ApiModel):
-    """The workload that is scaled."""
-
-    model_config = with_rules(
-        cel_rule(
-            f"self.kind != '{KIND}'",
-            allowed=f"any kind with a /scale subresource, not {KIND} itself",
-            got="%s",
-            values=("self.kind",),
-            field_path=".kind",
-        )
-    )
-
-    api_version: Annotated[str, API_VERSION_NAME] = Field(
-        "apps/v1", description="API version of the workload, apps/v1 by default."
-    )
-    kind: Annotated[str, KIND_NAME] = Field(
-        description="Kind of the workload: Deployment or StatefulSet. Another kind with a /scale "
-        "subresource needs the chart's extraScalableKinds."
-    )
-    name: Annotated[str, DNS_NAME] = Field(
-        description="Name of the workload, in the namespace of this resource."
-    )
-
-    @model_validator(mode="after")
-    def _not_itself(self) -> Self:
-        if self.kind == KIND:
-            allowed = f"any kind with a /scale subresource, not {KIND} itself"
-            raise not_allowed(allowed, path=("kind",), value=self.kind)
-        return self
-
-
-class Objective(ApiModel):
-    """One latency objective."""
-
-    metric: LatencyMetric = Field(
-        description="What is bounded: ttft (time to first token), tpot (decode time divided by "
-        "output tokens - 1), latency (whole request) or queueTime (wait before the first step)."
-    )
-    percentile: Annotated[Number, Between(50, 99.9)] = Field(
-        description="Share of requests in percent that must stay within the threshold, 50 to 99.9."
-    )
-    threshold: Annotated[str, DurationBetween("1ms", "1h")] = Field(
-        description="The bound, a duration from 1ms to 1h such as 500ms or 2s."
-    )
 
 
 class Forecast(ApiModel):
@@ -138,31 +114,6 @@ class Forecast(ApiModel):
         SeasonStated.AUTO,
         description="Auto (default: a daily or weekly season, if history shows one), or 1d or "
         "7d: there is one of this length, however weak it looks.",
-    )
-
-
-class Cost(ApiModel):
-    """The price of a replica, so that plans are priced as well."""
-
-    gpu_hourly: Annotated[Number, Between(0.001, MAX_GPU_HOURLY)] = Field(
-        description="Price of one GPU for an hour, 0.001 to 10000."
-    )
-    gpus_per_replica: Annotated[Count, Between(1, MAX_GPUS)] = Field(
-        1, description="GPUs of one replica, 1 (default) to 1024."
-    )
-    currency: Annotated[str, CURRENCY_CODE] = Field(
-        "USD", description="Currency of the price, three capital letters; USD by default."
-    )
-
-
-class Gateway(ApiModel):
-    """How the gateway knows the workload, where the administrator has one read."""
-
-    name: Annotated[str, DNS_NAME] | None = Field(
-        None,
-        description="Name that the gateway has for the workload, in the namespace of this "
-        "resource: of the HTTPRoute (Envoy Gateway), of the InferencePool (inference extension) or "
-        "of the workload (Istio); by default targetRef.name.",
     )
 
 
@@ -185,7 +136,8 @@ class Fallback(ApiModel):
         "fewer than now).",
     )
     replicas: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
-        None, description="The floor, 1 to replicas.max. Required when behavior is Floor."
+        None,
+        description="The floor, of each pool, 1 to replicas.max. Required when behavior is Floor.",
     )
     stale_after: Annotated[str, DurationBetween("1s", "24h")] = Field(
         "2m", description="How long metrics may be missing, 1s to 24h, default 2m."
@@ -215,12 +167,21 @@ class ErrorBudget(ApiModel):
     )
 
 
+class Availability(ApiModel):
+    """An objective of the share of requests that get a whole answer."""
+
+    target: Annotated[str, SHARE] = Field(
+        description="Share of requests that must get a whole answer, 50% to 99.999%, such as "
+        "99.9%. Refused, failed (5xx, timeouts) and aborted requests do not.",
+    )
+
+
 class ServingSLOSpec(ApiModel):
     """Objectives of one LLM serving workload and the bounds within which it may be scaled."""
 
     model_config = with_rules(
         cel_rule(
-            "self.mode != 'Auto' || has(self.replicas.max)",
+            "self.mode != 'Auto' || has(self.pools) || has(self.replicas.max)",
             allowed="1 or more, required when mode is Auto",
             got="nothing",
             field_path=".replicas.max",
@@ -234,16 +195,53 @@ class ServingSLOSpec(ApiModel):
             values=("self.replicas.max", "self.fallback.replicas"),
             field_path=".fallback.replicas",
         ),
+        cel_rule(
+            "!has(self.degradation) || !has(self.pools)",
+            allowed=_NO_POOLS,
+            got="%s",
+            values=("self.degradation.route",),
+            field_path=".degradation",
+        ),
+        cel_rule(
+            "!has(self.degradation) || !has(self.targetRef)"
+            " || self.degradation.route == (has(self.gateway.name) ? self.gateway.name"
+            " : self.targetRef.name)",
+            allowed=_OWN_ROUTE,
+            got="%s",
+            values=("self.degradation.route",),
+            field_path=".degradation.route",
+        ),
         *map(_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
+        *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
+        *SPEC_RULES,
+        *CLASS_SPEC_RULES,
     )
 
-    target_ref: TargetRef = Field(description="The workload that is scaled.")
-    runtime: Annotated[str, RUNTIME_NAME] = Field(
-        AUTO_RUNTIME,
-        description="The engine, which decides names of metrics and flags: Auto (default: the one "
-        f"whose metrics the pods export), {', '.join(one.name for one in CATALOGUE)}, or one that "
-        "the administrator added.",
+    target_ref: TargetRef | None = Field(
+        None, description="The workload that is scaled. Required without pools."
     )
+    pools: tuple[Pool, ...] | None = Field(
+        None,
+        min_length=FEWEST_POOLS,
+        max_length=MOST_POOLS,
+        description="Instead of targetRef, 2 to 8 sets of equal replicas under one promise: "
+        "prefill and decode, or the same model on several cards.",
+        json_schema_extra={
+            RULES: list(POOLS_RULES),
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        },
+    )
+    gpus: Gpus | None = Field(
+        None, description="Bound on the GPUs of all pools together; none by default."
+    )
+    transfer: Transfer | None = Field(
+        None,
+        description="Mean time until the decode pool has the KV cache of the prefill pool: "
+        "Measured (default; assumed from prompt lengths if nothing measures it) or a duration from "
+        "1ms to 60s.",
+    )
+    runtime: RuntimeName = workload.RUNTIME
     model: Annotated[str, MODEL_NAME] | None = Field(
         None,
         description="Which model of the server, for runtime triton, by the server's own name; "
@@ -266,90 +264,117 @@ class ServingSLOSpec(ApiModel):
         max_length=MAX_OBJECTIVES,
         description="Latency objectives, 1 to 8; each metric and percentile once. Every one is met "
         "at its own percentile.",
+        json_schema_extra={RULES: [ONCE]},
+    )
+    classes: tuple[RequestClass, ...] | None = Field(
+        None,
+        min_length=FEWEST_CLASSES,
+        max_length=MOST_CLASSES,
+        description="Classes of requests on the same replicas, 2 to 8: what may wait or be refused "
+        "first, such as background work next to chat. Excludes pools.",
         json_schema_extra={
-            RULES: [
-                cel_rule(
-                    "self.all(a, self.exists_one(b,"
-                    " a.metric == b.metric && a.percentile == b.percentile))",
-                    allowed="each metric and percentile once",
-                    got="%s p%s more than once",
-                    values=(f"{_REPEATED}.metric", f"{_REPEATED}.percentile"),
-                )
-            ]
+            RULES: list(CLASSES_RULES),
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
         },
     )
-    replicas: Replicas = Field(Replicas(), description="Bounds on the replica count.")
-    utilization: Utilization = Field(Utilization(), description="Bound on utilization.")
-    kv_cache: KVCache = Field(KVCache(), description="Bound on KV cache use.")
+    priority: Annotated[Count, Between(-MOST_PRIORITY, MOST_PRIORITY)] = Field(
+        0,
+        description="Whose GPUs come first within a ServingBudget, -1000000 to 1000000, default 0: "
+        "a higher priority takes what lower ones have above replicas.min. The administrator bounds "
+        "it from above.",
+    )
+    replicas: Replicas = workload.REPLICAS
+    utilization: Utilization = workload.UTILIZATION
+    kv_cache: KVCache = workload.KV_CACHE
     behavior: BehaviorRules = Field(
         BehaviorRules(),
         description="How fast replicas may change: names and meaning of HorizontalPodAutoscaler "
         "v2, defaults of our own.",
     )
-    cold_start: Annotated[str, DurationBetween("1s", "24h", word="Measured")] = Field(
-        "Measured",
-        description="Time from ordering a replica until it serves: Measured (default, from this "
-        "workload's own pods) or a duration from 1s to 24h.",
-    )
-    service_law: ServiceLaw | None = Field(
-        None,
-        description="Time of an engine's step, as `servingslo fit` found it on the same engine: "
-        "used while no law fitted here is trusted, and only while it predicts the measurements. "
-        "Without one, measured saturation decides until then.",
-    )
+    cold_start: ColdStart = workload.COLD_START
+    service_law: ServiceLaw | None = workload.SERVICE_LAW
     forecast: Forecast = Field(Forecast(), description="Demand to come.")
-    engine: Engine = Field(
-        Engine(),
-        description="Limits that the engine runs with, if no other source has them or it is wrong.",
-    )
-    batching: Batching = Field(Batching(), description="Batch limits of the engine.")
+    engine: Engine = workload.ENGINE
+    batching: Batching = workload.BATCHING
     admission: Admission = Field(Admission(), description="Admission limits.")
+    degradation: Degradation | None = Field(
+        None,
+        description="A fallback for requests that no further replica can be had for; none by "
+        "default, and none with pools.",
+    )
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
     error_budget: ErrorBudget | None = Field(
         None,
         description="Account of the requests that missed any objective, from the counters of "
         "Prometheus; its target is the promised share.",
     )
-    fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
-    cost: Cost | None = Field(
-        None, description="Price of a replica; without one no costs are reported."
+    availability: Availability | None = Field(
+        None,
+        description="Objective of the share of answered requests: reported and alerted on, never "
+        "sized by.",
     )
+    fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
+    cost: Cost | None = workload.COST
 
     @model_validator(mode="after")
     def _objectives_differ(self) -> Self:
-        seen = set()
-        for objective in self.objectives:
-            key = (objective.metric, objective.percentile)
-            if key in seen:
-                raise not_allowed(
-                    "each metric and percentile once",
-                    path=("objectives",),
-                    value=f"{objective.metric} p{objective.percentile:g}",
-                )
-            seen.add(key)
+        check_objectives(self.objectives)
         return self
-
-    @field_validator("runtime")
-    @classmethod
-    def _runtime_is_known(cls, runtime: str) -> str:
-        if runtime not in (AUTO_RUNTIME, *names()):
-            raise not_allowed(", ".join((AUTO_RUNTIME, *names())))
-        return runtime
 
     @model_validator(mode="after")
     def _metrics_of_runtime(self) -> Self:
-        for objective in self.objectives:
-            if (self.runtime, objective.metric.value) in _REFUSED:
-                raise not_allowed(
-                    _allowed_metrics(self.runtime),
-                    path=("objectives",),
-                    value=objective.metric.value,
-                )
+        runtimes = dict.fromkeys((self.runtime, *(pool.runtime for pool in self.pools or ())))
+        for runtime in runtimes:
+            for objective in self.objectives:
+                if (runtime, objective.metric.value) in _REFUSED:
+                    raise not_allowed(
+                        _allowed_metrics(runtime),
+                        path=("objectives",),
+                        value=objective.metric.value,
+                    )
+            refused = [metric for name, metric in _REFUSED if name == runtime]
+            check_metrics(self.classes or (), refused, _allowed_metrics(runtime))
+        return self
+
+    @model_validator(mode="after")
+    def _pools_agree(self) -> Self:
+        stated = {name: getattr(self, name) for name in OF_A_POOL}
+        check_beside_pools(self.pools, stated, self.target_ref)
+        if self.pools is not None:
+            check_pools(self.pools)
+        check_fleet(self.pools, self.gpus, self.transfer)
+        return self
+
+    @model_validator(mode="after")
+    def _classes_agree(self) -> Self:
+        if self.classes is not None:
+            check_classes(self.classes)
+        check_beside_classes(
+            self.classes, self.pools, self.admission, self.gateway, self.degradation
+        )
+        return self
+
+    @model_validator(mode="after")
+    def _degrades_on_its_own_route(self) -> Self:
+        if self.degradation is None:
+            return self
+        route = self.degradation.route
+        if self.pools is not None:
+            raise not_allowed(_NO_POOLS, path=("degradation",), value=route)
+        target = None if self.target_ref is None else self.target_ref.name
+        if target is not None and route != (self.gateway.name or target):
+            raise not_allowed(_OWN_ROUTE, path=("degradation", "route"), value=route)
         return self
 
     @model_validator(mode="after")
     def _bounds_agree(self) -> Self:
         maximum, floor = self.replicas.max, self.fallback.replicas
+        if self.pools is not None:
+            if self.mode is Mode.AUTO:
+                check_maxima(self.pools)
+            check_floor(self.pools, floor)
+            return self
         if self.mode is Mode.AUTO and maximum is None:
             raise not_allowed(
                 "1 or more, required when mode is Auto", path=("replicas", "max"), value=None

@@ -2,38 +2,32 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
-MAX_DECISION_LINES = 3
+from servingslo.api.v1alpha1.status_base import (
+    PRESERVE_UNKNOWN,
+    OpenStatusModel,
+    StatusModel,
+    Timestamp,
+)
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.api.v1alpha1.status_shard import ShardStatus
+from servingslo.policy.classes.inputs import MOST_CLASSES
+from servingslo.policy.pools.inputs import MOST_POOLS
+
+# The operator writes three. Former versions write nine, and may lead while the CRD is already new.
+MAX_DECISION_LINES = 9
 MAX_SUMMARY_LENGTH = 512
 MAX_REASON_LENGTH = 1024
-MAX_PACKED_LENGTH = 16_384
+# Of 64 KiB of JSON, which is what eight pools have at most.
+MAX_PACKED_LENGTH = 65_536
 MAX_LINE_LENGTH = 1024
 MAX_CONDITIONS = 16
 MAX_MESSAGE_LENGTH = 32_768  # as metav1.Condition
-PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
-
-Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
-
-
-class StatusModel(BaseModel):
-    """A part of the status, built by snake_case names, written in camelCase."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        allow_inf_nan=False,
-    )
-
-
-class OpenStatusModel(StatusModel):
-    """A part of the status with further fields of no fixed schema."""
-
-    model_config = ConfigDict(extra="allow", json_schema_extra=dict(PRESERVE_UNKNOWN))
+MAX_NAME_LENGTH = 253  # of an object: a DNS subdomain
+MAX_TARGET_LENGTH = MAX_NAME_LENGTH + len(" + 7 more")
+# Name and count of each pool: a DNS label, a blank, at most five digits and a slash.
+MAX_POOLS_SUMMARY_LENGTH = MOST_POOLS * 72
 
 
 class ReplicaStatus(StatusModel):
@@ -122,6 +116,23 @@ class ModelStatus(StatusModel):
     runtime: str | None = Field(None, description="The engine that the pods were read as.")
 
 
+class GpusStatus(StatusModel):
+    """What the GPUs of the pods show, if DCGM's exporter is scraped."""
+
+    utilization: float | None = Field(
+        None, description="Share of the last minutes in which they were busy, 0 to 1."
+    )
+    law_utilization: float | None = Field(
+        None,
+        description="Share of the same time in which the service law explains that they were.",
+    )
+    power_watts: float | None = Field(None, description="Power of all of them, watts.")
+    joules_per_token: float | None = Field(
+        None, description="Energy of an output token, idle time included, joules."
+    )
+    missing: str | None = Field(None, description="What is not exported.")
+
+
 class PredictedStatus(StatusModel):
     """What the desired count is predicted to give."""
 
@@ -172,6 +183,20 @@ class AdmissionStatus(StatusModel):
     proxies: int | None = Field(None, description="Proxies that share the bound.")
 
 
+class DegradationStatus(StatusModel):
+    """What goes to the fallback of spec.degradation."""
+
+    share: float | None = Field(
+        None, description="Share of the requests that the route sends to the fallback, 0 to 1."
+    )
+    degraded_per_second: float | None = Field(
+        None, description="Requests per second that the fallback answered."
+    )
+    reason: str | None = Field(
+        None, max_length=MAX_REASON_LENGTH, description="Why the share is what it is."
+    )
+
+
 class CostStatus(StatusModel):
     """What the desired count costs, in the currency of spec.cost."""
 
@@ -208,12 +233,70 @@ class ErrorBudgetStatus(StatusModel):
     )
 
 
+class PoolStatus(StatusModel):
+    """One pool of a resource with pools."""
+
+    name: str = Field(description="Name of the pool.")
+    role: str = Field(description="Combined, Prefill or Decode.")
+    target: str = Field(description="Kind and name of the workload, such as Deployment/llama.")
+    replicas: ReplicaStatus | None = Field(None, description="Replica counts of this pool.")
+    reason: str | None = Field(
+        None, max_length=MAX_REASON_LENGTH, description="Why this count of this pool."
+    )
+    binding_constraint: str | None = Field(
+        None, description="The constraint that requires the most replicas of this pool."
+    )
+    slo: Literal["True", "False", "Unknown"] | None = Field(
+        None,
+        description="Whether this pool keeps the objectives; absent of prefill and decode, which "
+        "keep them together.",
+    )
+    observed: ObservedStatus | None = Field(None, description="What was measured of this pool.")
+    utilization: float | None = Field(
+        None, description="Predicted arrival rate divided by saturation rate, 0 to 1."
+    )
+    cold_start_seconds: float | None = Field(
+        None, description="Time from ordering a replica until it serves, as planned with."
+    )
+    cost: CostStatus | None = Field(None, description="What the desired count costs.")
+    model: ModelStatus | None = Field(None, description="The service law in use.")
+    gpus: GpusStatus | None = Field(None, description="What the GPUs of its pods show.")
+    batching: BatchingStatus | None = Field(
+        None, description="Batch limits in force and recommended."
+    )
+
+
+class ClassStatus(StatusModel):
+    """One class of requests of a resource with classes."""
+
+    name: str = Field(description="Name of the class.")
+    state: str = Field(
+        description="Open (let in), Full (some are refused), Closed (its lane is at its least), "
+        "Unbound (more is in flight than its lane allows) or Unseen (the gateway does not count "
+        "it)."
+    )
+    offered_per_second: float | None = Field(
+        None, description="Requests of the class at the gateway, refused ones included."
+    )
+    refused_per_second: float | None = Field(None, description="Those that the gateway refused.")
+    in_flight: float | None = Field(None, description="Passed on and not answered yet.")
+    mean_seconds: float | None = Field(
+        None, description="Mean time from the gateway to the answer, seconds."
+    )
+    lane: int | None = Field(
+        None, description="Requests of the class that may be in flight at each proxy."
+    )
+    error_budget_remaining: float | None = Field(
+        None, description="Share of the class's own error budget that is left."
+    )
+
+
 class Condition(StatusModel):
     """One condition, in the form of metav1.Condition."""
 
     type: str = Field(
-        description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync or "
-        "AdmissionBound.",
+        description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync, "
+        "AdmissionBound or FallbackUsable.",
         max_length=316,
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
@@ -228,16 +311,12 @@ class Condition(StatusModel):
 
 
 class DecisionRecord(OpenStatusModel):
-    """The last decision: its head, and all of it in one string.
+    """The last decision in one string; its line is the first of `decisions`.
 
     Former versions wrote its parts as fields here; they are still read.
     """
 
     time: Timestamp | None = Field(None, description="When it was decided.")
-    action: str | None = Field(None, description="scale-up, scale-down or hold.")
-    reason: str | None = Field(None, description="Why, one CamelCase word.")
-    replicas_before: int | None = Field(None, description="Replicas before the decision.")
-    replicas_after: int | None = Field(None, description="Replicas after the decision.")
     document: str | None = Field(
         None,
         max_length=MAX_PACKED_LENGTH,
@@ -262,7 +341,37 @@ class ServingSLOStatus(StatusModel):
         max_length=MAX_SUMMARY_LENGTH,
         description="Whether the objectives are met, why this count, and what limits it.",
     )
-    replicas: ReplicaStatus | None = Field(None, description="Replica counts.")
+    target: str | None = Field(
+        None,
+        max_length=MAX_TARGET_LENGTH,
+        description="The workload that is scaled; with pools, the first and how many more.",
+    )
+    replicas: ReplicaStatus | None = Field(
+        None, description="Replica counts; with pools, the sums over all of them."
+    )
+    pools_summary: str | None = Field(
+        None,
+        max_length=MAX_POOLS_SUMMARY_LENGTH,
+        description="Replicas of each pool, such as prefill 3/decode 5.",
+    )
+    pools: tuple[PoolStatus, ...] | None = Field(
+        None,
+        max_length=MOST_POOLS,
+        description="Each pool of spec.pools.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        },
+    )
+    classes: tuple[ClassStatus, ...] | None = Field(
+        None,
+        max_length=MOST_CLASSES,
+        description="Each class of spec.classes.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        },
+    )
     binding_constraint: str | None = Field(
         None, description="The constraint that requires the most replicas."
     )
@@ -271,15 +380,25 @@ class ServingSLOStatus(StatusModel):
         None, description="What the desired count is predicted to give."
     )
     model: ModelStatus | None = Field(None, description="The service law in use.")
+    gpus: GpusStatus | None = Field(None, description="What the GPUs of the pods show.")
     batching: BatchingStatus | None = Field(
         None, description="Batch limits in force and recommended."
     )
     admission: AdmissionStatus | None = Field(
         None, description="Admission limits that the ready replicas can keep."
     )
+    degradation: DegradationStatus | None = Field(
+        None, description="What goes to the fallback, if spec.degradation is set."
+    )
     cost: CostStatus | None = Field(None, description="What the desired count costs.")
     error_budget: ErrorBudgetStatus | None = Field(
         None, description="The error budget, if spec.errorBudget is set."
+    )
+    latency: LatencyStatus | None = Field(
+        None, description="The parts of the time of a request, and which of them grew."
+    )
+    availability: AvailabilityStatus | None = Field(
+        None, description="The share of answered requests, if spec.availability is set."
     )
     conditions: tuple[Condition, ...] = Field(
         (),
@@ -296,8 +415,11 @@ class ServingSLOStatus(StatusModel):
     decisions: tuple[Annotated[str, Field(max_length=MAX_LINE_LENGTH)], ...] = Field(
         (),
         max_length=MAX_DECISION_LINES,
-        description="The three decisions before the last one, one line each, newest first.",
+        description="The last three decisions, one line each, newest first.",
     )
     learned: LearnedStatus | None = Field(
         None, description="What must survive a restart of the operator."
+    )
+    shard: ShardStatus | None = Field(
+        None, description="Which of several shards decides; absent for shard 0."
     )

@@ -1,0 +1,75 @@
+"""Which documents of a manifest are an HPA or a ScaledObject."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from servingslo.api.autoscalers.hpa import HPA_API_VERSION, HPA_KIND, HorizontalPodAutoscaler
+from servingslo.api.autoscalers.scaled_object import (
+    SCALED_OBJECT_API_VERSION,
+    SCALED_OBJECT_KIND,
+    ScaledObject,
+)
+from servingslo.api.refusals import first_refusal
+from servingslo.errors import InvalidInputError
+
+Autoscaler = HorizontalPodAutoscaler | ScaledObject
+
+_MODELS: dict[str, type[HorizontalPodAutoscaler] | type[ScaledObject]] = {
+    HPA_KIND: HorizontalPodAutoscaler,
+    SCALED_OBJECT_KIND: ScaledObject,
+}
+_ALLOWED = (
+    f"{HPA_KIND} of {HPA_API_VERSION} or {SCALED_OBJECT_KIND} of {SCALED_OBJECT_API_VERSION}; "
+    "of a workload that llm-d's variant autoscaler scales, the one with its annotations"
+)
+_MOST_KINDS = 10
+
+
+def autoscalers_of(documents: Iterable[Any]) -> list[Autoscaler]:
+    """Each HPA and ScaledObject, also of a List; other kinds are left out.
+
+    So is the HPA that KEDA makes for a ScaledObject, if that is there too.
+
+    Raises: InvalidInputError for a bad field of one, or if there is none.
+    """
+    objects = [one for document in documents for one in _objects(document)]
+    found = [_parsed(one) for one in objects if one.get("kind") in _MODELS]
+    if not found:
+        kinds = dict.fromkeys(str(one.get("kind") or "none") for one in objects)
+        raise InvalidInputError("kind", ", ".join([*kinds][:_MOST_KINDS]) or None, _ALLOWED)
+    made_from = {
+        (one.metadata.namespace, one.metadata.name) for one in found if one.kind != HPA_KIND
+    }
+    return [one for one in found if _owner(one) not in made_from]
+
+
+def _owner(one: Autoscaler) -> tuple[str | None, str] | None:
+    """Namespace and name of the ScaledObject that an HPA is made for."""
+    owner = one.metadata.controller
+    if one.kind != HPA_KIND or owner is None or owner.kind != SCALED_OBJECT_KIND:
+        return None
+    return one.metadata.namespace, owner.name
+
+
+def _objects(document: Any) -> Iterator[dict[str, Any]]:
+    """The document itself, or the items of a List, as `kubectl get` prints several."""
+    if not isinstance(document, dict):
+        return
+    items = document.get("items")
+    if str(document.get("kind") or "").endswith("List") and isinstance(items, list):
+        for item in items:
+            yield from _objects(item)
+    else:
+        yield document
+
+
+def _parsed(document: dict[str, Any]) -> Autoscaler:
+    kind = document["kind"]
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    try:
+        return _MODELS[kind].model_validate(document)
+    except ValidationError as error:
+        raise first_refusal(error, f"{kind} {name}" if name else kind) from error

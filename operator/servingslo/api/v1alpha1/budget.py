@@ -1,0 +1,123 @@
+"""A ServingBudget: one number of GPUs for several ServingSLOs; cluster-scoped."""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from servingslo.api.constraints import Between, Count, cel_rule, not_allowed
+from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.v1alpha1.patterns import LABEL_KEY, LABEL_VALUE
+from servingslo.api.v1alpha1.pools import MAX_FLEET_GPUS
+from servingslo.api.v1alpha1.status import (
+    MAX_CONDITIONS,
+    MAX_MESSAGE_LENGTH,
+    Condition,
+)
+from servingslo.api.v1alpha1.status_base import StatusModel
+
+BUDGET_KIND = "ServingBudget"
+BUDGET_PLURAL = "servingbudgets"
+# Rows of a status, those that are short first: an object may have 1.5 MiB.
+MAX_CLAIMANTS = 100
+MAX_SELECTOR_ITEMS = 32
+
+_VALUES = "In and NotIn with values, Exists and DoesNotExist without"
+
+
+class SelectorOperator(StrEnum):
+    """How a label is compared."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+class LabelRequirement(ApiModel):
+    """One requirement on a label."""
+
+    model_config = with_rules(
+        cel_rule(
+            "(self.operator in ['In', 'NotIn']) == (self.values.size() > 0)",
+            allowed=_VALUES,
+            got="%s with %s",
+            values=("self.operator", "self.values"),
+        )
+    )
+
+    key: Annotated[str, LABEL_KEY] = Field(description="The label.")
+    operator: SelectorOperator = Field(description="In, NotIn, Exists or DoesNotExist.")
+    values: tuple[Annotated[str, LABEL_VALUE], ...] = Field(
+        (), max_length=MAX_SELECTOR_ITEMS, description="For In and NotIn, up to 32."
+    )
+
+    @model_validator(mode="after")
+    def _values_belong(self) -> Self:
+        compares = self.operator in {SelectorOperator.IN, SelectorOperator.NOT_IN}
+        if compares != bool(self.values):
+            raise not_allowed(_VALUES, path=("values",), value=list(self.values))
+        return self
+
+
+class LabelSelector(ApiModel):
+    """Which labels an object must have, as elsewhere in Kubernetes; empty selects every object."""
+
+    match_labels: dict[str, str] = Field({}, description="Labels with exactly these values.")
+    match_expressions: tuple[LabelRequirement, ...] = Field(
+        (), max_length=MAX_SELECTOR_ITEMS, description="Requirements that all hold, up to 32."
+    )
+
+
+class ServingBudgetSpec(ApiModel):
+    """A number of GPUs, and the ServingSLOs that share it."""
+
+    gpus: Annotated[Count, Between(0, MAX_FLEET_GPUS)] = Field(
+        description="GPUs of all selected ServingSLOs together, 0 to 100000."
+    )
+    namespace_selector: LabelSelector | None = Field(
+        None, description="Namespaces of the ServingSLOs, by labels; all by default."
+    )
+    selector: LabelSelector | None = Field(
+        None, description="The ServingSLOs in them, by their own labels; all by default."
+    )
+
+
+class ClaimantStatus(StatusModel):
+    """What one ServingSLO has of the budget."""
+
+    namespace: str = Field(description="Namespace of the ServingSLO.")
+    name: str = Field(description="Name of the ServingSLO.")
+    priority: int = Field(description="Its priority, bounded by the administrator.")
+    granted: int = Field(description="GPUs that it may order.")
+    wanted: int = Field(description="GPUs that its plan wants.")
+    short: int = Field(description="GPUs that are wanted and not granted.")
+    lost_per_second: float | None = Field(
+        None, description="Requests per second that those would keep within their objectives."
+    )
+    reason: str | None = Field(
+        None,
+        max_length=MAX_MESSAGE_LENGTH,
+        description="Who has the GPUs that it lacks; or why the GPUs of a replica are unknown.",
+    )
+
+
+class ServingBudgetStatus(StatusModel):
+    """Who has which GPUs, and who lacks some."""
+
+    observed_generation: int | None = Field(
+        None, description="Generation of the spec that this status describes."
+    )
+    granted: int | None = Field(None, description="GPUs that all of them may order.")
+    wanted: int | None = Field(None, description="GPUs that all plans want.")
+    short: int | None = Field(None, description="GPUs that are wanted and not granted.")
+    claimants: tuple[ClaimantStatus, ...] = Field(
+        (),
+        max_length=MAX_CLAIMANTS,
+        description="Each ServingSLO, those that lack most first, up to 100.",
+    )
+    conditions: tuple[Condition, ...] = Field(
+        (),
+        max_length=MAX_CONDITIONS,
+        description="Ready (the spec is valid) and Sufficient (all that is wanted is granted).",
+    )

@@ -1,0 +1,53 @@
+"""Latency objectives, of a resource or of one of its classes."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from servingslo.api.constraints import Between, DurationBetween, Number, cel_rule, not_allowed
+from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.models.objectives import LatencyMetric
+
+MAX_OBJECTIVES = 8
+
+# The first objective whose metric and percentile stand elsewhere, too.
+_REPEATED = (
+    "self.filter(a, !self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))[0]"
+)
+# Each metric and percentile at most once in a list of objectives.
+ONCE = cel_rule(
+    "self.all(a, self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))",
+    allowed="each metric and percentile once",
+    got="%s p%s more than once",
+    values=(f"{_REPEATED}.metric", f"{_REPEATED}.percentile"),
+)
+
+
+class Objective(ApiModel):
+    """One latency objective."""
+
+    metric: LatencyMetric = Field(
+        description="What is bounded: ttft (time to first token), tpot (decode time divided by "
+        "output tokens - 1), latency (whole request) or queueTime (wait before the first step)."
+    )
+    percentile: Annotated[Number, Between(50, 99.9)] = Field(
+        description="Share of requests in percent that must stay within the threshold, 50 to 99.9."
+    )
+    threshold: Annotated[str, DurationBetween("1ms", "1h")] = Field(
+        description="The bound, a duration from 1ms to 1h such as 500ms or 2s."
+    )
+
+
+def check_objectives(objectives: Sequence[Objective]) -> None:
+    """The same rule in Python. Raises: PydanticCustomError."""
+    seen = set()
+    for objective in objectives:
+        key = (objective.metric, objective.percentile)
+        if key in seen:
+            raise not_allowed(
+                "each metric and percentile once",
+                path=("objectives",),
+                value=f"{objective.metric} p{objective.percentile:g}",
+            )
+        seen.add(key)

@@ -1,0 +1,14 @@
+"""The part of the status that names the process which decides: one of several shards."""
+
+from pydantic import Field
+
+from servingslo.api.v1alpha1.status_base import StatusModel
+
+
+class ShardStatus(StatusModel):
+    """The shard of a resource."""
+
+    index: int = Field(ge=0, description="Number of the shard whose holder decides.")
+    moves: int = Field(
+        0, ge=0, description="How often the resource was moved from one shard to another."
+    )
