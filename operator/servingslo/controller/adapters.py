@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
+from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
@@ -29,6 +30,26 @@ class ResourceStore(Protocol):
         ...
 
     async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
+        """Merge the changed fields of the status. Raises: ClusterError."""
+        ...
+
+    async def hand_over(self, known: ResourceRecord, changed: Mapping[str, Any]) -> ResourceRecord:
+        """The same, only if the resource is as known. Raises: WriteConflictError, ClusterError."""
+        ...
+
+
+class ServingBudgetStore(Protocol):
+    """The ServingBudget resources on the cluster."""
+
+    def read(self) -> Sequence[BudgetRecord] | None:
+        """Every budget; None while they are not known."""
+        ...
+
+    def selects(self, budget: BudgetRecord, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether a ServingSLO of that namespace, with these labels, is of the budget."""
+        ...
+
+    async def patch_status(self, budget: BudgetRecord, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status. Raises: ClusterError."""
         ...
 
@@ -59,7 +80,7 @@ class Adapters:
 
     actuators: in the order in which a decision is carried out. history, budgets: None if the past
     is not read. routing: None if no gateway is read that may count no requests for a workload
-    without pods.
+    without pods. serving_budgets: None if budgets of GPUs are not read.
     """
 
     clock: Clock
@@ -72,3 +93,4 @@ class Adapters:
     history: HistorySource | None = None
     budgets: BudgetSource | None = None
     routing: Routing | None = None
+    serving_budgets: ServingBudgetStore | None = None

@@ -1,9 +1,11 @@
 """Joins the data of Kubernetes and of Prometheus into one observation of a workload."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.gateway.classes import whole_sample
 from servingslo.estimation.law.configuration import CARD_SEPARATOR
 from servingslo.estimation.sample import (
     EngineSample,
@@ -11,13 +13,15 @@ from servingslo.estimation.sample import (
     PodSample,
     model_of_engine,
 )
+from servingslo.policy.degradation import BACKEND, ROUTE_WEIGHTS, RULE
 from servingslo.policy.inputs import Observation, SignalProblem
-from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
+from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.gateways import CountedWhen
 from servingslo.runtimes.profile import RuntimeProfile
 
-_NO_ARGUMENTS = EngineArguments()
+_NO_ARGUMENTS, _NO_METRICS = EngineArguments(), PodMetrics()
 # A turn comes at most a few ticks after its reading. After a longer time the process was stopped,
 # and the reading says nothing about the present.
 LATE_TURN_SECONDS = 60.0
@@ -27,8 +31,11 @@ LATE_TURN_SECONDS = 60.0
 class Subject:
     """The ServingSLO that an observation is made for.
 
-    gateway_name: the gateway's name for its workload; None if it is the target's own name. model:
-    of a server with several, None for its only one. metrics: those of its objectives.
+    gateway_name: the gateway's name for its workload; None if it is the target's own name. routes:
+    of each class of requests, as (class, route); their sum is then the workload's count.
+    priorities: of each class, as (class, priority), for a gateway that counts by priority. model:
+    of a server with several, None for its only one. metrics: those of its objectives. pool: '' for
+    the only target.
     """
 
     namespace: str
@@ -36,8 +43,11 @@ class Subject:
     uid: str
     generation: int
     gateway_name: str | None = None
+    routes: tuple[tuple[str, str], ...] = ()
+    priorities: tuple[tuple[str, int], ...] = ()
     model: str | None = None
     metrics: tuple[str, ...] = ()
+    pool: str = ""
 
 
 def join(
@@ -63,11 +73,13 @@ def join(
         trouble.append(metrics.problem)
     if view.read_as.ambiguous:
         trouble.append(_ambiguous(view))
-    pods = tuple(_pod(subject.namespace, pod, view, metrics) for pod in view.pods)
+    late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
+    pods = tuple(_pod(subject.namespace, pod, view, metrics, late) for pod in view.pods)
     if view.read_as.runtime is not None:
         pods, problem = of_model(subject, pods, profile(view.read_as.runtime))
         trouble += [] if problem is None else [problem]
-    late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
+    gateway = _gateway(subject, view, metrics)
+    classes = _classes(subject, metrics, gateway)
     if late > LATE_TURN_SECONDS:
         detail = f"this turn came {late:.0f} s after the reading"
         trouble.append(SignalProblem(reason=Reason.METRICS_STALE, detail=detail))
@@ -75,6 +87,7 @@ def join(
         time_seconds=now_seconds - late,
         namespace=subject.namespace,
         name=subject.name,
+        pool=subject.pool,
         uid=subject.uid,
         generation=subject.generation,
         desired_replicas=view.desired_replicas,
@@ -83,12 +96,14 @@ def join(
         rollout_in_progress=view.rollout_in_progress,
         last_rollout_seconds=view.last_rollout_seconds,
         runtime=view.read_as.runtime,
-        pods=tuple(_earlier(pod, late) for pod in pods),
-        gateway=_gateway(subject, view, metrics),
+        pods=pods,
+        gateway=gateway if not classes or _by_priority(gateway) else whole_sample(classes.values()),
+        classes=classes,
         problems=tuple(trouble),
         batching_change_refused=view.batching_change_refused,
         history=history,
         in_force=view.in_force,
+        fallback=_fallback(subject, view, metrics),
         woken_by_others=view.woken_by_others,
         not_woken=view.not_woken,
     )
@@ -100,6 +115,55 @@ def _gateway(subject: Subject, view: WorkloadView, metrics: ClusterMetrics) -> G
         return None
     name = subject.gateway_name or view.target.name
     return metrics.gateways.get((subject.namespace, name), GatewaySample())
+
+
+def _by_priority(gateway: GatewaySample | None) -> bool:
+    return gateway is not None and bool(gateway.priorities)
+
+
+def _classes(
+    subject: Subject, metrics: ClusterMetrics, gateway: GatewaySample | None
+) -> dict[str, GatewaySample]:
+    """The gateway's counts of each class, in the subject's own namespace alone.
+
+    A class is a route, or at a gateway that counts by priority the requests of its priority. Two
+    classes of one priority then have one count, and neither is known.
+    """
+    if metrics.gateways is None:
+        return {}
+    nothing = GatewaySample(counted=CountedWhen.PASSED_ON)
+    if gateway is not None and gateway.priorities:
+        counted = {one.priority: one.instances for one in gateway.priorities}
+        stated = [priority for _, priority in subject.priorities]
+        return {
+            name: replace(nothing, instances=counted.get(priority, ()))
+            if stated.count(priority) == 1
+            else nothing
+            for name, priority in subject.priorities
+        }
+    return {
+        name: metrics.gateways.get((subject.namespace, route), nothing)
+        for name, route in subject.routes
+    }
+
+
+def _fallback(
+    subject: Subject, view: WorkloadView, metrics: ClusterMetrics
+) -> GatewaySample | None:
+    """The gateway's counts of the fallback, if it has requests and is counted apart."""
+    place = fallback_place(view)
+    if metrics.gateways is None or place is None:
+        return None
+    route = subject.gateway_name or view.target.name
+    return metrics.backends.get((subject.namespace, route, *place))
+
+
+def fallback_place(view: WorkloadView) -> tuple[int, int] | None:
+    """Numbers of the fallback's rule and of itself in the route; None without a fallback."""
+    standing = view.in_force.get(ROUTE_WEIGHTS)
+    values = {} if standing is None else standing.values
+    rule, backend = values.get(RULE), values.get(BACKEND)
+    return None if rule is None or backend is None else (rule, backend)
 
 
 def _ambiguous(view: WorkloadView) -> SignalProblem:
@@ -139,28 +203,30 @@ def of_model(
     return tuple(alone), None
 
 
-def _earlier(pod: PodSample, late_seconds: float) -> PodSample:
-    """The pod with its ages at the time of the reading, which was this much before its view."""
-    if late_seconds == 0.0:
-        return pod
-    ages = (pod.age_seconds, pod.ready_for_seconds, pod.unready_for_seconds)
-    age, ready, unready = (None if a is None else max(a - late_seconds, 0.0) for a in ages)
-    return replace(pod, age_seconds=age, ready_for_seconds=ready, unready_for_seconds=unready)
-
-
-def _pod(namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics) -> PodSample:
-    known = metrics.pods.get((namespace, pod.name))
-    if known is None:
-        return pod
+def _pod(
+    namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics, late_seconds: float
+) -> PodSample:
+    """The pod with its data, and its ages at the time of the reading, so long before its view."""
+    known = metrics.pods.get((namespace, pod.name), _NO_METRICS)
     arguments = view.arguments.get(pod.name, _NO_ARGUMENTS)
     runtime = view.read_as.runtime
-    engines = tuple(_engine(e, arguments) for e in known.engines if e.runtime == runtime)
     products = sorted({gpu.product for gpu in known.gpus if gpu.product})
-    product = CARD_SEPARATOR.join(products) or pod.gpu_product
-    return replace(pod, engines=engines, gpus=known.gpus, gpu_product=product)
+    ages = (pod.age_seconds, pod.ready_for_seconds, pod.unready_for_seconds)
+    age, ready, unready = (None if a is None else max(a - late_seconds, 0.0) for a in ages)
+    return replace(
+        pod,
+        engines=tuple(_engine(e, arguments) for e in known.engines if e.runtime == runtime),
+        gpus=known.gpus,
+        gpu_product=CARD_SEPARATOR.join(products) or pod.gpu_product,
+        age_seconds=age,
+        ready_for_seconds=ready,
+        unready_for_seconds=unready,
+    )
 
 
 def _engine(engine: EngineSample, arguments: EngineArguments) -> EngineSample:
+    if arguments == _NO_ARGUMENTS:
+        return engine
     return replace(
         engine,
         max_num_seqs=arguments.max_num_seqs,

@@ -3,14 +3,18 @@
 import asyncio
 import gc
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.api.fence import in_shard
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.leadership import Alone, Lead
+from servingslo.controller.lease.lead import Alone, Lead
+from servingslo.controller.moving import Moving
 from servingslo.controller.reconciler import Reconciler
-from servingslo.controller.registry import Key, Registry, Resource, target_conflicts
+from servingslo.controller.registry import Key, Registry, Resource
+from servingslo.controller.shards.placement import Place
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError
 from servingslo.policy.inputs import SignalProblem
@@ -52,13 +56,21 @@ class Controller:
     tick_seconds: float
     undoing: Undoing
     lead: Lead = field(default_factory=Alone)
+    moving: Moving = field(init=False)
     _leading: str | None = None
-    _terms: dict[str, str] = field(default_factory=dict)
+    # By namespace and shard.
+    _terms: dict[tuple[str, int], str] = field(default_factory=dict)
+    _places: dict[str, Place] = field(default_factory=dict)
     _relisted_at: float = float("-inf")
     _listed: bool = False
     _overruns: int = 0
     _ticked: int = 0
     _known: dict[str, Resource] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.moving = Moving(
+            adapters=self.adapters, registry=self.registry, reconciler=self.reconciler
+        )
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -145,8 +157,11 @@ class Controller:
         """Reconcile these resources, with one reading of the metrics for all of them."""
         self._forget_gone()
         await self._claim()
+        await self._move()
         known = (entry for key in keys if (entry := self.registry.resources.get(key)))
-        resources = [entry for entry in known if self._acts(entry)]
+        resources = [
+            entry for entry in known if self._acts(entry) and not self.moving.is_unknown(entry)
+        ]
         if resources:
             if self.adapters.history is not None:
                 self.adapters.history.tick()
@@ -157,7 +172,10 @@ class Controller:
             news.take(metrics.problem, self.adapters.clock.now_seconds())
             if metrics.problem is not None:
                 self.adapters.exporter.count_failure("prometheus")
-            conflicts = target_conflicts(self.registry.resources.values())
+            conflicts = self.registry.conflicts()
+            await self._share_budgets()
+            # Who comes first within a budget plans first.
+            resources.sort(key=lambda entry: -self.reconciler.grants.priority(entry))
             limit = asyncio.Semaphore(_CONCURRENCY)
             await asyncio.gather(
                 *(
@@ -168,10 +186,26 @@ class Controller:
                 )
             )
 
+    async def _share_budgets(self) -> None:
+        """The grants of this tick; after a failure those of the last one hold.
+
+        Until all resources are listed, some that are not seen yet may hold GPUs: nothing is shared.
+        """
+        if not self._listed:
+            return
+        held, every = self.lead.held(), self.registry.resources.values()
+        acting = [entry for entry in every if self._acts(entry)]
+        elsewhere = [entry for entry in every if entry.place.shard not in held]
+        try:
+            await self.reconciler.grants.share(acting, elsewhere, held)
+        except Exception:  # noqa: BLE001  the loop must survive
+            _LOG.exception("failed budgets")
+            self.adapters.exporter.count_failure("controller")
+
     async def _undo(self) -> None:
         """Put back values that are no longer wanted, but only once all resources are listed."""
         if self._listed and self.lead.process_term() is not None:
-            await self.undoing.when_due(SystemClock.elapsed_seconds())
+            await self.undoing.when_due(SystemClock.elapsed_seconds(), self.lead.held())
 
     def _take_turn(self) -> None:
         """List again if this process has just become leader: other processes wrote until then."""
@@ -184,24 +218,70 @@ class Controller:
     async def _claim(self) -> None:
         """Find out where this process acts; drop memory from before another process acted there."""
         resources = tuple(self.registry.resources.values())
-        await self.lead.claim({entry.record.ref.namespace for entry in resources})
-        terms = dict(self._terms)
+        await self.lead.claim(
+            {entry.record.ref.namespace for entry in resources},
+            {entry.place.shard for entry in resources},
+        )
+        surplus = self.lead.surplus()
+        if surplus is not None:
+            await self._give_back(surplus)
+        terms, places = dict(self._terms), self._places
+        self._places = {entry.record.ref.uid: entry.place for entry in resources}
         for entry in resources:
-            ref = entry.record.ref
-            term, before = self.lead.term(ref.namespace), self._terms.get(ref.namespace)
+            ref, place = entry.record.ref, entry.place
+            key = ref.namespace, place.shard
+            term, before = self.lead.term(*key), self._terms.get(key)
             if term is None:
                 self.adapters.exporter.forget(ref.namespace, ref.name)
-                continue
-            terms[ref.namespace] = term
-            if before not in {None, term}:
-                self.reconciler.forget(ref.uid)
-                self.reconciler.reporter.forget(entry)
+            else:
+                terms[key] = term
+            # The process that decided before may have learnt more.
+            stale = term is not None and before not in {None, term}
+            if stale or places.get(ref.uid, place) != place:
+                self._forget(entry)
         self._terms = terms
 
+    async def _move(self) -> None:
+        """Hand over resources that belong to another shard, before anything is decided for them."""
+        await self.moving.look_again(tuple(self.registry.resources.values()))
+        shards = self.lead.shards()
+        if shards is None or not self._listed:
+            return
+        every = tuple(self.registry.resources.values())
+        due = [(entry, to) for entry, to in self.moving.due(every, shards) if self._acts(entry)]
+        for entry in await self._each(due, self.moving.move):
+            self._forget(entry)
+
+    async def _give_back(self, shard: int) -> None:
+        """Write what the shard's resources have learnt, and release its Lease."""
+        every = tuple(self.registry.resources.values())
+        mine = [(entry, shard) for entry in every if entry.place.shard == shard]
+        await self._each([one for one in mine if self._acts(one[0])], self.moving.save)
+        await self.lead.give_back(shard)
+
+    async def _each(
+        self,
+        tasks: Sequence[tuple[Resource, int]],
+        work: Callable[[Resource, int], Awaitable[bool]],
+    ) -> list[Resource]:
+        """Do this for each resource, some at once; return those for which it was done."""
+        limit = asyncio.Semaphore(_CONCURRENCY)
+
+        async def limited(entry: Resource, shard: int) -> bool:
+            async with limit:
+                return await work(entry, shard)
+
+        done = await asyncio.gather(*(limited(*task) for task in tasks))
+        return [entry for (entry, _), was_done in zip(tasks, done, strict=True) if was_done]
+
+    def _forget(self, entry: Resource) -> None:
+        self.reconciler.forget(entry.record.ref.uid)
+        self.reconciler.reporter.forget(entry)
+
     def _acts(self, resource: Resource) -> bool:
-        namespace = resource.record.ref.namespace
-        term = self.lead.term(namespace)
-        return term is not None and term == self._terms.get(namespace)
+        key = resource.record.ref.namespace, resource.place.shard
+        term = self.lead.term(*key)
+        return term is not None and term == self._terms.get(key)
 
     async def _reconcile(
         self,
@@ -214,14 +294,15 @@ class Controller:
         async with limit:
             if not self._acts(resource):
                 return  # the lease was lost meanwhile
-            try:
-                again = await self.reconciler.reconcile(resource, metrics, conflict)
-            except Exception as error:  # noqa: BLE001  the loop over resources must survive
-                _LOG.exception("failed namespace=%s name=%s", ref.namespace, ref.name)
-                self.adapters.exporter.count_failure("controller")
-                with suppress(Exception):
-                    await self.reconciler.reporter.fail(resource, error)
-                return
+            with in_shard(resource.place.shard):
+                try:
+                    again = await self.reconciler.reconcile(resource, metrics, conflict)
+                except Exception as error:  # noqa: BLE001  the loop over resources must survive
+                    _LOG.exception("failed namespace=%s name=%s", ref.namespace, ref.name)
+                    self.adapters.exporter.count_failure("controller")
+                    with suppress(Exception):
+                        await self.reconciler.reporter.fail(resource, error)
+                    return
         if again:
             self.registry.wake((ref.namespace, ref.name))
 

@@ -6,10 +6,12 @@ again, from the API server itself, at the last moment before a write.
 
 from dataclasses import dataclass
 
+from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry, Resource
+from servingslo.controller.shards.placement import place_of
 from servingslo.errors import NotFoundError
-from servingslo.policy.inputs import Actuation, Limits, SignalProblem
+from servingslo.policy.inputs import Actuation, Limits, SignalProblem, Targets
 from servingslo.policy.replicas import guards
 
 
@@ -25,15 +27,15 @@ class Standing:
 
 
 async def last_look(
-    adapters: Adapters, registry: Registry, resource: Resource, limits: Limits
+    adapters: Adapters, registry: Registry, resource: Resource, targets: Targets, limits: Limits
 ) -> Standing:
-    """Changes of a resource and its target since the plan.
+    """Changes of a resource and of the target to be written since the plan.
 
     The resource as read is remembered in the registry, which wakes the loop for it. Raises:
     ClusterError if the API server gives no answer: then nothing may be written.
     """
-    targets, ref = resource.targets, resource.record.ref
-    if targets is None or guards.acting_limit(targets, limits) is not None:
+    ref = resource.record.ref
+    if guards.acting_limit(targets, limits) is not None:
         return Standing(changed="acting is switched off")
     owner = registry.owner_conflict(resource)
     if owner is None and targets.actuation is Actuation.SCALE:
@@ -51,7 +53,18 @@ async def last_look(
     if now.deleting:
         registry.remove((ref.namespace, ref.name), ref.uid)
         return Standing(changed="it is being deleted")
-    if now.generation != resource.record.generation:
+    changed = _changes(resource, now)
+    if changed:
         registry.upsert(now)
-        return Standing(changed=f"generation {resource.record.generation} is {now.generation} now")
+        return Standing(changed=changed)
     return Standing(owner=owner)
+
+
+def _changes(resource: Resource, now: ResourceRecord) -> str:
+    """What is new of a resource that is still there, in words; '' for nothing."""
+    place, generation = place_of(now.status), resource.record.generation
+    if place != resource.place:
+        return f"it is on shard {place.shard} now"
+    return (
+        "" if now.generation == generation else f"generation {generation} is {now.generation} now"
+    )

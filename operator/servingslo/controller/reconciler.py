@@ -2,34 +2,50 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.protocol import Actuator, Assignment
+from servingslo.controller.actuators.protocol import Assignment
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.join import Subject, join
+from servingslo.controller.grants import Grants
+from servingslo.controller.looking import Looks, PoolLook
+from servingslo.controller.memory import (
+    Memory,
+    Plans,
+    carried_on,
+    initial_state,
+    learned_memory,
+)
+from servingslo.controller.orders import Failure, Order, assignment_of
 from servingslo.controller.overtaken import Standing, last_look
-from servingslo.controller.recording import Header, Outcome, Recorder, initial_state, reconciled
+from servingslo.controller.recordings.recording import Header, Outcome, Recorder, reconciled
 from servingslo.controller.registry import Registry, Resource
-from servingslo.controller.reporter import Reporter
-from servingslo.controller.stored_state import learned_of
+from servingslo.controller.reporting.reporter import Reporter
+from servingslo.controller.reporting.stored_state import (
+    PRUNED,
+    is_pruned,
+    learned_field,
+    learned_of,
+)
 from servingslo.errors import (
     ClusterUnavailableError,
     NotLeaderError,
     ServingSLOError,
     WriteConflictError,
 )
-from servingslo.estimation.forecast.season_profile import RateHistory
-from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
-from servingslo.policy.decision import Decision, held
-from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem, Targets
+from servingslo.policy.decision import Decision, hold
+from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.ports import BudgetQuestion, ClusterMetrics, WorkloadView
+from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.state import FleetState
+from servingslo.policy.pools.stored import lost_pool_parts
+from servingslo.policy.ports import ClusterMetrics
 from servingslo.policy.state import PlannerState
-from servingslo.policy.stored_state import learned, lost_parts
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
@@ -45,24 +61,19 @@ _LONG_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 1.0, 10.0
 class _Memory:
     """What is remembered of one resource between ticks.
 
-    lost: stored parts that are not valid, until that is reported. clocks_set: from the last
-    reading; if it changes, values remembered from other clocks are treated as after a restart.
+    lost: stored parts that are not valid, until that is reported. pruned: it was reported that the
+    API server drops what is stored. clocks_set: from the last
+    reading; a change is treated as a restart. conflicts: writes in a row that met one, by pool.
     """
 
     uid: str
     generation: int
-    state: PlannerState
-    conflicts: int = 0
+    plans: Plans
+    state: Memory
+    conflicts: dict[str, int] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
+    pruned: bool = False
     clocks_set: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
-    """A change that a decision orders, and the actuator that makes it."""
-
-    actuator: Actuator
-    change: Change
 
 
 @dataclass(slots=True)
@@ -74,8 +85,18 @@ class Reconciler:
     recorder: Recorder
     reporter: Reporter
     registry: Registry
+    grants: Grants = field(init=False)
     _memories: dict[str, _Memory] = field(default_factory=dict)
     _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _looks: Looks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looks = Looks(self.adapters)
+        self.grants = Grants(
+            adapters=self.adapters,
+            limits=self.limits,
+            stands_for=self.registry.stands_for,
+        )
 
     async def reconcile(
         self, resource: Resource, metrics: ClusterMetrics, conflict: SignalProblem | None
@@ -90,26 +111,72 @@ class Reconciler:
         if resource.targets.mode is Mode.PAUSED:
             await self.reporter.pause(resource)
             return False
-        memory = self._remember(resource, metrics)
+        plans = resource.fleet or resource.targets
+        memory = self._remember(resource, plans, metrics)
+        if not memory.pruned and is_pruned(resource.record.status):
+            memory.lost, memory.pruned = (PRUNED,), True
         if memory.lost:
             await self.reporter.report_lost(resource, memory.lost)
             memory.lost = ()
-        assignment = await self._decide(resource, resource.targets, metrics, conflict, memory)
-        orders: Sequence[_Order] = self._orders(assignment)
+        looks = [
+            await self._looks.observe(resource, pool, targets, metrics, conflict)
+            for pool, targets in resource.pools.items()
+        ]
+        if isinstance(plans, FleetTargets):
+            return await self._reconcile_pools(resource, plans, looks, memory)
+        decided = await self._decide(resource, plans, looks[0], memory)
+        assignment = assignment_of(resource, looks[0], decided)
+        carried = await self._carry_out(resource, assignment, memory)
+        if carried is None:
+            return True
+        decision, again = carried
+        assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
+        await self.reporter.report(resource, plans, decision, memory.state)
+        return again
+
+    async def _reconcile_pools(
+        self, resource: Resource, plans: FleetTargets, looks: Sequence[PoolLook], memory: _Memory
+    ) -> bool:
+        """Decide on all pools at once, and carry out one after the other."""
+        fleet = await self._decide_pools(resource, plans, looks, memory)
+        by_pool, again = {one.observation.pool: one for one in looks}, False
+        for name, decision in fleet.pools.items():
+            assignment = assignment_of(resource, by_pool[name], decision)
+            carried = await self._carry_out(resource, assignment, memory)
+            if carried is None:
+                return True
+            decision_made, once_more = carried
+            fleet = fleet.with_pool(name, decision_made)
+            again = again or once_more
+        assert isinstance(memory.state, FleetState)  # noqa: S101 - made for these targets
+        await self.reporter.report_pools(resource, plans, fleet, memory.state)
+        return again
+
+    async def _carry_out(
+        self, resource: Resource, assignment: Assignment, memory: _Memory
+    ) -> tuple[Decision, bool] | None:
+        """The decision as carried out, and whether to plan again; None if the resource changed."""
+        orders: Sequence[Order] = self._orders(assignment)
         if orders:
             standing = await self._look(resource, assignment, orders, memory)
             if standing is None:
-                return True
+                return None
             assignment, orders = standing
-        decision, again = await self._act(resource, assignment, orders, memory)
-        await self.reporter.report(resource, decision, memory.state)
-        return again
+        return await self._act(resource, assignment, orders, memory)
+
+    def learned(self, uid: str) -> dict[str, Any]:
+        """The status field of the state that a resource has learnt; empty before its first plan."""
+        memory = self._memories.get(uid)
+        if memory is None:
+            return {}
+        now_seconds = self.adapters.clock.now_seconds()
+        return {"learned": learned_field(memory.state, memory.plans, now_seconds)}
 
     def forget(self, uid: str) -> None:
-        """Drop what is remembered of a deleted resource."""
+        """Drop what is remembered of a deleted resource, or of one that another process has."""
         self._memories.pop(uid, None)
 
-    def _remember(self, resource: Resource, metrics: ClusterMetrics) -> _Memory:
+    def _remember(self, resource: Resource, plans: Plans, metrics: ClusterMetrics) -> _Memory:
         record = resource.record
         now_seconds = self.adapters.clock.now_seconds()
         memory = self._memories.get(record.ref.uid)
@@ -117,7 +184,8 @@ class Reconciler:
         stored = learned_of(record.status)
         if memory is not None and clocks is not None:
             if memory.clocks_set not in (None, clocks):
-                stored, memory = learned(memory.state, now_seconds), None
+                stored = learned_memory(memory.state, memory.plans, now_seconds)
+                memory = None
             else:
                 memory.clocks_set = clocks
         if memory is not None and memory.generation == record.generation:
@@ -127,12 +195,15 @@ class Reconciler:
             memory = _Memory(
                 uid=record.ref.uid,
                 generation=record.generation,
-                state=initial_state(stored, now_seconds),
-                lost=lost_parts(stored, now_seconds),
+                plans=plans,
+                state=initial_state(stored, plans, now_seconds),
+                lost=lost_pool_parts(stored, now_seconds),
                 clocks_set=clocks,
             )
             self._memories[record.ref.uid] = memory
-        memory.generation = record.generation
+        else:
+            memory.state = carried_on(memory.state, memory.plans, plans)
+        memory.plans, memory.generation = plans, record.generation
         self.recorder.header(
             Header(
                 uid=record.ref.uid,
@@ -149,93 +220,55 @@ class Reconciler:
         return memory
 
     async def _decide(
-        self,
-        resource: Resource,
-        targets: Targets,
-        metrics: ClusterMetrics,
-        conflict: SignalProblem | None,
-        memory: _Memory,
-    ) -> Assignment:
-        ref = resource.record.ref
-        view = await self.adapters.workloads.read(
-            ref.namespace,
-            targets.target,
-            targets.batching.container,
-            metrics.recognize(ref.namespace, targets.runtime),
-        )
-        view = replace(
-            view,
-            in_force=await self._in_force(ref, targets, view),
-            not_woken=await self._not_woken(ref, targets),
-        )
-        observation = join(
-            Subject(
-                namespace=ref.namespace,
-                name=ref.name,
-                uid=ref.uid,
-                generation=resource.record.generation,
-                gateway_name=targets.gateway_name,
-                model=targets.model,
-                metrics=tuple(one.metric.value for one in targets.objectives),
-            ),
-            view,
-            metrics,
-            now_seconds=self.adapters.clock.now_seconds(),
-            problems=() if conflict is None else (conflict,),
-            history=self._history(ref, targets, view),
-        )
-        misses = self._error_budget(ref, targets, view)
-        observation = replace(observation, error_budget=misses)
-        self.recorder.observation(observation)
+        self, resource: Resource, targets: Targets, look: PoolLook, memory: _Memory
+    ) -> Decision:
+        observation = self._looks.with_past((look,))
+        assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
         async with self._planning:
             # One plan for each turn of the event loop: probes are answered between two plans.
             await asyncio.sleep(0)
+            observation = replace(observation, grant=self.grants.grant(resource, look))
+            self.recorder.observation(observation)
             decision, memory.state = plan(
                 observation, targets, self.limits, memory.state, observation.time_seconds
             )
-        return Assignment(ref=ref, targets=targets, decision=decision, in_force=view.in_force)
+            self.grants.decided(resource, look, decision, memory.state.sized)
+        return decision
 
-    async def _in_force(
-        self, ref: ResourceRef, targets: Targets, view: WorkloadView
-    ) -> Mapping[str, InForce]:
-        """The current values of each actuator, in addition to the view of the workload."""
-        found = [
-            (actuator.knob, await actuator.in_force(ref, targets, view))
-            for actuator in self.adapters.actuators
-        ]
-        return {knob: standing for knob, standing in found if standing is not None}
+    async def _decide_pools(
+        self,
+        resource: Resource,
+        plans: FleetTargets,
+        looks: Sequence[PoolLook],
+        memory: _Memory,
+    ) -> FleetDecision:
+        """The decision on all pools, whose observations count as of one time."""
+        now_seconds = looks[0].observation.time_seconds
+        first = self._looks.with_past(looks)
+        observations = {
+            one.pool: replace(one, time_seconds=now_seconds)
+            for one in (first, *(look.observation for look in looks[1:]))
+        }
+        assert isinstance(memory.state, FleetState)  # noqa: S101 - made for these targets
+        async with self._planning:
+            await asyncio.sleep(0)
+            granted = {one.observation.pool: self.grants.grant(resource, one) for one in looks}
+            observations = {
+                name: replace(one, grant=granted[name]) for name, one in observations.items()
+            }
+            for observation in observations.values():
+                self.recorder.observation(observation)
+            fleet, memory.state = plan_pools(
+                observations, plans, self.limits, memory.state, now_seconds
+            )
+            self.grants.decided_pools(resource, looks, plans, fleet, memory.state)
+        return fleet
 
-    async def _not_woken(self, ref: ResourceRef, targets: Targets) -> str:
-        """Why a gateway would count no request for the target at zero, if it may go to zero."""
-        if self.adapters.routing is None or not targets.replicas.may_sleep:
-            return ""
-        name = targets.gateway_name or targets.target.name
-        return await self.adapters.routing.not_kept(ref.namespace, name)
-
-    def _history(
-        self, ref: ResourceRef, targets: Targets, view: WorkloadView
-    ) -> RateHistory | None:
-        if self.adapters.history is None:
-            return None
-        pods = [pod.name for pod in view.pods]
-        return self.adapters.history.take(ref.uid, ref.namespace, targets, pods)
-
-    def _error_budget(
-        self, ref: ResourceRef, targets: Targets, view: WorkloadView
-    ) -> BudgetReading | None:
-        if self.adapters.budgets is None or targets.error_budget is None:
-            return None
-        pods = [pod.name for pod in view.pods]
-        asked = BudgetQuestion(
-            namespace=ref.namespace, targets=targets, runtime=view.read_as.runtime
-        )
-        return self.adapters.budgets.take(ref.uid, asked, pods)
-
-    def _orders(self, assignment: Assignment) -> tuple[_Order, ...]:
+    def _orders(self, assignment: Assignment) -> tuple[Order, ...]:
         """The changes that a decision orders, in the order in which they are made."""
         wanted = [(actuator, actuator.wanted(assignment)) for actuator in self.adapters.actuators]
         return tuple(
-            _Order(actuator=actuator, change=change)
+            Order(actuator=actuator, change=change)
             for actuator, change in wanted
             if change is not None
         )
@@ -244,15 +277,15 @@ class Reconciler:
         self,
         resource: Resource,
         assignment: Assignment,
-        orders: Sequence[_Order],
+        orders: Sequence[Order],
         memory: _Memory,
-    ) -> tuple[Assignment, Sequence[_Order]] | None:
+    ) -> tuple[Assignment, Sequence[Order]] | None:
         """The orders to carry out after a last look; None if the resource has changed."""
         ref, decision = resource.record.ref, assignment.decision
         try:
-            standing, took_seconds = await self._timed_look(resource)
+            standing, took_seconds = await self._timed_look(resource, assignment.targets)
             if not standing.changed and _LONG_LOOK_SECONDS < took_seconds <= _LONGEST_LOOK_SECONDS:
-                standing, took_seconds = await self._timed_look(resource)
+                standing, took_seconds = await self._timed_look(resource, assignment.targets)
         except ServingSLOError as error:
             self._void(assignment, orders, memory)
             reason, detail = self._count_refusal(error), str(error)
@@ -277,22 +310,22 @@ class Reconciler:
             return self._held(assignment, orders, standing.owner.reason, standing.owner.detail)
         return assignment, orders
 
-    async def _timed_look(self, resource: Resource) -> tuple[Standing, float]:
+    async def _timed_look(self, resource: Resource, targets: Targets) -> tuple[Standing, float]:
         """A last look, and how many seconds it took."""
         began_seconds = self.adapters.clock.now_seconds()
-        standing = await last_look(self.adapters, self.registry, resource, self.limits)
+        standing = await last_look(self.adapters, self.registry, resource, targets, self.limits)
         return standing, self.adapters.clock.now_seconds() - began_seconds
 
     def _held(
-        self, assignment: Assignment, orders: Sequence[_Order], reason: Reason, detail: str
-    ) -> tuple[Assignment, Sequence[_Order]]:
+        self, assignment: Assignment, orders: Sequence[Order], reason: Reason, detail: str
+    ) -> tuple[Assignment, Sequence[Order]]:
         """The assignment as carried out, with none of its orders."""
         decision = assignment.decision
         for order in orders:
             decision = order.actuator.not_made(decision, reason, detail)
-        return replace(assignment, decision=held(decision, reason, detail)), ()
+        return replace(assignment, decision=hold(decision, reason, detail)), ()
 
-    def _void(self, assignment: Assignment, orders: Sequence[_Order], memory: _Memory) -> None:
+    def _void(self, assignment: Assignment, orders: Sequence[Order], memory: _Memory) -> None:
         """Settle the orders that are not written at all."""
         for order in orders:
             self._settle(assignment, order, memory, written=False)
@@ -301,7 +334,7 @@ class Reconciler:
         self,
         resource: Resource,
         assignment: Assignment,
-        orders: Sequence[_Order],
+        orders: Sequence[Order],
         memory: _Memory,
     ) -> tuple[Decision, bool]:
         """The decision as carried out, and whether to plan again at once."""
@@ -315,9 +348,10 @@ class Reconciler:
             self._settle(assignment, order, memory, written=failure is None)
             if order.actuator.repeats_at_once:
                 conflict = failure is not None and failure.reason is Reason.WRITE_CONFLICT
-                memory.conflicts = memory.conflicts + 1 if conflict else 0
+                pool, kept = assignment.decision.pool, memory.conflicts
+                in_a_row = kept[pool] = kept.get(pool, 0) + 1 if conflict else 0
                 # Plan again at once from the actual values, but not for ever.
-                again = again or 0 < memory.conflicts < _MOST_REPEATS
+                again = again or 0 < in_a_row < _MOST_REPEATS
             if failure is not None:
                 decision = order.actuator.not_made(
                     assignment.decision, failure.reason, failure.detail
@@ -327,7 +361,7 @@ class Reconciler:
 
     async def _write(
         self, resource: Resource, change: Change, write: Awaitable[bool | None]
-    ) -> "_Failure | None":
+    ) -> Failure | None:
         """Make a change and report how it ended; return why it failed.
 
         write: returns False if nothing had to be written; then there is no change to report.
@@ -340,7 +374,7 @@ class Reconciler:
             self.reporter.log_change(ended)
             raise
         except ServingSLOError as error:
-            failure = _Failure(reason=self._count_refusal(error), detail=str(error))
+            failure = Failure(reason=self._count_refusal(error), detail=str(error))
             answered = not isinstance(error, ClusterUnavailableError)
             ended = not_written(change, failure.reason, failure.detail, answered=answered)
             await self.reporter.report_change(resource, ended)
@@ -350,7 +384,7 @@ class Reconciler:
         return None
 
     def _settle(
-        self, assignment: Assignment, order: _Order, memory: _Memory, *, written: bool
+        self, assignment: Assignment, order: Order, memory: _Memory, *, written: bool
     ) -> None:
         first = order.change.settings[0]
         outcome = Outcome(
@@ -360,9 +394,10 @@ class Reconciler:
             after=first.after or 0,
             written=written,
             knob=order.actuator.knob,
+            pool=assignment.decision.pool,
         )
         self.recorder.outcome(outcome)
-        memory.state = reconciled(memory.state, outcome, assignment.targets)
+        memory.state = reconciled(memory.state, outcome, memory.plans)
 
     def _count_refusal(self, error: ServingSLOError) -> Reason:
         """Why a write was refused; also counts it."""
@@ -373,11 +408,3 @@ class Reconciler:
             return Reason.LEASE_LOST
         self.adapters.exporter.count_failure("kubernetes")
         return Reason.WRITE_FAILED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
-    """Why a write failed. detail: in the API server's words."""
-
-    reason: Reason
-    detail: str

@@ -1,37 +1,68 @@
 """The ServingSLOs that exist, from the handlers and the authoritative lists."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from servingslo.adapters.kubernetes.records import group_of
+from servingslo.adapters.kubernetes.pods.records import group_of
 from servingslo.adapters.kubernetes.resources import ResourceRecord
-from servingslo.api.convert import targets_from_spec
+from servingslo.controller.memory import plans_from_spec
+from servingslo.controller.shards.placement import Place, place_of
 from servingslo.errors import InvalidSpecError
 from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
+from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.reasons import Reason
 
 Key = tuple[str, str]
-_TargetKey = tuple[str, str, str, str]
+_TargetKey = tuple[str, str, str, str, str]
+# The workload that a target of that namespace stands for: itself, or one that another object made.
+StandsFor = Callable[[str, ScaleTarget], ScaleTarget]
+
+
+def itself(_namespace: str, target: ScaleTarget) -> ScaleTarget:
+    """A target that stands for no other one."""
+    return target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One ServingSLO: as stored, and its targets, or why there are none."""
+    """One ServingSLO: as stored, and its targets, or why there are none.
+
+    fleet: of a resource with several pools; targets are then those of its first one, for what all
+    have in common: mode, actuation, objectives.
+    """
 
     record: ResourceRecord
     targets: Targets | None = None
+    fleet: FleetTargets | None = None
     invalid: InvalidSpecError | None = None
+
+    @property
+    def place(self) -> Place:
+        """The shard that decides it."""
+        return place_of(self.record.status)
+
+    @property
+    def pools(self) -> Mapping[str, Targets]:
+        """Targets by pool; of a single target under ''. Empty while the spec is invalid."""
+        if self.fleet is not None:
+            return {pool.name: pool.targets for pool in self.fleet.pools}
+        return {} if self.targets is None else {"": self.targets}
 
 
 class Registry:
     """A cache of the resources, and the set of those to reconcile at once.
 
-    kopf's watch has gaps in which a deletion is missed; `replace_all` repairs them.
+    kopf's watch has gaps in which a deletion is missed; `replace_all` repairs them. stands_for: of
+    the cluster, as soon as it is read.
     """
 
     def __init__(self) -> None:
         self.resources: dict[Key, Resource] = {}
+        # Of deleted resources, by uid: the shard that decided puts back what it wrote for them.
+        self.last_shards: dict[str, int] = {}
+        self._older: set[Key] = set()
+        self.stands_for: StandsFor = itself
         self._woken: set[Key] = set()
         self._wake = asyncio.Event()
 
@@ -44,12 +75,14 @@ class Registry:
         known = self.resources.get(key)
         if known is not None and known.record.ref == record.ref:
             same = known.record.generation == record.generation
+            if same and place_of(record.status).moves < known.place.moves:
+                return known  # the watch is behind a move that was made here
             if same and known.record.deleting == record.deleting:
                 # A new leader starts from the state that the leader before it had learnt.
                 return self._renew(key, known, record)
             if record.generation < known.record.generation:
                 return known  # the watch is behind the resource that was read
-        resource = _checked(record)
+        resource = checked(record)
         self.resources[key] = resource
         self.wake(key)
         return resource
@@ -60,6 +93,8 @@ class Registry:
 
     def _renew(self, key: Key, known: Resource, record: ResourceRecord) -> Resource:
         self.resources[key] = renewed = replace(known, record=record)
+        if renewed.place != known.place:
+            self.wake(key)
         return renewed
 
     def remove(self, key: Key, uid: str | None = None) -> None:
@@ -67,7 +102,9 @@ class Registry:
         known = self.resources.get(key)
         if known is not None and uid is not None and known.record.ref.uid != uid:
             return
-        self.resources.pop(key, None)
+        gone = self.resources.pop(key, None)
+        if gone is not None and gone.place.shard:
+            self.last_shards[gone.record.ref.uid] = gone.place.shard
         self.wake(key)
 
     def replace_all(self, records: Iterable[ResourceRecord]) -> None:
@@ -75,10 +112,16 @@ class Registry:
         found = {(record.ref.namespace, record.ref.name): record for record in records}
         for key in [key for key in self.resources if key not in found]:
             self.remove(key)
+        doubted, self._older = self._older, set()
         for key, record in found.items():
             known = self.resources.get(key)
             if known is not None and record.generation < known.record.generation:
                 self.remove(key)  # a list is the truth, also of a cluster that was restored
+            elif known is not None and place_of(record.status).moves < known.place.moves:
+                # It was moved while this was listed; twice, and the cluster was restored.
+                self._older.add(key)
+                if key in doubted:
+                    self.remove(key)
             self.upsert(record)
 
     def owner_conflict(self, resource: Resource) -> SignalProblem | None:
@@ -86,17 +129,26 @@ class Registry:
         if resource.targets is None:
             return None
         ref = resource.record.ref
-        wanted = _target_key(ref.namespace, resource.targets.target)
+        wanted = self._target_keys(resource)
         # If it was read again in the middle of a tick, it is another object, but no rival of
         # itself.
         rivals = (
             entry
             for entry in self.resources.values()
-            if entry.targets is not None
-            and entry.record.ref.uid != ref.uid
-            and _target_key(entry.record.ref.namespace, entry.targets.target) == wanted
+            if entry.record.ref.uid != ref.uid and self._target_keys(entry) & wanted
         )
-        return target_conflicts((resource, *rivals)).get(ref.uid)
+        return target_conflicts((resource, *rivals), self.stands_for).get(ref.uid)
+
+    def conflicts(self) -> dict[str, SignalProblem]:
+        """By uid, the resources that must not act on a target because an older one owns it."""
+        return target_conflicts(self.resources.values(), self.stands_for)
+
+    def _target_keys(self, resource: Resource) -> set[_TargetKey]:
+        namespace = resource.record.ref.namespace
+        return {
+            _target_key(namespace, self.stands_for(namespace, targets.target))
+            for targets in resource.pools.values()
+        }
 
     def wake(self, key: Key) -> None:
         """Ask the loop to reconcile this resource at once."""
@@ -115,33 +167,50 @@ class Registry:
         return woken
 
 
-def target_conflicts(resources: Iterable[Resource]) -> dict[str, SignalProblem]:
-    """By uid, the resources that must not act on a target because an older one owns it.
+def target_conflicts(
+    resources: Iterable[Resource], stands_for: StandsFor = itself
+) -> dict[str, SignalProblem]:
+    """By uid, the resources that must not act on a target because an older one owns it."""
+    return {
+        uid: SignalProblem(
+            reason=Reason.TARGET_CONFLICT,
+            detail=f"ServingSLO {owner.record.ref.name} is older and scales "
+            f"{target.kind}/{target.name} already",
+        )
+        for uid, foreign in foreign_targets(resources, stands_for).items()
+        for target, owner in foreign[:1]
+    }
+
+
+def foreign_targets(
+    resources: Iterable[Resource], stands_for: StandsFor = itself
+) -> dict[str, list[tuple[ScaleTarget, Resource]]]:
+    """By uid, targets that an older resource owns, each with its owner.
 
     The older by creation time wins, and the lower uid among equals, so that all agree.
     """
     owners: dict[_TargetKey, Resource] = {}
-    conflicts: dict[str, SignalProblem] = {}
-    valid = (entry for entry in resources if entry.targets is not None)
-    for resource in sorted(valid, key=lambda entry: _seniority(entry.record)):
-        assert resource.targets is not None  # noqa: S101  filtered above
+    found: dict[str, list[tuple[ScaleTarget, Resource]]] = {}
+    for resource in sorted(resources, key=lambda entry: _seniority(entry.record)):
         ref = resource.record.ref
-        owner = owners.setdefault(_target_key(ref.namespace, resource.targets.target), resource)
-        if owner is not resource:
-            target = resource.targets.target
-            conflicts[ref.uid] = SignalProblem(
-                reason=Reason.TARGET_CONFLICT,
-                detail=f"ServingSLO {owner.record.ref.name} is older and scales "
-                f"{target.kind}/{target.name} already",
-            )
-    return conflicts
+        for targets in resource.pools.values():
+            target = targets.target
+            scaled = stands_for(ref.namespace, target)
+            owner = owners.setdefault(_target_key(ref.namespace, scaled), resource)
+            if owner is not resource:
+                found.setdefault(ref.uid, []).append((target, owner))
+    return found
 
 
-def _checked(record: ResourceRecord) -> Resource:
+def checked(record: ResourceRecord) -> Resource:
+    """The resource of a record, with its targets by pool or why it has none."""
     try:
-        return Resource(record=record, targets=targets_from_spec(record.spec))
+        plans = plans_from_spec(record.spec)
     except InvalidSpecError as error:
         return Resource(record=record, invalid=error)
+    if isinstance(plans, FleetTargets):
+        return Resource(record=record, targets=plans.pools[0].targets, fleet=plans)
+    return Resource(record=record, targets=plans)
 
 
 def _seniority(record: ResourceRecord) -> tuple[float, str]:
@@ -149,4 +218,4 @@ def _seniority(record: ResourceRecord) -> tuple[float, str]:
 
 
 def _target_key(namespace: str, target: ScaleTarget) -> _TargetKey:
-    return namespace, group_of(target.api_version), target.kind, target.name
+    return namespace, group_of(target.api_version), target.kind, target.name, target.part

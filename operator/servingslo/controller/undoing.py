@@ -1,12 +1,15 @@
 """Puts back values written for resources that are gone or no longer ask for them."""
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from servingslo.adapters.kubernetes.api.fence import in_shard
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry
-from servingslo.controller.reporter import Reporter
+from servingslo.controller.reporting.reporter import Reporter
 from servingslo.errors import ClusterError
 from servingslo.explain.changes import Change
 from servingslo.policy.inputs import Limits, Targets
@@ -30,6 +33,7 @@ class Undoing:
     reporter: Reporter
     _due_at: float = float("-inf")
     _failed: set[Change] = field(default_factory=set)
+    _gone_at: dict[str, float] = field(default_factory=dict)
     _retry_seconds: float = RETRY_SECONDS
 
     def ask(self) -> None:
@@ -37,20 +41,35 @@ class Undoing:
         self._due_at = float("-inf")
         self._retry_seconds = RETRY_SECONDS
 
-    async def when_due(self, elapsed_seconds: float) -> None:
+    async def when_due(self, elapsed_seconds: float, shards: Iterable[int] = (0,)) -> None:
         """Check all objects if a check is due. Call only with a complete list of resources.
 
-        A value that could not be put back is retried soon, and reported once.
+        shards: that this process holds. A value that could not be put back is retried soon, and
+        reported once.
         """
+        self._forget_gone(elapsed_seconds)
         if elapsed_seconds < self._due_at:
             return
         failed: set[Change] = set()
+        all_answered = True
+        for shard in shards:
+            with in_shard(shard):
+                all_answered = await self._check(shard, failed) and all_answered
+        self._failed = failed
+        if all_answered and not failed:
+            self._due_at, self._retry_seconds = elapsed_seconds + SWEEP_SECONDS, RETRY_SECONDS
+        else:
+            self._due_at = elapsed_seconds + self._retry_seconds
+            self._retry_seconds = min(2.0 * self._retry_seconds, SWEEP_SECONDS)
+
+    async def _check(self, shard: int, failed: set[Change]) -> bool:
+        """Check what was written for a shard's resources; return whether all could be checked."""
         all_answered = True
         for actuator in self.adapters.actuators:
             part = ("putting back", actuator.knob)
             now_seconds = self.adapters.clock.now_seconds()
             try:
-                for change in await actuator.undo(self.wanted):
+                for change in await actuator.undo(partial(self.wanted, shard=shard)):
                     if change.refusal is not None:
                         failed.add(change)
                     if change not in self._failed:
@@ -65,21 +84,35 @@ class Undoing:
                 all_answered = False
             else:
                 self.reporter.outages.passed(part, now_seconds)
-        self._failed = failed
-        if all_answered and not failed:
-            self._due_at, self._retry_seconds = elapsed_seconds + SWEEP_SECONDS, RETRY_SECONDS
-        else:
-            self._due_at = elapsed_seconds + self._retry_seconds
-            self._retry_seconds = min(2.0 * self._retry_seconds, SWEEP_SECONDS)
+        return all_answered
 
-    def wanted(self, ref: ResourceRef) -> Targets | None:
-        """The targets of exactly that resource if it may act on its workload; else None."""
+    def wanted(self, ref: ResourceRef, shard: int = 0) -> Sequence[Targets] | None:
+        """The targets of exactly that resource, by pool, if it may act on them; else none.
+
+        None if another shard decides about it, or did before it was deleted.
+        """
         resource = self.registry.resources.get((ref.namespace, ref.name))
-        if resource is None or resource.record.ref.uid != ref.uid or resource.targets is None:
+        if resource is None or resource.record.ref.uid != ref.uid:
+            return () if shard == self.registry.last_shards.get(ref.uid, 0) else None
+        if resource.place.shard != shard:
             return None
+        if resource.targets is None:
+            return ()
         if guards.acting_limit(resource.targets, self.limits) is not None:
-            return None
-        return None if self.registry.owner_conflict(resource) else resource.targets
+            return ()
+        if self.registry.owner_conflict(resource):
+            return ()
+        return tuple(resource.pools.values())
+
+    def _forget_gone(self, elapsed_seconds: float) -> None:
+        """Leave to shard 0, which always exists, what remains of those that are gone for long."""
+        gone = self.registry.last_shards
+        for uid in gone:
+            self._gone_at.setdefault(uid, elapsed_seconds)
+        for uid, since in list(self._gone_at.items()):
+            if elapsed_seconds - since >= SWEEP_SECONDS:
+                gone.pop(uid, None)
+                del self._gone_at[uid]
 
     async def _tell(self, change: Change) -> None:
         resource = self.registry.resources.get((change.namespace, change.name))

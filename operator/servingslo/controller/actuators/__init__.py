@@ -1,1 +1,5 @@
-"""Settings that the operator may change for a workload: a file each, and a row in `catalogue`."""
+"""Which settings may the operator change for a workload?
+
+A file for each setting, and a row in `catalogue`.
+Must not import the loop, the reconciler or reporting.
+"""

@@ -4,25 +4,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from servingslo.adapters.engines.model_repository import ModelRepository
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
-from servingslo.adapters.kubernetes.batching import KubernetesBatching
-from servingslo.adapters.kubernetes.client import KubeClient
-from servingslo.adapters.kubernetes.destination_rules import DestinationHosts
-from servingslo.adapters.kubernetes.discovery import Discovery
-from servingslo.adapters.kubernetes.gateway_limits import LimitHolders
-from servingslo.adapters.kubernetes.gateway_routes import GatewayRoutes
-from servingslo.adapters.kubernetes.gateway_services import LimitReach
-from servingslo.adapters.kubernetes.limit_forms import (
+from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
+from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
+from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
+from servingslo.adapters.kubernetes.gateways.limit_forms import (
     BACKEND_TRAFFIC_POLICY,
     DESTINATION_RULE,
     LimitForm,
 )
+from servingslo.adapters.kubernetes.gateways.limits import LimitHolders
+from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes
+from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
+from servingslo.adapters.kubernetes.gateways.services import GatewayServices, LimitReach
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
 from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
+from servingslo.controller.actuators.lanes import Lanes
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.controller.actuators.replicas import ReplicaCount
+from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.policy.ports import RereadableWorkloads
 
 
@@ -31,7 +34,8 @@ class Means:
     """Inputs for making actuators: the API server, its kinds, and the view of workloads.
 
     namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
-    bound and may be written, from the administrator's list. pod_templates: may be patched with
+    bound and may be written, from the administrator's list. route_weights: may be changed for a
+    fallback. pod_templates: may be patched with
     batch limits. servers: may get limits while they run. models: access to engines.
     """
 
@@ -40,6 +44,7 @@ class Means:
     workloads: RereadableWorkloads
     namespaces: tuple[str, ...] = ()
     limit_kinds: frozenset[str] = frozenset()
+    route_weights: bool = False
     pod_templates: bool = False
     servers: bool = False
     models: ModelRepository | None = None
@@ -53,13 +58,9 @@ _LIMITS: tuple[tuple[LimitForm, Callable[[KubeClient], LimitReach]], ...] = (
     (DESTINATION_RULE, DestinationHosts),
 )
 
-ACTUATORS: tuple[ActuatorRow, ...] = (
-    lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
-    lambda means: EngineLimits(
-        KubernetesBatching(means.client, means.discovery),
-        BatchCanaries(means.client, namespaces=means.namespaces) if means.pod_templates else None,
-    ),
-    lambda means: GatewayLimits(
+
+def _gateway_limits(means: Means) -> GatewayLimits:
+    return GatewayLimits(
         {
             form.kind: (
                 LimitHolders(means.client, form, namespaces=means.namespaces),
@@ -68,6 +69,21 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
             for form, reach in _LIMITS
         },
         means.limit_kinds,
+    )
+
+
+ACTUATORS: tuple[ActuatorRow, ...] = (
+    lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
+    lambda means: EngineLimits(
+        KubernetesBatching(means.client, means.discovery),
+        BatchCanaries(means.client, namespaces=means.namespaces) if means.pod_templates else None,
     ),
+    lambda means: RouteWeights(
+        WeightedRoutes(means.client, namespaces=means.namespaces),
+        GatewayServices(means.client),
+        enabled=means.route_weights,
+    ),
+    _gateway_limits,
+    lambda means: Lanes(_gateway_limits(means)),
     lambda means: DynamicBatching(means.models, writes=means.servers),
 )

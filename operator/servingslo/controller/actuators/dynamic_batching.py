@@ -44,6 +44,10 @@ class _Set:
     found_by: ResourceRef | None = None
 
 
+# A resource and the target of one of its pools.
+_Key = tuple[ResourceRef, ScaleTarget]
+
+
 @dataclass(slots=True)
 class DynamicBatching:
     """Reads limits from every Ready pod at each tick, and sets the limits that were decided.
@@ -58,7 +62,7 @@ class DynamicBatching:
     writes: bool
     knob: str = Knob.DYNAMIC_BATCHING
     repeats_at_once: bool = False
-    _set: dict[ResourceRef, _Set] = field(default_factory=dict)
+    _set: dict[_Key, _Set] = field(default_factory=dict)
 
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
@@ -100,9 +104,10 @@ class DynamicBatching:
             return False
         limits = None if batcher.puts_back else batcher.after
         if limits is not None:
-            known = self._set.get(ref)
+            key = ref, targets.target
+            known = self._set.get(key)
             pods = {**({} if known is None else known.pods), **dict.fromkeys(batcher.pods, limits)}
-            self._set[ref] = _Set(target=targets.target, model=targets.model, port=port, pods=pods)
+            self._set[key] = _Set(target=targets.target, model=targets.model, port=port, pods=pods)
         written, errors = await _set_all(
             self.models, ref, batcher.pods, port, targets.model, limits
         )
@@ -122,7 +127,8 @@ class DynamicBatching:
         if not self.writes:
             return ()
         undone: list[Change] = []
-        for ref, standing in list(self._set.items()):
+        for key, standing in list(self._set.items()):
+            ref, _ = key
             if _is_wanted(acting(ref), standing) or self.models is None:
                 continue
             pods = tuple(sorted(standing.pods))
@@ -145,14 +151,14 @@ class DynamicBatching:
             }
             if left:
                 kept = {pod: standing.pods[pod] for pod in left}
-                self._set[ref] = replace(standing, pods=kept)
+                self._set[key] = replace(standing, pods=kept)
                 first = next(iter(left.values()))
                 answered = not isinstance(first, ClusterUnavailableError)
                 undone.append(
                     not_written(change, Reason.WRITE_FAILED, str(first), answered=answered)
                 )
                 continue
-            del self._set[ref]
+            del self._set[key]
             if written:
                 undone.append(change)
         return undone
@@ -167,16 +173,18 @@ class DynamicBatching:
         found: Mapping[str, PodBatcher],
     ) -> None:
         """Remember which pods have our limits; a pod that is not read or ready keeps its entry."""
-        known = self._set.get(ref)
-        if known is not None and (known.target, known.model) != (targets.target, model):
-            # The limits of another target are put back first.
+        known = self._set.get((ref, targets.target))
+        if known is not None and known.model != model:
+            # The limits of another model are put back first.
             return
         unread = {pod.name for pod in view.pods if not pod.deleting} - found.keys()
         before = {} if known is None else known.pods
         pods = {pod: limits for pod, limits in before.items() if pod in unread}
         pods |= {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
         if pods or known is not None:
-            self._set[ref] = _Set(target=targets.target, model=model, port=port, pods=pods)
+            self._set[ref, targets.target] = _Set(
+                target=targets.target, model=model, port=port, pods=pods
+            )
 
     def _remember_others(
         self,
@@ -189,11 +197,11 @@ class DynamicBatching:
         """Remember limits of another resource, so that they are put back if it is gone."""
         for pod, one in found.items():
             owner = owner_of(one, ref.namespace) if one.owner is Owner.ANOTHER else None
-            known = None if owner is None else self._set.get(owner)
+            known = None if owner is None else self._set.get((owner, targets.target))
             if owner is None or (known is not None and known.found_by != ref):
                 continue
             pods = {**({} if known is None else known.pods), pod: one.limits}
-            self._set[owner] = _Set(
+            self._set[owner, targets.target] = _Set(
                 target=targets.target, model=model, port=port, pods=pods, found_by=ref
             )
 
@@ -236,7 +244,9 @@ def _problem(error: ClusterError) -> SignalProblem:
     return SignalProblem(reason=reason, detail=str(error))
 
 
-def _is_wanted(targets: Targets | None, standing: _Set) -> bool:
-    if targets is None or targets.batching.mode is not BatchingMode.AUTO:
-        return False
-    return (targets.target, targets.model) == (standing.target, standing.model)
+def _is_wanted(pools: Sequence[Targets] | None, standing: _Set) -> bool:
+    return pools is None or any(
+        targets.batching.mode is BatchingMode.AUTO
+        and (targets.target, targets.model) == (standing.target, standing.model)
+        for targets in pools
+    )

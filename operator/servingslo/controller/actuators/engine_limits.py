@@ -3,15 +3,15 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from servingslo.adapters.kubernetes.batch_canary import (
+from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
+from servingslo.adapters.kubernetes.batch_limits.canary import (
     BatchCanaries,
     CanaryOrder,
     CanaryTarget,
 )
-from servingslo.adapters.kubernetes.batching import container_at
-from servingslo.adapters.kubernetes.canary_records import CanaryRecord, digest
-from servingslo.adapters.kubernetes.config_references import literal_variables
-from servingslo.adapters.kubernetes.field_managers import arguments_set_by
+from servingslo.adapters.kubernetes.batch_limits.canary_records import CanaryRecord, digest
+from servingslo.adapters.kubernetes.batch_limits.writer import container_at
+from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -57,8 +57,8 @@ from servingslo.policy.knobs.engine_limits.canary import (
 from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import parse_batch_arguments
-from servingslo.runtimes.command_line import expanded
+from servingslo.runtimes.launch.arguments import parse_batch_arguments
+from servingslo.runtimes.launch.command_line import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,8 @@ class EngineLimits:
         for target in await self.canaries.standing():
             canary = target.canary
             if canary is None:
-                undone += await _undone(self.canaries.free(target), _freed(target))
+                if acting(_former_owner(target)) is not None:
+                    undone += await _undone(self.canaries.free(target), _freed(target))
             elif not _is_wanted(target, canary, acting):
                 ending = (
                     self.canaries.complete(target)
@@ -282,10 +283,18 @@ def _order(assignment: Assignment) -> CanaryOrder:
 
 def _is_wanted(target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bool:
     ref = ResourceRef(namespace=target.namespace, name=canary.owner, uid=canary.owner_uid)
-    targets = acting(ref)
-    if targets is None or targets.batching.mode is not BatchingMode.AUTO:
-        return False
-    return (targets.target.kind, targets.target.name) == (target.kind, target.name)
+    pools = acting(ref)
+    return pools is None or any(
+        targets.batching.mode is BatchingMode.AUTO
+        and (targets.target.kind, targets.target.name) == (target.kind, target.name)
+        for targets in pools
+    )
+
+
+def _former_owner(target: CanaryTarget) -> ResourceRef:
+    """The resource whose limits were taken back, by its name: its uid was not kept."""
+    name = "" if target.refused is None else target.refused.owner
+    return ResourceRef(namespace=target.namespace, name=name, uid="")
 
 
 def _freed(target: CanaryTarget) -> Change:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.adapters.kubernetes.gateway_limits import (
+from servingslo.adapters.kubernetes.gateways.limits import (
     MANAGED_LABEL,
     LimitHolder,
     LimitHolders,
     taken,
 )
-from servingslo.adapters.kubernetes.gateway_services import LimitReach
+from servingslo.adapters.kubernetes.gateways.routes import names_of_targets
+from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -27,6 +28,7 @@ from servingslo.explain.changes import (
     limit_change,
     not_written,
 )
+from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import (
     AdmissionMode,
@@ -74,7 +76,9 @@ class GatewayLimits:
         via = targets.admission_via
         if via.kind is LimitKind.ENGINE_ARGUMENTS:
             return InForce(refused=self._not_listed(via))
-        return await self._look(ref, via, view)
+        degradation = targets.degradation
+        fallback = None if degradation is None else degradation.fallback
+        return await self.look(ref, via, view, fallback=fallback)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the bound."""
@@ -85,19 +89,34 @@ class GatewayLimits:
         limit, via = assignment.decision.gateway_limit, assignment.targets.admission_via
         if limit is None or via is None:
             return False
-        ref = assignment.ref
+        planned = assignment.in_force[self.knob].values
+        after = None if limit.puts_back else limit.after
+        return await self.set(assignment.ref, via, planned, after, puts_back=bool(limit.puts_back))
+
+    async def set(
+        self,
+        ref: ResourceRef,
+        via: LimitObject,
+        planned: Mapping[str, int | None],
+        after: int | None,
+        *,
+        puts_back: bool,
+    ) -> bool:
+        """Write the bound of one object, or restore its former one. planned: as it was read.
+
+        Raises: WriteConflictError if the object changed since then; ClusterError otherwise.
+        """
         holders, _ = self.objects[via.kind]
         policy = await holders.read(ref.namespace, via.name)
-        standing, planned = _standing(ref, policy), assignment.in_force[self.knob]
-        forbidden = standing.refused is not None and not limit.puts_back
-        if forbidden or standing.values != planned.values:
+        standing = _standing(ref, policy)
+        if (standing.refused is not None and not puts_back) or standing.values != planned:
             raise WriteConflictError(f"{via.kind}/{via.name} is not as it was read any more")
-        if limit.puts_back:
+        if puts_back:
             await holders.put_back(policy)
             return True
-        if limit.after is None or limit.after == policy.limit:
+        if after is None or after == policy.limit:
             return False
-        await holders.write(policy, taken(policy, ref.name, ref.uid, limit.after))
+        await holders.write(policy, taken(policy, ref.name, ref.uid, after))
         return True
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
@@ -146,7 +165,20 @@ class GatewayLimits:
         detail = f"the administrator does not list {via.kind}"
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
 
-    async def _look(self, ref: ResourceRef, via: LimitObject, view: WorkloadView) -> InForce:
+    async def look(
+        self,
+        ref: ResourceRef,
+        via: LimitObject,
+        view: WorkloadView,
+        *,
+        route: str = "",
+        fallback: str | None = None,
+    ) -> InForce:
+        """The values of one object, and why none may be written.
+
+        route: the only HTTPRoute that the bound may be for; '' for any to this workload. fallback:
+        the Service of a fallback in that route.
+        """
         standing = InForce(refused=self._not_listed(via))
         if standing.refused is not None:
             return standing
@@ -156,7 +188,10 @@ class GatewayLimits:
             standing = _standing(ref, policy)
             if standing.refused is None:
                 others = await holders.in_namespace(ref.namespace)
-                await reach.check(policy, others, [pod.name for pod in view.pods])
+                pods = [pod.name for pod in view.pods]
+                await reach.check(policy, others, pods, fallback)
+                if route and route not in names_of_targets(policy):
+                    raise LimitNotEnforceableError(f"it is not for HTTPRoute/{route}")
         except ClusterError as error:
             reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
             problem = SignalProblem(reason=reason, detail=str(error))
@@ -202,8 +237,20 @@ def _is_wanted(policy: LimitHolder, acting: Acting) -> bool:
     if owner is None:
         return True
     ref = ResourceRef(namespace=policy.namespace, name=owner.name, uid=owner.uid)
-    targets = acting(ref)
-    if targets is None or targets.admission_mode is not AdmissionMode.AUTO:
-        return False
-    via = targets.admission_via
-    return via is not None and (via.kind, via.name) == (policy.form.kind, policy.name)
+    pools = acting(ref)
+    if pools is None:
+        return True
+    vias = (
+        via
+        for targets in pools
+        if targets.admission_mode is AdmissionMode.AUTO
+        for via in (targets.admission_via, *map(lane_object, targets.classes))
+    )
+    return any(
+        via is not None and (via.kind, via.name) == (policy.form.kind, policy.name) for via in vias
+    )
+
+
+def lane_object(one: ClassTargets) -> LimitObject:
+    """The object that holds the lane of a class."""
+    return LimitObject(kind=LimitKind.BACKEND_TRAFFIC_POLICY, name=one.policy)

@@ -7,25 +7,28 @@ from typing import Protocol
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.explain.changes import Change
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import InForce, Targets
+from servingslo.policy.inputs import InForce, ScaleTarget, Targets
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 
-# The targets of the resource of that namespace, name and uid while it may act; else None.
-Acting = Callable[[ResourceRef], Targets | None]
+# The targets of the resource of that namespace, name and uid, by pool, while it may act; else none.
+# None: another process decides about it, and what was written for it stays.
+Acting = Callable[[ResourceRef], Sequence[Targets] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What to carry out: for which resource, from which decision.
 
-    in_force: the values at the time of the decision, by knob.
+    in_force: the values at the time of the decision, by knob. scaled: the workload that the target
+    stood for then, if it is another object.
     """
 
     ref: ResourceRef
     targets: Targets
     decision: Decision
     in_force: Mapping[str, InForce] = field(default_factory=dict)
+    scaled: ScaleTarget | None = None
 
 
 class Actuator(Protocol):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.explain.changes import Change, Knob, replica_count_change
-from servingslo.policy.decision import Decision, held
-from servingslo.policy.inputs import InForce, Targets
+from servingslo.policy.decision import Decision, hold
+from servingslo.policy.inputs import InForce, ScaleTarget, Targets
 from servingslo.policy.ports import ReplicaWriter, RereadableWorkloads, WorkloadView
 from servingslo.reasons import Reason
 
@@ -29,11 +29,11 @@ class ReplicaCount:
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the count."""
-        return replica_count_change(assignment.decision, assignment.targets.target)
+        return replica_count_change(assignment.decision, _written(assignment))
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Set the count; the next read is newer than this write or its refusal."""
-        decision, target = assignment.decision, assignment.targets.target
+        decision, target = assignment.decision, _written(assignment)
         before, after = decision.replicas_before, decision.replicas_after
         if before is None or after is None:
             return False
@@ -46,8 +46,13 @@ class ReplicaCount:
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """A hold of the whole decision: batch limits are planned together with the count."""
-        return held(decision, reason, detail)
+        return hold(decision, reason, detail)
 
     async def undo(self, _acting: Acting) -> Sequence[Change]:
         """Do nothing: a workload keeps its count."""
         return ()
+
+
+def _written(assignment: Assignment) -> ScaleTarget:
+    """The object whose count is set."""
+    return assignment.scaled or assignment.targets.target

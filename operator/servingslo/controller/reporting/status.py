@@ -9,19 +9,21 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servingslo.adapters.kubernetes.timestamps import (
+from servingslo.adapters.kubernetes.api.timestamps import (
     seconds_from_timestamp,
     timestamp_from_seconds,
 )
 from servingslo.api.v1alpha1 import ServingSLOStatus
 from servingslo.api.v1alpha1.status import (
-    MAX_DECISION_LINES,
     MAX_LINE_LENGTH,
     AdmissionStatus,
     BatchingStatus,
     BatchLimits,
+    ClassStatus,
     CostStatus,
+    DegradationStatus,
     ErrorBudgetStatus,
+    GpusStatus,
     ModelStatus,
     ObjectiveStatus,
     ObservedStatus,
@@ -29,26 +31,47 @@ from servingslo.api.v1alpha1.status import (
     ReplicaStatus,
 )
 from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
-from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
+from servingslo.controller.reporting.latency_status import availability_status, latency_status
+from servingslo.controller.reporting.rounding import rounded
+from servingslo.estimation.pods.gpus import GpuUse
+from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport, CostReport, ObjectiveReport
 from servingslo.policy.knobs.decisions import BatchingDecision, LimitsPlan
+from servingslo.policy.knobs.lanes.decision import ClassReport
 from servingslo.policy.replicas.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
 
-_SIGNIFICANT_DIGITS = 3
 # Fields that change with the noise of measurements.
 _NOISY = frozenset(
-    {"observed", "predicted", "model", "admission", "cost", "errorBudget", "summary"}
+    {
+        "observed",
+        "predicted",
+        "model",
+        "gpus",
+        "admission",
+        "classes",
+        "degradation",
+        "cost",
+        "errorBudget",
+        "latency",
+        "availability",
+        "summary",
+    }
 )
 # A measurement has drifted if it differs from the status by more than this, relatively.
 _DRIFT_RATIO = 0.2
 # Differences of requests and ratios below this do not matter.
 _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
+# The same within each pool; its reason and its counts are no noise.
+_NOISY_OF_POOL = frozenset({"observed", "utilization", "coldStartSeconds", "model", "gpus", "cost"})
+# Of a resource with several pools alone; a status of a single target has none.
+_OF_POOLS = ("pools", "poolsSummary")
 _LONGEST_MESSAGE = 1024
+_DECISION_LINES = 3
 _DECIDED_FIELDS = (
     "observedGeneration",
     "replicas",
@@ -56,10 +79,15 @@ _DECIDED_FIELDS = (
     "observed",
     "predicted",
     "model",
+    "gpus",
     "batching",
     "admission",
+    "classes",
+    "degradation",
     "cost",
     "errorBudget",
+    "latency",
+    "availability",
 )
 
 Json = Mapping[str, Any]
@@ -80,14 +108,37 @@ def status_fields(
         observed=_observed(decision),
         predicted=_predicted(decision),
         model=_model(decision),
+        gpus=None if decision.gpus is None else _gpus(decision.gpus),
         batching=_batching(decision.batching, last_batch_change_seconds),
         admission=_admission(decision),
+        classes=tuple(map(_class, decision.classes)) or None,
+        degradation=_degradation(decision),
         cost=None if decision.cost is None else _cost(decision.cost),
         error_budget=None if decision.error_budget is None else _budget(decision.error_budget),
+        latency=latency_status(decision.latency),
+        availability=availability_status(decision.availability),
     )
     fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
     # A field that is unknown now is removed, not left as it was.
-    return {name: fields.get(name) or None for name in _DECIDED_FIELDS}
+    return {name: fields.get(name) or None for name in (*_DECIDED_FIELDS, *_OF_POOLS)}
+
+
+def _class(one: ClassReport) -> ClassStatus:
+    return ClassStatus(
+        name=one.name,
+        state=one.state.value,
+        offered_per_second=rounded(one.offered_per_second),
+        refused_per_second=rounded(one.refused_per_second),
+        in_flight=rounded(one.in_flight),
+        mean_seconds=rounded(one.mean_seconds),
+        lane=one.after,
+        error_budget_remaining=rounded(one.budget_remaining_ratio),
+    )
+
+
+def observed_field(decision: Decision) -> Json:
+    """The field `observed` of a status, as JSON."""
+    return _observed(decision).model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
@@ -117,19 +168,16 @@ def conditions_of(status: Json, *, now_seconds: float) -> tuple[Condition, ...]:
 
 
 def decision_record(document: Json, time: str) -> dict[str, Any]:
-    """`status.lastDecision`: the head of a decision's document, and all of it packed.
+    """`status.lastDecision`: when a decision was made, and its document, packed.
 
     time: when it was decided; the document may be of a later tick with the same decision.
     """
-    names = ("action", "reason", "replicasBefore", "replicasAfter")
-    head = {name: document[name] for name in names if name in document}
-    return {"time": time, **head, "document": packed(document)}
+    return {"time": time, "document": packed(document)}
 
 
-def decision_lines(newest: str | None, before: Sequence[str]) -> list[str]:
-    """The decisions before the last one, newest first, at most three."""
-    lines = [*([newest[:MAX_LINE_LENGTH]] if newest else []), *before]
-    return lines[:MAX_DECISION_LINES]
+def decision_lines(newest: str, before: Sequence[str]) -> list[str]:
+    """The last decisions, newest first, at most three."""
+    return [newest[:MAX_LINE_LENGTH], *before][:_DECISION_LINES]
 
 
 def changed_fields(
@@ -140,7 +188,11 @@ def changed_fields(
     seconds_since_write: since this process wrote the status last; None if it never did.
     """
     differing = {key: after[key] for key in after if after[key] != before.get(key)}
-    drifted = any(_drifted(before.get(key), after[key]) for key in differing if key in _NOISY)
+    drifted = any(
+        _drifted(before.get(key), after[key])
+        for key in differing
+        if key in _NOISY or key == "pools"
+    )
     rested = seconds_since_write is None or seconds_since_write >= _DRIFT_SECONDS
     return differing if is_material(before, differing) or (drifted and rested) else {}
 
@@ -154,19 +206,6 @@ def is_material(before: Json, changed: Json) -> bool:
     )
 
 
-def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
-    """A JSON Merge Patch that sets the changed fields exactly, without leftovers."""
-    patch: dict[str, Any] = {}
-    for key, value in changed.items():
-        old = before.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            gone = dict.fromkeys(name for name in old if name not in value)
-            patch[key] = {**gone, **merge_patch(old, value)}
-        else:
-            patch[key] = value
-    return patch
-
-
 def _desired(decision: Decision) -> int | None:
     """The count that the target gets, or should get from another client; None while paused."""
     if decision.limited_by is Reason.PAUSED:
@@ -178,19 +217,19 @@ def _desired(decision: Decision) -> int | None:
 def _observed(decision: Decision) -> ObservedStatus:
     demand = decision.demand
     return ObservedStatus(
-        arrivals_per_second=_rounded(demand.arrival_rate_per_second),
-        forecast_per_second=_rounded(demand.forecast_rate_per_second),
+        arrivals_per_second=rounded(demand.arrival_rate_per_second),
+        forecast_per_second=rounded(demand.forecast_rate_per_second),
         objectives=tuple(map(_objective, decision.objectives)),
     )
 
 
 def _objective(report: ObjectiveReport) -> ObjectiveStatus:
-    low, high = _rounded(report.share_low_ratio), _rounded(report.share_high_ratio)
+    low, high = rounded(report.share_low_ratio), rounded(report.share_high_ratio)
     return ObjectiveStatus(
         metric=report.metric,
         percentile=report.percentile,
-        predicted_seconds=_rounded(report.predicted_seconds),
-        observed_seconds=_rounded(report.observed_seconds),
+        predicted_seconds=rounded(report.predicted_seconds),
+        observed_seconds=rounded(report.observed_seconds),
         share_low=low,
         share_high=None if high == low else high,
     )
@@ -199,12 +238,23 @@ def _objective(report: ObjectiveReport) -> ObjectiveStatus:
 def _admission(decision: Decision) -> AdmissionStatus:
     limit = decision.gateway_limit
     return AdmissionStatus(
-        admitted_per_second=_rounded(decision.admission.admitted_rate_per_second),
+        admitted_per_second=rounded(decision.admission.admitted_rate_per_second),
         queue_limit=decision.admission.queue_limit,
         in_flight_limit=decision.admission.in_flight_limit,
-        shed_fraction=_rounded(decision.admission.shed_ratio),
+        shed_fraction=rounded(decision.admission.shed_ratio),
         proxy_limit=None if limit is None else limit.after,
         proxies=None if limit is None else limit.proxies,
+    )
+
+
+def _degradation(decision: Decision) -> DegradationStatus | None:
+    decided, ledger = decision.degradation, decision.demand.ledger
+    if decided is None:
+        return None
+    return DegradationStatus(
+        share=decided.after,
+        degraded_per_second=None if ledger is None else rounded(ledger.degraded_per_second),
+        reason=decided.reason,
     )
 
 
@@ -212,15 +262,25 @@ def _predicted(decision: Decision) -> PredictedStatus | None:
     """Predictions for the decided count in addition to the objectives; None if unknown."""
     for entry in decision.predicted_counts:
         if entry.replicas == decision.replicas_after:
-            return PredictedStatus(utilization=_rounded(entry.utilization_ratio))
+            return PredictedStatus(utilization=rounded(entry.utilization_ratio))
     return None
 
 
 def _model(decision: Decision) -> ModelStatus:
     return ModelStatus(
-        fit_error=_rounded(decision.model.fit_error),
+        fit_error=rounded(decision.model.fit_error),
         source=decision.model.source,
         runtime=decision.runtime.name,
+    )
+
+
+def _gpus(gpus: GpuUse) -> GpusStatus:
+    return GpusStatus(
+        utilization=rounded(gpus.utilization_ratio),
+        law_utilization=rounded(gpus.law_ratio),
+        power_watts=rounded(gpus.power_watts),
+        joules_per_token=rounded(gpus.joules_per_token),
+        missing=gpus.missing or None,
     )
 
 
@@ -240,21 +300,21 @@ def _limits(
 def _cost(cost: CostReport) -> CostStatus:
     return CostStatus(
         currency=cost.currency,
-        per_hour=_rounded(cost.per_hour),
-        per_million_tokens=_rounded(cost.per_million_output_tokens),
-        per_million_tokens_with_prompts=_rounded(cost.per_million_tokens),
-        saved_per_hour=_rounded(cost.saved_per_hour),
+        per_hour=rounded(cost.per_hour),
+        per_million_tokens=rounded(cost.per_million_output_tokens),
+        per_million_tokens_with_prompts=rounded(cost.per_million_tokens),
+        saved_per_hour=rounded(cost.saved_per_hour),
     )
 
 
 def _budget(budget: BudgetReport) -> ErrorBudgetStatus:
-    rates = {burn.seconds: _rounded(burn.rate) for burn in budget.burn_rates}
+    rates = {burn.seconds: rounded(burn.rate) for burn in budget.burn_rates}
     return ErrorBudgetStatus(
-        remaining=_rounded(budget.remaining_ratio),
-        remaining_at_most=_rounded(budget.remaining_most_ratio),
+        remaining=rounded(budget.remaining_ratio),
+        remaining_at_most=rounded(budget.remaining_most_ratio),
         fast_burn=rates.get(FAST_BURN.long_seconds),
         slow_burn=rates.get(SLOW_BURN.long_seconds),
-        covered=_rounded(budget.covered_ratio),
+        covered=rounded(budget.covered_ratio),
     )
 
 
@@ -302,6 +362,15 @@ def _stable(key: str, value: Any) -> Any:
     """The parts of a field that count as a change: messages and counts of plans jitter."""
     if key == "batching" and value:
         return {name: _without_plan(entry) for name, entry in value.items()}
+    if key == "pools" and value:
+        return [
+            {
+                name: _stable(name, entry)
+                for name, entry in pool.items()
+                if name not in _NOISY_OF_POOL
+            }
+            for pool in value
+        ]
     if key == "lastDecision" and value:
         return {name: entry for name, entry in value.items() if name != "document"}
     if key != "conditions" or not value:
@@ -339,10 +408,3 @@ def _drifted(before: Any, after: Any) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _rounded(value: float | None) -> float | None:
-    """Three significant digits; None for an unknown value or no number."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

@@ -1,59 +1,57 @@
 """Reports each decision: log line, events, status, metrics. All derive from the decision."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from servingslo.controller import status as status_of
+from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.outage import Outages, Part
-from servingslo.controller.reading_news import ReadingNews
 from servingslo.controller.registry import Resource
-from servingslo.controller.status_writer import StatusWriter
-from servingslo.controller.stored_state import learned_field
+from servingslo.controller.reporting import status as status_of
+from servingslo.controller.reporting.outage import Outages, Part
+from servingslo.controller.reporting.pool_status import pools_status_fields, target_line
+from servingslo.controller.reporting.reading_news import ReadingNews
+from servingslo.controller.reporting.said import (
+    News,
+    Report,
+    Reported,
+    Said,
+    differs_from,
+    learned_is_due,
+)
+from servingslo.controller.reporting.status_writer import StatusWriter
+from servingslo.controller.reporting.stored_state import learned_field
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
-from servingslo.explain.condition import Condition, ConditionStatus, ConditionType
-from servingslo.explain.conditions import conditions, not_ready
+from servingslo.explain.classes import class_lines
+from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import conditions, not_ready
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
 from servingslo.explain.headline import answer_line, headline
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
+from servingslo.explain.pools import (
+    fleet_answer,
+    fleet_conditions,
+    fleet_document,
+    fleet_summary_line,
+)
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.engine_limits.limit_reverts import LimitReverts
-from servingslo.policy.knobs.engine_limits.memory import BatchWrite, memory_of
-from servingslo.policy.replicas.reverts import Reverts
+from servingslo.policy.inputs import Targets
+from servingslo.policy.knobs.engine_limits.memory import memory_of
+from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.state import FleetState
 from servingslo.policy.report import with_latencies
 from servingslo.policy.state import PlannerState
-from servingslo.reasons import Action, Reason
+from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
-_LEARNED_SECONDS = 300.0
 # Longer than any stabilization or cold start that needs no explanation.
 _LASTING_HOLD_SECONDS = 300.0
-_PutBack = tuple[Reverts | None, LimitReverts | None, BatchWrite | None]
-
-
-@dataclass(slots=True)
-class _Reported:
-    """The last report of one resource.
-
-    line: of the last decision in the status. learned_trusted: the stored learnt state included a
-    trusted law. learned_reverts: the reverts, as stored with it. held_by: what holds the count,
-    since held_seconds; why_reported: the log has a line about it.
-    """
-
-    conditions: tuple[Condition, ...]
-    last: Decision | None = None
-    logged: Decision | None = None
-    line: str | None = None
-    learned_trusted: bool = False
-    learned_reverts: _PutBack = (None, None, None)
-    held_by: Reason | None = None
-    held_seconds: float = 0.0
-    why_reported: bool = False
 
 
 @dataclass(slots=True)
@@ -63,8 +61,8 @@ class Reporter:
     adapters: Adapters
     outages: Outages = field(default_factory=Outages)
     reading: ReadingNews = field(default_factory=ReadingNews)
-    _reported: dict[str, _Reported] = field(default_factory=dict)
-    _refused: dict[tuple[str, str, str], Reason] = field(default_factory=dict)
+    _reported: dict[str, Reported] = field(default_factory=dict)
+    _refused: dict[tuple[str, str, str, str], Reason] = field(default_factory=dict)
     _statuses: StatusWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,52 +72,116 @@ class Reporter:
         """Write statuses in the background until cancelled, so that no tick waits for them."""
         await self._statuses.run(tick_seconds)
 
-    async def report(self, resource: Resource, decision: Decision, state: PlannerState) -> None:
+    async def hand_over(self, known: ResourceRecord, fields: Mapping[str, Any]) -> ResourceRecord:
+        """Write all that is new of a status with these fields, if the resource is as known.
+
+        Raises: WriteConflictError if it is not; ClusterError otherwise.
+        """
+        return await self._statuses.hand_over(known, fields)
+
+    async def report(
+        self, resource: Resource, plans: Targets, decision: Decision, state: PlannerState
+    ) -> None:
         """Log, export, post and write what is new in a decision, as it was carried out."""
         reported = self._remember(resource)
-        generation, now_seconds = resource.record.generation, self._now_seconds()
-        uid = resource.record.ref.uid
-        self.adapters.exporter.observe_decision(decision)
-        material = material_change(reported.logged, decision)
-        new_decision = material and _differs(reported.logged, decision)
-        if material:
-            _LOG.log(logging.WARNING if fails(decision) else logging.INFO, "%s", log_line(decision))
-            reported.logged = decision
-        _explain_hold(reported, decision)
-        for event in events(decision, reported.last):
-            if self.reading.is_news(resource.record.ref.namespace, event.reason):
-                await self.post(resource, event)
-        reported.last = decision
+        news = await self._say(resource, reported, decision)
         reported.conditions = conditions(
-            decision, reported.conditions, generation=generation, now_seconds=now_seconds
+            decision,
+            reported.conditions,
+            generation=resource.record.generation,
+            now_seconds=self._now_seconds(),
         )
         fields = status_of.status_fields(
             decision,
-            generation=generation,
+            generation=resource.record.generation,
             last_batch_change_seconds=memory_of(state.knobs).last_change_seconds,
         )
+        said = Report(
+            decisions=(decision,),
+            states=(state,),
+            line=summary_line(decision),
+            document=lambda: as_dict(with_latencies(decision, state.sized)),
+            answer=answer_line(decision),
+            reason=headline(reported.conditions, decision),
+        )
+        self._keep_pools(reported, decision.namespace, decision.name, {decision.pool})
+        learned = partial(learned_field, state, plans)
+        await self._write_decided(resource, reported, news, fields, said, learned)
+
+    async def report_pools(
+        self, resource: Resource, plans: FleetTargets, fleet: FleetDecision, state: FleetState
+    ) -> None:
+        """The same for a decision over several pools."""
+        reported = self._remember(resource)
+        every = [await self._say(resource, reported, decision) for decision in fleet.pools.values()]
+        news = News(
+            material=any(one.material for one in every), differs=any(one.differs for one in every)
+        )
+        reported.conditions = fleet_conditions(
+            fleet,
+            reported.conditions,
+            generation=resource.record.generation,
+            now_seconds=self._now_seconds(),
+        )
+        fields = pools_status_fields(fleet, plans, state, generation=resource.record.generation)
+        said = Report(
+            decisions=tuple(fleet.pools.values()),
+            states=tuple(state.pools[name] for name in fleet.pools),
+            line=fleet_summary_line(fleet),
+            document=lambda: fleet_document(fleet, _with_latencies(fleet, state)),
+            answer=fleet_answer(fleet),
+            reason=headline(reported.conditions, fleet.pools[fleet.binding_pool]),
+        )
+        self._keep_pools(reported, fleet.namespace, fleet.name, fleet.pools.keys())
+        learned = partial(learned_field, state, plans)
+        await self._write_decided(resource, reported, news, fields, said, learned)
+
+    async def _say(self, resource: Resource, reported: Reported, decision: Decision) -> News:
+        """Export, log and post what is new in the decision on one target."""
+        said = reported.said.setdefault(decision.pool, Said())
+        self.adapters.exporter.observe_decision(decision)
+        material = material_change(said.logged, decision)
+        differs = material and differs_from(said.logged, decision)
+        if material:
+            _LOG.log(logging.WARNING if fails(decision) else logging.INFO, "%s", log_line(decision))
+            for line in class_lines(decision):
+                _LOG.info("%s", line)
+            said.logged = decision
+        _explain_hold(said, decision)
+        for event in events(decision, said.last):
+            if self.reading.is_news(resource.record.ref.namespace, event.reason):
+                await self.post(resource, event)
+        said.last = decision
+        return News(material=material, differs=differs)
+
+    async def _write_decided(
+        self,
+        resource: Resource,
+        reported: Reported,
+        news: News,
+        fields: dict[str, Any],
+        said: "Report",
+        learned: Callable[[float], Mapping[str, Any]],
+    ) -> None:
+        """Write the status after a decision: history, learnt state and document if they are due."""
+        uid, now_seconds = resource.record.ref.uid, self._now_seconds()
         decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
-        since = timestamp(decision.time_seconds)
-        if new_decision:
-            previous = reported.line
-            reported.line = summary_line(decision)
+        since = timestamp(said.decisions[0].time_seconds)
+        if news.differs:
             fields["decisions"] = status_of.decision_lines(
-                previous, self._statuses.says(uid, "decisions") or ()
+                said.line, self._statuses.says(uid, "decisions") or ()
             )
         else:
             since = decided.get("time") or since
-        learned_due = _learned_is_due(
-            reported, decision, state, now_seconds, self._statuses.learned_seconds(uid)
-        )
-        if learned_due:
-            fields["learned"] = learned_field(state, now_seconds)
-            reported.learned_trusted = decision.model.trusted
-            reported.learned_reverts = _put_back(state)
-        if material or learned_due:
-            document = as_dict(with_latencies(decision, state.sized))
-            fields["lastDecision"] = status_of.decision_record(document, since)
-        fields["summary"] = answer_line(decision)
-        await self._write(resource, reported, fields)
+        due = learned_is_due(reported, said, now_seconds, self._statuses.learned_seconds(uid))
+        if due:
+            fields["learned"] = learned(now_seconds)
+            reported.learned_trusted = said.trusted
+            reported.learned_reverts = said.put_back
+        if news.material or due:
+            fields["lastDecision"] = status_of.decision_record(said.document(), since)
+        fields["summary"] = said.answer
+        await self._write(resource, reported, fields, said.reason)
 
     async def refuse(self, resource: Resource) -> None:
         """Report that the spec is invalid and which values are allowed."""
@@ -147,7 +209,8 @@ class Reporter:
                 Reason.INVALID_SPEC,
                 message,
             )
-        reported.last = None
+        for said in reported.said.values():
+            said.last = None
         await self._write_conditions(resource, reported, Reason.INVALID_SPEC)
 
     async def pause(self, resource: Resource) -> None:
@@ -168,7 +231,7 @@ class Reporter:
             )
             for type_ in (ConditionType.READY, ConditionType.SCALING_LIMITED)
         )
-        reported.last = reported.logged = None
+        reported.said.clear()
         await self._write_conditions(resource, reported, None)
 
     async def fail(self, resource: Resource, error: Exception) -> None:
@@ -185,7 +248,8 @@ class Reporter:
         await self.post(
             resource, _warning(Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
         )
-        reported.last = None
+        for said in reported.said.values():
+            said.last = None
         await self._write_conditions(resource, reported, Reason.INTERNAL_ERROR)
 
     async def report_change(self, resource: Resource, change: Change) -> None:
@@ -203,7 +267,7 @@ class Reporter:
 
         A refused write is a warning, its repetitions at later ticks are not.
         """
-        key = (change.namespace, change.name, change.knob)
+        key = (change.namespace, change.name, change.target, change.knob)
         before = self._refused.pop(key, None)
         if change.refusal is not None:
             self._refused[key] = change.refusal
@@ -213,7 +277,7 @@ class Reporter:
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
         """Report which parts of the memory in a status are not valid, and are learnt again."""
         named = ", ".join(parts)
-        message = f"status.learned does not hold what can be: {named}; it is learnt anew"
+        message = f"status.learned lacks valid values of {named}; they are learnt again"
         key = f"{Reason.LEARNED_DROPPED}/{named}"
         await self.post(resource, _warning(Reason.LEARNED_DROPPED, message, key))
         ref = resource.record.ref
@@ -246,34 +310,44 @@ class Reporter:
         self.adapters.events.forget(ref)
         self.adapters.exporter.forget(ref.namespace, ref.name)
 
-    def _remember(self, resource: Resource) -> _Reported:
+    def _keep_pools(
+        self, reported: Reported, namespace: str, name: str, pools: Collection[str]
+    ) -> None:
+        """Drop what was said and exported of pools that the resource has no longer."""
+        reported.said = {pool: said for pool, said in reported.said.items() if pool in pools}
+        self.adapters.exporter.keep_pools(namespace, name, pools)
+
+    def _remember(self, resource: Resource) -> Reported:
         record = resource.record
         if record.ref.uid not in self._reported:
             now_seconds = self._now_seconds()
-            last: Mapping[str, Any] = record.status.get("lastDecision") or {}
             self._statuses.begin(record.ref, record.status, now_seconds)
-            self._reported[record.ref.uid] = _Reported(
+            self._reported[record.ref.uid] = Reported(
                 conditions=status_of.conditions_of(record.status, now_seconds=now_seconds),
-                line=_line_of_document(last),
-                learned_trusted=bool(record.status.get("learned")),
+                learned_trusted=int(bool(record.status.get("learned"))),
             )
         return self._reported[record.ref.uid]
 
     async def _write_conditions(
-        self, resource: Resource, reported: _Reported, not_ready_for: Reason | None
+        self, resource: Resource, reported: Reported, not_ready_for: Reason | None
     ) -> None:
         """Write conditions alone, for a resource without a decision."""
         ref = resource.record.ref
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
         fields = {"observedGeneration": resource.record.generation, "summary": None}
-        await self._write(resource, reported, fields)
+        await self._write(resource, reported, fields, headline(reported.conditions, None))
 
     async def _write(
-        self, resource: Resource, reported: _Reported, fields: Mapping[str, Any]
+        self,
+        resource: Resource,
+        reported: Reported,
+        fields: Mapping[str, Any],
+        reason: Reason | None,
     ) -> None:
         wanted = {
             **fields,
-            "reason": headline(reported.conditions, reported.last),
+            "target": target_line(resource.record.spec),
+            "reason": reason,
             "conditions": status_of.conditions_field(reported.conditions),
         }
         await self._statuses.want(resource.record.ref.uid, wanted)
@@ -282,66 +356,31 @@ class Reporter:
         return self.adapters.clock.now_seconds()
 
 
-def _explain_hold(reported: _Reported, decision: Decision) -> None:
+def _with_latencies(fleet: FleetDecision, state: FleetState) -> dict[str, Decision]:
+    return {
+        name: with_latencies(decision, state.pools[name].sized)
+        for name, decision in fleet.pools.items()
+    }
+
+
+def _explain_hold(said: Said, decision: Decision) -> None:
     """Log one line for a hold that lasts; another hold has its own line."""
     holds = held_by(decision)
-    if holds is not reported.held_by:
-        reported.held_by, reported.held_seconds, reported.why_reported = (
+    if holds is not said.held_by:
+        said.held_by, said.held_seconds, said.why_reported = (
             holds,
             decision.time_seconds,
             False,
         )
-    lasts_seconds = decision.time_seconds - reported.held_seconds
-    if holds is not None and not reported.why_reported and lasts_seconds >= _LASTING_HOLD_SECONDS:
+    lasts_seconds = decision.time_seconds - said.held_seconds
+    if holds is not None and not said.why_reported and lasts_seconds >= _LASTING_HOLD_SECONDS:
         _LOG.info("%s", why_line(decision, lasts_seconds))
-        reported.why_reported = True
+        said.why_reported = True
 
 
 def _part(what: str, resource: Resource) -> Part:
     return what, f"{resource.record.ref.namespace}/{resource.record.ref.name}"
 
 
-def _learned_is_due(
-    reported: _Reported,
-    decision: Decision,
-    state: PlannerState,
-    now_seconds: float,
-    learned_seconds: float | None,
-) -> bool:
-    """At the first metrics, at a newly trusted law, at orders and reverts, else periodically."""
-    if _put_back(state) != reported.learned_reverts:
-        return True
-    if learned_seconds is None:
-        return decision.metrics is Reason.METRICS_FRESH
-    scaled = decision.action is not Action.HOLD and decision.apply_replicas
-    found = decision.model.trusted and not reported.learned_trusted
-    rested = abs(now_seconds - learned_seconds) >= _LEARNED_SECONDS
-    return scaled or found or rested
-
-
-def _put_back(state: PlannerState) -> _PutBack:
-    """Who puts counts and limits back, and which of our limits they may put back next."""
-    batching = memory_of(state.knobs)
-    return state.reverts, batching.reverts, batching.written
-
-
 def _warning(reason: Reason, message: str, key: str) -> Event:
     return Event(type=EventType.WARNING, reason=reason, message=message, key=key)
-
-
-def _differs(logged: Decision | None, decision: Decision) -> bool:
-    """Whether a decision differs from the one logged last, and does not only repeat it."""
-    if logged is None:
-        return True
-    names: Sequence[str] = ("action", "replicas_before", "replicas_after", "binding", "reason")
-    return any(getattr(logged, name) != getattr(decision, name) for name in names)
-
-
-def _line_of_document(last: Mapping[str, Any]) -> str | None:
-    """The history line of a decision made before a restart."""
-    if not last.get("time"):
-        return None
-    before, after = last.get("replicasBefore"), last.get("replicasAfter")
-    change = f"{before}" if before == after else f"{before}->{after}"
-    words = (last["time"], last.get("action"), change, last.get("binding"), last.get("reason"))
-    return " ".join(str(word) for word in words if word is not None)

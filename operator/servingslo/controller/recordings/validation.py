@@ -16,9 +16,9 @@ from servingslo.estimation.sample import (
     HistogramSample,
     PodSample,
 )
+from servingslo.estimation.stored_fields import LARGEST_NUMBER
 from servingslo.estimation.windows.plausible import LARGEST_KV_USAGE, MOST_REQUESTS_HELD
 from servingslo.policy.inputs import OBSERVATION_SCHEMA_VERSION, Limits, Observation
-from servingslo.policy.stored_numbers import LARGEST_NUMBER
 
 MOST_REPLICAS = 1_000_000
 # Far above the limits of engines, and still small enough for the planner's tables.
@@ -98,8 +98,11 @@ _ENGINE = {
     "accepted_draft_tokens_total": _NOT_NEGATIVE,
     "preempted_total": _NOT_NEGATIVE,
     "rejected_total": _NOT_NEGATIVE,
+    "aborted_total": _NOT_NEGATIVE,
+    "failed_total": _NOT_NEGATIVE,
+    "adapter_slots": _Range(least=1, most=MOST_SEQUENCES),
 }
-_ENGINE_SPLITS = ("waiting_by_reason", "finished_total")
+_ENGINE_SPLITS = ("waiting_by_reason", "finished_total", "tokens_by_model")
 _ENGINE_HISTOGRAMS = (
     "ttft_seconds",
     "inter_token_seconds",
@@ -109,8 +112,11 @@ _ENGINE_HISTOGRAMS = (
     "prompt_tokens",
     "output_tokens",
     "iteration_tokens",
+    "transfer_seconds",
+    "prefill_seconds",
+    "decode_seconds",
 )
-# Nothing is computed from these. A field that a card leaves blank has values of its own.
+# A field that a card leaves blank has values of its own, which are not computed with.
 _GPU = {
     "age_seconds": _FINITE,
     "utilization_ratio": _FINITE,
@@ -124,12 +130,29 @@ _GATEWAY = {
     "rejected_total": _NOT_NEGATIVE,
     "queued": _NOT_NEGATIVE,
 }
-_GATEWAY_INSTANCE = {**_GATEWAY, "retried_total": _NOT_NEGATIVE}
+_GATEWAY_INSTANCE = {
+    **_GATEWAY,
+    "retried_total": _NOT_NEGATIVE,
+    # Differences of counters, which a restart may leave below zero.
+    "errors_total": _FINITE,
+    "aborted_total": _FINITE,
+    "cut_total": _FINITE,
+    "active": _NOT_NEGATIVE,
+    "failed_total": _NOT_NEGATIVE,
+    "ended_total": _NOT_NEGATIVE,
+    "ended_milliseconds_total": _NOT_NEGATIVE,
+    "saturation_ratio": _NOT_NEGATIVE,
+}
 _HISTOGRAM = {"sum": _NOT_NEGATIVE, "count": _NOT_NEGATIVE}
 _HISTORY = {
     # A simulator also has times before its beginning.
     "start_seconds": _Range(least=-LATEST_SECONDS, most=LATEST_SECONDS),
     "bin_seconds": _Range(least=1, most=LONGEST_BIN_SECONDS),
+}
+_GRANT = {
+    "gpus": _Range(least=0, most=MOST_REPLICAS),
+    "gpus_per_replica": _Range(least=1, most=MOST_REPLICAS),
+    "kept_per_gpu": _NOT_NEGATIVE,
 }
 _TICK = _Range(least=SHORTEST_TICK_SECONDS, most=LONGEST_TICK_SECONDS)
 _LIMITS = {
@@ -160,11 +183,15 @@ def check_observation(observation: Observation, after_seconds: float | None) -> 
         raise InvalidInputError("time_seconds", observation.time_seconds, allowed)
     for index, pod in enumerate(observation.pods):
         _check_pod(pod, f"pods[{index}].")
-    if observation.gateway is not None:
-        _check_gateway(observation.gateway)
+    counted = {"gateway.": observation.gateway, "fallback.": observation.fallback}
+    counted |= {f"classes.{name}.": sample for name, sample in observation.classes.items()}
+    for where, sample in counted.items():
+        _check_gateway(sample, where)
     for knob, standing in observation.in_force.items():
         for name, value in standing.values.items():
             _check_number(value, _NOT_NEGATIVE, f"in_force.{knob}.{name}")
+    if observation.grant is not None:
+        _check(observation.grant, _GRANT, "grant.")
     if observation.history is not None:
         _check(observation.history, _HISTORY, "history.")
         for index, rate in enumerate(observation.history.rates_per_second):
@@ -228,10 +255,21 @@ def _check_histogram(histogram: HistogramSample, where: str) -> None:
         count_before = count
 
 
-def _check_gateway(gateway: GatewaySample) -> None:
-    _check(gateway, _GATEWAY, "gateway.")
+def _check_gateway(gateway: GatewaySample | None, where: str) -> None:
+    if gateway is None:
+        return
+    _check(gateway, _GATEWAY, where)
     for index, instance in enumerate(gateway.instances):
-        _check(instance, _GATEWAY_INSTANCE, f"gateway.instances[{index}].")
+        _check(instance, _GATEWAY_INSTANCE, f"{where}instances[{index}].")
+        if instance.latency_seconds is not None:
+            _check_histogram(
+                instance.latency_seconds, f"{where}instances[{index}].latency_seconds."
+            )
+    for one in gateway.priorities:
+        for index, instance in enumerate(one.instances):
+            _check(
+                instance, _GATEWAY_INSTANCE, f"{where}priorities.{one.priority}.instances[{index}]."
+            )
 
 
 def _check(sample: object, ranges: Mapping[str, _Range], where: str) -> None:

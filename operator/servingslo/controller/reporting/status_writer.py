@@ -12,12 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller import status as status_of
+from servingslo.adapters.kubernetes.api.fence import in_shard
+from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.outage import Outages, Part
-from servingslo.controller.pacing import PacedQueue
-from servingslo.errors import ClusterError, NotFoundError, NotLeaderError, WriteConflictError
+from servingslo.controller.reporting import status as status_of
+from servingslo.controller.reporting.outage import Outages, Part
+from servingslo.controller.reporting.pacing import PacedQueue
+from servingslo.controller.reporting.status_patch import either, merge_patch
+from servingslo.controller.shards.placement import place_of
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    NotFoundError,
+    NotLeaderError,
+    WriteConflictError,
+)
 
 _LOG = logging.getLogger(__name__)
 # Set once, with one decision: they stay wanted until they are written.
@@ -28,13 +37,19 @@ _LAST_WRITES_SECONDS = 1.0
 
 @dataclass(slots=True)
 class _Standing:
-    """One resource's status as last known on the server, and as it should be."""
+    """One resource's status as last known on the server, and as it should be.
+
+    unanswered: fields of writes without an answer, which may have been taken or not.
+    """
 
     ref: ResourceRef
     status: dict[str, Any]
     wanted: dict[str, Any] = field(default_factory=dict)
+    unanswered: dict[str, Any] = field(default_factory=dict)
     written_seconds: float | None = None
     learned_seconds: float | None = None
+    # Held during a write, so that none is under way after the resource was handed over.
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
@@ -71,6 +86,21 @@ class StatusWriter:
         """Drop what is known of a resource."""
         self._standing.pop(uid, None)
 
+    async def hand_over(self, known: ResourceRecord, fields: Mapping[str, Any]) -> ResourceRecord:
+        """Write all that is wanted of a status with these fields, if the resource is as known.
+
+        Raises: WriteConflictError if it is not; ClusterError otherwise.
+        """
+        standing = self._standing.get(known.ref.uid)
+        if standing is None:
+            return await self.adapters.resources.hand_over(known, fields)
+        async with standing.writing:
+            changed = {**self._changed(standing), **fields}
+            merged = merge_patch(known.status, changed)
+            record = await self.adapters.resources.hand_over(known, merged)
+            standing.status, standing.wanted, standing.unanswered = dict(record.status), {}, {}
+            return record
+
     def says(self, uid: str, name: str) -> Any:
         """A field as it will be once everything is written; None if it is absent."""
         standing = self._standing[uid]
@@ -98,7 +128,14 @@ class StatusWriter:
         if standing.written_seconds is not None:
             waited = abs(self._now_seconds() - standing.written_seconds)
             since = waited / _pause_ratio(standing.ref.uid)
-        return status_of.changed_fields(standing.status, standing.wanted, seconds_since_write=since)
+        again = {
+            name: standing.wanted.get(name, standing.status.get(name))
+            for name in standing.unanswered
+        }
+        changed = status_of.changed_fields(
+            standing.status, standing.wanted, seconds_since_write=since
+        )
+        return {**again, **changed}
 
     async def _write_safely(self, uid: str) -> None:
         try:
@@ -114,19 +151,27 @@ class StatusWriter:
         changed, now_seconds = self._changed(standing), self._now_seconds()
         if not changed:
             return
-        part = _part(standing.ref)
+        part, shard = _part(standing.ref), place_of(standing.status).shard
         try:
-            await self.adapters.resources.patch_status(
-                standing.ref, status_of.merge_patch(standing.status, changed)
-            )
+            async with standing.writing:
+                if place_of(standing.status).shard != shard:
+                    return  # handed over meanwhile
+                before = either(standing.status, standing.unanswered)
+                with in_shard(shard):
+                    await self.adapters.resources.patch_status(
+                        standing.ref, merge_patch(before, changed)
+                    )
         except (NotFoundError, WriteConflictError, NotLeaderError):
             return  # deleted meanwhile, as the registry will report; or another leader reports it
         except ClusterError as error:
+            if isinstance(error, ClusterUnavailableError):
+                standing.unanswered = either(standing.unanswered, changed)
             self.adapters.exporter.count_failure("status")
             self.outages.met(part, error, now_seconds)
             return
         self.outages.passed(part, now_seconds)
         standing.status.update(changed)
+        standing.unanswered = {}
         standing.written_seconds = now_seconds
         if "learned" in changed:
             standing.learned_seconds = now_seconds

@@ -87,13 +87,15 @@ class LeaseStore(Protocol):
 class Election:
     """One candidate for one Lease.
 
-    clock: seconds that never jump, and that go on while the process is stopped.
+    clock: seconds that never jump, and that go on while the process is stopped. may_take: whether a
+    Lease that nobody holds may be taken now, or another candidate comes first.
     """
 
     store: LeaseStore
     identity: str
     terms: Terms
     clock: Callable[[], float]
+    may_take: Callable[[], bool] = lambda: True
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _known: LeaseRecord | None = None
     _seen_seconds: float = -math.inf
@@ -113,6 +115,12 @@ class Election:
     def known(self) -> LeaseRecord | None:
         """The Lease as last read."""
         return self._known
+
+    @property
+    def valid_holder(self) -> str:
+        """The holder whose lease is valid as far as is known here; '' for none."""
+        valid = self.clock() < self._expires_seconds() if self._of_another() else self.leads
+        return self.holder if valid else ""
 
     @property
     def term(self) -> str | None:
@@ -141,20 +149,33 @@ class Election:
                         raise
         return None
 
+    async def look(self) -> None:
+        """Read the Lease without taking or renewing it. Raises: ClusterError."""
+        async with self._asking:
+            self._see(await self.store.read())
+
     async def release(self) -> None:
-        """Stop leading at once, and release the Lease. Raises: ClusterError."""
+        """Stop leading at once, and release the Lease. Raises: ClusterError.
+
+        A renewal that was cancelled may have reached the server: a conflict is looked at once more.
+        """
         async with self._asking:
             known, led = self._known, self.leads
             self._renewed_seconds = -math.inf
-            if led and known is not None:
+            if not led or known is None:
+                return
+            try:
                 self._known = await self.store.write(known, "", self.terms.lease_seconds)
+            except WriteConflictError:
+                self._known = known = await self.store.read()
+                if known is not None and known.holder == self.identity:
+                    self._known = await self.store.write(known, "", self.terms.lease_seconds)
 
     def seconds_to_next(self) -> float:
         """Seconds from an attempt's end to the next: the retry time, or another lease's end."""
-        if self._of_another():
-            left = self._expires_seconds() - self.clock()
-            return min(max(left, 0.0), self.terms.retry_seconds)
-        return self.terms.retry_seconds
+        left = self._expires_seconds() - self.clock() if self._of_another() else math.inf
+        # At its end the lease is taken at once; later only if that did not succeed.
+        return min(left if left > 0.0 else SHORTEST_RETRY_SECONDS, self.terms.retry_seconds)
 
     async def _attempt(self) -> None:
         # A holder renews the Lease that it knows, in one request. Any other candidate reads it
@@ -163,10 +184,12 @@ class Election:
             self._see(await self.store.read())
         known = self._known
         begun = self.clock()
+        if self._of_another() and begun < self._expires_seconds():
+            return
+        if self.holder != self.identity and not self.may_take():
+            return
         if known is None:
             written = await self.store.create(self.identity, self.terms.lease_seconds)
-        elif self._of_another() and begun < self._expires_seconds():
-            return
         else:
             written = await self.store.write(known, self.identity, self.terms.lease_seconds)
         self._see(written)

@@ -7,16 +7,22 @@ changes.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from servingslo import __version__
-from servingslo.api.convert import targets_from_spec
 from servingslo.api.refusals import first_refusal
-from servingslo.controller.recording_validation import (
+from servingslo.controller.memory import (
+    Memory,
+    Plans,
+    carried_on,
+    initial_state,
+    plans_from_spec,
+)
+from servingslo.controller.recordings.validation import (
     check_limits,
     check_observation,
     check_replicas,
@@ -30,9 +36,12 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.knobs.catalogue import reconcile_knob
 from servingslo.policy.planner import plan
+from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.sizing import Sized
 from servingslo.policy.state import PlannerState, record_scale, record_write_failed
-from servingslo.policy.stored_state import restore
 
 HEADER = "header"
 OUTCOME = "outcome"
@@ -78,24 +87,66 @@ class Outcome:
     after: int
     written: bool
     knob: str = Knob.REPLICAS
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """One observation, the decision made from it, and the case for which its counts were sized."""
+    """One observation, the decision made from it, and the case for which its counts were sized.
+
+    fleet: the decision on all pools, of a resource with several; it follows its last observation.
+    """
 
     observation: Observation
     decision: Decision
     sized: Sized | None = None
+    fleet: FleetDecision | None = None
 
 
 @dataclass(slots=True)
 class _Memory:
-    """One resource during a replay."""
+    """One resource during a replay. seen: observations of this tick, until all pools have one."""
 
-    targets: Targets
+    plans: Plans
     limits: Limits
-    state: PlannerState
+    state: Memory
+    seen: dict[str, Observation] = field(default_factory=dict)
+
+    def plan(self, observation: Observation) -> Iterator[Replayed]:
+        """Each decision of a tick, once all its pools were observed.
+
+        Raises: InvalidInputError for a pool that the spec does not have, or that was not observed.
+        """
+        if not isinstance(self.plans, FleetTargets):
+            if observation.pool:
+                raise InvalidInputError("pool", observation.pool, "none: the spec has no pools")
+            assert isinstance(self.state, PlannerState)  # noqa: S101 - made for these targets
+            decision, self.state = plan(
+                observation, self.plans, self.limits, self.state, observation.time_seconds
+            )
+            yield Replayed(observation=observation, decision=decision, sized=self.state.sized)
+            return
+        names = [pool.name for pool in self.plans.pools]
+        if observation.pool not in names:
+            raise InvalidInputError("pool", observation.pool, ", ".join(names))
+        if observation.pool in self.seen:
+            missing = ", ".join(name for name in names if name not in self.seen)
+            raise InvalidInputError("pool", observation.pool, f"{missing}, until each was observed")
+        self.seen[observation.pool] = observation
+        if len(self.seen) < len(names):
+            return
+        seen, self.seen = self.seen, {}
+        assert isinstance(self.state, FleetState)  # noqa: S101 - made for these targets
+        fleet, self.state = plan_pools(
+            seen, self.plans, self.limits, self.state, observation.time_seconds
+        )
+        for name, decision in fleet.pools.items():
+            yield Replayed(
+                observation=seen[name],
+                decision=decision,
+                sized=self.state.pools[name].sized,
+                fleet=fleet,
+            )
 
 
 # JSON has no infinity, which is the last edge of every histogram, so it is written as a string.
@@ -160,7 +211,7 @@ def replay(
     line, if one cannot be read, its resource has no header, or its laws were compiled;
     InvalidSpecError if `instead` is not valid.
     """
-    targets = None if instead is None else targets_from_spec(instead)
+    targets = None if instead is None else plans_from_spec(instead)
     bounds = Limits() if limits is None else limits
     memories: dict[str, _Memory] = {}
     times: dict[str, float] = {}
@@ -176,21 +227,42 @@ def replay(
         if OUTCOME in entry:
             outcome = _outcome(entry, number)
             memory = _known(memories, outcome.uid, number)
-            memory.state = reconciled(memory.state, outcome, memory.targets)
+            if isinstance(memory.state, FleetState) and outcome.pool not in memory.state.pools:
+                raise InvalidInputError(f"line {number}: pool", outcome.pool, "a decided pool")
+            memory.state = reconciled(memory.state, outcome, memory.plans)
             continue
         observation = _observation(entry, number, times)
         key = _key(observation)
         if targets is not None and key not in memories:
-            memories[key] = _Memory(targets=targets, limits=bounds, state=PlannerState())
+            state = initial_state(None, targets, observation.time_seconds)
+            memories[key] = _Memory(plans=targets, limits=bounds, state=state)
         memory = _known(memories, key, number)
-        decision, memory.state = plan(
-            observation, memory.targets, memory.limits, memory.state, observation.time_seconds
-        )
-        yield Replayed(observation=observation, decision=decision, sized=memory.state.sized)
+        with _named(number):
+            yield from memory.plan(observation)
 
 
-def reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
+def ticks(replayed: Iterable[Replayed]) -> Iterator[tuple[Replayed, ...]]:
+    """The same by tick: of a single target, or of all pools that are decided together."""
+    together: list[Replayed] = []
+    for one in replayed:
+        together.append(one)
+        if one.fleet is None or len(together) == len(one.fleet.pools):
+            yield tuple(together)
+            together = []
+
+
+def reconciled(state: Memory, outcome: Outcome, plans: Plans) -> Memory:
     """The planner's memory after the outcome of its order is known; used live and in replays."""
+    if isinstance(plans, Targets):
+        assert isinstance(state, PlannerState)  # noqa: S101 - made for these targets
+        return _reconciled(state, outcome, plans)
+    assert isinstance(state, FleetState)  # noqa: S101 - made for these targets
+    pool = plans.pool(outcome.pool)
+    settled = _reconciled(state.pools[outcome.pool], outcome, pool.targets)
+    return replace(state, pools={**state.pools, outcome.pool: settled})
+
+
+def _reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     if outcome.knob != Knob.REPLICAS:
         return reconcile_knob(state, outcome.knob, written=outcome.written)
     if not outcome.written:
@@ -204,26 +276,18 @@ def reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> Plann
     )
 
 
-def initial_state(learned: Mapping[str, Any] | None, now_seconds: float) -> PlannerState:
-    """The memory with which a resource begins: the state learnt before, else an empty one."""
-    return restore(learned, now_seconds) if learned else PlannerState()
-
-
-def _began(header: Header, before: _Memory | None, instead: Targets | None, number: int) -> _Memory:
+def _began(header: Header, before: _Memory | None, instead: Plans | None, number: int) -> _Memory:
+    plans = _plans(header.spec, number) if instead is None else instead
     if header.carry_on and before is not None:
-        state = before.state
+        state = carried_on(before.state, before.plans, plans)
     else:
-        state = initial_state(header.learned, header.time_seconds)
-    return _Memory(
-        targets=_targets(header.spec, number) if instead is None else instead,
-        limits=header.limits,
-        state=state,
-    )
+        state = initial_state(header.learned, plans, header.time_seconds)
+    return _Memory(plans=plans, limits=header.limits, state=state)
 
 
-def _targets(spec: Mapping[str, Any], number: int) -> Targets:
+def _plans(spec: Mapping[str, Any], number: int) -> Plans:
     with _named(number, HEADER):
-        return targets_from_spec(spec)
+        return plans_from_spec(spec)
 
 
 @contextmanager
@@ -251,6 +315,10 @@ def observations(lines: Iterable[str]) -> Iterator[Observation]:
             _began_anew(entry, times)
         elif OUTCOME not in entry:
             yield _observation(entry, number, times)
+
+
+def _time_key(observation: Observation) -> str:
+    return f"{_key(observation)}/{observation.pool}"
 
 
 def _key(observation: Observation) -> str:
@@ -284,7 +352,7 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
         if "runtime" not in entry:
             entry = {**entry, "runtime": RUNTIME_BEFORE}
         observation: Observation = _validated(_OBSERVATION, entry)
-    key = _key(observation)
+    key = _time_key(observation)
     with _named(number):
         check_observation(observation, times.get(key))
     times[key] = observation.time_seconds
@@ -295,7 +363,9 @@ def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
     """Forget the time of a resource whose memory starts again: recordings may be joined."""
     header = entry[HEADER]
     if isinstance(header, dict) and not header.get("carry_on"):
-        times.pop(str(header.get("uid")), None)
+        began = f"{header.get('uid')}/"
+        for key in [key for key in times if key.startswith(began)]:
+            del times[key]
 
 
 def _decoded(line: str, number: int) -> Mapping[str, Any]:

@@ -6,22 +6,33 @@ Earlier versions stored an object in `status.learned.state`; it is still read.
 from collections.abc import Mapping
 from typing import Any
 
+from servingslo.controller.memory import Memory, Plans, learned_memory
 from servingslo.explain.format import timestamp
 from servingslo.packing import packed, unpacked
-from servingslo.policy.state import PlannerState
-from servingslo.policy.stored_state import learned
+
+# What is lost if the API server drops the packed state, and why.
+PRUNED = "all of it, because the installed CRD is older than the operator: apply crds/"
 
 
-def learned_field(state: PlannerState, now_seconds: float) -> dict[str, Any]:
+def learned_field(state: Memory, plans: Plans, now_seconds: float) -> dict[str, Any]:
     """`status.learned`: state that must survive a restart, packed, and when it was written."""
-    return {"savedAt": timestamp(now_seconds), "data": packed(learned(state, now_seconds))}
+    stored = learned_memory(state, plans, now_seconds)
+    return {"savedAt": timestamp(now_seconds), "data": packed(stored)}
+
+
+def is_pruned(status: Mapping[str, Any]) -> bool:
+    """Whether the API server dropped the learnt state: its CRD is older than the operator."""
+    field: Mapping[str, Any] = status.get("learned") or {}
+    return bool(field.get("savedAt")) and not (field.get("data") or field.get("state"))
 
 
 def learned_of(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The learnt state in a status; None if it has none.
 
-    Empty if it cannot be read: `lost_parts` then reports that.
+    Empty if it was dropped or cannot be read: `lost_parts` then reports that.
     """
+    if is_pruned(status):
+        return {}
     field: Mapping[str, Any] = status.get("learned") or {}
     if not field.get("data"):
         state: Mapping[str, Any] | None = field.get("state")

@@ -1,0 +1,272 @@
+"""The weight of a fallback in the workload's HTTPRoute."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servingslo.adapters.kubernetes.gateways.limits import MANAGED_LABEL
+from servingslo.adapters.kubernetes.gateways.route_weights import (
+    MOST_WEIGHT,
+    WeightedRoute,
+    WeightedRoutes,
+    WeightsOwner,
+    weights_of,
+)
+from servingslo.adapters.kubernetes.gateways.services import GatewayServices, refuse
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.protocol import Acting, Assignment
+from servingslo.errors import (
+    ClusterError,
+    ClusterUnavailableError,
+    LimitNotEnforceableError,
+    NotFoundError,
+    PermissionDeniedError,
+    WriteConflictError,
+)
+from servingslo.explain.changes import Change, Knob, not_written
+from servingslo.explain.parts.degradation import weights_change, weights_put_back
+from servingslo.policy.decision import Decision, replace_knob
+from servingslo.policy.degradation import BACKEND, FORMER, RULE, SHARE, THOUSANDTHS
+from servingslo.policy.inputs import InForce, SignalProblem, Targets
+from servingslo.policy.ports import WorkloadView
+from servingslo.reasons import Reason
+
+_REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
+    (LimitNotEnforceableError, Reason.ROUTE_NOT_USABLE),
+    (NotFoundError, Reason.ROUTE_NOT_USABLE),
+    (PermissionDeniedError, Reason.NOT_PERMITTED),
+    (ClusterError, Reason.CLUSTER_UNAVAILABLE),
+)
+_NOT_ENABLED = "the administrator does not enable degradation"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteWeights:
+    """Moves weight to the fallback if the administrator and the route's owner allow it.
+
+    A tenant could make the same write themselves: it is in their own namespace, in a route that its
+    owner labelled for it, only in the weights of backends that are there already.
+    """
+
+    routes: WeightedRoutes
+    services: GatewayServices
+    enabled: bool
+    knob: str = Knob.ROUTE_WEIGHTS
+    repeats_at_once: bool = False
+
+    async def in_force(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> InForce | None:
+        """The fallback's present share and place in the route, or why it may not be changed.
+
+        None if no degradation is asked for.
+        """
+        asked = targets.degradation
+        if asked is None:
+            return None
+        if not self.enabled:
+            problem = SignalProblem(reason=Reason.NOT_PERMITTED, detail=_NOT_ENABLED)
+            return InForce(refused=problem)
+        standing = InForce()
+        try:
+            route = await self.routes.read(ref.namespace, asked.route)
+            standing = standing_weights(ref, route, asked.fallback)
+            if standing.refused is None:
+                await self._check(route, standing.values, [pod.name for pod in view.pods])
+        except ClusterError as error:
+            return replace(standing, refused=_problem(error))
+        return standing
+
+    def wanted(self, assignment: Assignment) -> Change | None:
+        """The change of the share."""
+        return weights_change(assignment.decision)
+
+    async def change(self, assignment: Assignment) -> bool | None:
+        """Write the weights, or restore the owner's, if the route is as it was when planned."""
+        decided, asked = assignment.decision.degradation, assignment.targets.degradation
+        if decided is None or asked is None:
+            return False
+        ref = assignment.ref
+        route = await self.routes.read(ref.namespace, asked.route)
+        standing, planned = (
+            standing_weights(ref, route, asked.fallback),
+            assignment.in_force[self.knob],
+        )
+        forbidden = standing.refused is not None and not decided.puts_back
+        if forbidden or standing.values != planned.values:
+            raise WriteConflictError(f"{route.title} is not as it was read any more")
+        if decided.puts_back:
+            await self.routes.put_back(route)
+            return True
+        rule, backend = standing.values.get(RULE), standing.values.get(BACKEND)
+        if rule is None or backend is None:
+            return False
+        former = route.weights(rule) if route.owner is None else route.owner.former
+        await self.routes.write(
+            route,
+            WeightsOwner(
+                name=ref.name,
+                uid=ref.uid,
+                rule=rule,
+                weights=weights_of(former, backend, round(decided.after * THOUSANDTHS)),
+                former=former,
+            ),
+        )
+        return True
+
+    def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
+        """The decision with its count and an unchanged share, and why."""
+        decided = decision.degradation
+        if decided is None:
+            return decision
+        return replace_knob(
+            decision, self.knob, replace(decided.hold(), reason=reason, detail=detail)
+        )
+
+    async def undo(self, acting: Acting) -> Sequence[Change]:
+        """Restore the weights for each resource that is gone or no longer asks for degradation."""
+        if not self.enabled:
+            return ()
+        undone: list[Change] = []
+        for route in await self.routes.owned():
+            if not _is_wanted(route, acting):
+                undone += await self._put_back(route)
+        return undone
+
+    async def _put_back(self, route: WeightedRoute) -> Sequence[Change]:
+        owner = route.owner
+        if owner is None:
+            return ()
+        share = _share(owner.weights, owner.former) if route.is_ours else 0
+        change = weights_put_back((route.namespace, owner.name), route.title, share)
+        try:
+            await self.routes.put_back(route)
+        except NotFoundError:
+            return ()
+        except ClusterUnavailableError as error:
+            return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
+        except ClusterError as error:
+            conflict = isinstance(error, WriteConflictError)
+            reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
+            return (not_written(change, reason, str(error), answered=True),)
+        return (change,)
+
+    async def _check(
+        self, route: WeightedRoute, values: Mapping[str, int | None], pods: Collection[str]
+    ) -> None:
+        """Check that all backends but the fallback lead to this workload alone, and that it serves.
+
+        Raises: LimitNotEnforceableError if they do not; ClusterError if that cannot be determined.
+        """
+        for place, backend in enumerate(route.backends(values[RULE] or 0)):
+            if place == values[BACKEND]:
+                await self.services.check_serves(route.namespace, backend["name"])
+            else:
+                await self.services.check(route.namespace, backend["name"], pods)
+
+
+def standing_weights(ref: ResourceRef, route: WeightedRoute, fallback: str) -> InForce:
+    """The fallback's share and place in the route itself, and why weights may not be changed.
+
+    The operator's own weights are seen in any form of route, so that they can be put back.
+    """
+    owner, values = route.owner, {SHARE: 0}
+    if owner is not None and route.is_ours and owner.name == ref.name:
+        values = {SHARE: _share(owner.weights, owner.former), FORMER: 1}
+    problem = _not_permitted(route) or _set_by_another(ref, route)
+    try:
+        rule, backend = _place(route, fallback)
+        if owner is None:
+            _check_weights(route.weights(rule), backend, fallback)
+    except LimitNotEnforceableError as error:
+        return InForce(values=values, refused=problem or _problem(error))
+    return InForce(values={**values, RULE: rule, BACKEND: backend}, refused=problem)
+
+
+def _problem(error: ClusterError) -> SignalProblem:
+    reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+    return SignalProblem(reason=reason, detail=str(error))
+
+
+def _check_weights(weights: Sequence[int], backend: int, fallback: str) -> None:
+    """Check the owner's weights. Raises: LimitNotEnforceableError."""
+    others = sum(weight for place, weight in enumerate(weights) if place != backend)
+    refuse(
+        (weights[backend], f"Service/{fallback} has weight {weights[backend]} there, not 0"),
+        (not others, "no other backend has a weight"),
+        (others > MOST_WEIGHT, f"its weights add up to {others}, more than {MOST_WEIGHT}"),
+    )
+
+
+def _place(route: WeightedRoute, fallback: str) -> tuple[int, int]:
+    """Numbers of the rule and of the fallback in it. Raises: LimitNotEnforceableError."""
+    refuse(
+        (
+            len(route.rules) != 1,
+            f"it has {len(route.rules)} rules with backends, each counted apart",
+        )
+    )
+    rule = route.rules[0]
+    backends = route.backends(rule)
+    for backend in backends:
+        what = f"{backend.get('kind', 'Service')}/{backend['name']}"
+        refuse(
+            (_is_elsewhere(backend, route.namespace), f"it leads to {what}, no Service from here"),
+            (
+                not backend.get("filters"),
+                f"{what} has no filter there, so that the gateway counts its backends together",
+            ),
+        )
+    places = [place for place, one in enumerate(backends) if one["name"] == fallback]
+    refuse(
+        (len(places) != 1, f"Service/{fallback} is {len(places)} times among its backends, not 1"),
+        (len(backends) == 1, "it has no other backend"),
+    )
+    return rule, places[0]
+
+
+def _is_elsewhere(backend: Mapping[str, Any], namespace: str) -> bool:
+    kind = backend.get("kind", "Service")
+    return (
+        kind != "Service"
+        or bool(backend.get("group"))
+        or backend.get("namespace", namespace) != namespace
+    )
+
+
+def _share(weights: Sequence[int], former: Sequence[int]) -> int:
+    """The share in thousandths of the backends that had no weight before."""
+    total = sum(weights)
+    added = sum(now for now, before in zip(weights, former, strict=False) if before == 0)
+    return round(THOUSANDTHS * added / total) if total else 0
+
+
+def _not_permitted(route: WeightedRoute) -> SignalProblem | None:
+    if not route.managed:
+        detail = f'it does not carry the label {MANAGED_LABEL}: "true"'
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
+    if route.is_released:
+        detail = "`servingslo release` put it back a moment ago"
+        return SignalProblem(reason=Reason.WEIGHTS_RELEASED, detail=detail)
+    return None
+
+
+def _set_by_another(ref: ResourceRef, route: WeightedRoute) -> SignalProblem | None:
+    owner, detail = route.owner, ""
+    if owner is not None and not route.is_ours:
+        detail = "another client set other weights; they are left alone"
+    elif owner is not None and owner.name != ref.name:
+        detail = f"ServingSLO {owner.name} sets them already"
+    return SignalProblem(reason=Reason.WEIGHTS_SET_BY_ANOTHER, detail=detail) if detail else None
+
+
+def _is_wanted(route: WeightedRoute, acting: Acting) -> bool:
+    owner = route.owner
+    if owner is None:
+        return True
+    ref = ResourceRef(namespace=route.namespace, name=owner.name, uid=owner.uid)
+    pools = acting(ref)
+    return pools is None or any(
+        targets.degradation is not None and targets.degradation.route == route.name
+        for targets in pools
+    )

@@ -1,0 +1,127 @@
+"""Reads one pool, or the only target, of a resource at a tick: cluster, metrics, past."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.adapters import Adapters
+from servingslo.controller.join import Subject, fallback_place, join
+from servingslo.controller.registry import Resource
+from servingslo.copying import replace
+from servingslo.estimation.forecast.season_profile import RateHistory
+from servingslo.estimation.requests.misses import BudgetReading
+from servingslo.policy.inputs import InForce, Observation, SignalProblem, Targets
+from servingslo.policy.ports import BudgetQuestion, ClusterMetrics, WorkloadView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLook:
+    """One pool, or the only target, as it was read at this tick."""
+
+    targets: Targets
+    view: WorkloadView
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Looks at the pools of a resource; decides nothing."""
+
+    adapters: Adapters
+
+    async def observe(
+        self,
+        resource: Resource,
+        pool: str,
+        targets: Targets,
+        metrics: ClusterMetrics,
+        conflict: SignalProblem | None,
+    ) -> PoolLook:
+        """One pool as it is now, or the only target."""
+        ref = resource.record.ref
+        view = await self.adapters.workloads.read(
+            ref.namespace,
+            targets.target,
+            targets.batching.container,
+            metrics.recognize(ref.namespace, targets.runtime),
+        )
+        view = replace(
+            view,
+            in_force=await self._in_force(ref, targets, view),
+            not_woken=await self._not_woken(ref, targets),
+        )
+        observation = join(
+            Subject(
+                namespace=ref.namespace,
+                name=ref.name,
+                uid=ref.uid,
+                generation=resource.record.generation,
+                gateway_name=targets.gateway_name,
+                routes=tuple((one.name, one.route) for one in targets.classes),
+                priorities=tuple((one.name, one.priority) for one in targets.classes),
+                model=targets.model,
+                metrics=tuple(one.metric.value for one in targets.objectives),
+                pool=pool,
+            ),
+            view,
+            metrics,
+            now_seconds=self.adapters.clock.now_seconds(),
+            problems=() if conflict is None else (conflict,),
+        )
+        return PoolLook(targets=targets, view=view, observation=observation)
+
+    def with_past(self, looks: Sequence[PoolLook]) -> Observation:
+        """The first observation with the past of the whole resource, read from all its pods."""
+        observation = looks[0].observation
+        # Past pods are named after the workload that the target stands for.
+        targets = replace(looks[0].targets, target=looks[0].view.target)
+        ref = ResourceRef(
+            namespace=observation.namespace, name=observation.name, uid=observation.uid
+        )
+        pods = [pod.name for look in looks for pod in look.view.pods]
+        return replace(
+            observation,
+            history=self._history(ref, targets, pods),
+            error_budget=self._error_budget(ref, targets, looks[0].view, pods),
+        )
+
+    async def _in_force(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView
+    ) -> Mapping[str, InForce]:
+        """The current values of each actuator, in addition to the view of the workload."""
+        found = [
+            (actuator.knob, await actuator.in_force(ref, targets, view))
+            for actuator in self.adapters.actuators
+        ]
+        return {knob: standing for knob, standing in found if standing is not None}
+
+    async def _not_woken(self, ref: ResourceRef, targets: Targets) -> str:
+        """Why a gateway would count no request for the target at zero, if it may go to zero."""
+        if self.adapters.routing is None or not targets.replicas.may_sleep:
+            return ""
+        routes = [one.route for one in targets.classes if one.orders]
+        for name in routes or [targets.gateway_name or targets.target.name]:
+            if why := await self.adapters.routing.not_kept(ref.namespace, name):
+                return why
+        return ""
+
+    def _history(
+        self, ref: ResourceRef, targets: Targets, pods: Sequence[str]
+    ) -> RateHistory | None:
+        if self.adapters.history is None or not all(one.orders for one in targets.classes):
+            # The engines' past has the requests of all classes.
+            return None
+        return self.adapters.history.take(ref.uid, ref.namespace, targets, pods)
+
+    def _error_budget(
+        self, ref: ResourceRef, targets: Targets, view: WorkloadView, pods: Sequence[str]
+    ) -> BudgetReading | None:
+        if self.adapters.budgets is None or targets.error_budget is None:
+            return None
+        asked = BudgetQuestion(
+            namespace=ref.namespace,
+            targets=targets,
+            runtime=view.read_as.runtime,
+            fallback=fallback_place(view),
+        )
+        return self.adapters.budgets.take(ref.uid, asked, pods)

@@ -1,0 +1,155 @@
+"""The status of a ServingBudget, and the line of the log about it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
+from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
+from servingslo.api.v1alpha1.budget import MAX_CLAIMANTS, ServingBudgetStatus
+from servingslo.policy.budget.sharing import Share, Sharing
+from servingslo.reasons import Reason
+
+# Digits of a lost rate: fewer changes of a status that says the same.
+_DIGITS = 2
+# Names of one message, and characters of a reason: all claimants together stay far below the
+# 1.5 MiB that an object may have.
+_MOST_NAMES = 5
+_REASON_LENGTH = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetNews:
+    """What a tick says of a budget. fields: of its status, as JSON. line: of the log."""
+
+    fields: Mapping[str, Any]
+    line: str
+
+
+def budget_status(
+    record: BudgetRecord,
+    sharing: Sharing | None,
+    priorities: Mapping[str, int],
+    unknown: Mapping[str, str],
+    *,
+    previous: Mapping[str, Any],
+    now_seconds: float,
+) -> BudgetNews:
+    """The status after a sharing.
+
+    priorities: that count, by uid of each claimant. unknown: why GPUs of a replica are unknown, by
+    uid; '' if they are known. previous: the status before, whose transition times stay.
+    """
+    conditions = _conditions(record, sharing, unknown, previous, now_seconds)
+    shares = () if sharing is None else tuple(sharing.shares.values())
+    wanted = sum(share.wanted_gpus for share in shares)
+    status = ServingBudgetStatus.model_validate(
+        {
+            "observed_generation": record.generation,
+            "granted": sum(share.granted_gpus for share in shares),
+            "wanted": wanted,
+            "short": sum(share.lacking_gpus for share in shares),
+            "claimants": _claimants(shares, priorities, unknown),
+            "conditions": conditions,
+        }
+    )
+    fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    short = [share for share in shares if share.lacking_gpus]
+    line = (
+        f"gpus={record.gpus} granted={status.granted} wanted={wanted} short={status.short}"
+        f" reason={conditions[-1]['reason']}"
+    )
+    if short:
+        told = sorted(short, key=lambda one: -one.lacking_gpus)[:_MOST_NAMES]
+        line += " lacking=" + ",".join(f"{one.name}:{one.lacking_gpus}" for one in told)
+    return BudgetNews(fields=fields, line=line)
+
+
+def shortage_line(share: Share) -> str:
+    """Who has the GPUs that a resource lacks, in words; '' if it lacks none."""
+    if share.donors:
+        return f"it waits for pods of {_named(share.donors)} to end"
+    if share.holders:
+        return f"{_named(share.holders)} has them above its minimum"
+    return ""
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, and how many more: a budget may have hundreds."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _claimants(
+    shares: Sequence[Share], priorities: Mapping[str, int], unknown: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    ordered = sorted(shares, key=lambda share: (-share.lacking_gpus, share.name))
+    return [
+        {
+            "namespace": share.name.partition("/")[0],
+            "name": share.name.partition("/")[2],
+            "priority": priorities.get(share.uid, 0),
+            "granted": share.granted_gpus,
+            "wanted": share.wanted_gpus,
+            "short": share.lacking_gpus,
+            "lost_per_second": float(f"{share.lost_per_second:.{_DIGITS}g}")
+            if share.lacking_gpus
+            else None,
+            "reason": unknown.get(share.uid, "")[:_REASON_LENGTH] or shortage_line(share) or None,
+        }
+        for share in ordered[:MAX_CLAIMANTS]
+    ]
+
+
+def _conditions(
+    record: BudgetRecord,
+    sharing: Sharing | None,
+    unknown: Mapping[str, str],
+    previous: Mapping[str, Any],
+    now_seconds: float,
+) -> list[dict[str, Any]]:
+    if record.refused:
+        said = [("Ready", "False", Reason.INVALID_SPEC, record.refused)]
+    else:
+        said = [("Ready", "True", Reason.READY, "the budget is shared")]
+    said.append(("Sufficient", *_sufficient(record, sharing, unknown)))
+    before = {one["type"]: one for one in previous.get("conditions") or ()}
+    now = timestamp_from_seconds(now_seconds)
+    return [
+        {
+            "type": type_,
+            "status": status,
+            "reason": reason.value,
+            "message": message,
+            "last_transition_time": before[type_]["lastTransitionTime"]
+            if type_ in before and before[type_]["status"] == status
+            else now,
+            "observed_generation": record.generation,
+        }
+        for type_, status, reason, message in said
+    ]
+
+
+def _sufficient(
+    record: BudgetRecord, sharing: Sharing | None, unknown: Mapping[str, str]
+) -> tuple[str, Reason, str]:
+    if sharing is None or record.refused:
+        return "Unknown", Reason.INVALID_SPEC, "not known while the spec is not valid"
+    if not sharing.minimums_fit:
+        message = f"{record.gpus} GPUs are fewer than all minimums need; none is taken"
+        return "False", Reason.BUDGET_SHORT, message
+    if lacking := sharing.lacking_gpus:
+        names = [one.name for one in sharing.shares.values() if one.lacking_gpus]
+        lost = sum(one.lost_per_second for one in sharing.shares.values())
+        message = (
+            f"{lacking} GPUs more are wanted by {_named(sorted(names))};"
+            f" they would keep {lost:.2g} requests/s within their objectives"
+        )
+        return "False", Reason.BUDGET_SHORT, message
+    if blind := [why for why in unknown.values() if why]:
+        return (
+            "Unknown",
+            Reason.GPUS_UNKNOWN,
+            f"GPUs of a replica are unknown: {blind[0][:_REASON_LENGTH]}",
+        )
+    return "True", Reason.BUDGET_SUFFICIENT, "all that is wanted is granted"

@@ -1,0 +1,111 @@
+"""What was reported last of a resource, what a decision would add to it, and what is due."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from servingslo.explain.conditions.condition import Condition
+from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitReverts, memory_of
+from servingslo.policy.replicas.reverts import Reverts
+from servingslo.policy.state import PlannerState
+from servingslo.reasons import Action, Reason
+
+_LEARNED_SECONDS = 300.0
+_PutBack = tuple[Reverts | None, LimitReverts | None, BatchChange | None]
+_NOTHING_PUT_BACK: _PutBack = (None, None, None)
+
+
+@dataclass(slots=True)
+class Said:
+    """What was said last of one target: its decision, and the one that the log has.
+
+    held_by: what holds the count, since held_seconds; why_reported: the log has a line about it.
+    """
+
+    last: Decision | None = None
+    logged: Decision | None = None
+    held_by: Reason | None = None
+    held_seconds: float = 0.0
+    why_reported: bool = False
+
+
+@dataclass(slots=True)
+class Reported:
+    """The last report of one resource.
+
+    said: by pool, of a single target under ''. learned_trusted: how many laws were trusted in the
+    stored learnt state. learned_reverts: the reverts, as stored with it.
+    """
+
+    conditions: tuple[Condition, ...]
+    said: dict[str, Said] = field(default_factory=dict)
+    learned_trusted: int = 0
+    learned_reverts: tuple[_PutBack, ...] = ()
+
+    @property
+    def last(self) -> Decision | None:
+        """A last decision of any pool; None if nothing is decided."""
+        return next((one.last for one in self.said.values() if one.last is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What is new in the decisions of a tick: worth a write; others than those logged before."""
+
+    material: bool
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a status says of a decision, of one target or of several pools.
+
+    document: made only when it is written, as it evaluates more predictions.
+    """
+
+    decisions: tuple[Decision, ...]
+    states: tuple[PlannerState, ...]
+    line: str
+    document: Callable[[], Mapping[str, Any]]
+    answer: str
+    reason: Reason | None
+
+    @property
+    def trusted(self) -> int:
+        """How many laws are trusted."""
+        return sum(decision.model.trusted for decision in self.decisions)
+
+    @property
+    def put_back(self) -> tuple[_PutBack, ...]:
+        """Who puts counts and limits back, of each target."""
+        return tuple(map(_put_back, self.states))
+
+
+def learned_is_due(
+    reported: Reported, said: Report, now_seconds: float, learned_seconds: float | None
+) -> bool:
+    """At the first metrics, at a newly trusted law, at orders and reverts, else periodically."""
+    nothing = (_NOTHING_PUT_BACK,) * len(said.put_back)
+    if said.put_back != (reported.learned_reverts or nothing):
+        return True
+    if learned_seconds is None:
+        return any(one.metrics is Reason.METRICS_FRESH for one in said.decisions)
+    scaled = any(one.action is not Action.HOLD and one.apply_replicas for one in said.decisions)
+    found = said.trusted > reported.learned_trusted
+    rested = abs(now_seconds - learned_seconds) >= _LEARNED_SECONDS
+    return scaled or found or rested
+
+
+def _put_back(state: PlannerState) -> _PutBack:
+    """Who puts counts and limits back, and which of our limits they may put back next."""
+    batching = memory_of(state.knobs)
+    return state.reverts, batching.reverts, batching.written
+
+
+def differs_from(logged: Decision | None, decision: Decision) -> bool:
+    """Whether a decision differs from the one logged last, and does not only repeat it."""
+    if logged is None:
+        return True
+    names: Sequence[str] = ("action", "replicas_before", "replicas_after", "binding", "reason")
+    return any(getattr(logged, name) != getattr(decision, name) for name in names)
