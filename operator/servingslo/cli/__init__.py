@@ -1,1 +1,5 @@
-"""The command line."""
+"""Which commands are there, and which options do they share?
+
+The entry point, small commands, access to a cluster; rooms: cluster, running, sizing.
+Must not import the lab; help and small commands import their work when it is used.
+"""

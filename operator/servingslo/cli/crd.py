@@ -2,7 +2,7 @@
 
 import typer
 
-from servingslo.api.crd import render_crd
+from servingslo.api.crd import render_budget_crd, render_crd
 
 
 def crd() -> None:
@@ -10,4 +10,4 @@ def crd() -> None:
 
     Example: servingslo crd | kubectl apply --server-side -f -
     """
-    typer.echo(render_crd())
+    typer.echo(f"{render_crd()}---\n{render_budget_crd()}")

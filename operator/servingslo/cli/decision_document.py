@@ -14,6 +14,7 @@ from servingslo.errors import InvalidInputError
 from servingslo.packing import unpacked
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
+from servingslo.policy.pools.decision import FleetDecision
 
 _CAPITAL = re.compile(r"(?<!^)([A-Z])")
 
@@ -26,7 +27,7 @@ def last_document(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """
     record: Mapping[str, Any] | None = status.get("lastDecision")
     if not record or not record.get("document"):
-        return record or None
+        return record if record and record.get("action") else None
     try:
         found = unpacked(str(record["document"]))
     except ValueError as error:
@@ -47,6 +48,24 @@ def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decis
     try:
         filled["knobs"] = _knobs(document)
         return TypeAdapter(Decision).validate_python(filled)
+    except ValidationError as error:
+        raise first_refusal(error, "status.lastDecision") from error
+
+
+def fleet_of(document: Mapping[str, Any], namespace: str, name: str) -> FleetDecision | None:
+    """The decision on several pools; None in a document of a single target.
+
+    Raises: InvalidInputError when it is not the document of a decision.
+    """
+    pools = document.get("pools")
+    if not isinstance(pools, Mapping):
+        return None
+    filled = _filled(FleetDecision, {key: document[key] for key in document if key != "pools"})
+    filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
+    filled["pools"] = {pool: decision_of(each, namespace, name) for pool, each in pools.items()}
+    filled["roles"] = dict(document.get("roles") or {})
+    try:
+        return TypeAdapter(FleetDecision).validate_python(filled)
     except ValidationError as error:
         raise first_refusal(error, "status.lastDecision") from error
 

@@ -25,48 +25,57 @@ class Entry:
 
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry(module="servingslo.cli.run", summary="Run the operator until it is told to stop."),
+    "run": Entry(
+        module="servingslo.cli.running.run", summary="Run the operator until it is stopped."
+    ),
     "demo": Entry(
         summary="Run the system on this machine, with simulated engines.",
     ),
     "size": Entry(
-        module="servingslo.cli.size",
-        summary="Say how many replicas objectives need, and at what cost.",
+        module="servingslo.cli.sizing.size",
+        summary="Size a fleet: replicas that the objectives need, and their cost.",
     ),
     "plan": Entry(
         module="servingslo.cli.plan",
-        summary="Make the operator's decisions again from recorded observations.",
+        summary="Repeat the operator's decisions on recorded observations.",
     ),
     "fit": Entry(
-        summary="Fit the service law of an engine to what it measured.",
+        summary="Fit the service law of an engine to its measurements.",
     ),
     "backtest": Entry(
         summary="Replay a trace against policies: share in SLO against cost.",
     ),
+    "shadow": Entry(
+        summary="Replay the rule of an HPA or a ScaledObject on a recording.",
+    ),
     "explain": Entry(
-        module="servingslo.cli.explain",
+        module="servingslo.cli.cluster.explain",
         summary="Explain the last decision about a ServingSLO of a cluster.",
     ),
     "top": Entry(
-        module="servingslo.cli.top",
-        summary="Show all ServingSLOs of a cluster, again and again.",
+        module="servingslo.cli.cluster.top",
+        summary="Show all ServingSLOs of a cluster and keep the table fresh.",
     ),
     "history": Entry(
-        module="servingslo.cli.history",
-        summary="Look back on a ServingSLO over a day, by Prometheus.",
+        module="servingslo.cli.cluster.history",
+        summary="Show the last day of a ServingSLO, from Prometheus.",
     ),
     "record": Entry(
-        module="servingslo.cli.record",
-        summary="Record what the operator would see of a cluster.",
+        module="servingslo.cli.cluster.record",
+        summary="Record the operator's observations of a cluster.",
     ),
     "release": Entry(
-        module="servingslo.cli.release",
+        module="servingslo.cli.cluster.release",
         summary="Put back every bound that was written into a gateway.",
+    ),
+    "migrate": Entry(
+        module="servingslo.cli.migrating.migrate",
+        summary="Write a ServingSLO from an HPA or a KEDA ScaledObject.",
     ),
     "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),
     "schema": Entry(
         module="servingslo.cli.schema",
-        summary="Print the JSON schema of a file that is exchanged.",
+        summary="Print the JSON schema of a file format.",
     ),
 }
 

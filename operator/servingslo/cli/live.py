@@ -2,19 +2,19 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.client import connect
-from servingslo.adapters.kubernetes.config_maps import ConfigMaps
-from servingslo.adapters.kubernetes.discovery import Discovery
-from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.api.client import connect
+from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps
+from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
-from servingslo.api.convert import targets_from_spec
 from servingslo.cli.options import path_text
 from servingslo.controller.join import Subject, join
+from servingslo.controller.registry import Resource
 from servingslo.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, HistorySource
@@ -60,43 +60,55 @@ async def workloads_of(
         await client.close()
 
 
-async def observation_of(
-    record: ResourceRecord,
+async def observations_of(
+    resource: Resource,
     workloads: KubernetesWorkloads,
     metrics: ClusterMetrics,
     conflict: SignalProblem | None = None,
     past: HistorySource | None = None,
-) -> Observation:
-    """What the operator would see of one resource now. Raises: InvalidSpecError, ClusterError.
+) -> tuple[Observation, ...]:
+    """What the operator would see of one resource now, of each pool or of its only target.
 
-    past: where its past arrival rates are from; None where they are not asked for.
+    All count as of one time; the first has the past rates of the whole. Empty for an invalid spec.
+    past: where they are from; None where they are not asked for. Raises: ClusterError.
     """
-    targets, ref = targets_from_spec(record.spec), record.ref
-    view = await workloads.read(
-        ref.namespace,
-        targets.target,
-        targets.batching.container,
-        metrics.recognize(ref.namespace, targets.runtime),
-    )
-    history = None
-    if past is not None:
-        history = past.take(ref.uid, ref.namespace, targets, [pod.name for pod in view.pods])
-    return join(
-        Subject(
+    ref, looks = resource.record.ref, []
+    for pool, targets in resource.pools.items():
+        view = await workloads.read(
+            ref.namespace,
+            targets.target,
+            targets.batching.container,
+            metrics.recognize(ref.namespace, targets.runtime),
+        )
+        subject = Subject(
             namespace=ref.namespace,
             name=ref.name,
             uid=ref.uid,
-            generation=record.generation,
+            generation=resource.record.generation,
             gateway_name=targets.gateway_name,
+            routes=tuple((one.name, one.route) for one in targets.classes),
+            priorities=tuple((one.name, one.priority) for one in targets.classes),
             model=targets.model,
             metrics=tuple(one.metric.value for one in targets.objectives),
-        ),
-        view,
-        metrics,
-        now_seconds=SystemClock.now_seconds(),
-        problems=() if conflict is None else (conflict,),
-        history=history,
-    )
+            pool=pool,
+        )
+        observation = join(
+            subject,
+            view,
+            metrics,
+            now_seconds=SystemClock.now_seconds(),
+            problems=() if conflict is None else (conflict,),
+        )
+        looks.append((view, observation))
+    if not looks:
+        return ()
+    history = None
+    if past is not None and resource.targets is not None:
+        pods = [pod.name for view, _ in looks for pod in view.pods]
+        history = past.take(ref.uid, ref.namespace, resource.targets, pods)
+    at = looks[0][1].time_seconds
+    first, *others = (replace(observation, time_seconds=at) for _, observation in looks)
+    return replace(first, history=history), *others
 
 
 def parsed_name(text: str) -> tuple[str, str]:

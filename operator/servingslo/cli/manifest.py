@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import yaml
 
-from servingslo.api.convert import targets_from_spec
+from servingslo.api.convert import parse_spec
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.errors import InvalidInputError
 from servingslo.parsing import OnceLoader, parsed_documents
@@ -50,7 +50,7 @@ def read_spec(path: Path) -> Mapping[str, Any]:
         raise InvalidInputError(f"{path}: apiVersion", found[0].get("apiVersion"), API_VERSION)
     spec: Mapping[str, Any] = found[0].get("spec") or {}
     with blamed_on(str(path)):
-        targets_from_spec(spec)
+        parse_spec(spec)
     return spec
 
 

@@ -27,14 +27,14 @@ GatewayWorkloadLabel = Annotated[
     str,
     typer.Option(
         envvar="SERVINGSLO_GATEWAY_WORKLOAD_LABEL",
-        help="Label that names the workload, where it is not the profile's own.",
+        help="Label that names the workload, if not the profile's own.",
     ),
 ]
 GatewayNamespaceLabel = Annotated[
     str,
     typer.Option(
         envvar="SERVINGSLO_GATEWAY_NAMESPACE_LABEL",
-        help="Label that names its namespace, where it is not the profile's own.",
+        help="Label that names its namespace, if not the profile's own.",
     ),
 ]
 GatewayReporter = Annotated[
@@ -53,7 +53,7 @@ GatewayPattern = Annotated[
 ]
 GatewayName = Annotated[
     str | None,
-    typer.Option(help="What the gateway calls the workload; that of --target by default."),
+    typer.Option(help="Name of the workload at the gateway; that of --target by default."),
 ]
 
 

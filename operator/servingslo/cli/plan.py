@@ -1,5 +1,6 @@
 """`servingslo plan`: the production planner on recorded observations."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,9 +8,10 @@ import typer
 
 from servingslo.cli.manifest import lines_of, read_spec
 from servingslo.cli.output import OutputFormat, answer_no, as_json
-from servingslo.controller.recording import replay
-from servingslo.controller.recording_validation import check_tick
+from servingslo.controller.recordings.recording import Replayed, replay, ticks
+from servingslo.controller.recordings.validation import check_tick
 from servingslo.errors import InvalidInputError
+from servingslo.explain.pools_text import fleet_text
 from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits
 from servingslo.policy.report import with_latencies
@@ -27,22 +29,23 @@ def plan(
         typer.Option(
             "--filename",
             "-f",
-            help="ServingSLO to decide by. Without it, the recording's own header.",
+            help="ServingSLO to plan for; the one in the recording's header by default.",
         ),
     ] = None,
     max_replicas: Annotated[
         int | None,
-        typer.Option(help="Administrator's largest count, where no header has one.", min=1),
+        typer.Option(help="Administrator's largest replica count, if no header has one.", min=1),
     ] = None,
     max_step: Annotated[
         int | None,
-        typer.Option(help="Administrator's largest change, where no header has one.", min=1),
+        typer.Option(help="Administrator's largest change, if no header has one.", min=1),
     ] = None,
     tick_seconds: Annotated[
-        float, typer.Option(help="Time between observations, where no header has it.")
+        float, typer.Option(help="Seconds between observations, if no header has them.")
     ] = 15.0,
     recommend_only: Annotated[
-        bool, typer.Option("--recommend-only", help="As with the operator in mode Recommend.")
+        bool,
+        typer.Option("--recommend-only", help="Decide as in mode Recommend."),
     ] = False,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="json: one decision a line.")
@@ -50,10 +53,11 @@ def plan(
 ) -> None:
     """Decide on recorded observations as the operator does: one line in, one decision out.
 
-    What the planner remembers is carried from line to line; on a recording of the operator with
-    its header the decisions are the live ones. Each decision is written before the next line is
-    read, so another program's simulator may be at both ends. Exit code 1: by the last decision, no
-    count can meet an objective.
+    The planner keeps its memory from line to line. On a recording of the operator, with its header,
+    the decisions are those of the live operator. Each decision is written before the next line is
+    read, so a simulator may write the observations and read the decisions. Pools are decided
+    together, once each was observed. Exit code 1: according to the last decision, no replica count
+    can meet an objective.
 
     Example: servingslo plan -f slo.yaml --observations recording.jsonl -o text
     """
@@ -66,15 +70,23 @@ def plan(
     )
     infeasible: bool | None = None
     with lines_of(observations, "--observations") as lines:
-        for replayed in replay(lines, spec, limits):
-            decision = replayed.decision
-            infeasible = any(need.least_feasible is not None for need in decision.needs)
+        for tick in ticks(replay(lines, spec, limits)):
+            needs = [need for one in tick for need in one.decision.needs]
+            infeasible = any(need.least_feasible is not None for need in needs)
             # typer.echo flushes, which the other end of a pipe waits for.
-            if output is OutputFormat.JSON:
-                typer.echo(as_json(decision, indent=None))
-            else:
-                typer.echo(f"{text(with_latencies(decision, replayed.sized))}\n")
+            typer.echo(_json(tick) if output is OutputFormat.JSON else f"{_text(tick)}\n")
         if infeasible is None:
             raise InvalidInputError("observations", "none", "at least one line")
     if infeasible:
         raise answer_no()
+
+
+def _json(tick: Sequence[Replayed]) -> str:
+    """One line: the decision, or that on all pools."""
+    return as_json(tick[0].fleet or tick[0].decision, indent=None)
+
+
+def _text(tick: Sequence[Replayed]) -> str:
+    told = {one.decision.pool: with_latencies(one.decision, one.sized) for one in tick}
+    fleet = tick[0].fleet
+    return text(told[tick[0].decision.pool]) if fleet is None else fleet_text(fleet, told)

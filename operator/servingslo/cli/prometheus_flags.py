@@ -56,7 +56,8 @@ class PrometheusFlags:
     def config(self, url: str, **settings: Any) -> "PrometheusConfig":
         """The reader's configuration. settings: fields of PrometheusConfig that are no flags here.
 
-        Raises: InvalidInputError for a value out of range or a file with a name that is unreadable.
+        Raises: InvalidInputError for a value out of range, or a file that is missing, empty or
+        unreadable now; one that goes later is reported with the metrics.
         """
         # The HTTP client is not needed by a command that reads a file.
         from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415
@@ -67,10 +68,16 @@ class PrometheusFlags:
             namespace_label=self.namespace_label,
             pod_label=self.pod_label,
             tenant=self.tenant or None,
-            bearer_token_file=_text(self.bearer_token_file),
-            basic_auth_username=_username(self.username_file),
-            basic_auth_password_file=_text(self.password_file),
-            ca_file=_text(self.ca_file),
+            bearer_token_file=_path(
+                "bearer-token", self.bearer_token_file, "a readable file with a token"
+            ),
+            basic_auth_username=_content(
+                "username", self.username_file, "a readable file with a name in UTF-8"
+            ),
+            basic_auth_password_file=_path(
+                "password", self.password_file, "a readable file with a password"
+            ),
+            ca_file=_path("ca", self.ca_file, "a readable file with certificates in PEM"),
             **settings,
         )
 
@@ -115,16 +122,20 @@ def asks_prometheus(*, engines: bool = True) -> Callable[[Callable[..., None]], 
     return decorate
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+def _path(name: str, path: Path | None, allowed: str) -> str | None:
+    """The path of a file that has something in it, which is read again with each query."""
+    return None if _content(name, path, allowed) is None else str(path)
 
 
-def _username(path: Path | None) -> str | None:
+def _content(name: str, path: Path | None, allowed: str) -> str | None:
+    """What is in a file, None without one. name: as in its flag. Raises: InvalidInputError."""
     if path is None:
         return None
+    flag = f"--prometheus-{name}-file"
     try:
-        return path.read_text(encoding="utf-8").strip()
+        content = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            "--prometheus-username-file", str(path), "a readable file with a name in UTF-8"
-        ) from error
+        raise InvalidInputError(flag, str(path), allowed) from error
+    if not content:
+        raise InvalidInputError(flag, f"{path}, which is empty", allowed)
+    return content

@@ -10,9 +10,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from servingslo.cli import lab
-from servingslo.controller.recording import Header, Outcome
+from servingslo.controller.recordings.recording import Header, Outcome
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
+from servingslo.policy.pools.decision import FleetDecision
 
 
 class Document(StrEnum):
@@ -20,6 +21,7 @@ class Document(StrEnum):
 
     OBSERVATION = "observation"
     DECISION = "decision"
+    POOLS_DECISION = "pools-decision"
     RECORDING = "recording"
     FLEET = "fleet"
 
@@ -41,6 +43,7 @@ class OutcomeLine:
 _TYPES: dict[Document, Any] = {
     Document.OBSERVATION: Observation,
     Document.DECISION: Decision,
+    Document.POOLS_DECISION: FleetDecision,
     Document.RECORDING: HeaderLine | OutcomeLine | Observation,
 }
 # The last edge of a histogram is infinite, which JSON has no number for.
@@ -48,9 +51,11 @@ _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
 
 
 def schema(
-    document: Annotated[Document, typer.Argument(help="What to describe.")],
+    document: Annotated[Document, typer.Argument(help="The file format.")],
 ) -> None:
     """Print the JSON schema of an observation, a decision, a line of a recording, or a fleet.
+
+    decision: a line of `servingslo plan -o json` for one target; pools-decision: for several pools.
 
     Example: servingslo schema observation > observation.schema.json
     """

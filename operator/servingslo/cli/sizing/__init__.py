@@ -1,1 +1,5 @@
-"""Sizing before deployment: inputs, answer, prices of objectives, and how they are told."""
+"""How many replicas do these objectives need, and at what price?
+
+`servingslo size`: inputs from flags or a live resource, the answer, prices, text.
+Must not import cluster or running.
+"""

@@ -6,20 +6,21 @@ from typing import Any, TypeVar
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.reader import PrometheusReader
-from servingslo.api.convert import targets_from_spec
-from servingslo.cli.decision_document import decision_of, last_document
-from servingslo.cli.live import Access, observation_of, workloads_of
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
+from servingslo.cli.decision_document import decision_of, fleet_of, last_document
+from servingslo.cli.live import Access, observations_of, workloads_of
 from servingslo.cli.sizing.answer import Question
-from servingslo.controller.recording import initial_state
-from servingslo.controller.stored_state import learned_of
+from servingslo.controller.registry import Resource, checked
+from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import ServingSLOError
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.requests import lengths
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Limits, Targets
+from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.pools.path import path_targets
+from servingslo.policy.pools.stored import restore_target
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
 from servingslo.policy.replicas.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
 
@@ -38,24 +39,52 @@ class GPUPrice:
     count: int | None = None
 
 
-async def live_question(
+async def live_questions(
     access: Access, config: PrometheusConfig, record: ResourceRecord, price: GPUPrice
+) -> dict[str, Question]:
+    """The question of each pool, or of the only target under ''; see `question_of`.
+
+    Raises: NotSizedError while part of one is unknown; ClusterError, InvalidSpecError.
+    """
+    resource = checked(record)
+    if resource.invalid is not None:
+        raise resource.invalid
+    reader = PrometheusReader(config)
+    try:
+        async with workloads_of(access, (record.ref.namespace,)) as workloads:
+            seen = await observations_of(resource, workloads, await reader.read())
+    finally:
+        reader.close()
+    planned = pools_as_planned(resource)
+    return {one.pool: question_of(record, planned[one.pool], one, price) for one in seen}
+
+
+def pools_as_planned(resource: Resource) -> Mapping[str, Targets]:
+    """Targets by pool, with the objectives of each and its part of every threshold.
+
+    The parts are those of the last decision; without one a pool may use the whole threshold.
+    """
+    if resource.fleet is None:
+        return resource.pools
+    document = last_document(resource.record.status)
+    ref = resource.record.ref
+    fleet = fleet_of(document, ref.namespace, ref.name) if document else None
+    limits = fleet.path.limits_seconds if fleet is not None and fleet.path is not None else {}
+    return {pool.name: pool.targets for pool in path_targets(resource.fleet, limits).pools}
+
+
+def question_of(
+    record: ResourceRecord, targets: Targets, observation: Observation, price: GPUPrice
 ) -> Question:
-    """The demand, law and lengths that the status tells, the limits in force.
+    """The demand, law and lengths that the status tells, the limits in force, of one target.
 
     Arrivals are as the operator counts them, with what a gateway refuses where it reads one.
 
-    Raises: NotSizedError while one of them is unknown; ClusterError, InvalidSpecError.
+    Raises: NotSizedError while one of them is unknown.
     """
-    ref, status = record.ref, record.status
-    reader = PrometheusReader(config)
-    try:
-        async with workloads_of(access, (ref.namespace,)) as workloads:
-            observation = await observation_of(record, workloads, await reader.read())
-    finally:
-        reader.close()
-    targets = targets_from_spec(record.spec)
-    state = initial_state(learned_of(status), observation.time_seconds).estimator
+    ref, status, pool = record.ref, record.status, observation.pool
+    known_state = restore_target(learned_of(status), targets.target, observation.time_seconds)
+    state = known_state.estimator
     sample = FleetSample(
         time_seconds=observation.time_seconds,
         pods=observation.pods,
@@ -67,22 +96,25 @@ async def live_question(
     state, estimate = estimator.update(state, sample)
     _, known = lengths.publish(state.lengths)
     document = last_document(status)
+    if document and pool:
+        document = (document.get("pools") or {}).get(pool)
     decision = decision_of(document, ref.namespace, ref.name) if document else None
-    if decision is not None:
+    if decision is not None and not pool:
+        # The rates of the status are of the whole.
         decision = with_observed(decision, status.get("observed") or {})
-    course = _required(record, None if decision is None else course_of(decision), "arrivals")
+    course = _required(record, pool, None if decision is None else course_of(decision), "arrivals")
     stated = targets.cost
     return Question(
         workload=Workload(
             arrival_rate_per_second=course.rate_per_second,
-            prompt=_required(record, known.prompt, "prompts"),
-            output=_required(record, known.output, "outputs"),
+            prompt=_required(record, pool, known.prompt, "prompts"),
+            output=_required(record, pool, known.output, "outputs"),
             cached_ratio=known.cached_ratio or 0.0,
             arrival_dispersion=course.dispersion,
             context_tokens_per_sequence=known.context_tokens_per_sequence,
         ),
-        law=_required(record, estimate.law.law, "engine's step time"),
-        limits=_required(record, estimate.limits, "engine's limits"),
+        law=_required(record, pool, estimate.law.law, "engine's step time"),
+        limits=_required(record, pool, estimate.limits, "engine's limits"),
         objectives=targets.objectives,
         routing=estimate.routing,
         utilization_target_ratio=_ceiling_ratio(targets, decision),
@@ -165,8 +197,9 @@ def course_of(decision: Decision) -> Course | None:
     )
 
 
-def _required(record: ResourceRecord, value: Known | None, what: str) -> Known:
+def _required(record: ResourceRecord, pool: str, value: Known | None, what: str) -> Known:
     if value is None:
+        of = f" pool {pool}" if pool else ""
         ref = record.ref
-        raise NotSizedError(f"{ref.namespace}/{ref.name}: nothing is known yet of its {what}")
+        raise NotSizedError(f"{ref.namespace}/{ref.name}{of}: nothing is known yet of its {what}")
     return value

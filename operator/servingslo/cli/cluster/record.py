@@ -14,12 +14,11 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past_rates import PastRates
-from servingslo.adapters.prometheus.reader import PrometheusReader
-from servingslo.api.convert import targets_from_spec
+from servingslo.adapters.prometheus.past.rates import PastRates
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.live import (
     Access,
-    observation_of,
+    observations_of,
     only_one,
     parsed_name,
     resources_of,
@@ -35,15 +34,15 @@ from servingslo.cli.options import (
     Kubeconfig,
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
-from servingslo.controller.recording import Header, Recorder
-from servingslo.controller.recording_validation import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
-from servingslo.controller.registry import Resource, target_conflicts
-from servingslo.controller.stored_state import learned_of
-from servingslo.errors import InvalidInputError, InvalidSpecError, MetricsUnavailableError
+from servingslo.controller.recordings.recording import Header, Recorder
+from servingslo.controller.recordings.validation import LONGEST_TICK_SECONDS, SHORTEST_TICK_SECONDS
+from servingslo.controller.registry import Resource, checked, target_conflicts
+from servingslo.controller.reporting.stored_state import learned_of
+from servingslo.errors import InvalidInputError, MetricsUnavailableError
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
-from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 from servingslo.units import parse_duration_seconds
 
 
@@ -64,12 +63,12 @@ class _Recording:
 
     async def observe(
         self,
-        record: ResourceRecord,
+        resource: Resource,
         metrics: ClusterMetrics,
         conflict: SignalProblem | None,
     ) -> None:
-        """Write one observation, after a header where the resource or its spec is new."""
-        ref = record.ref
+        """Write an observation of each pool, after a header if the resource or its spec is new."""
+        record, ref = resource.record, resource.record.ref
         known = self.generations.get(ref.uid)
         if known != record.generation:
             learned = learned_of(record.status)
@@ -87,11 +86,11 @@ class _Recording:
                 )
             )
             self.generations[ref.uid] = record.generation
-        seen = await observation_of(record, self.workloads, metrics, conflict, self.past)
-        self.recorder.observation(seen)
-        if seen.history is not None:
-            self.with_past.add(ref.uid)
-        self.count += 1
+        for seen in await observations_of(resource, self.workloads, metrics, conflict, self.past):
+            self.recorder.observation(seen)
+            if seen.history is not None:
+                self.with_past.add(ref.uid)
+            self.count += 1
 
     def summary(self, out: Path) -> str:
         """What was written, and what a replay will miss."""
@@ -99,7 +98,7 @@ class _Recording:
         missing = len(self.generations) - len(self.with_past)
         if missing:
             whose = f"{missing} of {len(self.generations)} resources"
-            told += f"; without the past rates of {whose}: a replay knows no season of theirs"
+            told += f"; without the past rates of {whose}: a replay finds no season there"
         return told
 
 
@@ -131,10 +130,10 @@ def record(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Record what the operator would see, for `servingslo plan`, `fit` and bug reports.
+    """Record the operator's observations, for `servingslo plan`, `fit` and bug reports.
 
-    Nothing is written to the cluster. What the planner knew is taken from the resource's status,
-    at most five minutes old; for a recording that replays exactly give `run` the flag --record.
+    Nothing is written to the cluster. The planner's memory comes from the resource's status and is
+    at most five minutes old. For a recording that replays exactly, give `run` the flag --record.
 
     Example: servingslo record inference/llama-chat --for 10m --out llama.jsonl
     --prometheus-url http://localhost:9090
@@ -228,22 +227,14 @@ async def _tick(
     reader: PrometheusReader,
 ) -> None:
     records, uids = chosen
-    valid = [record for record in records if _is_valid(record)]
-    owned = [Resource(record=r, targets=targets_from_spec(r.spec)) for r in valid]
-    conflicts = target_conflicts(owned)
+    valid = [one for one in map(checked, records) if one.targets is not None]
+    conflicts = target_conflicts(valid)
     recording.past.tick()
     metrics = await reader.read()
-    for record_ in valid:
-        if record_.ref.uid in uids:
-            await recording.observe(record_, metrics, conflicts.get(record_.ref.uid))
-
-
-def _is_valid(record: ResourceRecord) -> bool:
-    try:
-        targets_from_spec(record.spec)
-    except InvalidSpecError:
-        return False
-    return True
+    for resource in valid:
+        uid = resource.record.ref.uid
+        if uid in uids:
+            await recording.observe(resource, metrics, conflicts.get(uid))
 
 
 def _tell(passed: float, seconds: float, count: int) -> None:

@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryTarget
-from servingslo.adapters.kubernetes.client import KubeClient, connect
-from servingslo.adapters.kubernetes.gateway_limits import (
+from servingslo.adapters.kubernetes.api.client import KubeClient, connect
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
+from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
+from servingslo.adapters.kubernetes.gateways.limits import (
     RELEASED_SECONDS,
     LimitHolder,
     LimitHolders,
 )
-from servingslo.adapters.kubernetes.limit_forms import LIMIT_FORMS
+from servingslo.adapters.kubernetes.gateways.route_weights import KIND, WeightedRoutes
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
 from servingslo.policy.inputs import LimitKind
@@ -26,34 +27,39 @@ _LOOKS, _LOOK_SECONDS = 60, 0.5
 
 def release(
     everything: Annotated[
-        bool, typer.Option("--all", help="Put back everything; nothing else can be asked for.")
+        bool, typer.Option("--all", help="Put back everything; required.")
     ] = False,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(help="Namespace to look through; repeatable. All by default."),
+        typer.Option(help="Namespace to search; repeatable. All by default."),
     ] = None,
     admission_kind: Annotated[
         list[LimitKind] | None,
         typer.Option(
-            help="Kind of object to look through, as the operator was allowed; repeatable. All by "
-            "default."
+            help="Kind of object to search, as in `servingslo run`; repeatable. All by default."
         ),
     ] = None,
+    degradation: Annotated[
+        bool, typer.Option(help="Search HTTPRoutes for weights of a fallback.")
+    ] = True,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Put back what stood before each bound that the operator wrote into a gateway's object.
+    """Restore the value from before each bound that the operator wrote into a gateway's object.
 
-    An operator that runs leaves these objects alone for the ten minutes that follow. Batch limits
-    that one pod of a workload has on trial are taken back as well, and where a StatefulSet waits
-    for that pod, which does not get ready with them, it is evicted.
+    Weights of routes that it moved to a fallback are restored too.
+
+    A running operator leaves these objects alone for the next ten minutes. Batch limits that one
+    pod of a workload has on trial are taken back as well. If that pod does not become ready with
+    them and a StatefulSet waits for it, the pod is evicted.
 
     Example: servingslo release --all
     """
     if not everything:
         raise InvalidInputError("--all", None, "--all")
     kinds = frozenset(admission_kind or LimitKind)
-    asyncio.run(_release(path_text(kubeconfig), context, tuple(namespace or ()), kinds))
+    names = tuple(namespace or ())
+    asyncio.run(_release(path_text(kubeconfig), context, names, kinds, routes=degradation))
 
 
 async def _release(
@@ -61,10 +67,14 @@ async def _release(
     context: str | None,
     names: tuple[str, ...],
     kinds: Collection[LimitKind],
+    *,
+    routes: bool,
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
         failed = [*await _put_back_all(client, names, kinds), *await end_canaries(client, names)]
+        if routes:
+            failed += await _put_back_weights(client, names)
     finally:
         await client.close()
     if failed:
@@ -110,7 +120,7 @@ async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
     for attempt in range(_ATTEMPTS):
         canary = target.canary
         if canary is None:
-            return "ended by somebody else"
+            return "ended by another client"
         try:
             if target.edited:
                 await canaries.complete(target)
@@ -150,12 +160,32 @@ async def _put_back_all(
     return failed
 
 
+async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[str]:
+    """Restore the owners' weights in every route; what could not be."""
+    routes, failed = WeightedRoutes(client, namespaces=names), []
+    try:
+        owned = await routes.owned()
+    except ClusterError as error:
+        return [f"{KIND}: {error}"]
+    for route in owned:
+        where = f"{KIND} {route.namespace}/{route.name}"
+        try:
+            await routes.put_back(route, released=True)
+        except NotFoundError:
+            continue
+        except ClusterError as error:
+            failed.append(f"{where}: {error}")
+        else:
+            typer.echo(f"{where}: the former weights are put back")
+    return failed
+
+
 async def _put_back(holders: LimitHolders, holder: LimitHolder) -> str:
     """What was put back, in words. Raises: ClusterError where it could not be."""
     for attempt in range(_ATTEMPTS):
         owner = holder.owner
         if owner is None:
-            return "put back by somebody else"
+            return "put back by another client"
         try:
             await holders.put_back(holder, released=True)
         except NotFoundError:
@@ -166,7 +196,7 @@ async def _put_back(holders: LimitHolders, holder: LimitHolder) -> str:
             holder = await holders.read(holder.namespace, holder.name)
             continue
         if not holder.is_ours:
-            return f"{holder.manager or 'somebody'} set {holder.limit} meanwhile, which stays"
+            return f"{holder.manager or 'another client'} set {holder.limit} meanwhile, which stays"
         former = "unset" if owner.former is None else str(owner.former)
         return f"{holder.form.field} {holder.limit} -> {former}"
     raise AssertionError("unreachable")

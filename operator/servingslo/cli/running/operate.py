@@ -15,15 +15,16 @@ import kopf
 from servingslo.adapters.clock import SteadyClock, SystemClock
 from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.engines.model_repository import ModelRepository
-from servingslo.adapters.kubernetes.client import KubeClient, connect
-from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps
-from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.api.client import KubeClient, connect
+from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, process_switch
 from servingslo.adapters.kubernetes.events import KubernetesEvents
-from servingslo.adapters.kubernetes.fence import DeadMansSwitch, process_switch
-from servingslo.adapters.kubernetes.gateway_routing import GatewayRouting
-from servingslo.adapters.kubernetes.inventory import Inventory
+from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
+from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps, NoConfigMaps
+from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources
+from servingslo.adapters.kubernetes.serving_budgets import KubernetesServingBudgets
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import (
     HANDED_OVER_SECONDS,
@@ -32,26 +33,27 @@ from servingslo.adapters.metrics_export import (
     HealthServer,
     OperatorMetrics,
 )
-from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past_rates import PastRates
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.past.budgets import Budgets
+from servingslo.adapters.prometheus.past.rates import PastRates
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.api.v1alpha1 import API_VERSION, PLURAL
-from servingslo.cli.run_options import KedaOptions, RunOptions
+from servingslo.cli.running.run_options import KedaOptions, RunOptions
 from servingslo.controller.actuators.catalogue import Means
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.election import Election
-from servingslo.controller.leadership import (
+from servingslo.controller.lease.election import Election
+from servingslo.controller.lease.leadership import (
     NAMESPACE_TERMS,
     Leadership,
     NamespaceFence,
     ReleaseFence,
 )
+from servingslo.controller.lease.shard_leases import ShardLeases
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler
-from servingslo.controller.recording import Recorder
+from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
-from servingslo.controller.reporter import Reporter
+from servingslo.controller.reporting.reporter import Reporter
 from servingslo.controller.scaled_objects import ScaledObjectCounts
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
@@ -79,13 +81,14 @@ async def operate(options: RunOptions) -> None:
     Raises: ServingSLOError when the operator cannot start, or its loop ended by itself.
     """
     config = prometheus_config(options)
+    identity = process_identity()
     # Before the first plan, so that a recording is of one form alone.
     registry = Registry()
 
     @asynccontextmanager
     async def controller() -> AsyncIterator[Controller]:
         async with AsyncExitStack() as stack:
-            yield await _controller(options, config, registry, stack)
+            yield await _controller(options, config, registry, identity, stack)
 
     operator = Operator(registry=registry, controller=controller, stop=asyncio.Event())
     async with _connected() as client:
@@ -95,6 +98,8 @@ async def operate(options: RunOptions) -> None:
         clusterwide=not options.namespaces,
         namespaces=options.namespaces,
         standalone=True,
+        # Without one kopf asks for the user's name, and a container's user may have none.
+        identity=identity,
         stop_flag=operator.stop,
     )
     if operator.failure is not None:
@@ -114,10 +119,13 @@ def prometheus_config(options: RunOptions) -> PrometheusConfig:
 
 
 async def _controller(
-    options: RunOptions, config: PrometheusConfig, registry: Registry, stack: AsyncExitStack
+    options: RunOptions,
+    config: PrometheusConfig,
+    registry: Registry,
+    identity: str,
+    stack: AsyncExitStack,
 ) -> Controller:
     """The loop with everything it needs, which the stack closes."""
-    identity = process_identity()
     base = await stack.enter_async_context(_connected(identity))
     leads = _leadership(options, base, identity, registry.wake_loop)
     metrics = OperatorMetrics(
@@ -126,11 +134,16 @@ async def _controller(
         )
     )
     metrics.follow(leads.leadership.leads, lambda: len(leads.leadership.aside()))
+    if options.shards > 1:
+        metrics.follow_shards(options.shards, leads.leadership.held)
     await _serve_health(options, metrics, leads.leadership, stack)
     client = leads.client
     inventory = Inventory(client, namespaces=options.namespaces)
     stack.push_async_callback(inventory.stop)
     await inventory.start()
+    serving_budgets = KubernetesServingBudgets(client)
+    stack.push_async_callback(serving_budgets.stop)
+    await serving_budgets.start()
     recorder = Recorder(options.record)
     stack.callback(recorder.close)
     clock = SteadyClock()
@@ -150,12 +163,14 @@ async def _controller(
     discovery = Discovery(client)
     config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
     workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
+    registry.stands_for = workloads.stands_for
     means = Means(
         client=client,
         discovery=discovery,
         workloads=workloads,
         namespaces=options.namespaces,
         limit_kinds=options.limit_kinds,
+        route_weights=options.route_weights,
         pod_templates=options.limits.pod_templates_patched,
         servers=options.limits.batching_apply_enabled,
         models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
@@ -172,6 +187,7 @@ async def _controller(
         exporter=metrics,
         history=history,
         budgets=budgets,
+        serving_budgets=serving_budgets,
         routing=GatewayRouting(client)
         if options.gateway and options.gateway.forgets_empty
         else None,
@@ -263,15 +279,12 @@ def _leadership(
     options: RunOptions, base: KubeClient, identity: str, on_turn: Callable[[], None]
 ) -> _Leads:
     """Elections over two connections: that of the release asks nobody before it writes."""
-    terms, clock = options.lease_terms, SystemClock.boot_seconds
-    release, of_release = None, f"{platform.node()}/{options.lease_name}"
-    if options.lease_namespace is not None:
-        of_release = f"{options.lease_namespace}/{options.lease_name}"
-        patient = base.patient(terms.renew_seconds / 2.0)
-        store = KubernetesLease(patient, options.lease_namespace, options.lease_name)
-        release = Election(store=store, identity=identity, terms=terms, clock=clock)
+    clock, release = SystemClock.boot_seconds, None
+    of_release = f"{options.lease_namespace or platform.node()}/{options.lease_name}"
     # A process that is alone by agreement has nobody to make way for when it was stopped.
-    switch = None if release is None else DeadMansSwitch(process_switch)
+    switch = None if options.lease_namespace is None else DeadMansSwitch(process_switch)
+    if options.lease_namespace is not None and switch is not None:
+        release = _shard_leases(options, base, identity, switch)
 
     def election_in(namespace: str) -> Election:
         store = KubernetesLease(of_leader, namespace, NAMESPACE_LEASE)
@@ -279,8 +292,8 @@ def _leadership(
 
     async def report(election: Election, namespace: str) -> None:
         said = (
-            f"{of_release} stands aside in this namespace: {election.holder} acts here. Let their "
-            "watchNamespaces not overlap, or uninstall one of them"
+            f"{of_release} does nothing in this namespace, because {election.holder} acts here. "
+            "Set watchNamespaces that do not overlap, or uninstall one of them"
         )
         await post_warning(of_leader, namespace, NAMESPACE_LEASE, Reason.ANOTHER_OPERATOR, said)
 
@@ -294,6 +307,26 @@ def _leadership(
     of_leader = base.fenced(ReleaseFence(leadership=leadership), switch)
     return _Leads(
         leadership=leadership, client=base.fenced(NamespaceFence(leadership=leadership), switch)
+    )
+
+
+def _shard_leases(
+    options: RunOptions, base: KubeClient, identity: str, switch: DeadMansSwitch
+) -> ShardLeases:
+    """The elections for the release's shards; shard 0 has the Lease without a number."""
+    terms, namespace = options.lease_terms, options.lease_namespace or ""
+    patient = base.patient(terms.renew_seconds / 2.0)
+
+    def election(suffix: str) -> Election:
+        name = f"{options.lease_name}{suffix}"
+        store = KubernetesLease(patient, namespace, name, shards=options.shards)
+        return Election(store=store, identity=identity, terms=terms, clock=SystemClock.boot_seconds)
+
+    return ShardLeases(
+        count=options.shards,
+        election_of=lambda shard: election(f"-{shard}" if shard else ""),
+        line=election("-next"),
+        busy=switch.busy,
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from servingslo.adapters.engines.channel import EngineOptions
 from servingslo.cli.prometheus_flags import PrometheusFlags
 from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow
-from servingslo.controller.election import Terms
+from servingslo.controller.lease.election import Terms
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import GatewayProfile
 
@@ -29,10 +29,11 @@ class RunOptions:
     gateway: whose counts are read; None for none. actuators: what may be changed, in the order in
     which a decision is carried out. read_config_maps: whether command lines that are made of
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
-    none by default.
+    none by default. route_weights: whether weights of a route may be changed for a fallback.
     engines: whom the operator may speak to beside the cluster; nobody by default.
     keda: None where no external scaler is served.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
+    shards: among which the resources are divided, each with a Lease of its own.
     """
 
     prometheus_url: str
@@ -46,7 +47,9 @@ class RunOptions:
     lease_namespace: str | None
     lease_name: str
     lease_terms: Terms
+    shards: int = 1
     limit_kinds: frozenset[str] = frozenset()
+    route_weights: bool = False
     keda: KedaOptions | None = None
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False

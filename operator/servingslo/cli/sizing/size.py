@@ -22,7 +22,7 @@ from servingslo.cli.sizing.inputs import (
 )
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import answer_text
-from servingslo.controller.recording_validation import MOST_BATCHED_TOKENS
+from servingslo.controller.recordings.validation import MOST_BATCHED_TOKENS
 from servingslo.errors import InvalidInputError
 from servingslo.models.fleet.latency import Routing
 from servingslo.models.running.bursts import CORRELATION_PER_BURST
@@ -98,12 +98,12 @@ def size(
     burst_length: Annotated[
         str | None,
         typer.Option(
-            help="How long the rate stays high or low where arrivals are bursty, such as 2s; "
-            "without it, as long as a request stays."
+            help="Length of a high or low phase of bursty arrivals, such as 2s; by default as long "
+            "as a request runs."
         ),
     ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="A known engine: h100-8b or l4-small. What is stated wins.")
+        str | None, typer.Option(help="A known engine: h100-8b or l4-small. Other flags win.")
     ] = None,
     service_law: Annotated[
         str | None,
@@ -132,11 +132,11 @@ def size(
         float, typer.Option(help="Share of the KV cache in use, at most; 0.1 to 1.")
     ] = 0.9,
     tolerated_failures: Annotated[
-        int, typer.Option(help="Replicas that may fail without an objective missed.")
+        int, typer.Option(help="Replicas that may fail while the objectives are still met.")
     ] = 0,
     min_replicas: Annotated[int, typer.Option(help="Never fewer.")] = 1,
     max_replicas: Annotated[
-        int | None, typer.Option(help="Never more; the answer is no where that is too few.")
+        int | None, typer.Option(help="Never more; the answer is no if these are too few.")
     ] = None,
     growth_per_minute: Annotated[
         float, typer.Option(help="Requests/s by which the rate may rise within a minute.")
@@ -149,13 +149,13 @@ def size(
     ] = None,
     gpus_per_replica: Annotated[int, typer.Option(help="GPUs of one replica.")] = 1,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Also say what each objective costs.")
+        bool, typer.Option("--sweep", help="Also show what each objective costs.")
     ] = False,
     output: Annotated[
-        OutputFormat, typer.Option("--output", "-o", help="How the answer is written.")
+        OutputFormat, typer.Option("--output", "-o", help="Output format.")
     ] = OutputFormat.TEXT,
 ) -> None:
-    """Say how many replicas the objectives need, which constraint binds, and what it costs.
+    """Show how many replicas the objectives need, which constraint binds, and the cost.
 
     The sizing is the operator's own. Exit code 1: no count meets the objectives.
 

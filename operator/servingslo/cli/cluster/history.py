@@ -1,13 +1,14 @@
 """`servingslo history`: what was decided of one resource over the past, from Prometheus."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
-from servingslo.adapters.prometheus.exported import Interval, Question, read_exported
-from servingslo.adapters.prometheus.history import prometheus_now_seconds
-from servingslo.cli.columns import aligned
+from servingslo.adapters.prometheus.past.exported import Interval, Question, read_exported
+from servingslo.adapters.prometheus.past.history import prometheus_now_seconds
+from servingslo.cli.cluster.columns import aligned
 from servingslo.cli.live import parsed_name
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
@@ -27,9 +28,7 @@ _WHOLE, _LEAST = 0.95, 0.01
 
 @asks_prometheus(engines=False)
 def history(
-    resource: Annotated[
-        str, typer.Argument(metavar="NAMESPACE/NAME", help="The ServingSLO to look back on.")
-    ],
+    resource: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The ServingSLO.")],
     prometheus_url: Annotated[
         str,
         typer.Option(
@@ -41,17 +40,20 @@ def history(
     every: Annotated[
         str | None, typer.Option(help="Length of one row's interval; 48 rows by default.")
     ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="One pool of the resource; all of them by default.")
+    ] = None,
     asking: PrometheusFlags = PrometheusFlags(),
     output: Annotated[
-        OutputFormat, typer.Option("--output", "-o", help="How the rows are written.")
+        OutputFormat, typer.Option("--output", "-o", help="Output format.")
     ] = OutputFormat.TEXT,
 ) -> None:
-    """Look back on a ServingSLO: replicas, arrivals, shares within the objectives, what limited.
+    """Show the past of a ServingSLO: replicas, arrivals, shares within the objectives, limits.
 
-    A row without numbers is a time without an operator, or the resource was paused. What limited it
-    has a share of the time beside it where it was not all.
+    In a row without numbers no operator ran, or the resource was paused. A limit that held for a
+    part of the interval has its share of the time next to it. Pools follow one another.
 
-    Exit code 1: Prometheus knows nothing of it in that time. It must scrape the operator with
+    Exit code 1: Prometheus has no data of it for that time. It must scrape the operator with
     honorLabels, as the chart's ServiceMonitor does.
 
     Example: servingslo history inference/llama-chat --prometheus-url http://localhost:9090
@@ -79,6 +81,7 @@ def history(
             count=count,
         ),
     )
+    found = tuple(row for row in found if pool in (None, row.pool))
     known = _from_the_first_known(found)
     if output is OutputFormat.JSON:
         typer.echo(as_json(known))
@@ -92,8 +95,9 @@ def history(
 
 def _from_the_first_known(rows: Sequence[Interval]) -> list[Interval]:
     """What is not known in between, or by now, is told as that."""
-    known = (row.replicas_greatest is not None or row.limited_by is not None for row in rows)
-    return list(rows[next((at for at, one in enumerate(known) if one), len(rows)) :])
+    known = [row.replicas_greatest is not None or row.limited_by is not None for row in rows]
+    first = next((row.end_seconds for row, one in zip(rows, known, strict=True) if one), math.inf)
+    return [row for row in rows if row.end_seconds >= first]
 
 
 def _intervals(since: str, every: str | None) -> tuple[int, int]:
@@ -114,12 +118,26 @@ def _intervals(since: str, every: str | None) -> tuple[int, int]:
 
 def _lines(rows: Sequence[Interval]) -> list[str]:
     objectives = sorted({name for row in rows for name in row.within_ratio})
-    head = ("UNTIL", "REPLICAS", "READY", "CHANGES", "RATE/S", *objectives, "BINDING", "LIMITED BY")
-    return aligned(head, [tuple(_cells(row, objectives)) for row in rows], left=1)
+    pools = ("POOL",) if any(row.pool for row in rows) else ()
+    head = (
+        "UNTIL",
+        *pools,
+        "REPLICAS",
+        "READY",
+        "CHANGES",
+        "RATE/S",
+        *objectives,
+        "BINDING",
+        "LIMITED BY",
+    )
+    cells = [tuple(_cells(row, objectives, by_pool=bool(pools))) for row in rows]
+    return aligned(head, cells, left=1 + len(pools))
 
 
-def _cells(row: Interval, objectives: Sequence[str]) -> Iterator[str]:
+def _cells(row: Interval, objectives: Sequence[str], *, by_pool: bool) -> Iterator[str]:
     yield timestamp(row.end_seconds)
+    if by_pool:
+        yield row.pool or _ABSENT
     least, greatest = _number(row.replicas_least), _number(row.replicas_greatest)
     yield least if least == greatest else f"{least}..{greatest}"
     yield _number(row.ready_replicas)

@@ -10,19 +10,20 @@ import typer
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.cli.decision_document import decision_of, last_document
+from servingslo.cli.decision_document import decision_of, fleet_of, last_document
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.cli.sizing.answer import sized
 from servingslo.cli.sizing.inputs import gpu_count, hourly_price
-from servingslo.cli.sizing.live import GPUPrice, live_question
+from servingslo.cli.sizing.live import GPUPrice, live_questions
 from servingslo.cli.sizing.prices import Price, prices
 from servingslo.cli.sizing.text import price_lines
-from servingslo.controller.stored_state import learned_of
+from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import InvalidInputError
 from servingslo.explain.format import number
+from servingslo.explain.pools_text import fleet_text
 from servingslo.explain.text import text
 
 _TOLD = ("reason", "summary", "replicas", "conditions", "lastDecision", "decisions")
@@ -54,15 +55,16 @@ def explain(
         typer.Option(help="GPUs of one replica, to sweep; those of spec.cost by default."),
     ] = None,
     output: Annotated[
-        OutputFormat, typer.Option("--output", "-o", help="How the decision is written.")
+        OutputFormat, typer.Option("--output", "-o", help="Output format.")
     ] = OutputFormat.TEXT,
 ) -> None:
     """Explain the last decision: why this count, what binds, how sure, what would change it.
 
     Exit code 1: nothing was decided yet.
 
-    With --sweep it also tells what other thresholds, percentiles, tolerated failures, targets and
-    cold starts would cost, sized for the demand that the status tells.
+    With --sweep it also shows the cost of other thresholds, percentiles, tolerated failures,
+    targets and cold starts, for the demand in the status. Pools are swept
+    one by one, each with its part of demand and thresholds.
 
     Example: servingslo explain inference/llama-chat
     """
@@ -86,12 +88,12 @@ def explain(
             told["lastDecision"] = document
         if (known := learned_of(status)) is not None:
             told["learned"] = known
-        told |= {} if swept is None else {"sweep": json.loads(as_json(swept))}
+        told |= {} if swept is None else {"sweep": json.loads(as_json(swept.get("", swept)))}
         typer.echo(json.dumps({"namespace": namespace, "name": name, **told}, indent=2))
     else:
         typer.echo("\n".join(_lines(status, namespace, name)))
-        if swept is not None:
-            typer.echo("\n".join(_sweep_lines(swept)))
+        for pool, one in (swept or {}).items():
+            typer.echo("\n".join(_sweep_lines(pool, one)))
     if not status.get("lastDecision"):
         raise answer_no()
 
@@ -112,18 +114,23 @@ class Sweep:
 
 def _swept(
     access: Access, config: PrometheusConfig, record: ResourceRecord, price: GPUPrice
-) -> Sweep:
-    question = asyncio.run(live_question(access, config, record, price))
-    return Sweep(
-        rate_per_second=question.rate_per_second,
-        replicas=sized(question)[0],
-        prices=prices(question),
-    )
+) -> dict[str, Sweep]:
+    """By pool; of a single target under ''."""
+    questions = asyncio.run(live_questions(access, config, record, price))
+    return {
+        pool: Sweep(
+            rate_per_second=question.rate_per_second,
+            replicas=sized(question)[0],
+            prices=prices(question),
+        )
+        for pool, question in questions.items()
+    }
 
 
-def _sweep_lines(swept: Sweep) -> Iterator[str]:
+def _sweep_lines(pool: str, swept: Sweep) -> Iterator[str]:
     noun = "replica" if swept.replicas == 1 else "replicas"
-    yield f"{swept.replicas} {noun} for {number(swept.rate_per_second)} requests/s; instead:"
+    of = f"{pool}: " if pool else ""
+    yield f"{of}{swept.replicas} {noun} for {number(swept.rate_per_second)} requests/s; instead:"
     yield from (f"  {line}" for line in price_lines(swept.prices))
 
 
@@ -142,9 +149,11 @@ def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]])
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:
     document = last_document(status)
     if document is not None:
-        yield text(decision_of(document, namespace, name))
-        if document.get("truncated"):
-            yield "The status had no room for all of it: lists that are missing were left out"
+        fleet = fleet_of(document, namespace, name)
+        yield text(decision_of(document, namespace, name)) if fleet is None else fleet_text(fleet)
+        every = (document,) if fleet is None else document["pools"].values()
+        if any(one.get("truncated") for one in every):
+            yield "The status had no room for the whole decision: some lists are left out"
         yield from _older(document, status.get("conditions") or ())
     else:
         yield f"{namespace}/{name}: nothing was decided yet"

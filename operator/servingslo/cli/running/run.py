@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servingslo.cli.json_log import JSONFormatter
+from servingslo.api.v1alpha1.spec import MOST_PRIORITY
 from servingslo.cli.options import (
     GatewayNamespaceLabel,
     GatewayPattern,
@@ -18,13 +18,15 @@ from servingslo.cli.options import (
     GatewayWorkloadLabel,
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
-from servingslo.controller.recording_validation import check_tick
+from servingslo.cli.running.json_log import JSONFormatter
+from servingslo.controller.recordings.validation import check_tick
+from servingslo.controller.shards.placement import MOST_SHARDS
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import LimitKind, Limits
-from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 
 if TYPE_CHECKING:
-    from servingslo.cli.run_options import KedaOptions
+    from servingslo.cli.running.run_options import KedaOptions
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Libraries that say at INFO what is of no use to an administrator.
@@ -92,16 +94,16 @@ def run(
         Switch,
         typer.Option(
             envvar="SERVINGSLO_BATCHING_SERVERS_ONLY",
-            help="Whether of batch limits only those of running servers may be changed (Triton), "
-            "and no pod template.",
+            help="Whether batch limits may be changed on running servers only (Triton), never in "
+            "pod templates.",
         ),
     ] = Switch.OFF,
     read_config_maps: Annotated[
         Switch,
         typer.Option(
             envvar="SERVINGSLO_READ_CONFIG_MAPS",
-            help="Whether ConfigMaps that engines take flags, variables or their --config file "
-            "from may be read.",
+            help="Whether ConfigMaps with flags, variables or --config files of engines may be "
+            "read.",
         ),
     ] = Switch.OFF,
     admission_kind: Annotated[
@@ -112,6 +114,14 @@ def run(
             "default.",
         ),
     ] = None,
+    degradation: Annotated[
+        Switch,
+        typer.Option(
+            envvar="SERVINGSLO_DEGRADATION",
+            help="Whether weights of an HTTPRoute may be moved to the fallback that a ServingSLO "
+            "names.",
+        ),
+    ] = Switch.OFF,
     keda_scaler_port: Annotated[
         int | None,
         typer.Option(
@@ -123,13 +133,13 @@ def run(
         ),
     ] = None,
     keda_scaler_host: Annotated[
-        str, typer.Option(envvar="SERVINGSLO_KEDA_SCALER_HOST", help="Address of it.")
+        str, typer.Option(envvar="SERVINGSLO_KEDA_SCALER_HOST", help="Address of the scaler.")
     ] = "127.0.0.1",
     keda_scaler_certificate_file: Annotated[
         Path | None,
         typer.Option(
             envvar="SERVINGSLO_KEDA_SCALER_CERTIFICATE_FILE",
-            help="Its certificate; read again at each handshake.",
+            help="The scaler's certificate; read again at each handshake.",
         ),
     ] = None,
     keda_scaler_key_file: Annotated[
@@ -140,22 +150,34 @@ def run(
         Path | None,
         typer.Option(
             envvar="SERVINGSLO_KEDA_SCALER_CLIENT_CA_FILE",
-            help="Authority of the clients that may ask; whoever can reach it by default.",
+            help="Certificate authority of the clients that may ask; any client by default.",
         ),
     ] = None,
     keda_scaler_plain_text: Annotated[
         Switch,
         typer.Option(
-            envvar="SERVINGSLO_KEDA_SCALER_PLAIN_TEXT", help="Whether it is served without TLS."
+            envvar="SERVINGSLO_KEDA_SCALER_PLAIN_TEXT",
+            help="Whether the scaler is served without TLS.",
         ),
     ] = Switch.OFF,
     max_replicas: Annotated[
         int | None,
-        typer.Option(envvar="SERVINGSLO_MAX_REPLICAS", help="Largest count of any target.", min=1),
+        typer.Option(
+            envvar="SERVINGSLO_MAX_REPLICAS", help="Largest replica count of any target.", min=1
+        ),
     ] = None,
     max_step: Annotated[
         int | None,
         typer.Option(envvar="SERVINGSLO_MAX_STEP", help="Largest change in one decision.", min=1),
+    ] = None,
+    max_priority: Annotated[
+        int | None,
+        typer.Option(
+            envvar="SERVINGSLO_MAX_PRIORITY",
+            help="Highest spec.priority that counts within a ServingBudget.",
+            min=-MOST_PRIORITY,
+            max=MOST_PRIORITY,
+        ),
     ] = None,
     health_host: Annotated[
         str,
@@ -167,7 +189,7 @@ def run(
         int,
         typer.Option(
             envvar="SERVINGSLO_HEALTH_PORT",
-            help="Port of these; 0 picks a free one.",
+            help="Port of /metrics, /healthz and /readyz; 0 picks a free one.",
             min=0,
             max=65535,
         ),
@@ -175,8 +197,8 @@ def run(
     engine_range: Annotated[
         list[str] | None,
         typer.Option(
-            help="Addresses of pods that the operator may speak to (CIDR), to read limits of "
-            "dynamic batches on Triton, and with --batching-apply to set them; repeatable. Nobody "
+            help="Addresses of pods that the operator may connect to (CIDR), to read limits of "
+            "dynamic batches on Triton, and with --batching-apply to set them; repeatable. None "
             "by default."
         ),
     ] = None,
@@ -184,47 +206,57 @@ def run(
         Path | None,
         typer.Option(
             envvar="SERVINGSLO_ENGINE_KEYS_DIRECTORY",
-            help="Folder with a file for each namespace that holds name=value of the header which "
-            "its servers ask for where limits are set.",
+            help="Folder with a file for each namespace: name=value of the header that its servers "
+            "require when limits are set.",
         ),
     ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
-            envvar="SERVINGSLO_RECORD", help="Append what is observed to this file of JSON lines."
+            envvar="SERVINGSLO_RECORD", help="Append observations to this file of JSON lines."
         ),
     ] = None,
     lease_namespace: Annotated[
         str | None,
         typer.Option(
             envvar="SERVINGSLO_LEASE_NAMESPACE",
-            help="Namespace of the Lease by which one of several pods is elected. In a pod its own "
-            "by default; without any, this process takes itself for the only one.",
+            help="Namespace of the Lease that elects one of several pods. In a pod its own by "
+            "default; without a Lease this process assumes that it is the only one.",
         ),
     ] = None,
     lease_name: Annotated[
         str, typer.Option(envvar="SERVINGSLO_LEASE_NAME", help="Name of that Lease.")
     ] = "servingslo-operator",
+    shards: Annotated[
+        int,
+        typer.Option(
+            envvar="SERVINGSLO_SHARDS",
+            help="Number of Leases among whose holders the ServingSLOs are divided; above 1 only "
+            "with a Lease, and without --keda-scaler-port.",
+            min=1,
+            max=MOST_SHARDS,
+        ),
+    ] = 1,
     lease_seconds: Annotated[
         int,
         typer.Option(
             envvar="SERVINGSLO_LEASE_SECONDS",
-            help="How long the Lease is valid after a renewal, 5 to 120.",
+            help="Seconds that the Lease is valid after a renewal, 5 to 120.",
         ),
     ] = 10,
     lease_renew_seconds: Annotated[
         float,
         typer.Option(
             envvar="SERVINGSLO_LEASE_RENEW_SECONDS",
-            help="A leader that has not renewed it for so long writes nothing more; "
-            "at most 2 s below the Lease.",
+            help="Seconds without a renewal after which a leader stops writing; at most 2 below "
+            "the Lease.",
         ),
     ] = 6.0,
     lease_retry_seconds: Annotated[
         float,
         typer.Option(
             envvar="SERVINGSLO_LEASE_RETRY_SECONDS",
-            help="Time from one attempt to the next, at most half of the renewal.",
+            help="Seconds between attempts to renew; at most half of the renewal time.",
         ),
     ] = 2.0,
     log_level: Annotated[
@@ -238,21 +270,18 @@ def run(
         ),
     ] = LogFormat.TEXT,
 ) -> None:
-    """Run the operator until it is told to stop.
+    """Run the operator until it is stopped.
 
     Example: servingslo run --prometheus-url=http://prometheus-operated.monitoring.svc:9090
     """
     # kopf and the clients take a second to import, which no other command needs.
     from servingslo.adapters.engines.channel import engine_options  # noqa: PLC0415
-    from servingslo.cli.operate import operate, pod_namespace  # noqa: PLC0415
-    from servingslo.cli.run_options import KedaOptions, RunOptions  # noqa: PLC0415
-    from servingslo.controller.election import (  # noqa: PLC0415
-        Terms,
-        check_object_name,
-        check_terms,
-    )
+    from servingslo.cli.running.operate import operate, pod_namespace  # noqa: PLC0415
+    from servingslo.cli.running.run_options import KedaOptions, RunOptions  # noqa: PLC0415
+    from servingslo.controller.lease.election import Terms, check_object_name, check_terms  # noqa: PLC0415
 
-    _configure_logging(log_level, log_format)
+    _configure_logging(log_level, log_format, shards)
+    of_leases = lease_namespace or pod_namespace()
     options = RunOptions(
         prometheus_url=prometheus_url,
         prometheus=asking,
@@ -269,11 +298,13 @@ def run(
             batching_servers_only=batching_servers_only is Switch.ON,
             max_replicas=max_replicas,
             max_step=max_step,
+            max_priority=max_priority,
             tick_seconds=check_tick(tick_seconds, "--tick-seconds"),
             scaler_served=keda_scaler_port is not None,
         ),
         namespaces=tuple(namespace or ()),
         limit_kinds=frozenset(kind.value for kind in admission_kind or ()),
+        route_weights=degradation is Switch.ON,
         keda=_keda_options(
             KedaOptions(
                 host=keda_scaler_host,
@@ -291,9 +322,8 @@ def run(
         record=record,
         read_config_maps=read_config_maps is Switch.ON,
         engines=engine_options(engine_range, engine_keys_directory) if engine_range else None,
-        lease_namespace=check_object_name("--lease-namespace", lease_namespace)
-        if lease_namespace
-        else pod_namespace(),
+        lease_namespace=check_object_name("--lease-namespace", of_leases) if of_leases else None,
+        shards=_check_shards(shards, of_leases, keda_scaler_port),
         lease_name=check_object_name("--lease-name", lease_name),
         lease_terms=check_terms(
             Terms(
@@ -318,7 +348,19 @@ def _keda_options(options: "KedaOptions", *, plain_text: bool) -> "KedaOptions":
     return options
 
 
-def _configure_logging(level: str, form: LogFormat) -> None:
+def _check_shards(shards: int, lease_namespace: str | None, keda_port: int | None) -> int:
+    """The number of shards. Raises: InvalidInputError if there may be no more than one.
+
+    KEDA's client asks any one of the pods, which knows only the counts of its own shard.
+    """
+    if shards > 1 and lease_namespace is None:
+        raise InvalidInputError("--shards", shards, "1 without --lease-namespace")
+    if shards > 1 and keda_port is not None:
+        raise InvalidInputError("--shards", shards, "1 with --keda-scaler-port")
+    return shards
+
+
+def _configure_logging(level: str, form: LogFormat, shards: int) -> None:
     if level not in _LEVELS:
         raise InvalidInputError("--log-level", level, ", ".join(_LEVELS))
     kind = JSONFormatter if form is LogFormat.JSON else logging.Formatter
@@ -326,6 +368,10 @@ def _configure_logging(level: str, form: LogFormat) -> None:
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
+    if shards > 1:
+        from servingslo.cli.running.shard_log import name_shard  # noqa: PLC0415  imports a client
+
+        handler.addFilter(name_shard)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     if level != "DEBUG":
         for name in _QUIET:

@@ -1,0 +1,115 @@
+"""`servingslo migrate`: a ServingSLO in Recommend from an HPA or a ScaledObject."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from servingslo.adapters.kubernetes.api.client import connect
+from servingslo.api.autoscalers.documents import autoscalers_of
+from servingslo.api.autoscalers.hpa import HPA_API_VERSION
+from servingslo.api.autoscalers.migration import migrated
+from servingslo.api.autoscalers.scaled_object import SCALED_OBJECT_API_VERSION
+from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
+from servingslo.cli.live import Access
+from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on
+from servingslo.cli.migrating.text import manifest
+from servingslo.cli.options import Context, Kubeconfig, path_text
+from servingslo.cli.sizing.inputs import parse_objectives
+from servingslo.errors import InvalidInputError
+from servingslo.parsing import parsed_documents
+
+_HPAS = f"/apis/{HPA_API_VERSION}", "horizontalpodautoscalers"
+_SCALED_OBJECTS = f"/apis/{SCALED_OBJECT_API_VERSION}", "scaledobjects"
+# As kubectl names them, and for short.
+_RESOURCES = {
+    "hpa": _HPAS,
+    "horizontalpodautoscaler": _HPAS,
+    "horizontalpodautoscalers": _HPAS,
+    "so": _SCALED_OBJECTS,
+    "scaledobject": _SCALED_OBJECTS,
+    "scaledobjects": _SCALED_OBJECTS,
+}
+
+
+def migrate(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|-|hpa/NAME|scaledobject/NAME",
+            help="A manifest, standard input, or an object of the cluster.",
+        ),
+    ],
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="Of the object; for a manifest, where it states none."
+        ),
+    ] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="METRIC:pPERCENTILE:THRESHOLD, such as ttft:p99:1s; may be repeated."),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Write a ServingSLO in mode Recommend from an HPA or a KEDA ScaledObject.
+
+    Target, bounds, behavior and fallback are taken over, also of one with the annotations of
+    llm-d's variant autoscaler; comments say what was not, and why. Nothing is changed on a cluster.
+    Objectives come from --objective, else from triggers that are a percentile of latency; else an
+    example is written.
+
+    Example: servingslo migrate hpa/llama-chat -n inference --objective ttft:p99:1s
+    """
+    objectives = parse_objectives(objective or ())
+    if namespace is not None:
+        _check(DNS_LABEL.pattern, namespace, "--namespace", DNS_LABEL.words)
+    kind, slash, name = source.partition("/")
+    if slash and kind in _RESOURCES and not Path(source).exists():
+        if namespace is None:
+            raise InvalidInputError("--namespace", None, f"the namespace of {source}")
+        _check(DNS_NAME.pattern, name, "NAME", DNS_NAME.words)
+        access = Access(kubeconfig=kubeconfig, context=context)
+        documents = [asyncio.run(_object(access, kind, namespace, name))]
+    else:
+        documents = _documents(source)
+    with blamed_on(_named(source)):
+        made = [migrated(one, objectives, namespace) for one in autoscalers_of(documents)]
+    typer.echo("---\n".join(manifest(one) for one in made), nl=False)
+
+
+def _check(pattern: str, value: str, field: str, allowed: str) -> None:
+    if re.fullmatch(pattern, value) is None:
+        raise InvalidInputError(field, value, allowed)
+
+
+async def _object(access: Access, kind: str, namespace: str, name: str) -> Any:
+    group, plural = _RESOURCES[kind]
+    client = await connect(kubeconfig=path_text(access.kubeconfig), context=access.context)
+    try:
+        return await client.get(f"{group}/namespaces/{namespace}/{plural}/{name}")
+    finally:
+        await client.close()
+
+
+def _documents(source: str) -> list[Any]:
+    try:
+        text = sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text("utf-8-sig")
+        return parsed_documents(text, Loader)
+    except OSError as error:
+        allowed = f"a readable file ({error.strerror}), -, hpa/NAME or scaledobject/NAME"
+        raise InvalidInputError("FILE", source, allowed) from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError("FILE", source, "a manifest in YAML, as UTF-8") from error
+    except yaml.YAMLError as error:
+        brief = " ".join(str(error).split())
+        raise InvalidInputError(_named(source), brief, "a manifest in YAML") from error
+
+
+def _named(source: str) -> str:
+    return "standard input" if source == STANDARD_INPUT else source
