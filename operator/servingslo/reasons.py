@@ -21,6 +21,7 @@ class Constraint(StrEnum):
     LATENCY = "latency"
     QUEUE_TIME = "queue-time"
     BACKLOG = "backlog"
+    ADAPTER_SLOTS = "adapter-slots"
     SATURATION = "saturation"
     MIN_REPLICAS = "min-replicas"
 
@@ -36,6 +37,7 @@ class Reason(StrEnum):
     LATENCY_BOUND = "LatencyBound"
     QUEUE_TIME_BOUND = "QueueTimeBound"
     BACKLOG_BOUND = "BacklogBound"
+    ADAPTER_SLOTS_BOUND = "AdapterSlotsBound"
     SATURATION_BOUND = "SaturationBound"
     TOLERATED_FAILURES = "ToleratedFailures"
     IDLE = "Idle"
@@ -65,6 +67,17 @@ class Reason(StrEnum):
     WARMING_UP = "WarmingUp"
     UNRELIABLE_PODS = "UnreliablePods"
     SLOW_PODS = "SlowPods"
+    POOL_UNSEEN = "PoolUnseen"
+    OTHER_POOL_AWAKE = "OtherPoolAwake"
+    GPUS_REACHED = "GPUsReached"
+    BUDGET_REACHED = "BudgetReached"
+    BUDGET_SHORT = "BudgetShort"
+    BUDGET_SUFFICIENT = "BudgetSufficient"
+    GPUS_UNKNOWN = "GPUsUnknown"
+    PRIORITY_BOUNDED = "PriorityBounded"
+    LEAST_COST = "LeastCost"
+    MOVE_DOES_NOT_PAY = "MoveDoesNotPay"
+    PODS_LOST = "PodsLost"
 
     # Signals
     METRICS_FRESH = "MetricsFresh"
@@ -91,12 +104,14 @@ class Reason(StrEnum):
     PODS_UNSCRAPED = "PodsUnscraped"
     LATENCY_FROM_MEANS = "LatencyFromMeans"
     LATENCY_OF_WORST_POD = "LatencyOfWorstPod"
+    MORE_REPLICAS_DO_NOT_HELP = "MoreReplicasDoNotHelp"
 
     # Model
     MODEL_TRUSTED = "ModelTrusted"
     MODEL_LEARNING = "ModelLearning"
     MODEL_DOES_NOT_PREDICT = "ModelDoesNotPredict"
     MODEL_NOT_IDENTIFIABLE = "ModelNotIdentifiable"
+    GPUS_DISAGREE = "GPUsDisagree"
     LIMITS_UNKNOWN = "LimitsUnknown"
     LIMITS_ASSUMED = "LimitsAssumed"
     LIMITS_LEARNT = "LimitsLearnt"
@@ -189,6 +204,19 @@ class Reason(StrEnum):
     LIMIT_OPENED = "LimitOpened"
     LIMIT_PUT_BACK = "LimitPutBack"
 
+    # Degradation
+    NOT_DEGRADED = "NotDegraded"
+    DEGRADED = "Degraded"
+    MAX_SHARE_REACHED = "MaxShareReached"
+    FALLBACK_FULL = "FallbackFull"
+    FALLBACK_UNSEEN = "FallbackUnseen"
+    ROUTE_NOT_USABLE = "RouteNotUsable"
+    WEIGHTS_SET_BY_ANOTHER = "WeightsSetByAnother"
+    WEIGHTS_RELEASED = "WeightsReleased"
+    DEGRADATION_RAISED = "DegradationRaised"
+    DEGRADATION_LOWERED = "DegradationLowered"
+    WEIGHTS_PUT_BACK = "WeightsPutBack"
+
 
 BOUND_REASON = {
     Constraint.UTILIZATION: Reason.UTILIZATION_BOUND,
@@ -198,6 +226,7 @@ BOUND_REASON = {
     Constraint.LATENCY: Reason.LATENCY_BOUND,
     Constraint.QUEUE_TIME: Reason.QUEUE_TIME_BOUND,
     Constraint.BACKLOG: Reason.BACKLOG_BOUND,
+    Constraint.ADAPTER_SLOTS: Reason.ADAPTER_SLOTS_BOUND,
     Constraint.SATURATION: Reason.SATURATION_BOUND,
     Constraint.MIN_REPLICAS: Reason.MIN_REPLICAS_REACHED,
 }

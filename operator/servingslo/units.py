@@ -104,6 +104,11 @@ def parse_quantity_bytes(text: str, field: str = "quantity") -> float:
     return float(number + (exponent or "")) * _BYTES_OF_SUFFIX[suffix or ""]
 
 
+def seconds_from_milliseconds(milliseconds: float) -> float:
+    """Seconds of a duration in milliseconds."""
+    return milliseconds / MILLISECONDS_PER_SECOND
+
+
 def milliseconds_from_seconds(seconds: float) -> float:
     """Milliseconds, for human-readable output."""
     return seconds * MILLISECONDS_PER_SECOND

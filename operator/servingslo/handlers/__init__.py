@@ -1,1 +1,5 @@
-"""Functions that kopf calls: startup, lifecycle, validation, waking the controller."""
+"""When does kopf call the operator?
+
+Startup, lifecycle, validation, waking the controller.
+Must not import cli; nowhere else is kopf imported but in cli.
+"""

@@ -8,12 +8,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import kopf
 
-from servingslo.adapters.kubernetes.client import WATCH_SECONDS, WATCH_SILENCE_SECONDS
+from servingslo.adapters.kubernetes.api.client import WATCH_SECONDS, WATCH_SILENCE_SECONDS
 from servingslo.adapters.kubernetes.resources import resource_record
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.controller.loop import Controller
@@ -71,6 +71,18 @@ class Operator:
             self.stop.set()
 
 
+def pod_server(environment: Mapping[str, str], *, otherwise: str) -> str:
+    """Where a pod reaches the API server, from its environment, as the operator's own client does.
+
+    kopf takes a name of the cluster's DNS, which a pod on the host's network may not resolve.
+    """
+    host = environment.get("KUBERNETES_SERVICE_HOST")
+    if not host:
+        return otherwise
+    bracketed = f"[{host}]" if ":" in host else host
+    return f"https://{bracketed}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
+
+
 def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
     """The registry of all handlers of one operator."""
     registry = kopf.OperatorRegistry()
@@ -80,7 +92,10 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
         # The same order as the operator's own client: KUBECONFIG if it is set, then the pod.
         if os.environ.get("KUBECONFIG"):
             return kopf.login_with_kubeconfig(**details)
-        return kopf.login_with_service_account(**details) or kopf.login_with_kubeconfig(**details)
+        pod = kopf.login_with_service_account(**details)
+        if pod is not None:
+            return replace(pod, server=pod_server(os.environ, otherwise=pod.server))
+        return kopf.login_with_kubeconfig(**details)
 
     @kopf.on.startup(registry=registry)  # type: ignore[untyped-decorator]
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
