@@ -18,11 +18,11 @@ from pydantic import TypeAdapter
 
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.hindsight import Tried, best_foresight, best_static, refined
+from servingslo_lab.sim.bounds.hindsight import Tried, best_foresight, best_static, refined
+from servingslo_lab.sim.bounds.oracle import Oracle, find_oracle
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.kept import key_of, store
-from servingslo_lab.sim.oracle import Oracle, find_oracle
 from servingslo_lab.sim.outcome import OracleOutcome, Outcome, nothing_found, outcome_of
 from servingslo_lab.sim.past import Remembering
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, STATIC, Policy
@@ -181,7 +181,7 @@ def _run(cell: Cell, cache_folder: Path) -> Outcome:
         tried = _hindsight(cell, fleet, trace)
         return nothing_found(cell) if tried is None else outcome_of(cell, tried.result, hours, [])
     autoscaler = autoscaler_of(cell.policy, scenario, fleet, trace)
-    result = simulate(fleet, trace, autoscaler, seed=seed)
+    result = simulate(cell.policy.paced(fleet), trace, autoscaler, seed=seed)
     if isinstance(autoscaler, Production | Remembering):
         return outcome_of(cell, result, hours, autoscaler.decisions)
     return outcome_of(cell, result, hours, [])

@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 
 import servingslo
 import servingslo_lab
-from servingslo_lab.sim.policies import RULES, is_ours
+from servingslo_lab.sim.policies import RATIO, RATIO_RULE, REAL_RULES, RULES, is_ours, rule_named
 from servingslo_lab.sim.scenario import Cell
 
 FORMAT_VERSION = 2
-_BASELINES = "servingslo_lab.sim.baselines"
+_RULES_OF_OTHERS = ("servingslo_lab.sim.baselines", "servingslo_lab.sim.peers")
 # The planner's own runs depend on all of it.
 _PLANNER = ("policy", "estimation", "models", "runtimes")
 # Calculations outside the simulator that other autoscalers' rules use. Of laws and limits they only
@@ -34,6 +34,8 @@ _BESIDE_RUNS = frozenset(
     }
 )  # fmt: skip
 _PLANNER_ALONE = "production.py"
+# Rooms of the simulator whose modules decide a run, its top folder first.
+_ROOMS = (".", "replicas", "fleets", "pools", "traces", "bounds")
 _CELL: TypeAdapter[Cell] = TypeAdapter(Cell)
 
 
@@ -71,6 +73,9 @@ def source_digest(policy_name: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(set(_sources(policy_name))):
         digest.update(path.read_bytes())
+    rule = REAL_RULES.get(policy_name)
+    if rule is not None and rule.sources is not None:
+        digest.update(rule.sources().encode())
     return digest.hexdigest()
 
 
@@ -79,15 +84,16 @@ def _sources(policy_name: str) -> Iterator[Path]:
     simulator = Path(servingslo_lab.__file__).parent / "sim"
     ours = is_ours(policy_name)
     beside = _BESIDE_RUNS if ours else _BESIDE_RUNS | {_PLANNER_ALONE}
-    yield from (path for path in simulator.glob("*.py") if path.name not in beside)
-    yield from (simulator / "pools").glob("*.py")
+    for room in _ROOMS:
+        yield from (path for path in (simulator / room).glob("*.py") if path.name not in beside)
     yield from (simulator / "baselines" / name for name in _SHARED_BASELINES)
     yield from (product / name for name in (*_SHARED, *_TOLD))
     if ours:
         for package in _PLANNER:
             yield from (product / package).rglob("*.py")
-    elif policy_name in RULES:
-        yield from _modules_of(inspect.getmodule(RULES[policy_name].build))
+    rule = RATIO_RULE if policy_name == RATIO else policy_name
+    if rule in RULES or rule in REAL_RULES:
+        yield from _modules_of(inspect.getmodule(rule_named(rule).build))
 
 
 def _modules_of(module: object) -> Iterator[Path]:
@@ -95,5 +101,5 @@ def _modules_of(module: object) -> Iterator[Path]:
     yield Path(inspect.getfile(module))  # type: ignore[arg-type]
     for value in vars(module).values():
         name = getattr(value, "__module__", "") or ""
-        if name.startswith(_BASELINES) and name != getattr(module, "__name__", ""):
+        if name.startswith(_RULES_OF_OTHERS) and name != getattr(module, "__name__", ""):
             yield from _modules_of(sys.modules[name])

@@ -7,7 +7,7 @@ import numpy as np
 
 from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision
-from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.scenario import Cell
 from servingslo_lab.sim.scoring import Objectives, Score, score
 

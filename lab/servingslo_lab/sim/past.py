@@ -13,7 +13,7 @@ from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Observation
 from servingslo.units import SECONDS_PER_DAY
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.production import Production
 
 # The width in `adapters.prometheus.past_rates`, which is not imported here; a test compares them.

@@ -1,12 +1,13 @@
 """All policies that can be simulated, by name: the planner, other autoscalers, schedules.
 
 A policy is written `NAME`, `NAME:tuned` (its best settings, found by a search on other seeds and
-stored in `baselines/tuned.yaml`) or `NAME:key=value,key=value`.
+stored in `baselines/tuned.yaml`) or `NAME:key=value,key=value`. A name that begins with `real:` is
+another autoscaler's own code, which the user has installed.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -25,9 +26,17 @@ from servingslo_lab.sim.baselines import (
     wva_queueing,
 )
 from servingslo_lab.sim.baselines.setting import Parameters, Setting, merged
-from servingslo_lab.sim.cluster import Autoscaler
+from servingslo_lab.sim.fleets.cluster import Autoscaler
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.peers import aibrix as real_aibrix
+from servingslo_lab.sim.peers import dynamo as real_dynamo
+from servingslo_lab.sim.peers import hpa as real_hpa
 
 OURS, STATIC, ORACLE, FORESIGHT = "servingslo", "static", "oracle", "foresight"
+EACH, RATIO, SINGLE, OPTIMUM = "servingslo-each", "ratio", "static-single", "optimum"
+KNOBS = f"{OURS}+knobs"
+RATIO_RULE = "keda-slo"
+"""The rule that scales decode under RATIO."""
 TUNED = "tuned"
 # Settings with these suffixes are times, margins and lower thresholds, so they may be zero. Others
 # are divisors or counts.
@@ -36,12 +45,74 @@ _MAY_BE_ZERO = ("_seconds", "_tolerance", "_spare", "_down")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A published rule: its default settings, and the grid for a search."""
+    """A published rule: its default settings, and the grid for a search.
+
+    tick_seconds, lag_seconds: its interval of observations and their age; None for the fleet's.
+    sources: what its runs depend on in addition to this repository, for one that is real.
+    """
 
     summary: str
     build: Callable[[Setting, Parameters], Autoscaler]
     defaults: Parameters
     grid: Mapping[str, tuple[float, ...]]
+    tick_seconds: float | None = None
+    lag_seconds: float | None = None
+    sources: Callable[[], str] | None = None
+
+
+def _dynamo(
+    summary: str,
+    build: Callable[[Setting, Parameters], Autoscaler],
+    defaults: Parameters = real_dynamo.DEFAULTS,
+    grid: Mapping[str, tuple[float, ...]] = real_dynamo.GRID,
+) -> Rule:
+    return Rule(
+        summary=summary, build=build, defaults=defaults, grid=grid,
+        tick_seconds=real_dynamo.TICK_SECONDS, lag_seconds=real_dynamo.LAG_SECONDS,
+        sources=real_dynamo.sources,
+    )  # fmt: skip
+
+
+def _aibrix(
+    summary: str,
+    build: Callable[[Setting, Parameters], Autoscaler],
+    defaults: Parameters,
+    grid: Mapping[str, tuple[float, ...]],
+) -> Rule:
+    return Rule(
+        summary=summary, build=build, defaults=defaults, grid=grid,
+        tick_seconds=real_aibrix.TICK_SECONDS, lag_seconds=real_aibrix.LAG_SECONDS,
+        sources=real_aibrix.sources,
+    )  # fmt: skip
+
+
+REAL = "real"
+REAL_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        f"{REAL}:dynamo-sla": _dynamo("Dynamo's planner, both loops", real_dynamo.both),
+        f"{REAL}:dynamo-load": _dynamo("Dynamo's planner, load loop", real_dynamo.load_alone),
+        f"{REAL}:dynamo-throughput": _dynamo(
+            "Dynamo's planner, throughput loop", real_dynamo.throughput_alone
+        ),
+        f"{REAL}:dynamo-thresholds": _dynamo(
+            "Dynamo's planner, load loop on KV use", real_dynamo.thresholds,
+            real_dynamo.THRESHOLD_DEFAULTS, real_dynamo.THRESHOLD_GRID,
+        ),
+        f"{REAL}:aibrix-apa": _aibrix(
+            "AIBrix's APA on KV cache use",
+            real_aibrix.apa, real_aibrix.APA_DEFAULTS, real_aibrix.APA_GRID,
+        ),
+        f"{REAL}:aibrix-kpa": _aibrix(
+            "AIBrix's KPA on requests in the system",
+            real_aibrix.kpa, real_aibrix.KPA_DEFAULTS, real_aibrix.KPA_GRID,
+        ),
+        f"{REAL}:hpa": Rule(
+            summary="HPA v2 on requests in the system, behavior by recorded timelines",
+            build=real_hpa.on_requests, defaults=real_hpa.DEFAULTS, grid=real_hpa.GRID,
+        ),
+    }
+)  # fmt: skip
+"""Other autoscalers' own code; a part of it has to be installed or built."""
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(
@@ -123,20 +194,26 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 OTHERS: Mapping[str, str] = MappingProxyType(
     {
         OURS: "the production planner, replicas only",
-        f"{OURS}+knobs": "the production planner, with batch limits, and bounds that only the "
+        KNOBS: "the production planner, with batch limits, and bounds that only the "
         "simulator enforces",
+        EACH: "several pools: a production planner for each, as several ServingSLOs",
+        RATIO: f"prefill and decode: decode by {RATIO_RULE}, prefill in a fixed ratio to it",
         STATIC: "the least constant count that meets the share, chosen in hindsight",
+        SINGLE: "Combined pools: the cheapest constant count of one pool alone, in hindsight",
+        OPTIMUM: "Combined pools: the cheapest schedule of an integer program that knows the trace",
         FORESIGHT: "knows the mean demand one cold start ahead, tuned in hindsight",
         ORACLE: "the clairvoyant oracle",
     }
 )
 
 
-# Rules that can scale prefill and decode pools separately, from the load of a pool's own engines.
-# WVA and Dynamo have their own rules for pools, which are not implemented here.
+# Policies that exist only for several pools, and all for several pools: of the rules those that can
+# scale each pool from the load of its own engines. WVA and Dynamo have their own rules for pools,
+# which are not implemented here.
+ONLY_IN_POOLS = (EACH, RATIO, SINGLE, OPTIMUM)
 IN_POOLS = (
-    OURS, STATIC, "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy", "keda-guide", "keda-raw",
-    "keda-slo", "knative", "aibrix-apa", "aibrix-kpa", "ray-serve",
+    OURS, EACH, RATIO, STATIC, SINGLE, OPTIMUM, "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy",
+    "keda-guide", "keda-raw", "keda-slo", "knative", "aibrix-apa", "aibrix-kpa", "ray-serve",
 )  # fmt: skip
 
 
@@ -151,16 +228,30 @@ class Policy:
     @property
     def in_hindsight(self) -> bool:
         """Whether it is derived from the trace itself."""
-        return self.name in {STATIC, FORESIGHT, ORACLE}
+        return self.name in {STATIC, SINGLE, OPTIMUM, FORESIGHT, ORACLE}
 
     def rule(self, setting: Setting) -> Autoscaler:
-        """A new autoscaler with this rule; only for names of RULES."""
-        return RULES[self.name].build(setting, self.parameters)
+        """A new autoscaler with this rule; only for names of RULES and REAL_RULES."""
+        return rule_named(self.name).build(setting, self.parameters)
+
+    def paced(self, fleet: FleetSpec) -> FleetSpec:
+        """The fleet, observed as often and as freshly as this policy observes it."""
+        rule = REAL_RULES.get(self.name)
+        if rule is None or rule.tick_seconds is None or rule.lag_seconds is None:
+            return fleet
+        return replace(
+            fleet, scrape_interval_seconds=rule.tick_seconds, scrape_lag_seconds=rule.lag_seconds
+        )
+
+
+def rule_named(name: str) -> Rule:
+    """The rule of RULES or REAL_RULES."""
+    return REAL_RULES[name] if name in REAL_RULES else RULES[name]
 
 
 def is_ours(name: str) -> bool:
     """Whether it is our planner, with or without its other knobs."""
-    return name.partition("+")[0] == OURS
+    return name.partition("+")[0] in {OURS, EACH}
 
 
 def policy_of(text: str, *, tuned_for: str | None = None) -> Policy:
@@ -169,16 +260,34 @@ def policy_of(text: str, *, tuned_for: str | None = None) -> Policy:
     tuned_for: name of the card for the settings of `:tuned`.
     Raises: InvalidInputError for a name or a setting that does not exist.
     """
-    name, _, rest = text.partition(":")
+    name, rest = _split(text)
     if name in OTHERS:
         if rest:
             raise InvalidInputError("policy", text, f"{name} without settings")
         return Policy(label=text, name=name)
-    if name not in RULES:
-        raise InvalidInputError("policy", name, ", ".join((*OTHERS, *RULES)))
+    if name not in RULES and name not in REAL_RULES:
+        raise InvalidInputError("policy", name, ", ".join((*OTHERS, *RULES, *REAL_RULES)))
     if rest == TUNED:
         return Policy(label=text, name=name, parameters=tuned_parameters(name, tuned_for))
-    return Policy(label=text, name=name, parameters=merged(RULES[name].defaults, _settings(rest)))
+    defaults = rule_named(name).defaults
+    return Policy(label=text, name=name, parameters=merged(defaults, _settings(rest)))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Name and settings of a policy as it is written."""
+    name, _, rest = text.partition(":")
+    if name == REAL:
+        peer, _, rest = rest.partition(":")
+        name = f"{REAL}:{peer}"
+    return name, rest
+
+
+def summary_of(text: str) -> str | None:
+    """What a policy is; None for one that does not exist."""
+    name, _ = _split(text)
+    if name in OTHERS:
+        return OTHERS[name]
+    return rule_named(name).summary if name in RULES or name in REAL_RULES else None
 
 
 def tuned_parameters(name: str, card: str | None) -> Parameters:

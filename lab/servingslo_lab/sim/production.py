@@ -19,8 +19,8 @@ from servingslo.policy.inputs import (
 from servingslo.policy.planner import plan
 from servingslo.policy.stages import STAGES
 from servingslo.policy.state import PlannerState
-from servingslo_lab.sim.cluster import Wanted
-from servingslo_lab.sim.pods import WORKLOAD_NAME
+from servingslo_lab.sim.fleets.cluster import Wanted
+from servingslo_lab.sim.fleets.pods import WORKLOAD_NAME
 
 _TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name=WORKLOAD_NAME)
 
@@ -67,6 +67,8 @@ class Production:
         self._knobs = knobs or Knobs()
         batching = BatchingMode.AUTO if self._knobs.batching else BatchingMode.OFF
         admission = AdmissionMode.RECOMMEND if self._knobs.admission else AdmissionMode.OFF
+        if targets.classes and targets.admission_mode is AdmissionMode.AUTO:
+            admission = AdmissionMode.AUTO
         self._targets = replace(
             targets,
             batching=replace(targets.batching, mode=batching)
@@ -93,8 +95,9 @@ class Production:
         return Wanted(
             replicas=decision.replicas_after if decision.apply_replicas else None,
             limits=limits_wanted(observation, decision) if decision.batching.apply else None,
-            max_queued=decision.admission.in_flight_limit,
-            max_waiting=decision.admission.queue_limit,
+            max_queued=decision.admission.in_flight_limit if self._knobs.admission else None,
+            max_waiting=decision.admission.queue_limit if self._knobs.admission else None,
+            lanes={one.name: one.after for one in decision.classes if one.change_reason},
         )
 
 

@@ -9,18 +9,20 @@ import numpy as np
 
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
+from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.baselines.setting import Setting
-from servingslo_lab.sim.cluster import Autoscaler
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.oracle import INTERVAL_SECONDS, interval_work
+from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
+from servingslo_lab.sim.fleets.cluster import Autoscaler
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.past import Past, Remembering
-from servingslo_lab.sim.policies import OURS, Policy, is_ours
-from servingslo_lab.sim.pools.fleet import PoolsSpec
+from servingslo_lab.sim.policies import KNOBS, Policy, is_ours
+from servingslo_lab.sim.pools.cases import POOL_CASES, pool_case
+from servingslo_lab.sim.pools.fleet import AnyPools
 from servingslo_lab.sim.production import Knobs, Production, benchmark_targets
 from servingslo_lab.sim.scoring import Objectives
 from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS, standard_case
-from servingslo_lab.sim.transforms import scaled, window
+from servingslo_lab.sim.traces.transforms import scaled, window
 
 # Largest fleet without an oracle and without a maximum in the resource.
 LARGEST_FLEET = 1000
@@ -33,15 +35,17 @@ _WARM_WORK = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A trace on a fleet, or on two pools; fleet is then the prefill pool's.
+    """A trace on a fleet, or on several pools; fleet is then that of the first pool.
 
     trace_path: a CSV file: the trace itself, or the source of lengths for a standard case.
-    case: name of a standard case, whose trace is then generated from the seed of each run; None
-    for the file itself. part: of the case's time. skipped_seconds: skipped at the file's start.
-    scale: factor of the file's rate, by overlaid copies. targets: the resource; None for the
-    benchmark's. warm: the fleet begins with the replicas that the first minutes need, and without
-    another bound may grow to twice the oracle's peak. past: rates before the trace that the planner
-    gets, and a day later those in it; None for no history.
+    case: name of a standard case, or of one of several pools, whose trace is then generated from
+    the seed of each run; None for the file itself. part: of a standard case's time.
+    skipped_seconds: skipped at the file's start. scale: factor of the file's rate, by overlaid
+    copies. targets: the resource; None for the benchmark's. warm: the fleet begins with the
+    replicas that the first minutes need, and without another bound may grow to twice the oracle's
+    peak. past: rates before the trace that the planner gets, and a day later those in it; None for
+    no history. pool_targets: the resource with a spec of pools, by the names of `pools`; targets
+    then has its objectives.
     """
 
     name: str
@@ -54,11 +58,14 @@ class Scenario:
     targets: Targets | None = None
     warm: bool = False
     past: Past | None = None
-    pools: PoolsSpec | None = None
+    pools: AnyPools | None = None
+    pool_targets: FleetTargets | None = None
 
     def trace(self, seed: int) -> Trace:
         """The trace for this seed."""
         source = _read(self.trace_path)
+        if self.case is not None and self.case in POOL_CASES:
+            return pool_case(self.case, source, seed=seed)
         if self.case is not None:
             return standard_case(
                 self.case, self.fleet.engine, source, seed=seed, part=self.part
@@ -69,6 +76,12 @@ class Scenario:
         if self.scale != 1.0:
             return scaled(source, self.scale, np.random.default_rng(seed))
         return source
+
+    def targets_of(self, pool: str) -> Targets:
+        """The resource as it is for one of several pools."""
+        if self.pool_targets is not None:
+            return self.pool_targets.pool(pool).targets
+        return self.targets or benchmark_targets()
 
     @property
     def objectives(self) -> Objectives:
@@ -145,7 +158,7 @@ def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: T
     if is_ours(policy.name):
         targets = scenario.targets or benchmark_targets()
         bounded = replace(targets.replicas, maximum=targets.replicas.maximum or maximum)
-        knobs = Knobs(batching=True, admission=True) if policy.name != OURS else Knobs()
+        knobs = Knobs(batching=True, admission=True) if policy.name == KNOBS else Knobs()
         planner = Production(replace(targets, replicas=bounded), knobs)
         if scenario.past is None:
             return planner

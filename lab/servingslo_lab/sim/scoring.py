@@ -1,7 +1,7 @@
 """Scores to compare runs, with confidence intervals over seeds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +9,8 @@ from scipy import stats
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.units import SECONDS_PER_HOUR
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.fleets.result import RunResult
+from servingslo_lab.sim.replicas import layout
 
 CONFIDENCE = 0.95
 _MINUTE_SECONDS = 60.0
@@ -45,6 +45,16 @@ class PoolCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassScore:
+    """One class of requests. last_end_seconds: of its last answer, None if some was not served."""
+
+    name: str
+    share_ratio: float
+    rejected_ratio: float
+    last_end_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """One run, or the mean of several.
 
@@ -53,7 +63,7 @@ class Score:
     worst_minute_ratio: least share of a minute of arrival. recovery_seconds: the longest continuous
     time with minutes below the share. dollars_per_million_tokens: of finished answers, None without
     any. TTFT and TPOT at the 99th percentile, None if infinite.
-    pools: for several pools, each one's part of the replica-hours.
+    pools: for several pools, each one's part of the replica-hours. classes: those of the fleet.
     """
 
     share_ratio: float
@@ -68,6 +78,7 @@ class Score:
     ttft_p99_seconds: float | None
     tpot_p99_seconds: float | None
     pools: tuple[PoolCost, ...] = ()
+    classes: tuple[ClassScore, ...] = ()
 
 
 def score(
@@ -98,7 +109,23 @@ def score(
         lost_ratio=(unfinished - rejected) / requests,
         ttft_p99_seconds=_p99(result.ttft_seconds),
         tpot_p99_seconds=_p99(result.tpot_seconds),
+        classes=tuple(_class_scores(result, objectives)),
     )
+
+
+def _class_scores(result: RunResult, objectives: Objectives) -> Iterator[ClassScore]:
+    """Each class by the objectives of the whole, in the order of first arrivals."""
+    names = np.array(result.class_names or ())
+    good = result.good(objectives.ttft_seconds, objectives.tpot_seconds, objectives.latency_seconds)
+    for name in dict.fromkeys(result.class_names or ()):
+        own = names == name
+        ends = float((result.arrival_seconds + result.latency_seconds)[own].max())
+        yield ClassScore(
+            name=name,
+            share_ratio=float(good[own].mean()),
+            rejected_ratio=float((result.status[own] == layout.REJECTED).mean()),
+            last_end_seconds=ends if math.isfinite(ends) else None,
+        )
 
 
 def _longest_below(minutes: FloatArray, share: float) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.transforms import scaled, window
-from servingslo_lab.sim.workloads import (
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.traces.transforms import scaled, window
+from servingslo_lab.sim.traces.workloads import (
     LONG_CONTEXT,
     LengthSource,
     RateCourse,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo_lab.sim.outcome import Outcome
-from servingslo_lab.sim.policies import FORESIGHT, ORACLE, STATIC
+from servingslo_lab.sim.policies import FORESIGHT, OPTIMUM, ORACLE, SINGLE, STATIC
 from servingslo_lab.sim.scoring import Interval, Score, interval
 
 # A share or cost that is better by no more than this counts as equal.
 _SAME_SHARE, _SAME_COST = 5e-5, 1e-3
-_HINDSIGHT = frozenset({ORACLE, STATIC, FORESIGHT})
+_HINDSIGHT = frozenset({ORACLE, STATIC, SINGLE, OPTIMUM, FORESIGHT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

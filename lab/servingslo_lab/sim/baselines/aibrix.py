@@ -12,7 +12,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import Scrape, View
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 APA_DEFAULTS = {"kv_usage": 0.5, "window_seconds": 180.0, "up_tolerance": 0.1,
                 "down_tolerance": 0.1}  # fmt: skip

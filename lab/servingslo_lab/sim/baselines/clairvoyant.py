@@ -4,7 +4,7 @@ import math
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 
 class Static:

@@ -14,7 +14,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import View, request_rate, served_lengths
 from servingslo_lab.sim.baselines.wva import tokens_in_use
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 LOAD_DEFAULTS = {"sensitivity": 0.8, "kv_limit": 0.9}
 LOAD_GRID = {"sensitivity": (0.4, 0.6, 0.8), "kv_limit": (0.5, 0.9)}

@@ -15,7 +15,7 @@ from servingslo_lab.sim.baselines.horizontal import (
 )
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import View
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 WAITING_DEFAULTS = {"waiting": 5.0, "down_window_seconds": 300.0}
 WAITING_GRID = {"waiting": (0.25, 0.5, 1.0, 2.0, 5.0, 10.0), "down_window_seconds": (300.0, 600.0)}

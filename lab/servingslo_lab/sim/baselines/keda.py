@@ -24,7 +24,7 @@ from servingslo_lab.sim.baselines.horizontal import (
 )
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import Scrape, View, histogram_quantile
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 GUIDE_DEFAULTS = {"queue": 1.0, "running": 16.0, "cooldown_seconds": 300.0}
 GUIDE_GRID = {"queue": (1.0, 4.0), "running": (16.0, 32.0, 64.0, 96.0, 128.0)}

@@ -12,7 +12,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import Scrape, View
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 DEFAULTS = {"target": 100.0, "utilization": 0.7, "stable_seconds": 60.0, "panic_threshold": 2.0}
 GRID = {"target": (40.0, 60.0, 80.0, 100.0), "stable_seconds": (60.0, 300.0, 600.0),

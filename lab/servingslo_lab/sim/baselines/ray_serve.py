@@ -12,7 +12,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import Scrape, View
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 DEFAULTS = {"target_ongoing": 2.0, "upscale_delay_seconds": 30.0, "downscale_delay_seconds": 600.0,
             "look_back_seconds": 30.0}  # fmt: skip

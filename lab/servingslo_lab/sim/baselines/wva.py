@@ -14,7 +14,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import Scrape, View, served_lengths
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 V1_DEFAULTS = {"kv_limit": 0.80, "queue_limit": 5.0, "kv_spare": 0.1, "queue_spare": 3.0}
 V1_GRID = {"kv_limit": (0.3, 0.5, 0.8), "kv_spare": (0.05, 0.1, 0.2)}

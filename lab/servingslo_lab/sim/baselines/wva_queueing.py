@@ -15,7 +15,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.baselines.view import View, request_rate, served_lengths
 from servingslo_lab.sim.baselines.wva import EverySecondTick
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 
 DEFAULTS = {"headroom": 1.0, "window_seconds": 60.0}
 GRID = {"headroom": (1.0, 1.2, 1.5, 1.8), "window_seconds": (60.0, 300.0)}

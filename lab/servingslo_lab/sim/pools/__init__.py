@@ -1,1 +1,5 @@
-"""Prefill and decode in separate pools: disaggregated serving."""
+"""What if prefill and decode have separate pools?
+
+The fleet of disaggregated serving, the flow of requests, its replay.
+Must not import backtest or summaries.
+"""

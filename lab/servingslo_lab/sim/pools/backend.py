@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from servingslo_lab.sim.backend import Backend, Column
 from servingslo_lab.sim.pools import flow
 from servingslo_lab.sim.pools.flow import Transfers
+from servingslo_lab.sim.replicas.backend import Backend, Column
 
 _COMPILED = "compiled"
 Flow = Callable[..., None]

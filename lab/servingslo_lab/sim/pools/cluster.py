@@ -1,88 +1,57 @@
-"""Two pools on one virtual clock: prefill engines, decode engines, an autoscaler for each."""
+"""A prefill and a decode pool on one virtual clock, and the way into all kinds of pools."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from servingslo.errors import InvalidInputError
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.backend import Backend, Column, best_backend
-from servingslo_lab.sim.cluster import FINISHING_SECONDS, Autoscaler, Cluster
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.pods import PodPhase
+from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.pools import flow
 from servingslo_lab.sim.pools.backend import flow_of, transfer_table
-from servingslo_lab.sim.pools.fleet import PoolsSpec, Transfer
-from servingslo_lab.sim.result import RunResult, Tick
-from servingslo_lab.sim.timers import TIMERS
-
-_DECODE_SEED = 1 << 20
-"""Added to the decode pool's seed, so that the two pools' starts and failures differ."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolsResult:
-    """The results of the requests and of each pool.
-
-    result: like that of a single fleet, with the replica time of both pools and without ticks.
-    """
-
-    result: RunResult
-    prefill_replica_seconds: float
-    decode_replica_seconds: float
-    prefill_ticks: tuple[Tick, ...]
-    decode_ticks: tuple[Tick, ...]
+from servingslo_lab.sim.pools.fleet import AnyPools, FirstToken, PoolsSpec
+from servingslo_lab.sim.pools.scaling import FleetAutoscaler
+from servingslo_lab.sim.pools.together import (
+    POOL_SEED,
+    Pool,
+    PoolsResult,
+    Together,
+    check_trace,
+    run_together,
+)
+from servingslo_lab.sim.pools.variants import Variants
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.backend import Backend, Column, best_backend
+from servingslo_lab.sim.replicas.timers import TIMERS
 
 
-class Pool(Cluster):
-    """One of two pools: a fleet whose engines run together with those of the other pool."""
-
-    def __init__(
-        self, fleet: FleetSpec, trace: Trace, seed: int, backend: Backend, pools: "Pools"
-    ) -> None:
-        super().__init__(fleet, trace, seed, backend)
-        self._pools = pools
-
-    @property
-    def gateway(self) -> list[int]:
-        """The state of the pool's gateway."""
-        return self._gateway
-
-    @property
-    def next_event_seconds(self) -> float:
-        """Time of the next pod start, failure or end of draining in this pool."""
-        return self._events[0][0] if self._events else float("inf")
-
-    @property
-    def computing(self) -> list[int]:
-        """Engines that take requests or finish their running ones."""
-        phases = {PodPhase.READY, PodPhase.DRAINING}
-        return [pod.row for pod in self.pods if pod.phase in phases]
-
-    def _serve(self, until: float) -> None:
-        self._pools.serve(until)
-
-    def _lose(self, place: int) -> None:
-        super()._lose(place)
-        self._pools.lose_transfers(self, place)
-
-
-class Pools:
-    """Both pools with their requests; use `simulate_pools`."""
+class Pools(Together):
+    """A prefill and a decode pool with their requests; use `simulate_pools`."""
 
     def __init__(self, spec: PoolsSpec, trace: Trace, seed: int, backend: Backend) -> None:
         check_trace(trace)
-        remaining = np.maximum(trace.output_tokens, 1) - 1
-        prompts = np.maximum(trace.prompt_tokens, 1)
-        first = replace(trace, output_tokens=np.ones_like(remaining))
-        rest = replace(trace, prompt_tokens=prompts + 1, output_tokens=np.maximum(remaining, 1))
+        super().__init__(spec.gpu_quota)
+        self._trace = trace
+        prompts, outputs = (
+            np.maximum(tokens, 1).astype(np.int64)
+            for tokens in (trace.prompt_tokens, trace.output_tokens)
+        )
+        self._skips = prompts < spec.skip_prompt_tokens
+        self._at_decode = self._skips | (spec.first_token is FirstToken.DECODE)
+        first = replace(trace, output_tokens=np.ones_like(outputs))
+        rest = replace(
+            trace,
+            prompt_tokens=np.where(self._at_decode, prompts, prompts + 1),
+            output_tokens=np.where(self._at_decode, outputs, np.maximum(outputs - 1, 1)),
+        )
         self.prefill = Pool(spec.prefill, first, seed, backend, self)
-        self.decode = Pool(spec.decode, rest, seed + _DECODE_SEED, backend, self)
-        for r, tokens in enumerate(prompts.tolist()):
+        self.decode = Pool(spec.decode, rest, seed + POOL_SEED, backend, self)
+        self.pools = dict(zip(spec.names, (self.prefill, self.decode), strict=True))
+        cached = np.where(self._at_decode, prompts - 1, prompts)
+        for r, tokens in enumerate(np.where(self._skips, 0, cached).tolist()):
             self.decode.requests.cached[r] = tokens
-        self.transfers = transfer_table(_columns(spec.transfer, len(trace)), backend)
-        self._remaining = backend.integers(remaining.tolist())
+        self._remaining = np.where(self._at_decode, outputs, outputs - 1)
+        self._left = backend.integers(self._remaining.tolist())
+        self.transfers = transfer_table(_columns(spec, len(trace)), backend)
         self._integers = backend.integers
         self._flow = flow_of(backend)
 
@@ -90,12 +59,12 @@ class Pools:
         """Advance the engines of both pools to this time."""
         one, other, integers = self.prefill, self.decode, self._integers
         self._flow(
-            one.requests, other.requests, self.transfers, one.rows, other.rows, self._remaining,
+            one.requests, other.requests, self.transfers, one.rows, other.rows, self._left,
             integers(one.serving), integers(one.computing), integers(other.serving),
             integers(other.computing), one.gateway, other.gateway, until,
         )  # fmt: skip
 
-    def lose_transfers(self, pool: Pool, place: int) -> None:
+    def lost(self, pool: Pool, place: int) -> None:
         """Lose the transfers of a failed prefill engine."""
         if pool is not self.prefill:
             return
@@ -105,98 +74,71 @@ class Pools:
                 decode.status[r] = layout.FAILED
                 decode.finish[r] = pool.now
 
-    def run_until(self, until: float) -> None:
-        """Simulate requests, pod starts and failures of both pools until this time."""
-        pools = (self.prefill, self.decode)
-        while (time := min(pool.next_event_seconds for pool in pools)) <= until:
-            for pool in pools:
-                pool.run_until(time)
-        for pool in pools:
-            pool.run_until(until)
+    def result(self, replica_seconds: float) -> RunResult:
+        """The requests as clients see them: a first token from the pool that emits it to them."""
+        one, other = self.prefill.requests, self.decode.requests
+        arrival = self._trace.arrival_seconds.astype(np.float64)
+        prefilled = np.asarray(one.status, dtype=np.int64)
+        first = np.where(
+            self._at_decode,
+            np.asarray(other.first_token, dtype=np.float64),
+            np.asarray(one.first_token, dtype=np.float64),
+        )
+        decodes = self._skips | ((self._remaining > 0) & (prefilled == layout.FINISHED))
+        status = np.where(decodes, np.asarray(other.status, dtype=np.int64), prefilled)
+        finish = np.where(decodes, np.asarray(other.finish, dtype=np.float64), first)
+        output = np.maximum(self._trace.output_tokens, 1).astype(np.float64)
+        finished = status == layout.FINISHED
+        return RunResult(
+            duration_seconds=self._trace.duration_seconds,
+            replica_seconds=replica_seconds,
+            arrival_seconds=arrival,
+            ttft_seconds=np.where(first >= 0, first - arrival, np.inf),
+            tpot_seconds=np.where(finished, (finish - first) / np.maximum(output - 1, 1), np.inf),
+            latency_seconds=np.where(finished, finish - arrival, np.inf),
+            status=status,
+            output_tokens=output,
+            ticks=(),
+        )
 
 
 def simulate_pools(
-    spec: PoolsSpec,
+    spec: AnyPools,
     trace: Trace,
-    prefill: Autoscaler,
-    decode: Autoscaler,
+    scaler: FleetAutoscaler,
     *,
     seed: int,
     backend: Backend | None = None,
 ) -> PoolsResult:
-    """Serve the trace with two pools, each under its own autoscaler.
+    """Serve the trace with several pools under one autoscaler, which observes all of them.
 
-    Both observe at the prefill pool's scrape interval, and only their own engines. The first token
-    counts at the end of the prefill. A request misses if either pool refuses or loses it.
-    Raises: InvalidInputError for traces with sessions or priorities.
+    It looks at the first pool's scrape interval. Of prefill and decode, a request misses if either
+    pool refuses or loses it. The trace's arrivals are fixed; the seed is for cold starts, failures
+    and random routing. Raises: InvalidInputError for traces with sessions or priorities.
     """
-    pools = Pools(spec, trace, seed, backend or best_backend())
-    both = ((pools.prefill, prefill), (pools.decode, decode))
-    for pool, _ in both:
-        pool.warm_start(pool.fleet.initial_replicas)
-    interval, lag = spec.prefill.scrape_interval_seconds, spec.prefill.scrape_lag_seconds
-    tick = interval
-    while tick < trace.duration_seconds:
-        pools.run_until(tick - lag)
-        for pool, _ in both:
-            pool.scrape()
-        pools.run_until(tick)
-        seen = [pool.observe(tick - lag) for pool, _ in both]
-        for (pool, autoscaler), observation in zip(both, seen, strict=True):
-            pool.apply(autoscaler.decide(observation))
-            pool.ticks.append(pool.tick())
-        tick += interval
-    end = trace.duration_seconds
-    pools.run_until(end)
-    billed = [pool.billed_seconds(end) for pool, _ in both]
-    pools.run_until(end + FINISHING_SECONDS)
-    return PoolsResult(
-        result=_result(pools, trace, sum(billed)),
-        prefill_replica_seconds=billed[0],
-        decode_replica_seconds=billed[1],
-        prefill_ticks=tuple(pools.prefill.ticks),
-        decode_ticks=tuple(pools.decode.ticks),
+    chosen = backend or best_backend()
+    kind = Pools if isinstance(spec, PoolsSpec) else Variants
+    first = next(iter(spec.fleets.values()))
+    return run_together(
+        kind(spec, trace, seed, chosen),  # type: ignore[arg-type]
+        scaler,
+        trace,
+        interval=first.scrape_interval_seconds,
+        lag=first.scrape_lag_seconds,
     )
 
 
-def check_trace(trace: Trace) -> None:
-    """Raises: InvalidInputError for requests that pools cannot serve."""
-    for name in ("sessions", "priorities", "shared_tokens"):
-        if getattr(trace, name) is not None:
-            raise InvalidInputError("trace", name, "requests without sessions and priorities")
-
-
-def _columns(transfer: Transfer, requests: int) -> dict[str, Column]:
+def _columns(spec: PoolsSpec, requests: int) -> dict[str, Column]:
     floats = np.zeros(flow.TRANSFER_FLOAT_COUNT)
-    floats[flow.FIXED_SECONDS] = transfer.fixed_seconds
-    floats[flow.TOKEN_SECONDS] = 1.0 / transfer.tokens_per_second
+    floats[flow.FIXED_SECONDS] = spec.transfer.fixed_seconds
+    floats[flow.TOKEN_SECONDS] = 1.0 / spec.transfer.tokens_per_second
+    ints = np.zeros(flow.TRANSFER_INTS, dtype=np.int64)
+    ints[flow.SKIP_PROMPT_TOKENS] = spec.skip_prompt_tokens
+    ints[flow.FIRST_AT_DECODE] = spec.first_token is FirstToken.DECODE
     return {
         "wake": np.full(requests, -1.0),
         "place": np.full(requests, layout.NONE),
         "heap": np.full(max(requests, 1), layout.NONE),
-        "ints": np.zeros(flow.TRANSFER_INTS, dtype=np.int64),
+        "ints": ints,
         "floats": floats,
     }
-
-
-def _result(pools: Pools, trace: Trace, replica_seconds: float) -> RunResult:
-    one, other = pools.prefill.requests, pools.decode.requests
-    arrival = trace.arrival_seconds.astype(np.float64)
-    first = np.asarray(one.first_token, dtype=np.float64)
-    prefilled = np.asarray(one.status, dtype=np.int64)
-    decodes = (np.maximum(trace.output_tokens, 1) > 1) & (prefilled == layout.FINISHED)
-    status = np.where(decodes, np.asarray(other.status, dtype=np.int64), prefilled)
-    finish = np.where(decodes, np.asarray(other.finish, dtype=np.float64), first)
-    output = np.maximum(trace.output_tokens, 1).astype(np.float64)
-    finished = status == layout.FINISHED
-    return RunResult(
-        duration_seconds=trace.duration_seconds,
-        replica_seconds=replica_seconds,
-        arrival_seconds=arrival,
-        ttft_seconds=np.where(first >= 0, first - arrival, np.inf),
-        tpot_seconds=np.where(finished, (finish - first) / np.maximum(output - 1, 1), np.inf),
-        latency_seconds=np.where(finished, finish - arrival, np.inf),
-        status=status,
-        output_tokens=output,
-        ticks=(),
-    )

@@ -8,10 +8,10 @@ from typing import Any
 import numba
 from numba.extending import register_jitable
 
-from servingslo_lab.sim.compiled import Rows, _requests_at, _rows_at, _table_pointer
-from servingslo_lab.sim.layout import Requests
 from servingslo_lab.sim.pools import flow
 from servingslo_lab.sim.pools.flow import TRANSFER_FLOATS, Transfers
+from servingslo_lab.sim.replicas.compiled import Rows, _requests_at, _rows_at, _table_pointer
+from servingslo_lab.sim.replicas.layout import Requests
 
 _transfers_at = _table_pointer(Transfers, TRANSFER_FLOATS)
 

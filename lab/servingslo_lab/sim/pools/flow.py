@@ -1,16 +1,23 @@
 """Requests through two pools: prefilled in one, transferred with their KV cache, decoded.
 
 A request is two ordinary requests of the kernel, one in the table of each pool. For a prefill
-engine it has one output token; its blocks then stay in use until the KV cache is sent. For a decode
-engine its prompt is the prompt plus that token, and all but the token is cached by the transfer;
-its output is the remaining tokens. Blocks that wait for their transfer are subtracted from the
-engine's free blocks here, so the kernel needs no knowledge of pools.
+engine it has one output token; its blocks then stay in use until the KV cache is sent. If that
+token is the answer's first one, the decode engine's prompt is the prompt plus the token, all but
+the token is cached by the transfer, and its output is the remaining tokens. If the token is thrown
+away, the decode engine computes the last prompt token again and emits the whole answer; as in vLLM
+it has the request from the end of the prefill on, so its TTFT and queue time include the transfer.
+Short prompts may go to a decode engine directly, which then prefills them. Blocks that wait for
+their transfer are subtracted from the engine's free blocks here, so the kernel needs no knowledge
+of pools.
 
 Source: Zhong et al., DistServe (OSDI 2024); Patel et al., Splitwise (ISCA 2024); vLLM
-`docs/features/disagg_prefill`. Approximations: the cache is sent immediately at the end of the
-prefill. A request that then waits for room in the decode pool uses no memory in either pool. A
-decode engine without free blocks computes the preempted sequence again, including the prompt, like
-vLLM. Written for the compiler, like `kernel`.
+`docs/features/disagg_prefill`, `v1/core/sched/scheduler.py` (`_update_waiting_for_remote_kv`);
+llm-d-inference-scheduler, `docs/disaggregation.md` (the sidecar's prefill with max_tokens=1; the
+prefix-based decider's nonCachedTokens). Approximations: a decode engine is picked when the cache
+has arrived, not before the prefill. The cache is sent immediately at the end of the prefill. A
+request that then waits for room in the decode pool uses no memory in either pool. A decode engine
+without free blocks computes the preempted sequence again, including the prompt, like vLLM. Written
+for the compiler, like `kernel`.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -18,9 +25,9 @@ vLLM. Written for the compiler, like `kernel`.
 import math
 from typing import NamedTuple
 
-from servingslo_lab.sim.intake import submit
-from servingslo_lab.sim.kernel import advance, blocks_of, schedule
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.intake import submit
+from servingslo_lab.sim.replicas.kernel import advance, blocks_of, schedule
+from servingslo_lab.sim.replicas.layout import (
     CLOCK,
     DONE_HEAD,
     FAILED,
@@ -36,8 +43,8 @@ from servingslo_lab.sim.layout import (
     EngineRow,
     Requests,
 )  # fmt: skip
-from servingslo_lab.sim.routing import NEXT_ARRIVAL, REQUESTS, pick
-from servingslo_lab.sim.timers import TIMERS, remove_timer, set_timer
+from servingslo_lab.sim.replicas.routing import NEXT_ARRIVAL, REQUESTS, pick
+from servingslo_lab.sim.replicas.timers import TIMERS, remove_timer, set_timer
 
 
 class Transfers(NamedTuple):
@@ -55,7 +62,8 @@ class Transfers(NamedTuple):
 
 TRANSFER_FLOATS = frozenset({"wake", "floats"})
 
-TRANSFER_INTS = TIMERS + 1
+SKIP_PROMPT_TOKENS, FIRST_AT_DECODE = TIMERS + 1, TIMERS + 2
+TRANSFER_INTS = TIMERS + 3
 FIXED_SECONDS, TOKEN_SECONDS = 0, 1
 TRANSFER_FLOAT_COUNT = 2
 
@@ -115,11 +123,20 @@ def hand_over(
         row.floats[CLOCK] = now
         row.floats[NEXT_CHANGE] = now
         rest_when_full(p, row)
+    arrived = p.first_token[r] if t.ints[FIRST_AT_DECODE] == 1 else now
+    enter_decode(d, decode, serving, gateway, r, arrived, now)
+
+
+def enter_decode(
+    d: Requests, decode: list[EngineRow], serving: list[int], gateway: list[int], r: int,
+    arrived: float, now: float,
+) -> None:  # fmt: skip
+    """Submit a request to a decode engine now; its engine measures from `arrived` on."""
     for place in serving:
         if decode[place].floats[NEXT_CHANGE] <= now:
             advance_decode(d, decode[place], now)
     engine = pick(d, decode, serving, gateway, now)
-    d.arrival[r] = now
+    d.arrival[r] = arrived
     if engine == NONE:
         d.status[r] = FAILED
         d.finish[r] = now
@@ -129,12 +146,18 @@ def hand_over(
     submit(d, decode[engine], r, now)
 
 
-def arrive(p: Requests, prefill: list[EngineRow], serving: list[int], gateway: list[int]) -> None:
-    """Submit the trace's next request to the prefill pool."""
+def arrive(
+    p: Requests, d: Requests, t: Transfers, prefill: list[EngineRow], decode: list[EngineRow],
+    taking: list[int], serving: list[int], gateway: list[int], decode_gateway: list[int],
+) -> None:  # fmt: skip
+    """Submit the trace's next request to the prefill pool, or a short one to the decode pool."""
     r = gateway[NEXT_ARRIVAL]
     gateway[NEXT_ARRIVAL] = r + 1
     now = p.arrival[r]
-    engine = pick(p, prefill, serving, gateway, now)
+    if p.prompt[r] < t.ints[SKIP_PROMPT_TOKENS]:
+        enter_decode(d, decode, serving, decode_gateway, r, now, now)
+        return
+    engine = pick(p, prefill, taking, gateway, now)
     if engine == NONE:
         p.status[r] = FAILED
         p.finish[r] = now
@@ -152,7 +175,8 @@ def serve_pools(
     """Advance both pools to this time.
 
     taking: prefill engines that take requests; computing: those and the draining ones; serving
-    and decoding: the same for the decode pool. remaining: tokens of each request after the first.
+    and decoding: the same for the decode pool. remaining: tokens of each request that the decode
+    pool emits.
     Order at equal times: steps end, then caches arrive, then requests; steps begin last.
     """
     while True:
@@ -174,7 +198,7 @@ def serve_pools(
         elif transfer == now:
             hand_over(p, d, t, prefill, decode, serving, decode_gateway)
         elif arrival == now:
-            arrive(p, prefill, taking, gateway)
+            arrive(p, d, t, prefill, decode, taking, serving, gateway, decode_gateway)
         elif now == until:
             break
         else:

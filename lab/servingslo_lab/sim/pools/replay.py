@@ -1,246 +1,218 @@
-"""A cell on two pools: a policy for each of them, and one score for the requests through both.
+"""A cell on several pools: a policy for all of them, and one score for the requests.
 
-Each pool has its own autoscaler of the policy, which observes only the pool's engines. It gets the
-objectives of its pool: the first token for prefill, the later tokens for decode.
+The joint planner observes all pools. Every other policy has an autoscaler for each pool, which
+observes only that pool's engines. Of prefill and decode it gets the objectives of its pool: the
+first token for prefill, the later tokens for decode.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Targets
+from servingslo.policy.pools.inputs import Role
 from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
-from servingslo_lab.sim.baselines.clairvoyant import Static
-from servingslo_lab.sim.cluster import Autoscaler
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.oracle import interval_work
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.fleets.result import Tick
+from servingslo_lab.sim.fleets.service import RULES
 from servingslo_lab.sim.outcome import Outcome, PoolLine, nothing_found, outcome_of, told
 from servingslo_lab.sim.past import Remembering
-from servingslo_lab.sim.policies import STATIC
-from servingslo_lab.sim.pools.cluster import PoolsResult, simulate_pools
-from servingslo_lab.sim.pools.fleet import PoolsSpec
-from servingslo_lab.sim.production import Production, benchmark_targets
-from servingslo_lab.sim.result import Tick
+from servingslo_lab.sim.policies import (
+    EACH,
+    OPTIMUM,
+    OURS,
+    RATIO,
+    RATIO_RULE,
+    SINGLE,
+    STATIC,
+    policy_of,
+)
+from servingslo_lab.sim.pools.cluster import simulate_pools
+from servingslo_lab.sim.pools.fleet import AnyPools, VariantsSpec
+from servingslo_lab.sim.pools.hindsight import best_counts, cheapest_single, parts_of
+from servingslo_lab.sim.pools.optimum import optimum
+from servingslo_lab.sim.pools.production import ProductionPools, fleet_targets
+from servingslo_lab.sim.pools.scaling import Each, FixedRatio, FleetAutoscaler
+from servingslo_lab.sim.pools.together import PoolsResult
+from servingslo_lab.sim.production import Production
+from servingslo_lab.sim.replicas.routing import LEAST_LOADED, LEAST_OF_TWO
 from servingslo_lab.sim.scenario import LARGEST_FLEET, Cell, Scenario, autoscaler_of, fleet_of
-from servingslo_lab.sim.scoring import Objectives, PoolCost
+from servingslo_lab.sim.scoring import PoolCost
 
-PREFILL, DECODE = "prefill", "decode"
 DECIDES = {
-    PREFILL: frozenset({LatencyMetric.TTFT, LatencyMetric.QUEUE_TIME}),
-    DECODE: frozenset({LatencyMetric.TPOT}),
+    Role.PREFILL: frozenset({LatencyMetric.TTFT, LatencyMetric.QUEUE_TIME}),
+    Role.DECODE: frozenset({LatencyMetric.TPOT}),
 }
-"""The objectives of each pool."""
-_FIRST_WORK, _GROWTH = 0.8, 1.5
+"""The objectives of each role for autoscalers that see one pool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """Constant replica counts of both pools that were run."""
-
-    prefill: int
-    decode: int
-    result: PoolsResult
-
-
-def run_pools(cell: Cell, spec: PoolsSpec) -> Outcome:
-    """The outcome of a policy on both pools."""
+def run_pools(cell: Cell, spec: AnyPools) -> Outcome:
+    """The outcome of a policy on all pools."""
     scenario = cell.scenario
     trace = scenario.trace(cell.seed)
-    if cell.policy.name == STATIC:
+    if cell.policy.name == OPTIMUM and isinstance(spec, VariantsSpec):
+        best = optimum(spec, trace, scenario.objectives)
+        return nothing_found(cell) if best is None else _outcome(cell, spec, best, None)
+    if cell.policy.name in {STATIC, SINGLE}:
+        search = best_counts if cell.policy.name == STATIC else cheapest_single
         most = _most(scenario, spec)
-        pair = best_pair(spec, trace, scenario.objectives, most=most, seed=cell.seed)
-        return nothing_found(cell) if pair is None else _outcome(cell, spec, pair.result, {})
-    fleets = {
-        pool: _with_counts(scenario, pool, fleet, part) for pool, fleet, part in _parts(spec, trace)
-    }
+        found = search(spec, trace, scenario.objectives, most=most, seed=cell.seed)
+        return nothing_found(cell) if found is None else _outcome(cell, spec, found.result, None)
+    fleets = first_fleets(scenario, spec, trace)
+    scaler = scaler_of(cell, spec, fleets, trace)
+    result = simulate_pools(spec.with_fleets(fleets), trace, scaler, seed=cell.seed)
+    return _outcome(cell, spec, result, scaler)
+
+
+def scaler_of(
+    cell: Cell, spec: AnyPools, fleets: Mapping[str, FleetSpec], trace: Trace
+) -> FleetAutoscaler:
+    """A new autoscaler of all pools for one run of this trace."""
+    scenario, policy = cell.scenario, cell.policy
+    if policy.name == OURS:
+        own = {name: scenario.targets_of(name) for name in fleets}
+        targets = fleet_targets(own, spec, fleets, scenario.pool_targets)
+        return ProductionPools(targets, scenario.past, trace.arrival_seconds)
+    rule = policy
+    if policy.name == EACH:
+        rule = replace(policy, name=OURS)
+    elif policy.name == RATIO:
+        rule = policy_of(RATIO_RULE)
     scalers = {
-        pool: autoscaler_of(cell.policy, _of_pool(scenario, pool, fleet), fleet, trace)
-        for pool, fleet in fleets.items()
+        name: autoscaler_of(rule, _of_pool(scenario, spec, name, fleet), fleet, trace)
+        for name, fleet in fleets.items()
     }
-    result = simulate_pools(
-        replace(spec, prefill=fleets[PREFILL], decode=fleets[DECODE]),
-        trace,
-        scalers[PREFILL],
-        scalers[DECODE],
-        seed=cell.seed,
-    )
-    return _outcome(cell, spec, result, scalers)
+    if policy.name != RATIO:
+        return Each(scalers)
+    prefill, decode = fleets
+    most = _most(scenario, spec)
+    best = best_counts(spec, trace, scenario.objectives, most=most, seed=cell.seed)
+    ratio = 1.0 if best is None else best.counts[prefill] / best.counts[decode]
+    return FixedRatio(decode, scalers[decode], prefill, ratio=ratio, most=most[prefill])
 
 
-def pool_targets(targets: Targets, pool: str) -> Targets:
-    """The resource with only this pool's objectives."""
-    chosen = tuple(o for o in targets.objectives if o.metric in DECIDES[pool])
+def pool_targets(targets: Targets, role: Role) -> Targets:
+    """The resource with only the objectives of this role; all of them for Combined pools."""
+    decided = DECIDES.get(role)
+    if decided is None:
+        return targets
+    chosen = tuple(o for o in targets.objectives if o.metric in decided)
     return replace(targets, objectives=chosen)
 
 
-def best_pair(
-    spec: PoolsSpec, trace: Trace, objectives: Objectives, *, most: tuple[int, int], seed: int
-) -> Pair | None:
-    """The cheapest found pair of constant counts that meets the share; None if none does.
+def first_fleets(scenario: Scenario, spec: AnyPools, trace: Trace) -> dict[str, FleetSpec]:
+    """The pools with their initial and largest counts."""
+    found = {}
+    for name, fleet, part in parts_of(spec, trace):
+        counted = fleet_of(_of_pool(scenario, spec, name, fleet), part, ())
+        found[name] = replace(counted, cached_ratio=spec.fleets[name].cached_ratio)
+    if scenario.warm and isinstance(spec, VariantsSpec):
+        return _warm_variants(scenario, spec, found)
+    return found
 
-    most: of prefill and of decode.
-    Starts with sufficient counts, minimizes one and then the other, in both orders, and returns the
-    cheaper pair. Requests can miss in either pool, so a pair between the two may be cheaper; it is
-    not searched.
+
+def _warm_variants(
+    scenario: Scenario, spec: VariantsSpec, alone: Mapping[str, FleetSpec]
+) -> dict[str, FleetSpec]:
+    """Enough replicas for the first minutes, without a search for the best mixture.
+
+    alone: each pool with the count that it needs alone. By load, the pool that is cheapest alone
+    has it and the others have one replica. Evenly by pod, as many pods are needed as the slowest
+    pool needs alone. By weights, each pool has its share.
     """
-
-    def attempt(prefill: int, decode: int) -> Pair:
-        held = replace(
-            spec,
-            prefill=replace(spec.prefill, initial_replicas=prefill, max_replicas=None),
-            decode=replace(spec.decode, initial_replicas=decode, max_replicas=None),
+    counts = {name: fleet.initial_replicas for name, fleet in alone.items()}
+    cheapest = min(counts, key=lambda name: counts[name] * alone[name].dollars_per_hour)
+    if spec.weights:
+        whole = math.fsum(spec.weights.values())
+        first = {n: math.ceil(counts[n] * spec.weights[n] / whole) for n in counts}
+    else:
+        by_load = RULES[spec.routing] in {LEAST_LOADED, LEAST_OF_TWO}
+        needed = counts[cheapest] if by_load else max(counts.values()) - len(counts) + 1
+        first = {name: needed if name == cheapest else 1 for name in counts}
+    return {
+        name: replace(
+            fleet,
+            initial_replicas=max(first[name], scenario.targets_of(name).replicas.minimum, 1),
         )
-        result = simulate_pools(held, trace, Static(prefill), Static(decode), seed=seed)
-        return Pair(prefill=prefill, decode=decode, result=result)
-
-    def met(pair: Pair) -> bool:
-        return objectives.share_of(pair.result.result) >= objectives.share
-
-    enough = _enough(attempt, met, _guesses(spec, trace), most)
-    if enough is None:
-        return None
-    found = []
-    for prefill_first in (True, False):
-        pair = enough
-        for of_prefill in (prefill_first, not prefill_first):
-            pair = _fewest(attempt, met, pair, of_prefill=of_prefill)
-        found.append(pair)
-    return min(found, key=lambda pair: sum(one.dollars for one in costs_of(spec, pair.result)))
+        for name, fleet in alone.items()
+    }
 
 
-def _enough(
-    attempt: Callable[[int, int], Pair],
-    met: Callable[[Pair], bool],
-    counts: tuple[int, int],
-    most: tuple[int, int],
-) -> Pair | None:
-    """Increase the counts until they meet the share, or both are at their bounds."""
-    while True:
-        prefill, decode = min(counts[0], most[0]), min(counts[1], most[1])
-        pair = attempt(prefill, decode)
-        if met(pair):
-            return pair
-        if (prefill, decode) == most:
-            return None
-        counts = (math.ceil(counts[0] * _GROWTH), math.ceil(counts[1] * _GROWTH))
+def _of_pool(scenario: Scenario, spec: AnyPools, name: str, fleet: FleetSpec) -> Scenario:
+    targets = pool_targets(scenario.targets_of(name), spec.roles[name])
+    return replace(scenario, fleet=fleet, pools=None, pool_targets=None, targets=targets)
 
 
-def _fewest(
-    attempt: Callable[[int, int], Pair],
-    met: Callable[[Pair], bool],
-    enough: Pair,
-    *,
-    of_prefill: bool,
-) -> Pair:
-    """The least count of one pool with which the pair still meets the share."""
-    low, best = 0, enough
-    while (high := best.prefill if of_prefill else best.decode) - low > 1:
-        middle = (low + high) // 2
-        pair = attempt(middle, best.decode) if of_prefill else attempt(best.prefill, middle)
-        if met(pair):
-            best = pair
-        else:
-            low = middle
-    return best
+def _most(scenario: Scenario, spec: AnyPools) -> dict[str, int]:
+    return {
+        name: _of_pool(scenario, spec, name, fleet).bound or LARGEST_FLEET
+        for name, fleet in spec.fleets.items()
+    }
 
 
-def _guesses(spec: PoolsSpec, trace: Trace) -> tuple[int, int]:
-    prefill, decode = (
-        max(math.ceil(float(interval_work(fleet, part).mean()) / _FIRST_WORK), 1)
-        for _, fleet, part in _parts(spec, trace)
-    )
-    return prefill, decode
-
-
-def _parts(spec: PoolsSpec, trace: Trace) -> Iterator[tuple[str, FleetSpec, Trace]]:
-    """Each pool with its part of the work: the first token, or the others without the prompt."""
-    ones = np.ones_like(trace.output_tokens)
-    yield PREFILL, spec.prefill, replace(trace, output_tokens=ones)
-    yield DECODE, replace(spec.decode, cached_ratio=1.0), trace
-
-
-def _with_counts(scenario: Scenario, pool: str, fleet: FleetSpec, part: Trace) -> FleetSpec:
-    counts = fleet_of(_of_pool(scenario, pool, fleet), part, ())
-    return replace(counts, cached_ratio=fleet.cached_ratio if pool == PREFILL else 0.0)
-
-
-def _of_pool(scenario: Scenario, pool: str, fleet: FleetSpec) -> Scenario:
-    targets = pool_targets(scenario.targets or benchmark_targets(), pool)
-    return replace(scenario, fleet=fleet, pools=None, targets=targets)
-
-
-def _most(scenario: Scenario, spec: PoolsSpec) -> tuple[int, int]:
-    prefill, decode = (
-        _of_pool(scenario, pool, fleet).bound or LARGEST_FLEET
-        for pool, fleet in ((PREFILL, spec.prefill), (DECODE, spec.decode))
-    )
-    return prefill, decode
-
-
-def costs_of(spec: PoolsSpec, result: PoolsResult) -> tuple[PoolCost, PoolCost]:
+def costs_of(spec: AnyPools, result: PoolsResult) -> tuple[PoolCost, ...]:
     """The cost of each pool."""
-    prefill, decode = (
+    return tuple(
         PoolCost(
             name=name,
-            replica_hours=seconds / SECONDS_PER_HOUR,
-            dollars=seconds / SECONDS_PER_HOUR * fleet.dollars_per_hour,
+            replica_hours=result.replica_seconds[name] / SECONDS_PER_HOUR,
+            dollars=result.replica_seconds[name] / SECONDS_PER_HOUR * fleet.dollars_per_hour,
         )
-        for name, fleet, seconds in (
-            (PREFILL, spec.prefill, result.prefill_replica_seconds),
-            (DECODE, spec.decode, result.decode_replica_seconds),
-        )
+        for name, fleet in spec.fleets.items()
     )
-    return prefill, decode
 
 
 def _outcome(
-    cell: Cell, spec: PoolsSpec, result: PoolsResult, scalers: dict[str, Autoscaler]
+    cell: Cell, spec: AnyPools, result: PoolsResult, scaler: FleetAutoscaler | None
 ) -> Outcome:
     """The total score, with the costs, replicas and decisions of each pool."""
-    ticks = {PREFILL: result.prefill_ticks, DECODE: result.decode_ticks}
-    whole = replace(result.result, ticks=_sums(*ticks.values()))
+    whole = replace(result.result, ticks=_sums(list(result.ticks.values())))
     costs = costs_of(spec, result)
     hours = max(sum(one.replica_hours for one in costs), math.ulp(1.0))
     price = sum(one.dollars for one in costs) / hours
     found = outcome_of(cell, whole, None, [], dollars_per_hour=price)
-    if found.score is None or found.timeline is None:
+    if found.score is None:
         raise AssertionError(cell.policy.name)
-    actions = sum(replace(whole, ticks=of_pool).scale_actions for of_pool in ticks.values())
-    lines = [
-        replace(line, pool=pool)
-        for pool, scaler in scalers.items()
-        if isinstance(scaler, Production | Remembering)
-        for line in told(scaler.decisions)
-    ]
-    return replace(
-        found,
-        score=replace(
-            found.score,
-            pools=costs,
-            actions_per_hour=actions / (whole.duration_seconds / SECONDS_PER_HOUR),
-        ),
-        timeline=replace(
-            found.timeline,
-            pools=tuple(_line(pool, of_pool) for pool, of_pool in ticks.items()),
-            decisions=tuple(sorted(lines, key=lambda line: line.time_seconds)),
-        ),
+    actions = sum(replace(whole, ticks=of_pool).scale_actions for of_pool in result.ticks.values())
+    score = replace(
+        found.score,
+        pools=costs,
+        actions_per_hour=actions / (whole.duration_seconds / SECONDS_PER_HOUR),
     )
+    if found.timeline is None:
+        return replace(found, score=score)
+    lines = [
+        replace(line, pool=pool) for pool in spec.fleets for line in told(_decisions(scaler, pool))
+    ]
+    timeline = replace(
+        found.timeline,
+        pools=tuple(_line(pool, of_pool) for pool, of_pool in result.ticks.items()),
+        decisions=tuple(sorted(lines, key=lambda line: line.time_seconds)),
+    )
+    return replace(found, score=score, timeline=timeline)
 
 
-def _sums(prefill: Sequence[Tick], decode: Sequence[Tick]) -> tuple[Tick, ...]:
+def _decisions(scaler: FleetAutoscaler | None, pool: str) -> Sequence[Decision]:
+    """The planner's decisions for a pool; empty for other rules."""
+    if isinstance(scaler, Each):
+        own = scaler.scalers[pool]
+        return own.decisions if isinstance(own, Production | Remembering) else ()
+    return scaler.of_pool(pool) if isinstance(scaler, ProductionPools) else ()
+
+
+def _sums(ticks: Sequence[Sequence[Tick]]) -> tuple[Tick, ...]:
     return tuple(
         Tick(
-            time_seconds=one.time_seconds,
-            desired=one.desired + other.desired,
-            ready=one.ready + other.ready,
-            running=one.running + other.running,
-            waiting=one.waiting + other.waiting,
+            time_seconds=each[0].time_seconds,
+            desired=sum(tick.desired for tick in each),
+            ready=sum(tick.ready for tick in each),
+            running=sum(tick.running for tick in each),
+            waiting=sum(tick.waiting for tick in each),
         )
-        for one, other in zip(prefill, decode, strict=True)
+        for each in zip(*ticks, strict=True)
     )
 
 

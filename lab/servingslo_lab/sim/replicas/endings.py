@@ -3,7 +3,7 @@
 Written for the compiler, like `kernel`.
 """
 
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.layout import (
     ABORTED,
     ABORTING,
     CLOCK,
@@ -23,7 +23,7 @@ from servingslo_lab.sim.layout import (
     EngineRow,
     Requests,
 )  # fmt: skip
-from servingslo_lab.sim.runs import observe
+from servingslo_lab.sim.replicas.runs import observe
 
 
 def end_request(q: Requests, row: EngineRow, r: int, status: int, now: float) -> None:

@@ -5,7 +5,7 @@ Written for the compiler, like `kernel`.
 
 from typing import Protocol
 
-from servingslo_lab.sim.layout import NONE
+from servingslo_lab.sim.replicas.layout import NONE
 
 TIMERS = 0
 """Index of the number of timers in `ints`."""

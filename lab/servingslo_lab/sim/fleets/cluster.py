@@ -7,34 +7,38 @@ their decisions are.
 
 import heapq
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
-from servingslo.runtimes.vllm import VLLM
+from servingslo.runtimes.engines.vllm import VLLM
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.backend import Backend, best_backend
-from servingslo_lab.sim.columns import client_table, request_columns, since_first_attempt
-from servingslo_lab.sim.engine import POLICIES
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.layout import EngineRow
-from servingslo_lab.sim.observing import engine_sample
-from servingslo_lab.sim.pods import (
+from servingslo.units import SECONDS_PER_HOUR
+from servingslo_lab.sim.fleets.columns import client_table, request_columns, since_first_attempt
+from servingslo_lab.sim.fleets.events import publish
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.fleets.lanes import gateway_fields, lanes_of
+from servingslo_lab.sim.fleets.observing import engine_sample
+from servingslo_lab.sim.fleets.pods import (
     WORKLOAD_NAME,
     WORKLOAD_NAMESPACE,
     PodPhase,
     SimulatedPod,
+    paid_seconds,
     pod_sample,
     removal_order,
 )
-from servingslo_lab.sim.result import RunResult, Tick, results_of
-from servingslo_lab.sim.routing import REQUESTS, new_gateway
-from servingslo_lab.sim.service import RULES
+from servingslo_lab.sim.fleets.result import RunResult, Tick, results_of, tick_of
+from servingslo_lab.sim.fleets.service import RULES
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.backend import Backend, best_backend
+from servingslo_lab.sim.replicas.engine import POLICIES
+from servingslo_lab.sim.replicas.layout import EngineRow
+from servingslo_lab.sim.replicas.routing import REQUESTS, new_gateway
 
 FINISHING_SECONDS = 120.0
 """Requests must end within this time after the last arrival, or they miss."""
@@ -52,12 +56,14 @@ class Wanted:
 
     max_queued: bound on running + waiting of each engine, max_waiting: on waiting only, both
     enforced from now on. limits: of all engines; a change restarts all pods by a rolling update.
+    lanes: the bounds of classes that change.
     """
 
     replicas: int | None = None
     max_queued: int | None = None
     max_waiting: int | None = None
     limits: EngineLimits | None = None
+    lanes: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class Autoscaler(Protocol):
@@ -75,6 +81,7 @@ class Cluster:
         self.trace = trace
         self.requests = backend.requests(request_columns(trace, fleet.cached_ratio))
         self.clients = client_table(trace, fleet.clients, backend)
+        self.lanes = lanes_of(fleet.classes, trace.class_names)
         self.rows = backend.rows()
         self.serving: list[int] = []
         self._backend = backend
@@ -93,15 +100,17 @@ class Cluster:
         self._starts = np.random.default_rng([seed, 1])
         self._failures = np.random.default_rng([seed, 2])
         self._cards = np.random.default_rng([seed, 3])
+        self._reclaims = np.random.default_rng([seed, 4])
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._event_number = 0
+        self._await_reclaim()
 
     # Pods
 
     def scale(self, replicas: int) -> None:
         """Order or remove pods to reach this replica count."""
-        maximum = self.fleet.max_replicas
-        self.desired = max(replicas if maximum is None else min(replicas, maximum), 0)
+        most = self.fleet.max_replicas
+        self.desired = max(replicas if most is None else min(replicas, most), 0)
         while len(self.live) < self.desired:
             self._order()
         for pod in sorted(self.live, key=removal_order)[: len(self.live) - self.desired]:
@@ -119,10 +128,7 @@ class Cluster:
 
     def _new_pod(self) -> SimulatedPod:
         pod = SimulatedPod(
-            number=len(self.pods),
-            ordered=self.now,
-            limits=self.limits,
-            generation=self.generation,
+            number=len(self.pods), ordered=self.now, limits=self.limits, generation=self.generation
         )
         self.pods.append(pod)
         self.live.append(pod)
@@ -134,9 +140,7 @@ class Cluster:
         self._schedule_pods()
 
     def _schedule_pods(self) -> None:
-        quota = math.inf if self.fleet.gpu_quota is None else self.fleet.gpu_quota
-        holding = [pod for pod in self.pods if pod.scheduled is not None and pod.ended is None]
-        free = quota - len(holding)
+        free = self._free_gpus()
         for pod in self.live:
             if pod.phase is PodPhase.UNSCHEDULABLE and free > 0:
                 free -= 1
@@ -144,11 +148,16 @@ class Cluster:
                 pod.scheduled = self.now
                 self._at(self.now + self._cold_start(), self._becomes_ready(pod))
 
+    @property
+    def holding(self) -> int:
+        """Number of pods that hold a GPU."""
+        return sum(pod.holds_gpu for pod in self.pods)
+
+    def _free_gpus(self) -> float:
+        return math.inf if (quota := self.fleet.gpu_quota) is None else quota - self.holding
+
     def _cold_start(self) -> float:
-        start = self.fleet.cold_start
-        sigma2 = math.log1p(start.variation_ratio**2)
-        normal = float(self._starts.standard_normal())
-        return start.mean_seconds * math.exp(math.sqrt(sigma2) * normal - sigma2 / 2)
+        return self.fleet.cold_start.drawn(float(self._starts.standard_normal()))
 
     def _becomes_ready(self, pod: SimulatedPod) -> Callable[[], None]:
         def happen() -> None:
@@ -163,9 +172,8 @@ class Cluster:
         pod.row = len(self.rows)
         self.rows.append(self._backend.row(self._new_engine(pod)))
         self.serving.append(pod.row)
-        if self.fleet.mean_seconds_to_failure is not None:
-            life = float(self._failures.exponential(self.fleet.mean_seconds_to_failure))
-            self._at(self.now + life, self._fails(pod))
+        if (mean := self.fleet.mean_seconds_to_failure) is not None:
+            self._at(self.now + float(self._failures.exponential(mean)), self._fails(pod))
         self._continue_rollout()
 
     def _new_engine(self, pod: SimulatedPod) -> EngineRow:
@@ -174,8 +182,7 @@ class Cluster:
             fleet.engine_law, pod.limits, max_queued=self.max_queued, max_waiting=self.max_waiting,
             policy=POLICIES[fleet.scheduling], session_count=self.trace.session_count,
         )  # fmt: skip
-        if fleet.dynamic_batching is not None:
-            batching = fleet.dynamic_batching
+        if (batching := fleet.dynamic_batching) is not None:
             layout.make_dynamic(row, batching.instances, batching.max_queue_delay_seconds)
         slow = fleet.slow_pods
         if slow.share_ratio > 0 and self._cards.random() < slow.share_ratio:
@@ -192,6 +199,21 @@ class Cluster:
                     self.scale(self.desired)
 
         return happen
+
+    def _await_reclaim(self) -> None:
+        if self.fleet.spot is not None:
+            mean = SECONDS_PER_HOUR / self.fleet.spot.events_per_hour
+            self._at(self.now + float(self._reclaims.exponential(mean)), self._reclaim)
+
+    def _reclaim(self) -> None:
+        """Take a share of the ready pods at once, and order their replacements."""
+        ready = [pod for pod in self.live if pod.phase is PodPhase.READY]
+        if self.fleet.spot is not None and ready:
+            count = max(round(self.fleet.spot.lost_ratio * len(ready)), 1)
+            for place in self._reclaims.permutation(len(ready))[:count].tolist():
+                self._end(ready[place], drain=False)
+            self.scale(self.desired)
+        self._await_reclaim()
 
     def _remove(self, pod: SimulatedPod) -> None:
         self._end(pod, drain=self.fleet.drain)
@@ -225,28 +247,19 @@ class Cluster:
 
     def billed_seconds(self, end: float) -> float:
         """Paid replica time until `end`: from when a pod gets its GPU until its removal."""
-        return sum(
-            (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
-            for pod in self.pods
-            if pod.scheduled is not None
-        )
+        return sum(paid_seconds(pod, end) for pod in self.pods)
 
     def tick(self) -> Tick:
         """The current state of the fleet."""
-        rows = [self.rows[place] for place in self.serving]
-        return Tick(
-            time_seconds=self.now,
-            desired=self.desired,
-            ready=len(rows),
-            running=sum(int(row.ints[layout.RUNNING]) for row in rows),
-            waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in rows),
-        )
+        return tick_of(self.now, self.desired, [self.rows[place] for place in self.serving])
 
     def apply(self, wanted: Wanted) -> None:
         """Carry out an autoscaler's request."""
         if wanted.limits is not None:
             self.change_limits(wanted.limits)
         self.bound_queues(wanted.max_queued, wanted.max_waiting)
+        if self.lanes is not None:
+            self.lanes.set_bounds(wanted.lanes)
         if wanted.replicas is not None and wanted.replicas != self.desired:
             self.scale(wanted.replicas)
 
@@ -312,7 +325,9 @@ class Cluster:
     def _serve(self, until: float) -> None:
         backend = self._backend
         serving = backend.integers(self.serving)
-        if self.clients is None:
+        if self.lanes is not None:
+            self.lanes.serve(backend, self.requests, self.rows, serving, self._gateway, until)
+        elif self.clients is None:
             backend.serve(self.requests, self.rows, serving, self._gateway, until)
         else:
             backend.serve_clients(
@@ -324,11 +339,12 @@ class Cluster:
         for pod in self.live:
             if pod.phase is PodPhase.READY:
                 pod.scraped = engine_sample(self.rows[pod.row], pod.limits, 0.0)
+        if self.lanes is not None:
+            self.lanes.scrape()
 
     def observe(self, scraped_at: float) -> Observation:
         """The autoscaler's current observation."""
         age = self.now - scraped_at
-        pods = [pod for pod in self.pods if pod.ended is None]
         return Observation(
             time_seconds=self.now,
             namespace=WORKLOAD_NAMESPACE,
@@ -340,7 +356,8 @@ class Cluster:
             rollout_in_progress=any(pod.generation != self.generation for pod in self.live),
             # Its engines export vLLM's metrics.
             runtime=VLLM.name,
-            pods=tuple(pod_sample(pod, self.now, age) for pod in pods),
+            pods=tuple(pod_sample(pod, self.now, age) for pod in self.pods if pod.ended is None),
+            **gateway_fields(self.lanes, age),
         )
 
 
@@ -365,6 +382,7 @@ def simulate(
         cluster.run_until(tick - lag)
         cluster.scrape()
         cluster.run_until(tick)
+        publish(autoscaler, cluster.live, cluster.rows, cluster.requests, trace, tick)
         wanted = autoscaler.decide(cluster.observe(tick - lag))
         cluster.apply(wanted)
         cluster.ticks.append(cluster.tick())
@@ -373,11 +391,10 @@ def simulate(
     billed = cluster.billed_seconds(trace.duration_seconds)
     cluster.run_until(trace.duration_seconds + FINISHING_SECONDS)
     result = results_of(
-        cluster.requests,
-        duration_seconds=trace.duration_seconds,
-        replica_seconds=billed,
+        cluster.requests, duration_seconds=trace.duration_seconds, replica_seconds=billed,
         ticks=tuple(cluster.ticks),
-    )
+        class_names=trace.class_names if cluster.lanes is not None else None,
+    )  # fmt: skip
     if cluster.clients is None:
         return result
     return since_first_attempt(result, trace, cluster.requests, cluster.clients)

@@ -2,7 +2,7 @@
 
 import math
 
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.layout import (
     BASE_SECONDS,
     CONTEXT,
     DECODING_COUNT,

@@ -8,8 +8,8 @@ import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.units import SECONDS_PER_HOUR
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.layout import Requests
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.layout import EngineRow, Requests
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _SECONDS_PER_MINUTE = 60.0
@@ -26,13 +26,25 @@ class Tick:
     waiting: int
 
 
+def tick_of(now_seconds: float, desired: int, rows: list[EngineRow]) -> Tick:
+    """The fleet of these engines now."""
+    return Tick(
+        time_seconds=now_seconds,
+        desired=desired,
+        ready=len(rows),
+        running=sum(int(row.ints[layout.RUNNING]) for row in rows),
+        waiting=sum(int(row.ints[layout.WAITING_COUNT]) for row in rows),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """The truth about a run. Arrays have one entry for each request of the trace, in its order.
 
     ttft_seconds is infinite for requests without a first token, tpot_seconds for those that did
     not finish. replica_seconds: paid within duration_seconds, from the order of a pod on.
-    attempts: how often each request was sent, None if clients send once.
+    attempts: how often each request was sent, None if clients send once. class_names: of each
+    request; None if the fleet has no classes.
     """
 
     duration_seconds: float
@@ -45,6 +57,7 @@ class RunResult:
     output_tokens: FloatArray
     ticks: tuple[Tick, ...]
     attempts: np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def good(
         self, ttft_seconds: float, tpot_seconds: float, latency_seconds: float = math.inf
@@ -96,7 +109,12 @@ class RunResult:
 
 
 def results_of(
-    q: Requests, *, duration_seconds: float, replica_seconds: float, ticks: tuple[Tick, ...]
+    q: Requests,
+    *,
+    duration_seconds: float,
+    replica_seconds: float,
+    ticks: tuple[Tick, ...],
+    class_names: tuple[str, ...] | None = None,
 ) -> RunResult:
     """The result of a run whose requests are in this table."""
     arrival = np.asarray(q.arrival, dtype=np.float64)
@@ -116,4 +134,5 @@ def results_of(
         status=status,
         output_tokens=output,
         ticks=ticks,
+        class_names=class_names,
     )

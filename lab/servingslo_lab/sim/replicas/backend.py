@@ -15,7 +15,7 @@ import numpy as np
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.trace import IntArray
 from servingslo_lab.compiling import cache_directory, compiler_installed
-from servingslo_lab.sim import (
+from servingslo_lab.sim.replicas import (
     batches,
     clients,
     endings,
@@ -27,8 +27,8 @@ from servingslo_lab.sim import (
     runs,
     timers,
 )
-from servingslo_lab.sim.clients import Clients
-from servingslo_lab.sim.layout import FLOAT_PARTS, EngineRow, Requests
+from servingslo_lab.sim.replicas.clients import Clients
+from servingslo_lab.sim.replicas.layout import FLOAT_PARTS, EngineRow, Requests
 
 Column = FloatArray | IntArray
 _KERNEL_MODULES = (
@@ -96,7 +96,7 @@ def compiled_backend() -> Backend:
 
     Raises: ImportError if numba is not installed.
     """
-    from servingslo_lab.sim import compiled  # noqa: PLC0415 - optional, and slow to import
+    from servingslo_lab.sim.replicas import compiled  # noqa: PLC0415 - optional, and slow to import
 
     sources = [Path(module.__file__ or "") for module in _KERNEL_MODULES]
     kernels = compiled.compile_kernel(_KERNEL_MODULES, str(cache_directory(sources)))

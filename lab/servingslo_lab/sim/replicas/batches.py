@@ -14,8 +14,8 @@ Written for the compiler, like `kernel`.
 
 import math
 
-from servingslo_lab.sim.endings import succeed
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.endings import succeed
+from servingslo_lab.sim.replicas.layout import (
     ABORTING,
     BUSY_SECONDS,
     CLOCK,
@@ -40,7 +40,7 @@ from servingslo_lab.sim.layout import (
     EngineRow,
     Requests,
 )  # fmt: skip
-from servingslo_lab.sim.queues import run_append, run_remove, wait_remove
+from servingslo_lab.sim.replicas.queues import run_append, run_remove, wait_remove
 
 
 def batch_end(row: EngineRow, instance: int) -> float:

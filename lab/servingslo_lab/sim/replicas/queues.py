@@ -4,7 +4,7 @@ All are linked through the columns of the request table. So every operation cost
 in the heap, and nothing is allocated.
 """
 
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.layout import (
     HEAP_SIZE,
     NONE,
     RUN_HEAD,

@@ -10,8 +10,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim import intake, kernel, layout
-from servingslo_lab.sim.runs import step_end
+from servingslo_lab.sim.replicas import intake, kernel, layout
+from servingslo_lab.sim.replicas.runs import step_end
 
 
 class Outcome(StrEnum):

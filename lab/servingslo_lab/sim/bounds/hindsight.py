@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.backend import Backend
 from servingslo_lab.sim.baselines.clairvoyant import Foresight, Static
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.oracle import INTERVAL_SECONDS, Oracle, Schedule, interval_work
-from servingslo_lab.sim.result import RunResult
+from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, Oracle, Schedule, interval_work
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.result import RunResult
+from servingslo_lab.sim.replicas.backend import Backend
 from servingslo_lab.sim.scoring import Objectives
 
 LARGEST_ATTEMPTS = 36

@@ -5,8 +5,8 @@ from typing import Any
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.layout import EngineRow
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.layout import EngineRow
 
 _INFINITY = (float("inf"),)
 

@@ -14,9 +14,9 @@ import numba
 import numpy as np
 from numba.extending import intrinsic, register_jitable
 
-from servingslo_lab.sim import clients, intake, kernel, routing
-from servingslo_lab.sim.clients import CLIENT_FLOATS, Clients
-from servingslo_lab.sim.layout import FLOAT_COLUMNS, FLOAT_PARTS, EngineRow, Requests
+from servingslo_lab.sim.replicas import clients, intake, kernel, routing
+from servingslo_lab.sim.replicas.clients import CLIENT_FLOATS, Clients
+from servingslo_lab.sim.replicas.layout import FLOAT_COLUMNS, FLOAT_PARTS, EngineRow, Requests
 
 _ROW_BYTES = 8 * len(EngineRow._fields)
 

@@ -9,10 +9,10 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.sim import layout
-from servingslo_lab.sim import routing as rules
-from servingslo_lab.sim.engine import Engine, RequestRecord, RequestTable
-from servingslo_lab.sim.routing import new_gateway, pick
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas import routing as rules
+from servingslo_lab.sim.replicas.engine import Engine, RequestRecord, RequestTable
+from servingslo_lab.sim.replicas.routing import new_gateway, pick
 
 
 class Routing(StrEnum):

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo_lab.sim import layout
+from servingslo_lab.sim.replicas import layout
 
 WORKLOAD_NAMESPACE, WORKLOAD_NAME = "simulation", "fleet"
 UNSCHEDULABLE = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -40,6 +40,23 @@ class SimulatedPod:
     slowness: float = 1.0
     scraped: EngineSample | None = None
 
+    @property
+    def name(self) -> str:
+        """Its name in observations."""
+        return f"{WORKLOAD_NAME}-{self.number}"
+
+    @property
+    def holds_gpu(self) -> bool:
+        """Whether it was scheduled and has not ended."""
+        return self.scheduled is not None and self.ended is None
+
+
+def paid_seconds(pod: SimulatedPod, end: float) -> float:
+    """Paid time of a pod until `end`: from when it gets its GPU until its removal."""
+    if pod.scheduled is None:
+        return 0.0
+    return (end if pod.ended is None else pod.ended) - max(pod.scheduled, 0.0)
+
 
 def removal_order(pod: SimulatedPod) -> tuple[int, float]:
     """Sort key of removal: not scheduled first, then not ready, then the latest ready.
@@ -60,7 +77,7 @@ def pod_sample(pod: SimulatedPod, now: float, age: float) -> PodSample:
         engines = (_aged(pod.scraped, age),)
     ready = pod.phase is PodPhase.READY
     return PodSample(
-        name=f"{WORKLOAD_NAME}-{pod.number}",
+        name=pod.name,
         template_hash=str(pod.generation),
         ready=ready,
         deleting=pod.phase is PodPhase.DRAINING,

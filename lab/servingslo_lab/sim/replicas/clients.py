@@ -19,10 +19,10 @@ has ended. Written for the compiler, like `kernel`.
 import math
 from typing import NamedTuple
 
-from servingslo_lab.sim.batches import batch_end
-from servingslo_lab.sim.intake import abort, lose, submit
-from servingslo_lab.sim.kernel import advance, drop_aborted
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.batches import batch_end
+from servingslo_lab.sim.replicas.intake import abort, lose, submit
+from servingslo_lab.sim.replicas.kernel import advance, drop_aborted
+from servingslo_lab.sim.replicas.layout import (
     ABORTED,
     ABORTING,
     DYNAMIC,
@@ -45,7 +45,7 @@ from servingslo_lab.sim.layout import (
     Requests,
     begin_again,
 )  # fmt: skip
-from servingslo_lab.sim.routing import (
+from servingslo_lab.sim.replicas.routing import (
     NEXT_ARRIVAL,
     PREFIX_AFFINE,
     RANDOM_BITS,
@@ -54,7 +54,7 @@ from servingslo_lab.sim.routing import (
     pick,
     random_bits,
 )  # fmt: skip
-from servingslo_lab.sim.timers import TIMERS, remove_timer, set_timer
+from servingslo_lab.sim.replicas.timers import TIMERS, remove_timer, set_timer
 
 
 class Clients(NamedTuple):

@@ -16,7 +16,7 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
-from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scoring import Objectives
 
 # Number of tried splits of the fixed cost between tokens and KV memory. Every split gives a bound,

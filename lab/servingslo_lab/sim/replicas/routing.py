@@ -3,9 +3,9 @@
 Written for the compiler, like `kernel`.
 """
 
-from servingslo_lab.sim.intake import submit
-from servingslo_lab.sim.kernel import advance
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.intake import submit
+from servingslo_lab.sim.replicas.kernel import advance
+from servingslo_lab.sim.replicas.layout import (
     FAILED,
     NEXT_CHANGE,
     NONE,

@@ -20,7 +20,7 @@ fits in the free blocks; prompt tokens attend for free beyond the cost c.
 
 import math
 
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.layout import (
     ABORTED,
     ABORTING,
     ABORT_HEAD,
@@ -73,9 +73,9 @@ from servingslo_lab.sim.layout import (
     EngineRow,
     Requests,
 )  # fmt: skip
-from servingslo_lab.sim.batches import advance_batches
-from servingslo_lab.sim.endings import end_request, succeed
-from servingslo_lab.sim.queues import (
+from servingslo_lab.sim.replicas.batches import advance_batches
+from servingslo_lab.sim.replicas.endings import end_request, succeed
+from servingslo_lab.sim.replicas.queues import (
     heap_push,
     heap_remove,
     least_urgent,
@@ -85,7 +85,7 @@ from servingslo_lab.sim.queues import (
     wait_push_front,
     wait_remove,
 )  # fmt: skip
-from servingslo_lab.sim.runs import observe, observe_gaps, step_end, steps_until
+from servingslo_lab.sim.replicas.runs import observe, observe_gaps, step_end, steps_until
 
 
 def blocks_of(tokens: int) -> int:

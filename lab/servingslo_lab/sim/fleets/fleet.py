@@ -17,9 +17,9 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.parsing import OnceLoader, parsed_yaml
-from servingslo_lab.sim.engine import Scheduling
-from servingslo_lab.sim.layout import new_engine
-from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.replicas.engine import Scheduling
+from servingslo_lab.sim.replicas.layout import new_engine
 
 Read = TypeVar("Read")
 _Positive = Annotated[float, Field(gt=0)]
@@ -37,6 +37,11 @@ class ColdStart:
 
     mean_seconds: _NotNegative = 90.0
     variation_ratio: _NotNegative = 0.2
+
+    def drawn(self, normal: float) -> float:
+        """The time of one start, in seconds, from a standard normal number."""
+        sigma2 = math.log1p(self.variation_ratio**2)
+        return self.mean_seconds * math.exp(math.sqrt(sigma2) * normal - sigma2 / 2)
 
 
 @with_config(_STRICT)
@@ -60,11 +65,38 @@ class ClientSpec:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSpec:
+    """A class of requests with a lane of its own at the gateway, named in the trace's `class`.
+
+    workers: that send its requests, each one at a time, as a job does; None if they are sent when
+    they arrive. backoff_seconds: after which a worker sends a refused request again.
+    """
+
+    name: str
+    workers: _AtLeastOne | None = None
+    backoff_seconds: _Positive = 1.0
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowPods:
     """Pods whose steps take `factor` times as long: each with this probability, for life."""
 
     share_ratio: _Share = 0.0
     factor: _Positive = 1.5
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Ready pods that vanish without warning, as spot instances do, several at a time.
+
+    events_per_hour: of the whole fleet, Poisson. lost_ratio: share of the ready pods that one event
+    takes, rounded, at least one pod. Replacements are ordered at once.
+    """
+
+    events_per_hour: _Positive
+    lost_ratio: _Share = 0.0
 
 
 @with_config(_STRICT)
@@ -102,8 +134,9 @@ class FleetSpec:
     every prompt in the prefix cache, for requests without a session. scheduling: how an engine
     orders its queue. dynamic_batching: None for continuous batching. clients: None for clients that
     wait forever and send once. drain: a removed pod finishes its requests, within drain_seconds if
-    set.
-    mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once.
+    set. classes: with a lane each; without any, a trace's classes mean nothing.
+    mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once. spot: pods
+    that vanish several at a time, None for never.
     gpu_quota: pods beyond it stay pending. scrape_interval_seconds: interval of the autoscaler's
     observations; each shows the scrape of scrape_lag_seconds before.
     """
@@ -127,8 +160,10 @@ class FleetSpec:
     drain: bool = True
     drain_seconds: _NotNegative | None = None
     mean_seconds_to_failure: _Positive | None = None
+    spot: Spot | None = None
     scrape_interval_seconds: _Positive = 15.0
     scrape_lag_seconds: _NotNegative = 5.0
+    classes: tuple[ClassSpec, ...] = ()
 
     @property
     def engine_law(self) -> ServiceLaw:

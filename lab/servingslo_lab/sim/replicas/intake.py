@@ -7,10 +7,10 @@ Written for the compiler, like `kernel`.
 
 import math
 
-from servingslo_lab.sim.batches import plan_batches
-from servingslo_lab.sim.endings import end_request
-from servingslo_lab.sim.kernel import blocks_of
-from servingslo_lab.sim.layout import (
+from servingslo_lab.sim.replicas.batches import plan_batches
+from servingslo_lab.sim.replicas.endings import end_request
+from servingslo_lab.sim.replicas.kernel import blocks_of
+from servingslo_lab.sim.replicas.layout import (
     ABORTED,
     ABORTING,
     ABORTS,
@@ -53,8 +53,8 @@ from servingslo_lab.sim.layout import (
     EngineRow,
     Requests,
 )  # fmt: skip
-from servingslo_lab.sim.queues import wait_append, wait_insert, wait_remove
-from servingslo_lab.sim.runs import step_end
+from servingslo_lab.sim.replicas.queues import wait_append, wait_insert, wait_remove
+from servingslo_lab.sim.replicas.runs import step_end
 
 
 def submit(q: Requests, row: EngineRow, r: int, now: float) -> bool:
