@@ -1,5 +1,5 @@
-"""A real control plane, Prometheus and simulated engines as processes of this machine.
+"""How do a real control plane, Prometheus and simulated engines run on this machine?
 
-Start with ``servingslo_lab.rig.cluster.Rig``.
-``python -m servingslo_lab.rig.build`` builds its programs.
+`cluster.Rig` starts it, `build` builds it; rooms: gateways, kubernetes, programs, simulated.
+Must not import sim's policies or the lab's cli; every process ends with its program.
 """

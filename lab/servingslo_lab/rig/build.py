@@ -12,19 +12,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig import versions
-from servingslo_lab.rig.cache import cache_directory, cache_lock
-from servingslo_lab.rig.commands import CommandRunner
-from servingslo_lab.rig.downloads import DOWNLOADS, Download
-from servingslo_lab.rig.progress import BuildProgress
-from servingslo_lab.rig.toolchain import find_go, installer
-from servingslo_lab.rig.versions import LOCK, Tool, WheelTool
+from servingslo_lab.rig.programs import versions
+from servingslo_lab.rig.programs.cache import cache_directory, cache_lock
+from servingslo_lab.rig.programs.commands import CommandRunner
+from servingslo_lab.rig.programs.downloads import DOWNLOADS, Download
+from servingslo_lab.rig.programs.progress import BuildProgress
+from servingslo_lab.rig.programs.toolchain import find_go, installer
+from servingslo_lab.rig.programs.versions import LOCK, Tool, WheelTool
 
 # One build links (one core) while the other compiles. More builds only fill the memory: linking
 # kube-apiserver takes about 2 GB.
@@ -37,6 +38,9 @@ _LONGEST_WAIT_SECONDS = 0.5
 _SCRATCH_PREFIX = ".building-"
 # Static programs that need no C compiler.
 _GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
+
+Meanwhile = Callable[[Callable[[str], None]], AbstractContextManager[None]]
+"""What is open while something is built; it is given a function that writes a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,17 +60,27 @@ def ensure_tools(tools: Sequence[Tool] = versions.DEFAULT_TOOLS) -> dict[str, Pa
     return {resolved.tool.name: resolved.path for resolved in resolve_tools(tools)}
 
 
-def ensure_rig(more: Sequence[Tool] = ()) -> list[Resolved]:
+def ensure_rig(
+    more: Sequence[Tool] = (), *, meanwhile: Meanwhile = lambda _say: nullcontext()
+) -> list[Resolved]:
     """Everything that tests and demos need, and more tools, after building what is missing.
 
+    meanwhile: see resolve_tools.
     Raises: RigError, naming tool, command and the end of its log, when a build fails.
     """
-    return resolve_tools((*versions.ALL_TOOLS, *more), DOWNLOADS)
+    return resolve_tools((*versions.ALL_TOOLS, *more), DOWNLOADS, meanwhile=meanwhile)
 
 
-def resolve_tools(tools: Sequence[Tool], downloads: Sequence[Download] = ()) -> list[Resolved]:
+def resolve_tools(
+    tools: Sequence[Tool],
+    downloads: Sequence[Download] = (),
+    *,
+    meanwhile: Meanwhile = lambda _say: nullcontext(),
+) -> list[Resolved]:
     """Find or build each tool, in the order given, and fetch the downloads that are missing.
 
+    meanwhile: entered only if something is built or fetched, and left as soon as that is done or
+    has failed.
     Raises: RigError when a build or a download fails.
     """
     found = {tool.name: path for tool in tools if (path := _find(tool)) is not None}
@@ -78,7 +92,7 @@ def resolve_tools(tools: Sequence[Tool], downloads: Sequence[Download] = ()) -> 
         missing = [tool for tool in tools if tool.name not in found]
         absent = [one for one in downloads if not one.is_here()]
         there = len(found) + len(downloads) - len(absent)
-        built = _build_all(missing, absent, there) if missing or absent else {}
+        built = _build_all(missing, absent, there, meanwhile) if missing or absent else {}
     return [
         built.get(tool.name) or Resolved(tool=tool, path=found[tool.name], build_seconds=None)
         for tool in tools
@@ -126,7 +140,7 @@ def reports_version(path: Path, tool: Tool) -> bool:
 
 
 def _build_all(
-    tools: Sequence[Tool], downloads: Sequence[Download], found: int
+    tools: Sequence[Tool], downloads: Sequence[Download], found: int, meanwhile: Meanwhile
 ) -> dict[str, Resolved]:
     """Build the tools; found: number of existing parts of the same rig."""
     # Leftovers of a killed builder; while the lock is held, no other builder runs.
@@ -134,25 +148,28 @@ def _build_all(
         shutil.rmtree(scratch, ignore_errors=True)
     runner = CommandRunner(_GO_ENVIRONMENT)
     sources = [tool.source_directory for tool in tools if not isinstance(tool, WheelTool)]
-    go = find_go(cache_directory(), sources=sources, runner=runner) if sources else Path()
     # One worker per module: tools of one module share most packages, which Go would compile
     # twice if they were built at the same time.
     modules: dict[str, list[Tool]] = {}
     for tool in tools:
         modules.setdefault(tool.module, []).append(tool)
     labels = [*(_label(tool) for tool in tools), *(one.label for one in downloads)]
-    with BuildProgress(labels, found=found, at_once=_PARALLEL_BUILDS) as progress:
-        builder = _Builder(go=go, runner=runner, progress=progress)
-        with ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor:
-            try:
+    with (
+        BuildProgress(labels, found=found, at_once=_PARALLEL_BUILDS) as progress,
+        ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor,
+    ):
+        try:
+            with meanwhile(progress.say):
+                go = find_go(cache_directory(), sources=sources, runner=runner) if sources else None
+                builder = _Builder(go=go or Path(), runner=runner, progress=progress)
                 # Inside the block: a compiler runs before the last one is submitted.
                 futures = [executor.submit(builder.build_in_turn, e) for e in modules.values()]
                 futures += [executor.submit(builder.fetch, one) for one in downloads]
                 built = _results(futures)
-            except BaseException:
-                runner.cancel()
-                executor.shutdown(wait=True, cancel_futures=True)
-                raise
+        except BaseException:
+            runner.cancel()
+            executor.shutdown(wait=True, cancel_futures=True)
+            raise
     return {resolved.tool.name: resolved for resolved in built}
 
 

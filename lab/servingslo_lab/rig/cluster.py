@@ -14,12 +14,12 @@ from typing import Any, Self
 import kubernetes
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
-from servingslo_lab.rig.control_plane import ControlPlane, FrontProxy
-from servingslo_lab.rig.credentials import write_kubeconfig
-from servingslo_lab.rig.kwok import GPU_RESOURCE, Kwok, node_manifest, schedulable
+from servingslo_lab.rig.kubernetes.control_plane import ControlPlane, FrontProxy
+from servingslo_lab.rig.kubernetes.credentials import write_kubeconfig
+from servingslo_lab.rig.kubernetes.kwok import GPU_RESOURCE, Kwok, node_manifest, schedulable
 from servingslo_lab.rig.processes import ManagedProcess, ProcessFamily, uninterrupted
+from servingslo_lab.rig.programs import versions
 from servingslo_lab.rig.prometheus import Prometheus, ScrapedProxy, ScrapePlan
 from servingslo_lab.rig.waiting import wait_until
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import yaml
 
-from servingslo_lab.rig import versions
 from servingslo_lab.rig.processes import ManagedProcess, ProcessFamily
+from servingslo_lab.rig.programs import versions
 from servingslo_lab.rig.waiting import free_port, http_get, http_post
 
 ENGINES_JOB = "engines"

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig.cache import cache_directory, cache_lock
 from servingslo_lab.rig.processes import ManagedProcess, ProcessFamily
-from servingslo_lab.rig.toolchain import installer
-from servingslo_lab.rig.versions import LOCK, TOOLS_DIRECTORY
+from servingslo_lab.rig.programs.cache import cache_directory, cache_lock
+from servingslo_lab.rig.programs.toolchain import installer
+from servingslo_lab.rig.programs.versions import LOCK, TOOLS_DIRECTORY
 from servingslo_lab.rig.waiting import free_port
 
 PYTHON = "3.11"

@@ -8,5 +8,4 @@ require (
 	github.com/kedacore/keda/v2 v2.21.0
 	istio.io/api v1.31.4
 	sigs.k8s.io/gateway-api v1.6.3
-	sigs.k8s.io/lws v0.9.0
 )

@@ -6,9 +6,10 @@ Names, types, labels and bucket edges equal those of a real capture; a test comp
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine
 
 _MEBIBYTES_PER_GIBIBYTE = 1024.0
 _PERCENT = 100.0
@@ -264,28 +265,37 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def vllm_page(engine: Engine, *, model_name: str, nan: bool = False) -> str:
+def vllm_page(
+    engine: Engine,
+    *,
+    model_name: str,
+    nan: bool = False,
+    instead: Mapping[tuple[str, str], float] = MappingProxyType({}),
+) -> str:
     """The `/metrics` page of one engine, as vLLM 0.32 writes it.
 
-    nan: every sample that is not a bucket is NaN, as from a broken exporter.
+    nan: every sample that is not a bucket is NaN, as from a broken exporter. instead: other values
+    of some series, by family and the value of the series' own label ('' without one).
     """
     own = {"engine": "0", "model_name": model_name}
     lines: list[str] = []
     for family in _SCALARS:
         base = own if family.engine_label else {"model_name": model_name}
-        lines += _header(family.name, family.kind, family.text)
+        lines += header(family.name, family.kind, family.text)
         for labels, value in family.series:
-            number = float("nan") if nan else value(engine)
+            series = (family.name, next(iter(labels.values()), ""))
+            number = float("nan") if nan else instead.get(series, value(engine))
             lines.append(f"{family.name}{label_text({**base, **labels})} {_number(number)}")
     for buckets in _HISTOGRAMS:
-        lines += _header(buckets.name, "histogram", buckets.text)
+        lines += header(buckets.name, "histogram", buckets.text)
         lines += _histogram_lines(buckets, engine, model_name, nan=nan)
-    lines += _header("vllm:cache_config_info", "gauge", _CACHE_CONFIG_TEXT)
+    lines += header("vllm:cache_config_info", "gauge", _CACHE_CONFIG_TEXT)
     lines.append(f"vllm:cache_config_info{label_text(_cache_config(engine))} 1.0")
     return "\n".join(lines) + "\n"
 
 
-def _header(name: str, kind: str, text: str) -> list[str]:
+def header(name: str, kind: str, text: str) -> list[str]:
+    """The two lines before a family's samples."""
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
@@ -368,7 +378,7 @@ def dcgm_page(readings: Iterable[GPUReading], *, exported_labels: bool = False) 
     gpus = list(readings)
     lines: list[str] = []
     for name, text, value in _DCGM:
-        lines += _header(name, "gauge", text)
+        lines += header(name, "gauge", text)
         for gpu in gpus:
             labels = {
                 "gpu": str(gpu.index),

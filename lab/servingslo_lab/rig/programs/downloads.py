@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from servingslo_lab.rig import triton, upstream_crds
+from servingslo_lab.rig import triton
+from servingslo_lab.rig.programs import upstream_crds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

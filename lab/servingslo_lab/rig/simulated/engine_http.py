@@ -3,7 +3,8 @@
 `POST /v1/completions` with `prompt_tokens` and `max_tokens` takes as long as the simulated engine.
 The whole answer is sent at the end, or with `stream` its first part at the first token. 503 if the
 engine's own limit refuses, 400 if the request can never fit. If a client disconnects, its request
-is aborted. A failing pod closes its connections without an answer.
+is aborted. A failing pod closes its connections without an answer. `kv_transfer_params` pass KV
+caches between engines: `kv_transfers`.
 """
 
 import asyncio
@@ -15,9 +16,10 @@ from typing import Any
 
 from aiohttp import web
 
-from servingslo_lab.rig.direct_requests import LOST, DirectRequest
-from servingslo_lab.rig.engine_host import EngineHost
-from servingslo_lab.sim.engine import Outcome, RequestRecord
+from servingslo_lab.rig.simulated.direct_requests import LOST, DirectRequest
+from servingslo_lab.rig.simulated.engine_host import EngineHost
+from servingslo_lab.rig.simulated.kv_transfers import CacheAddress, parameters_of
+from servingslo_lab.sim.replicas.engine import Outcome, RequestRecord
 
 _LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 _STATUSES = {Outcome.FINISHED: 200, Outcome.REJECTED: 503, Outcome.INVALID: 400}
@@ -94,11 +96,18 @@ def _application(host: EngineHost, door: Door) -> web.Application:
             prompt, output = int(document["prompt_tokens"]), int(document["max_tokens"])
         except (ValueError, KeyError, TypeError):
             return _error(400, "prompt_tokens and max_tokens: two integers")
-        sent = host.submit(door.key, prompt_tokens=prompt, output_tokens=output)
+        transfer = document.get("kv_transfer_params") or {}
+        if not isinstance(transfer, dict):
+            return _error(400, "kv_transfer_params: an object")
+        if host.breaks(door.key):
+            return _error(500, "broken on purpose")
+        sent = host.submit(door.key, prompt_tokens=prompt, output_tokens=output, transfer=transfer)
         if sent is None:
             return _error(503, "no engine")
         try:
-            return await _answer(request, sent, stream=bool(document.get("stream")))
+            return await _answer(
+                request, sent, stream=bool(document.get("stream")), address=door.address
+            )
         except (asyncio.CancelledError, ConnectionError):
             host.abort(door.key, sent)
             raise
@@ -120,10 +129,12 @@ def _application(host: EngineHost, door: Door) -> web.Application:
     return application
 
 
-async def _answer(request: web.Request, sent: DirectRequest, *, stream: bool) -> web.StreamResponse:
+async def _answer(
+    request: web.Request, sent: DirectRequest, *, stream: bool, address: str
+) -> web.StreamResponse:
     await sent.started.wait()
     if not stream or sent.record.done():
-        return _whole(request, await sent.record)
+        return _whole(request, await sent.record, sent.kept, address)
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     await response.write(b"data: {}\n\n")
@@ -136,13 +147,16 @@ async def _answer(request: web.Request, sent: DirectRequest, *, stream: bool) ->
     return response
 
 
-def _whole(request: web.Request, record: RequestRecord) -> web.Response:
+def _whole(
+    request: web.Request, record: RequestRecord, kept: CacheAddress | None, address: str
+) -> web.Response:
     if record.outcome in LOST:
         _break_off(request)
         return web.Response(status=500)
     if record.outcome is not Outcome.FINISHED:
         return _error(_STATUSES[record.outcome], f"the request was {record.outcome.value}")
-    return web.json_response(_usage(record))
+    parameters = None if kept is None else parameters_of(kept, record.prompt_tokens, address)
+    return web.json_response({**_usage(record), "kv_transfer_params": parameters})
 
 
 def _break_off(request: web.Request) -> None:

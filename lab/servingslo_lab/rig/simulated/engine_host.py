@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.rig.direct_requests import DirectRequest, DirectRequests
-from servingslo_lab.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
-from servingslo_lab.rig.engine_pods import EnginePod
-from servingslo_lab.rig.gateway_metrics import envoy_page
-from servingslo_lab.rig.traffic import Traffic, TrafficPlan
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine, RequestTable
+from servingslo_lab.rig.simulated.direct_requests import DirectRequest, DirectRequests
+from servingslo_lab.rig.simulated.engine_metrics import GPUReading, dcgm_page
+from servingslo_lab.rig.simulated.engine_pods import EnginePod
+from servingslo_lab.rig.simulated.gateway_metrics import envoy_page
+from servingslo_lab.rig.simulated.kv_transfers import CacheAddress, cache_address, keeps_cache
+from servingslo_lab.rig.simulated.traffic import Traffic, TrafficPlan
+from servingslo_lab.rig.simulated.transfer_metrics import engine_page
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine, RequestTable
 
 _TICK_SECONDS = 0.05
 # Checking hundreds of engines for events at each tick would keep a core busy.
@@ -39,6 +42,8 @@ class FaultKind(StrEnum):
     FROZEN = "frozen"
     XID = "xid"
     SLOWNESS = "slowness"
+    BROKEN = "broken"
+    GPU = "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +51,9 @@ class Fault:
     """A fault of a pod.
 
     `slow` answers after the given seconds (value), `frozen` repeats one page, `xid` reports an XID
-    error (value), `slowness` multiplies step times (value); the others need no value. `none`
-    repairs everything.
+    error (value), `slowness` multiplies step times (value), `broken` answers 500 to this share of
+    requests (value), `gpu` reports this utilization of the GPU (value, 0 to 1), whatever the engine
+    does; the others need no value. `none` repairs everything.
     """
 
     namespace: str
@@ -126,7 +132,8 @@ class EngineHost:
         )
         taken = {other.gpu for other in self._hosted.values() if other.pod.node == pod.node}
         gpu = next(index for index in itertools.count() if index not in taken)
-        direct = None if traffic else DirectRequests(engine)
+        own = DirectRequests(engine, engine_id=pod.incarnation, connector=pod.connector)
+        direct = None if traffic else own
         self._hosted[key] = _Hosted(
             pod=pod, engine=engine, since=now, direct=direct, gpu=gpu, sampled=(now, 0.0)
         )
@@ -186,7 +193,7 @@ class EngineHost:
             hosted.engine.row.floats[layout.SLOWNESS] = 1.0
             return
         if fault.kind is FaultKind.FROZEN:
-            hosted.frozen_page = vllm_page(hosted.engine, model_name=hosted.pod.model_name)
+            hosted.frozen_page = _page(hosted)
         if fault.kind is FaultKind.SLOWNESS:
             hosted.engine.row.floats[layout.SLOWNESS] = fault.value
         hosted.faults = {**(hosted.faults or {}), fault.kind: fault.value}
@@ -228,14 +235,34 @@ class EngineHost:
         runs = hosted is not None and hosted.pod.incarnation == incarnation
         return not runs and (draining is None or draining[0] != incarnation)
 
-    def submit(self, key: str, *, prompt_tokens: int, output_tokens: int) -> DirectRequest | None:
-        """Submit a request to a pod's engine now; None if no engine accepts direct requests."""
-        hosted = self._hosted.get(key)
+    def submit(
+        self, key: str, *, prompt_tokens: int, output_tokens: int,
+        transfer: Mapping[str, Any] = MappingProxyType({}),
+    ) -> DirectRequest | None:  # fmt: skip
+        """Submit a request, with `kv_transfer_params`, to a pod's engine now; None without one."""
+        hosted, now = self._hosted.get(key), self._clock()
         if hosted is None or hosted.direct is None:
             return None
-        return hosted.direct.submit(
-            prompt_tokens=prompt_tokens, output_tokens=output_tokens, now=self._clock()
-        )
+        direct, cache = hosted.direct, cache_address(transfer)
+        if cache is None:
+            return direct.submit(
+                prompt_tokens=prompt_tokens, output_tokens=output_tokens, now=now,
+                keeps=keeps_cache(transfer),
+            )  # fmt: skip
+        return direct.submit_remote(
+            prompt_tokens=prompt_tokens, output_tokens=output_tokens, now=now,
+            source=self._source(cache, now), cache=cache,
+        )  # fmt: skip
+
+    def _source(self, cache: CacheAddress, now: float) -> DirectRequests | None:
+        """The engine that keeps a KV cache; it may drain already."""
+        hosted = (one.direct for one in self._hosted.values())
+        draining = (direct for _, direct in self._draining.values())
+        for direct in (*hosted, *draining):
+            if direct is not None and direct.engine_id == cache.engine_id:
+                direct.advance(now)
+                return direct
+        return None
 
     def abort(self, key: str, request: DirectRequest) -> None:
         """Abort a request whose client has left."""
@@ -303,13 +330,18 @@ class EngineHost:
         if hosted.fault(FaultKind.FROZEN) is not None:
             return hosted.frozen_page
         self._advance_one(hosted, self._clock())
-        broken = hosted.fault(FaultKind.NAN) is not None
-        return vllm_page(hosted.engine, model_name=hosted.pod.model_name, nan=broken)
+        return _page(hosted, nan=hosted.fault(FaultKind.NAN) is not None)
 
     def failing(self, key: str) -> bool:
         """Whether scrapes of this pod are answered with an error."""
         hosted = self._hosted.get(key)
         return hosted is not None and hosted.fault(FaultKind.ERROR) is not None
+
+    def breaks(self, key: str) -> bool:
+        """Whether this pod's server fails the next request."""
+        hosted = self._hosted.get(key)
+        share = None if hosted is None else hosted.fault(FaultKind.BROKEN)
+        return share is not None and self._random.random() < share
 
     def gpu_page(self) -> str:
         """The page of the GPU exporter."""
@@ -321,7 +353,9 @@ class EngineHost:
                 container=hosted.pod.container,
                 node=hosted.pod.node,
                 index=hosted.gpu,
-                utilization_ratio=hosted.utilization,
+                utilization_ratio=hosted.utilization
+                if (stuck := hosted.fault(FaultKind.GPU)) is None
+                else stuck,
                 kv_usage_ratio=hosted.engine.kv_usage_ratio,
                 xid_error=int(hosted.fault(FaultKind.XID) or 0),
                 product=hosted.pod.kind.gpu_product,
@@ -359,6 +393,12 @@ class EngineHost:
 def _goes_on(hosted: _Hosted, ready: Mapping[str, EnginePod]) -> bool:
     pod = ready.get(hosted.pod.key)
     return pod is not None and pod.incarnation == hosted.pod.incarnation
+
+
+def _page(hosted: _Hosted, *, nan: bool = False) -> str:
+    pod, direct = hosted.pod, hosted.direct
+    counts = None if direct is None or pod.connector is None else direct.counts
+    return engine_page(hosted.engine, counts, model_name=pod.model_name, nan=nan)
 
 
 def _sample_utilization(hosted: _Hosted, now: float) -> None:

@@ -1,8 +1,9 @@
-"""The engine host: one simulated engine for every Ready pod of the rig's cluster, over HTTP.
+r"""The engine host: one simulated engine for every Ready pod of the rig's cluster, over HTTP.
 
 Start it as a separate process, so that its work does not disturb measurements:
 
-    python -m servingslo_lab.rig.engines --kubeconfig FILE [--port N] [--traffic FILE.json]
+    python -m servingslo_lab.rig.simulated.engines --kubeconfig FILE [--port N] \
+        [--traffic FILE.json]
 
 or run `EngineHost(...)` in an event loop. It ends on SIGINT and SIGTERM and leaves nothing behind.
 Paths: `/sd` (Prometheus HTTP discovery), `/metrics/NAMESPACE/POD`, `/dcgm`, `/envoy`, `/healthz`,
@@ -22,10 +23,10 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo_lab.rig.engine_host import EngineHost, Fault
-from servingslo_lab.rig.engine_http import EngineDoors
-from servingslo_lab.rig.engine_pods import PodWatch
-from servingslo_lab.rig.traffic import TrafficPlan
+from servingslo_lab.rig.simulated.engine_host import EngineHost, Fault
+from servingslo_lab.rig.simulated.engine_http import EngineDoors
+from servingslo_lab.rig.simulated.engine_pods import PodWatch
+from servingslo_lab.rig.simulated.traffic import TrafficPlan
 from servingslo_lab.rig.waiting import until_signalled
 
 _CONTENT_TYPE = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 # Source: from kube-apiserver to kwok, the output of a build of 2026-11-26, on cores shared with
 # other work. egctl (5), istiod (6) and KEDA (10 for both) are the times of docs/how-to/test-rig.md
 # and the Makefile on an idle machine, doubled to the same scale. The others were not measured:
-# helm3 and promtool are assumed to take half of helm and prometheus; the rest is downloaded or
-# small.
+# helm3 and promtool are assumed to take half of helm and prometheus, and kueue as long as
+# kube-controller-manager; the rest is downloaded or small.
 MINUTES: Mapping[str, float] = {
     "kube-apiserver": 8.1,
     "kube-controller-manager": 8.0,
@@ -27,8 +27,11 @@ MINUTES: Mapping[str, float] = {
     "keda-operator": 12.0,
     "keda-adapter": 4.0,
     "istiod": 12.0,
+    "kueue": 8.0,
+    "lws": 4.0,
     "CRDs": 1.0,
     "Triton": 1.0,
+    "epp": 6.0,
 }
 # Minutes of a part that is not in the table.
 OTHER_MINUTES = 3.0

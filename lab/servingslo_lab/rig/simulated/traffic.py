@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from servingslo.traces.trace import Trace, read_trace
-from servingslo_lab.rig.gateway_metrics import RouteReading
-from servingslo_lab.sim.engine import Outcome, RequestRecord
-from servingslo_lab.sim.service import Routing, Service, WhenNoEngine
-from servingslo_lab.sim.transforms import repeated, scaled, sped_up, with_surge
+from servingslo_lab.rig.simulated.gateway_metrics import RouteReading
+from servingslo_lab.sim.fleets.service import Routing, Service, WhenNoEngine
+from servingslo_lab.sim.replicas.engine import Outcome, RequestRecord
+from servingslo_lab.sim.traces.transforms import repeated, scaled, sped_up, with_surge
 
 _RECENT_SECONDS = 30.0
 _SECONDS_PER_MINUTE = 60.0

@@ -2,7 +2,7 @@ r"""Write the addresses of a Service's pods to the endpoint file of Istio's Envo
 
 It updates the file as a separate process, for IstioFront:
 
-    python -m servingslo_lab.rig.istio_pods --kubeconfig FILE \
+    python -m servingslo_lab.rig.gateways.istio_pods --kubeconfig FILE \
         --namespace N --service NAME --folder DIR
 """
 
@@ -16,8 +16,13 @@ from typing import Any
 from kubernetes.aio import client
 from kubernetes.aio.config import load_kube_config
 
-from servingslo_lab.rig.envoy_files import EnvoyFolder
-from servingslo_lab.rig.gateway_objects import ENGINE_PORT, UNREACHABLE, GatewayObjects, fingerprint
+from servingslo_lab.rig.gateways.envoy_files import EnvoyFolder
+from servingslo_lab.rig.gateways.gateway_objects import (
+    ENGINE_PORT,
+    UNREACHABLE,
+    GatewayObjects,
+    fingerprint,
+)
 from servingslo_lab.rig.waiting import until_signalled
 
 _LOOK_SECONDS = 0.25

@@ -1,6 +1,6 @@
 """Clients that send a trace over HTTP, each request at its own time, and record the answers.
 
-    python -m servingslo_lab.rig.http_clients --plan FILE.json --records FILE.jsonl
+    python -m servingslo_lab.rig.simulated.http_clients --plan FILE.json --records FILE.jsonl
 
 They know nothing of engines and gateways, so the records show a user's view. A failed request is
 sent again after a backoff, up to the plan's number of retries.
@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.rig.traffic import TrafficPlan
+from servingslo_lab.rig.simulated.traffic import TrafficPlan
 
 # Source: openai-python `_constants.py` and `_base_client.py`: 0.5 s, doubled, at most 8 s, reduced
 # at random by up to a quarter; 408, 409, 429, 5xx and broken connections are retried.
@@ -29,6 +29,8 @@ _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS, _JITTER = 0.5, 8.0, 0.25
 _AGAIN = frozenset({408, 409, 429})
 _SERVER_ERRORS = range(500, 600)
 _OK = 200
+SERVED_BY = "x-served-by"
+"""Header in which a route says which of its backends answered."""
 
 
 class Ending(StrEnum):
@@ -45,13 +47,15 @@ class ClientPlan:
     """The traffic, its destination, and the clients' patience.
 
     traffic: the arrivals; its pods and routing are not used. url: of the gateway.
-    timeout_seconds: for each attempt. retries: further attempts after a failed one.
+    timeout_seconds: for each attempt. retries: further attempts after a failed one. headers: of
+    every request.
     """
 
     traffic: TrafficPlan
     url: str
     timeout_seconds: float = 120.0
     retries: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,8 @@ class ClientRecord:
     """One request from its client's view; times in seconds since the traffic began, or durations.
 
     ttft_seconds: from the first attempt to the first part of the answer, None without one.
-    seconds: from the first attempt to the end. refusals: answers of 429 or 503.
+    seconds: from the first attempt to the end. refusals: answers of 429 or 503. served_by: what the
+    route says of the backend in the header x-served-by; '' if it says nothing.
     """
 
     arrival_seconds: float
@@ -69,6 +74,7 @@ class ClientRecord:
     output_tokens: int
     attempts: int
     refusals: int
+    served_by: str = ""
 
     def meets(self, ttft_seconds: float, tpot_seconds: float) -> bool:
         """Whether the whole answer arrived within both objectives."""
@@ -115,7 +121,9 @@ class Clients:
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=self._plan.timeout_seconds)
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            aiohttp.ClientSession(
+                connector=connector, timeout=timeout, headers=self._plan.headers
+            ) as session,
             asyncio.TaskGroup() as group,
         ):
             began = time.monotonic()
@@ -136,7 +144,7 @@ class Clients:
         attempts = refusals = 0
         while True:
             attempts += 1
-            ending, first, status = await self._attempt(session, document)
+            ending, first, status, served_by = await attempt(session, self._plan.url, document)
             refusals += ending is Ending.REFUSED
             again = ending is not Ending.FINISHED and (
                 status in _AGAIN or status in _SERVER_ERRORS or status == 0
@@ -153,27 +161,31 @@ class Clients:
             output_tokens=int(document["max_tokens"]),
             attempts=attempts,
             refusals=refusals,
+            served_by=served_by,
         )
         self._records.write(json.dumps(asdict(record)) + "\n")
         self._records.flush()
 
-    async def _attempt(
-        self, session: aiohttp.ClientSession, document: Mapping[str, Any]
-    ) -> tuple[Ending, float | None, int]:
-        """How it ended, when the answer began (None without one), and its status (0: none)."""
-        first, status = None, 0
-        try:
-            async with session.post(f"{self._plan.url}/v1/completions", json=document) as answer:
-                status = answer.status
-                async for _ in answer.content.iter_any():
-                    first = first if first is not None else time.monotonic()
-        except TimeoutError:
-            return Ending.TIMED_OUT, first, 0
-        except (aiohttp.ClientError, OSError):
-            return Ending.BROKEN, first, 0
-        if status == _OK:
-            return Ending.FINISHED, first, status
-        return (Ending.REFUSED if status in {429, 503} else Ending.BROKEN), None, status
+
+async def attempt(
+    session: aiohttp.ClientSession, url: str, document: Mapping[str, Any]
+) -> tuple[Ending, float | None, int, str]:
+    """One attempt: its ending, when the answer began, its status (0: none), and who served it."""
+    first, status, served_by = None, 0, ""
+    try:
+        async with session.post(f"{url}/v1/completions", json=document) as answer:
+            status = answer.status
+            served_by = answer.headers.get(SERVED_BY, "")
+            async for _ in answer.content.iter_any():
+                first = first if first is not None else time.monotonic()
+    except TimeoutError:
+        return Ending.TIMED_OUT, first, 0, served_by
+    except (aiohttp.ClientError, OSError):
+        return Ending.BROKEN, first, 0, served_by
+    if status == _OK:
+        return Ending.FINISHED, first, status, served_by
+    refused = status in {429, 503}
+    return (Ending.REFUSED if refused else Ending.BROKEN), None, status, served_by
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig.commands import CommandRunner
+from servingslo_lab.rig.programs.commands import CommandRunner
 
 # PyPI package with the official Go toolchain; its release series is the one that the go.mod files
 # require.

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from servingslo_lab.rig import versions
-from servingslo_lab.rig.credentials import (
+from servingslo_lab.rig.kubernetes.credentials import (
     new_token,
     write_kubeconfig,
     write_signing_key,
     write_token_file,
 )
 from servingslo_lab.rig.processes import ManagedProcess, ProcessFamily
+from servingslo_lab.rig.programs import versions
 from servingslo_lab.rig.waiting import free_port
 
 _SERVICE_RANGE = "10.0.0.0/24"
@@ -25,6 +25,8 @@ _ISSUER = "https://kubernetes.default.svc"
 _CLIENT_QPS = 200
 _CLIENT_BURST = 400
 _PROBE_TIMEOUT_SECONDS = 2.0
+# In this namespace statuses are logged with their body: a status names its shard.
+STATUSES_AUDITED = "statuses-audited"
 # Logs every write of a ServiceAccount with its body. Status and events are long and many, so they
 # are logged without the body. The rig's own controllers act as administrator and are not logged.
 _AUDIT_POLICY = {
@@ -32,6 +34,13 @@ _AUDIT_POLICY = {
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
+        {
+            "level": "Request",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["patch"],
+            "resources": [{"group": "servingslo.dev", "resources": ["servingslos/status"]}],
+            "namespaces": [STATUSES_AUDITED],
+        },
         {
             "level": "Metadata",
             "userGroups": ["system:serviceaccounts"],
@@ -126,7 +135,7 @@ class ControlPlane:
         Raises: RigError when it ends or stays unready.
         """
         self.api_server.start()
-        self.api_server.wait_for(self.answers, what="/readyz answers", timeout_seconds=60.0)
+        self.api_server.wait_for(self.answers, what="/readyz answers", timeout_seconds=180.0)
 
     def answers(self) -> bool:
         """Whether the API server reports ready."""

@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ import kubernetes
 import yaml
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig.cache import cache_directory, cache_lock
-from servingslo_lab.rig.commands import CommandRunner
-from servingslo_lab.rig.toolchain import find_go
-from servingslo_lab.rig.versions import TOOLS_DIRECTORY, pinned_version
+from servingslo_lab.rig.programs.cache import cache_directory, cache_lock
+from servingslo_lab.rig.programs.commands import CommandRunner
+from servingslo_lab.rig.programs.toolchain import find_go
+from servingslo_lab.rig.programs.versions import TOOLS_DIRECTORY, pinned_version
 from servingslo_lab.rig.waiting import wait_until
 
-_SOURCE_DIRECTORY = TOOLS_DIRECTORY / "crds"
 LABEL = "CRDs of other projects"
 _DOWNLOAD_TIMEOUT_SECONDS = 600
 _ESTABLISHED_SECONDS = 30.0
@@ -35,22 +34,36 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamCRDs:
-    """The CRDs of one project: their Go module, and the folder inside it."""
+    """The CRDs of one project: their Go module, and the folder inside it.
+
+    tool: folder with the go.mod and go.sum that pin the module. kinds: of objects that are taken.
+    files: which files of the folder.
+    """
 
     name: str
     module: str
     folder: str
+    tool: str = "crds"
+    kinds: tuple[str, ...] = (_KIND,)
+    files: str = "*.yaml"
+
+    @property
+    def source_directory(self) -> Path:
+        """The folder with the go.mod and go.sum that pin the module."""
+        return TOOLS_DIRECTORY / self.tool
 
     @property
     def version(self) -> str:
         """The pinned version of the module, for example ``v1.6.3``."""
-        return pinned_version(_SOURCE_DIRECTORY / "go.mod", self.module)
+        return pinned_version(self.source_directory / "go.mod", self.module)
 
     @property
     def cached(self) -> Path:
         """The cache file of the manifests, a JSON list."""
-        digest = hashlib.sha256((_SOURCE_DIRECTORY / "go.sum").read_bytes())
+        digest = hashlib.sha256((self.source_directory / "go.sum").read_bytes())
         digest.update(self.folder.encode())
+        if self.files != "*.yaml":
+            digest.update(self.files.encode())
         return cache_directory() / f"crds-{self.name}-{self.version}-{digest.hexdigest()[:12]}.json"
 
 
@@ -67,8 +80,52 @@ ARGO_ROLLOUTS = UpstreamCRDs(
     name="argo-rollouts", module="github.com/argoproj/argo-rollouts", folder="manifests/crds"
 )
 KEDA = UpstreamCRDs(name="keda", module="github.com/kedacore/keda/v2", folder="config/crd/bases")
-LEADER_WORKER_SET = UpstreamCRDs(name="lws", module="sigs.k8s.io/lws", folder="config/crd/bases")
-
+LEADER_WORKER_SET = UpstreamCRDs(
+    name="lws", module="sigs.k8s.io/lws", folder="config/crd/bases", tool="lws"
+)
+LEADER_WORKER_SET_WEBHOOKS = UpstreamCRDs(
+    name="lws-webhooks",
+    module="sigs.k8s.io/lws",
+    folder="config/webhook",
+    tool="lws",
+    kinds=("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+)
+KUEUE_CRDS = UpstreamCRDs(
+    name="kueue",
+    module="sigs.k8s.io/kueue",
+    folder="config/components/crd/bases",
+    tool="kueue",
+)
+KUEUE_WEBHOOKS = UpstreamCRDs(
+    name="kueue-webhooks",
+    module="sigs.k8s.io/kueue",
+    folder="config/components/webhook",
+    tool="kueue",
+    kinds=("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+)
+INFERENCE_EXTENSION = UpstreamCRDs(
+    name="inference-extension",
+    module="sigs.k8s.io/gateway-api-inference-extension",
+    folder="config/crd/bases",
+    tool="epp",
+)
+# Its folder also has patches for kustomize, which are no CRDs of their own.
+LLM_INFERENCE_SERVICE = UpstreamCRDs(
+    name="kserve-llm",
+    module="github.com/kserve/kserve",
+    folder="config/crd/full/llmisvc",
+    tool="kserve",
+    files="serving.kserve.io_llminferenceservices.yaml",
+)
+INFERENCE_SERVICE = UpstreamCRDs(
+    name="kserve",
+    module="github.com/kserve/kserve",
+    # The one whose spec is not described: half a minute of a busy API server less.
+    folder="config/crd/minimal",
+    tool="kserve",
+    files="serving.kserve.io_inferenceservices.yaml",
+)
+# Those of Kueue, KServe and of the inference extension are downloaded by the tests that run them.
 
 ALL = (GATEWAY_API, ENVOY_GATEWAY, ISTIO, ARGO_ROLLOUTS, KEDA, LEADER_WORKER_SET)
 
@@ -132,11 +189,11 @@ def _is_established(crd: Mapping[str, Any]) -> bool:
 def _download(crds: UpstreamCRDs) -> None:
     """Download the module, checked against go.sum, and keep its CRDs as JSON, which loads fast."""
     runner = CommandRunner({})
-    go = find_go(cache_directory(), sources=[_SOURCE_DIRECTORY], runner=runner)
+    go = find_go(cache_directory(), sources=[crds.source_directory], runner=runner)
     with tempfile.TemporaryDirectory(dir=cache_directory(), prefix=".crds-") as scratch:
         source = Path(scratch) / "source"
         # Go may write next to go.mod, and an installed package may be read-only.
-        shutil.copytree(_SOURCE_DIRECTORY, source)
+        shutil.copytree(crds.source_directory, source)
         lines = runner.run(
             crds.name,
             [str(go), "mod", "download", "-json", f"{crds.module}@{crds.version}"],
@@ -144,7 +201,7 @@ def _download(crds: UpstreamCRDs) -> None:
             timeout_seconds=_DOWNLOAD_TIMEOUT_SECONDS,
             working_directory=source,
         )
-        found = _manifests_below(_module_folder(lines) / crds.folder)
+        found = _manifests_below(_module_folder(lines) / crds.folder, crds.kinds, crds.files)
         if not found:
             raise RigError(f"{crds.name}: no CRDs in {crds.folder} of {crds.module}")
         written = Path(scratch) / "manifests.json"
@@ -158,13 +215,15 @@ def _module_folder(lines: Iterable[str]) -> Path:
     return Path(document["Dir"])
 
 
-def _manifests_below(folder: Path) -> list[dict[str, Any]]:
-    """Every CRD in the folder's files; a chart's templates only wrap them in a condition."""
+def _manifests_below(folder: Path, kinds: Collection[str], files: str) -> list[dict[str, Any]]:
+    """Objects of these kinds in the folder; a chart's templates only wrap them in a condition."""
     found = []
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(folder.glob(files)):
         lines = path.read_text(encoding="utf-8").splitlines()
         text = "\n".join(line for line in lines if not line.startswith("{{"))
         found += [
-            one for one in yaml.load_all(text, Loader=_LOADER) if one and one.get("kind") == _KIND
+            one
+            for one in yaml.load_all(text, Loader=_LOADER)
+            if isinstance(one, dict) and one.get("kind") in kinds
         ]
     return found

@@ -16,14 +16,14 @@ from typing import Any
 import kubernetes
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.envoy_files import EnvoyFolder
-from servingslo_lab.rig.gateway_objects import ENGINE_PORT
-from servingslo_lab.rig.istio_pods import cluster_name
+from servingslo_lab.rig.gateways.envoy_files import EnvoyFolder
+from servingslo_lab.rig.gateways.gateway_objects import ENGINE_PORT
+from servingslo_lab.rig.gateways.istio_pods import cluster_name
+from servingslo_lab.rig.programs import versions
+from servingslo_lab.rig.programs.upstream_crds import ISTIO, install_crds
 from servingslo_lab.rig.prometheus import ScrapedProxy
-from servingslo_lab.rig.upstream_crds import ISTIO, install_crds
 from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 
 RULE_GROUP, RULE_VERSION, RULES = "networking.istio.io", "v1", "destinationrules"
@@ -190,7 +190,7 @@ class IstioFront:
         self._rig.run_process(
             self._process("pods"),
             [
-                sys.executable, "-m", "servingslo_lab.rig.istio_pods",
+                sys.executable, "-m", "servingslo_lab.rig.gateways.istio_pods",
                 f"--kubeconfig={self._rig.admin_kubeconfig}", f"--namespace={self.namespace}",
                 f"--service={self.workload}", f"--folder={self._folder.path}",
             ],

@@ -12,10 +12,11 @@ from kubernetes.aio.config import load_kube_config
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.engine_kinds import EngineKind, engine_kind
-from servingslo.runtimes.arguments import parse_batch_arguments
-from servingslo.runtimes.command_line import expanded
-from servingslo.runtimes.vllm import VLLM
-from servingslo_lab.rig.uneven_law import UnevenLaw, uneven_law
+from servingslo.runtimes.engines.vllm import VLLM
+from servingslo.runtimes.launch.arguments import parse_batch_arguments
+from servingslo.runtimes.launch.command_line import expanded
+from servingslo_lab.rig.simulated.kv_transfers import CONNECTOR_FLAG, Connector, connector_of
+from servingslo_lab.rig.simulated.uneven_law import UnevenLaw, uneven_law
 
 ENGINE_LABEL = "rig.servingslo.dev/engine"
 """Label of pods that the rig runs a simulated engine for; the value is the runtime, `vllm`."""
@@ -37,7 +38,8 @@ class EnginePod:
     """A pod with a simulated engine. incarnation changes when the container restarts.
 
     address, port: where it listens, if the address is a loopback address of this machine.
-    uneven: its deviation from the law of its kind; None if there is none.
+    uneven: its deviation from the law of its kind; None if there is none. connector: moves KV
+    caches between engines; None if it has none.
     """
 
     namespace: str
@@ -56,6 +58,7 @@ class EnginePod:
     address: str = ""
     port: int = _DEFAULT_PORT
     uneven: UnevenLaw | None = None
+    connector: Connector | None = None
 
     @property
     def key(self) -> str:
@@ -98,6 +101,7 @@ def engine_pod(pod: Any) -> EnginePod | None:
     try:
         kind = engine_kind(annotations.get(KIND_ANNOTATION, DEFAULT_KIND))
         uneven = uneven_law(annotations)
+        connector = connector_of(flag_value(argv, CONNECTOR_FLAG), annotations)
     except InvalidInputError:
         return None
     found = parse_batch_arguments(command, args, VLLM)
@@ -134,6 +138,7 @@ def engine_pod(pod: Any) -> EnginePod | None:
         address=status.pod_ip or "",
         port=_integer_flag(argv, "--port") or _DEFAULT_PORT,
         uneven=uneven,
+        connector=connector,
     )
 
 

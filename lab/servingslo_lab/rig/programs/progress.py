@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
-from servingslo_lab.rig.build_minutes import minutes_left, minutes_of
+from servingslo_lab.rig.programs.build_minutes import minutes_left, minutes_of
 
 # Longest time between two lines without a terminal.
 LONGEST_SILENCE_SECONDS = 120.0
@@ -75,6 +75,15 @@ class BuildProgress:
             self._done_minutes += self._waiting.pop(label)
             self._working.pop(label, None)
             self._write()
+
+    def say(self, text: str) -> None:
+        """Write a line of somebody else, above the progress."""
+        with self._lock:
+            on_terminal = self._stream.isatty()
+            self._stream.write(f"{_CLEAR_LINE if on_terminal else ''}{text}\n")
+            if on_terminal:
+                self._write()
+            self._stream.flush()
 
     def line(self) -> str:
         """The current line."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import kubernetes
 
-from servingslo_lab.rig import versions
 from servingslo_lab.rig.processes import ManagedProcess, ProcessFamily
+from servingslo_lab.rig.programs import versions
 from servingslo_lab.rig.waiting import free_port
 
 STAGES = Path(__file__).parent / "stages.yaml"
