@@ -1,1 +1,5 @@
-"""Commands that the lab adds to `servingslo`, found by the entry points `servingslo.commands`."""
+"""Which commands does the lab add to `servingslo`?
+
+backtest, demo, fit and shadow, by entry points; packages: backtesting, demo, fitting, shadowing.
+Sim and rig must not import it.
+"""

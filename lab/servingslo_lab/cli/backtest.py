@@ -28,7 +28,7 @@ from servingslo.cli.output import (
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
-from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 from servingslo_lab.cli.backtesting.inputs import (
     LARGEST_SCALE,
     MOST_PROCESSES,
@@ -40,6 +40,7 @@ from servingslo_lab.cli.backtesting.inputs import (
     stated_fleet,
     stated_policies,
     stated_policies_of_pools,
+    stated_pool_targets,
     stated_targets,
 )
 from servingslo_lab.cli.backtesting.page import page
@@ -47,9 +48,9 @@ from servingslo_lab.cli.backtesting.report import Report, report_of
 from servingslo_lab.cli.backtesting.text import policies_text, report_text
 from servingslo_lab.cli.backtesting.traces import TraceSource, check_requests_left, replay_of
 from servingslo_lab.sim.backtest import run, runs_of
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import ORACLE
-from servingslo_lab.sim.pools.cluster import check_trace
-from servingslo_lab.sim.pools.fleet import PoolsSpec
+from servingslo_lab.sim.pools.together import check_trace
 from servingslo_lab.sim.scenario import Cell, Scenario
 
 
@@ -129,8 +130,7 @@ def backtest(
     fleet: Annotated[
         str,
         typer.Option(
-            help="YAML file of the fleet, or of its prefill and decode pools; or a known engine: "
-            "h100-8b, l4-small."
+            help="YAML file of the fleet, or of its pools; or a known engine: h100-8b, l4-small."
         ),
     ] = "h100-8b",
     policy: Annotated[
@@ -190,14 +190,15 @@ def backtest(
     if page_file is not None:
         check_writable(page_file, "--html")
     stated = stated_fleet(fleet)
-    pools = stated if isinstance(stated, PoolsSpec) else None
-    known_fleet = stated.prefill if isinstance(stated, PoolsSpec) else stated
+    pools = None if isinstance(stated, FleetSpec) else stated
+    known_fleet = stated if isinstance(stated, FleetSpec) else next(iter(stated.fleets.values()))
     targets = stated_targets(manifest, objective or [])
+    pool_targets = stated_pool_targets(manifest, fleet, stated)
     if pools is None:
         policies = stated_policies(policy or [], known_fleet.engine, against_oracle=against_oracle)
     else:
-        check_objectives_of_pools(targets)
-        policies = stated_policies_of_pools(policy or [], against_oracle=against_oracle)
+        policies = stated_policies_of_pools(policy or [], pools, against_oracle=against_oracle)
+        check_objectives_of_pools(targets, pools, policies)
     kept = cache or default_cache()
     if kept.exists() and not kept.is_dir():
         raise InvalidInputError("--cache", str(kept), "a folder")
@@ -241,6 +242,7 @@ def backtest(
         warm=not cold,
         past=replay.past,
         pools=pools,
+        pool_targets=pool_targets,
     )
     inputs = Inputs(
         scenario=scenario,

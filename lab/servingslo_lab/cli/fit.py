@@ -22,7 +22,7 @@ from servingslo.cli.options import (
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
-from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 from servingslo.units import format_duration, parse_duration_seconds
 from servingslo_lab.cli.fitting.law import Fit, fit_text, fitted
 from servingslo_lab.cli.fitting.sources import (
@@ -55,6 +55,9 @@ def fit(
     ] = None,
     recording: Annotated[
         str | None, typer.Option(help="A recording, instead of pages; - reads standard input.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help="One pool of the recording; all of them by default.")
     ] = None,
     prometheus: Annotated[
         str | None,
@@ -100,6 +103,8 @@ def fit(
     if gateway_name is not None and (not prometheus or gateway_profile_name == NO_GATEWAY):
         allowed = "only with --prometheus and --gateway-profile"
         raise InvalidInputError("--gateway-name", gateway_name, allowed)
+    if pool is not None and not recording:
+        raise InvalidInputError("--pool", pool, "only with --recording")
     if metrics:
         limits = StatedLimits(
             max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens
@@ -107,7 +112,7 @@ def fit(
         between = None if interval is None else _interval_seconds(interval)
         fits = [fitted(str(metrics[-1]), page_samples(metrics, between, limits))]
     elif recording:
-        found = recorded_samples(recording)
+        found = recorded_samples(recording, pool)
         fits = [fitted(name, samples) for name, samples in found.items()]
     else:
         with flag_named("--prometheus"):

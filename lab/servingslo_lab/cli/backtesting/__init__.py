@@ -1,1 +1,5 @@
-"""Backtests for people: what they are given, what they print, and their page."""
+"""What does a backtest need, print and draw?
+
+Its inputs, traces and pasts; text, charts, timelines and its page.
+Must not import demo, fitting or rig.
+"""

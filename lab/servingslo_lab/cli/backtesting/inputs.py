@@ -5,29 +5,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.api.convert import targets_from_spec
+from servingslo.api.convert import fleet_targets_of, parse_spec, targets_of
 from servingslo.cli.manifest import read_spec
 from servingslo.cli.sizing.inputs import parse_objectives
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine_kinds import ENGINE_KINDS
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
-from servingslo_lab.sim.fleet import FleetSpec
+from servingslo.policy.pools.inputs import FleetTargets
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import (
+    EACH,
     FORESIGHT,
     IN_POOLS,
+    ONLY_IN_POOLS,
+    OPTIMUM,
     ORACLE,
     OURS,
+    RATIO,
+    SINGLE,
     STATIC,
     TUNED,
     Policy,
     policy_of,
 )
-from servingslo_lab.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
-from servingslo_lab.sim.pools.replay import DECIDES, DECODE, PREFILL
+from servingslo_lab.sim.pools.fleet import AnyPools, PoolsSpec, read_fleet_or_pools
+from servingslo_lab.sim.pools.replay import DECIDES
 from servingslo_lab.sim.scenario import Cell, Scenario
 
 DEFAULT_POLICIES = (OURS, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
+PATH_POLICIES = (OURS, EACH, "keda-slo", RATIO, STATIC)
+VARIANT_POLICIES = (OURS, EACH, "keda-slo", STATIC, SINGLE)
 MOST_SEEDS = 100
 MOST_PROCESSES = 256
 LARGEST_SCALE = 1000.0
@@ -71,7 +79,9 @@ def stated_targets(manifest: Path | None, objectives: Sequence[str]) -> Targets:
             "-f", None if manifest is None else str(manifest), "either -f or --objective"
         )
     if manifest is not None:
-        targets = targets_from_spec(read_spec(manifest))
+        spec = parse_spec(read_spec(manifest))
+        of_pools = fleet_targets_of(spec)
+        targets = targets_of(spec) if of_pools is None else of_pools.pools[0].targets
         field = f"{manifest}: spec.objectives"
     else:
         targets = Targets(
@@ -88,7 +98,24 @@ def stated_targets(manifest: Path | None, objectives: Sequence[str]) -> Targets:
     return targets
 
 
-def stated_fleet(text: str) -> FleetSpec | PoolsSpec:
+def stated_pool_targets(
+    manifest: Path | None, fleet: str, spec: FleetSpec | AnyPools
+) -> FleetTargets | None:
+    """The pools of a manifest; None if it has one target, or if there is none.
+
+    Raises: InvalidInputError unless the fleet has pools of the same names and roles.
+    """
+    stated = None if manifest is None else fleet_targets_of(parse_spec(read_spec(manifest)))
+    if stated is None:
+        return None
+    roles = {pool.name: pool.role for pool in stated.pools}
+    if isinstance(spec, FleetSpec) or spec.roles != roles:
+        named = ", ".join(f"{name} ({role})" for name, role in roles.items())
+        raise InvalidInputError("--fleet", fleet, f"a fleet with the pools of {manifest}: {named}")
+    return stated
+
+
+def stated_fleet(text: str) -> FleetSpec | AnyPools:
     """The fleet or the pools of a file, or engines that are known by name.
 
     Raises: InvalidInputError for neither, and as `read_fleet` does.
@@ -107,8 +134,8 @@ def stated_fleet(text: str) -> FleetSpec | PoolsSpec:
     if isinstance(found, FleetSpec):
         _check_fleet(f"{path}: ", found)
     else:
-        _check_fleet(f"{path}: {PREFILL}.", found.prefill)
-        _check_fleet(f"{path}: {DECODE}.", found.decode)
+        for name, fleet in found.fleets.items():
+            _check_fleet(f"{path}: {name}.", fleet)
     return found
 
 
@@ -133,32 +160,45 @@ def _check_fleet(place: str, fleet: FleetSpec) -> None:
         raise InvalidInputError(f"{place}scrape_lag_seconds", lag, allowed)
 
 
-def stated_policies_of_pools(names: Sequence[str], *, against_oracle: bool) -> list[Policy]:
-    """The policies by name, each once; of those that scale pools, at settings that are stated.
+def stated_policies_of_pools(
+    names: Sequence[str], spec: AnyPools, *, against_oracle: bool
+) -> list[Policy]:
+    """The policies by name, each once; those that scale these pools, at stated settings.
 
     Raises: InvalidInputError for others, and as `stated_policies`.
     """
     if against_oracle:
         raise InvalidInputError("--against-oracle", "pools", "a fleet of one pool")
+    on_a_path = isinstance(spec, PoolsSpec)
+    others = {SINGLE, OPTIMUM} if on_a_path else {RATIO}
     for name in names:
         rule, _, settings = name.partition(":")
-        if rule not in IN_POOLS:
-            allowed = f"with prefill and decode pools {', '.join(IN_POOLS)}"
-            raise InvalidInputError("--policy", rule, allowed)
+        if rule not in IN_POOLS or rule in others:
+            kind = "prefill and decode" if on_a_path else "Combined"
+            known = ", ".join(one for one in IN_POOLS if one not in others)
+            raise InvalidInputError("--policy", rule, f"with {kind} pools {known}")
         if settings == TUNED:
             allowed = "name=number: the tuned ones are of one pool"
             raise InvalidInputError(f"--policy: settings of {rule}", settings, allowed)
-    return stated_policies(names, "", against_oracle=False)
+    return _policies(names or (PATH_POLICIES if on_a_path else VARIANT_POLICIES), "")
 
 
-def check_objectives_of_pools(targets: Targets) -> None:
-    """Raises: InvalidInputError unless each pool has an objective, and each objective a pool."""
+def check_objectives_of_pools(targets: Targets, spec: AnyPools, policies: Sequence[Policy]) -> None:
+    """Raises: InvalidInputError unless each policy can hold the objectives.
+
+    One that decides for prefill and decode separately needs an objective of each, and none of both.
+    """
+    separate = [one.label for one in policies if one.name not in {OURS, STATIC}]
+    if not isinstance(spec, PoolsSpec) or not separate:
+        return
     metrics = {objective.metric for objective in targets.objectives}
-    for metric in sorted(metrics - DECIDES[PREFILL] - DECIDES[DECODE]):
-        raise InvalidInputError("objective", metric, "with pools those that one of them decides")
-    for pool, decided in DECIDES.items():
+    for metric in sorted(metrics - frozenset().union(*DECIDES.values())):
+        allowed = f"for {separate[0]} those that one of the pools decides"
+        raise InvalidInputError("objective", metric, allowed)
+    for role, decided in DECIDES.items():
         if not metrics & decided:
-            allowed = f"with pools an objective of {pool}: {' or '.join(sorted(decided))}"
+            words = " or ".join(sorted(decided))
+            allowed = f"for {separate[0]} an objective of {role.lower()}: {words}"
             raise InvalidInputError("objectives", ", ".join(sorted(metrics)), allowed)
 
 
@@ -167,11 +207,16 @@ def stated_policies(names: Sequence[str], engine: str, *, against_oracle: bool) 
 
     Raises: InvalidInputError for a name or a setting that does not exist.
     """
+    for name in names:
+        if name in ONLY_IN_POOLS:
+            raise InvalidInputError("--policy", name, "a fleet of several pools for it")
     wanted = list(names or DEFAULT_POLICIES)
-    if against_oracle:
-        wanted += [FORESIGHT, ORACLE]
+    return _policies([*wanted, FORESIGHT, ORACLE] if against_oracle else wanted, engine)
+
+
+def _policies(names: Sequence[str], engine: str) -> list[Policy]:
     try:
-        return [policy_of(name, tuned_for=engine) for name in dict.fromkeys(wanted)]
+        return [policy_of(name, tuned_for=engine) for name in dict.fromkeys(names)]
     except InvalidInputError as error:
         inner = error.field.removeprefix("policy").removeprefix(": ")
         field = f"--policy: {inner}" if inner else "--policy"

@@ -18,7 +18,7 @@ from servingslo_lab.cli.backtesting.text import (
 )
 from servingslo_lab.cli.backtesting.timelines import dot, timelines
 from servingslo_lab.sim.outcome import Outcome
-from servingslo_lab.sim.policies import OTHERS, RULES, is_ours
+from servingslo_lab.sim.policies import OTHERS, is_ours, summary_of
 from servingslo_lab.sim.scoring import Interval
 from servingslo_lab.sim.summary import PolicySummary
 
@@ -187,10 +187,7 @@ def _table(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterato
 
 
 def _what(policy: str) -> str:
-    if policy in OTHERS:
-        return OTHERS[policy]
-    rule = RULES.get(policy.partition(":")[0])
-    return policy if rule is None else rule.summary
+    return summary_of(policy) or policy
 
 
 def _costs(policies: Sequence[PolicySummary], colors: dict[str, str]) -> Iterator[str]:

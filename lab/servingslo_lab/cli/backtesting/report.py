@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servingslo_lab.cli.backtesting.inputs import Inputs
-from servingslo_lab.sim.bound import least_replica_hours
+from servingslo_lab.sim.bounds.bound import least_replica_hours
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.policies import ORACLE
 from servingslo_lab.sim.scenario import Scenario
@@ -103,7 +103,7 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
 def _engine(scenario: Scenario) -> str:
     if scenario.pools is None:
         return scenario.fleet.engine
-    return f"{scenario.pools.prefill.engine} for prefill, {scenario.pools.decode.engine} for decode"
+    return ", ".join(f"{one.engine} for {name}" for name, one in scenario.pools.fleets.items())
 
 
 def oracle_over_bound(result: BacktestResult) -> float | None:

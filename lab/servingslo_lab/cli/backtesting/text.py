@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from servingslo.units import format_duration, milliseconds_from_seconds
 from servingslo_lab.cli.backtesting.report import BacktestResult, Report, oracle_over_bound
-from servingslo_lab.sim.policies import OTHERS, OURS, RULES, is_ours
+from servingslo_lab.sim.policies import OTHERS, OURS, REAL_RULES, RULES, is_ours
 from servingslo_lab.sim.scoring import Interval
 from servingslo_lab.sim.summary import PolicySummary
 
@@ -130,7 +130,7 @@ def policies_text() -> str:
     rows += [[name, summary, ""] for name, summary in OTHERS.items()]
     rows += [
         [name, rule.summary, ",".join(f"{key}={value:g}" for key, value in rule.defaults.items())]
-        for name, rule in RULES.items()
+        for name, rule in (*RULES.items(), *REAL_RULES.items())
     ]
     width = max(len(row[0]) for row in rows)
     second = max(len(row[1]) for row in rows)

@@ -21,8 +21,8 @@ from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import SECONDS_PER_DAY, format_duration, parse_duration_seconds
 from servingslo_lab.cli.backtesting.pasts import read_past, write_past
 from servingslo_lab.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
-from servingslo_lab.sim.rebuilt import trace_from_metrics
-from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.traces.rebuilt import trace_from_metrics
+from servingslo_lab.sim.traces.trace_files import write_trace
 
 if TYPE_CHECKING:
     from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -251,7 +251,7 @@ def _recorded_past(samples: Sequence[FleetSample]) -> RateHistory | None:
 
 
 def _live_past(source: TraceSource, samples: Sequence[FleetSample]) -> RateHistory:
-    from servingslo.adapters.prometheus.past_rates import PastRates  # noqa: PLC0415 - as _live
+    from servingslo.adapters.prometheus.past.rates import PastRates  # noqa: PLC0415 - as _live
     from servingslo_lab.cli.fitting.sources import parsed_target  # noqa: PLC0415
 
     pods = [pod.name for pod in samples[-1].pods]

@@ -1,1 +1,5 @@
-"""`servingslo demo`: the main job on this machine, watched live."""
+"""How does `servingslo demo` show the main job on this machine?
+
+Stories with their verdicts, the system that they run on, panels and the report.
+Must not import backtesting or fitting.
+"""

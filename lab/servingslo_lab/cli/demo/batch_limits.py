@@ -16,7 +16,7 @@ import kubernetes
 import numpy as np
 import yaml
 
-from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
+from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.units import SECONDS_PER_MINUTE
@@ -32,10 +32,10 @@ from servingslo_lab.cli.demo.system import (
 )
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
-from servingslo_lab.rig.envoy_front import EnvoyFront
-from servingslo_lab.rig.http_clients import read_records
+from servingslo_lab.rig.gateways.envoy_front import EnvoyFront
 from servingslo_lab.rig.processes import ManagedProcess
-from servingslo_lab.rig.uneven_law import UNEVEN_ANNOTATION
+from servingslo_lab.rig.simulated.http_clients import read_records
+from servingslo_lab.rig.simulated.uneven_law import UNEVEN_ANNOTATION
 
 WORKLOAD = "llama-chat"
 REPLICAS = 3

@@ -3,8 +3,9 @@
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -14,22 +15,28 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.errors import InvalidInputError
 from servingslo.traces.trace import read_trace
 from servingslo.units import SECONDS_PER_MINUTE
-from servingslo_lab.cli.demo import report, story, view
+from servingslo_lab.cli.demo import dashboard, playback, report, story, view
 from servingslo_lab.cli.demo.batch_limits import run_limits
+from servingslo_lab.cli.demo.classes.run import run_classes
+from servingslo_lab.cli.demo.disaggregated.run import run_disaggregated
 from servingslo_lab.cli.demo.flash_crowd import run_crowd
 from servingslo_lab.cli.demo.system import (
     CHART,
+    EXAMPLE,
     TICK_SECONDS,
     TRACE,
     DemoSystem,
     Reporter,
     demo_system,
 )
-from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
+from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 from servingslo_lab.cli.demo.triton import run_triton
+from servingslo_lab.rig.build import ensure_rig, resolve_tools
+from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS
 
 # The trace alone needs three replicas of the small card at rest; the surge, more than twice that.
 RATE_SCALE = 1.2
@@ -40,6 +47,8 @@ TRACE_START_SECONDS = 900.0
 LEAST_RATE_SPAN_SECONDS = 10.0
 SURGE_START_RATIO = 0.25
 SURGE_END_RATIO = 0.5
+# Of the surge that is played while the rig is built.
+PLAYED_SECONDS = 360.0
 # Before the operator's first decision, so that it has something to learn from.
 LOOK_SECONDS = 1.0
 FIRST_DECISION_WORD = "decided "
@@ -54,6 +63,8 @@ class Scenario(StrEnum):
     FLASH_CROWD = "flash-crowd"
     BATCH_LIMITS = "batch-limits"
     TRITON = "triton"
+    DISAGGREGATED = "disaggregated"
+    CLASSES = "classes"
 
 
 def _check_out(out: Path) -> None:
@@ -78,11 +89,14 @@ def demo(
         typer.Option(
             help="surge: a trace with a surge. flash-crowd: a crowd, admission on and off. "
             "batch-limits: limits too low, too high, and a change that harms. "
-            "triton: limits of real Triton servers, set while they run."
+            "triton: limits of real Triton servers, set while they run. "
+            "disaggregated: prefill and decode pools, prompts and then answers that grow. "
+            "classes: chat and a background job, with classes and without."
         ),
     ] = Scenario.SURGE,
     seed: Annotated[
-        int, typer.Option(help="Of flash-crowd and batch-limits: which requests come.")
+        int,
+        typer.Option(help="Of all but surge and triton: which requests come."),
     ] = 0,
     no_policy: Annotated[
         bool,
@@ -100,6 +114,11 @@ def demo(
     _check_out(out)
     if trace is not None and scenario is not Scenario.SURGE:
         raise InvalidInputError("--trace", str(trace), f"only with --scenario {Scenario.SURGE}")
+    source = trace or root / TRACE
+    if scenario is Scenario.SURGE:
+        read_trace(source, "--trace")  # a bad file is told before anything starts
+    with _ending_on_termination():
+        _build(root, scenario)
     if scenario is Scenario.FLASH_CROWD:
         with _ending_on_termination():
             text = run_crowd(
@@ -118,29 +137,57 @@ def demo(
             text = run_triton(root, minutes=minutes, out=out, tell=Reporter())
         print(text)
         return
-    source = trace or root / TRACE
-    read_trace(source, "--trace")  # a bad file is told before anything starts
+    if scenario is Scenario.DISAGGREGATED:
+        with _ending_on_termination():
+            text = run_disaggregated(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
+        print(text)
+        return
+    if scenario is Scenario.CLASSES:
+        with _ending_on_termination():
+            text = run_classes(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
+        print(text)
+        return
     console = Console()
     with _ending_on_termination(), demo_system(root, tell=Reporter()) as system:
-        timeline = _timeline(system, minutes * SECONDS_PER_MINUTE)
+        timeline = _timeline(system.objectives(), minutes * SECONDS_PER_MINUTE)
         plan = _plan(
             source.resolve(), timeline, minutes * SECONDS_PER_MINUTE, own_trace=trace is None
         )
         system.begin_traffic(plan)
-        began = time.monotonic()
+        began, began_unix = time.monotonic(), SystemClock.now_seconds()
         _watch(console, system, timeline, minutes * SECONDS_PER_MINUTE)
         truth = system.truth(MINUTE_TARGET_RATIO)
         use = system.operator_use(time.monotonic() - began)
         text = report.summary(timeline, truth, use)
         written = [*report.write(out, timeline, text), *story.write(out, timeline)]
-    console.print(text, markup=False, highlight=False)
+        console.print(text, markup=False, highlight=False)
+        panels = system.dashboard(root, began_unix, SystemClock.now_seconds())
+        written += dashboard.write(out, panels)
     for path in written:
         console.print(f"wrote {path}", markup=False, highlight=False)
 
 
-def _timeline(system: DemoSystem, total_seconds: float) -> Timeline:
+def _build(root: Path, scenario: Scenario) -> None:
+    """Build what the scenario lacks; meanwhile the planner is played on the demo's traffic."""
+    timeline = _timeline((), PLAYED_SECONDS)
+    plan = _plan(root / TRACE, timeline, PLAYED_SECONDS, own_trace=True)
+
+    def meanwhile(say: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
+        return playback.played(root / EXAMPLE, TICK_SECONDS, plan, say)
+
+    try:
+        if scenario is Scenario.SURGE:
+            resolve_tools(DEFAULT_TOOLS, meanwhile=meanwhile)
+        else:
+            ensure_rig(meanwhile=meanwhile)
+    except KeyboardInterrupt:
+        print("interrupted; what was compiled is kept for the next try", file=sys.stderr)
+        raise
+
+
+def _timeline(objectives: tuple[DemoObjective, ...], total_seconds: float) -> Timeline:
     return Timeline(
-        objectives=system.objectives(),
+        objectives=objectives,
         surge_start_seconds=SURGE_START_RATIO * total_seconds,
         surge_end_seconds=SURGE_END_RATIO * total_seconds,
         tick_seconds=TICK_SECONDS,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servingslo.units import SECONDS_PER_HOUR
-from servingslo_lab.rig.http_clients import ClientRecord, Ending
+from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 # Of the requests that are let in, the share that must meet the objectives.
 LEAST_ADMITTED_IN_SLO_RATIO = 0.98

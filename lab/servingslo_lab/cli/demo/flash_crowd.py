@@ -35,9 +35,9 @@ from servingslo_lab.cli.demo.system import (
 )
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
-from servingslo_lab.rig.envoy_front import EnvoyFront, policy_manifest
-from servingslo_lab.rig.http_clients import read_records
+from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
 from servingslo_lab.rig.processes import ManagedProcess
+from servingslo_lab.rig.simulated.http_clients import read_records
 
 WORKLOAD = POLICY = "llama-chat"
 # The Azure hour at rest is six requests a second; the crowd is five times that, below 40.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo_lab.rig.http_clients import ClientRecord, Ending
+from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,13 @@ import kubernetes
 import yaml
 
 from servingslo.units import parse_duration_seconds
+from servingslo_lab.cli.demo.dashboard import Answered, answered
 from servingslo_lab.cli.demo.report import ProcessUse, Truth
 from servingslo_lab.cli.demo.timeline import DemoObjective
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.processes import ManagedProcess
+from servingslo_lab.rig.waiting import free_port
 
 CHART = Path("charts/servingslo-operator")
 EXAMPLE = Path("examples/01-minimal")
@@ -113,6 +115,18 @@ class DemoSystem:
             minute_target_ratio=minute_target_ratio,
         )
 
+    def dashboard(self, root: Path, start_seconds: float, end_seconds: float) -> list[Answered]:
+        """The panels of the chart's dashboard between two times (Unix), as Prometheus answers."""
+        board = json.loads((root / CHART / "files" / "dashboard.json").read_text(encoding="utf-8"))
+        return answered(
+            board,
+            self.rig.prometheus_url,
+            start_seconds=start_seconds,
+            end_seconds=end_seconds,
+            step_seconds=TICK_SECONDS,
+            scrape_interval_seconds=SCRAPE_INTERVAL_SECONDS,
+        )
+
     def operator_use(self, wall_seconds: float) -> ProcessUse | None:
         """CPU and memory of the operator so far; None where the system does not tell."""
         folder = Path(f"/proc/{self.operator.pid}")
@@ -144,7 +158,9 @@ def demo_system(root: Path, *, tell: "Reporter") -> Iterator[DemoSystem]:
         _apply_workload(rig, root)
         resource = _apply_resource(rig, root)
         tell("starting the operator with its ServiceAccount's token")
-        operator = start_operator(rig)
+        port = free_port()
+        operator = start_operator(rig, health_port=port)
+        rig.configure_prometheus(static_targets={"operator": [f"127.0.0.1:{port}"]})
         yield DemoSystem(
             rig=rig,
             engines_url=engines_url,
@@ -164,35 +180,43 @@ class Reporter:
 
 def start_engines(rig: Rig) -> str:
     """Start the host of the simulated engines; its address."""
-    process = rig.run_process(
-        "engines",
-        [
-            sys.executable,
-            "-m",
-            "servingslo_lab.rig.engines",
-            "--kubeconfig",
-            str(rig.admin_kubeconfig),
-        ],
-    )
-    log = rig.work_dir / "logs" / "engines.log"
+    return _start_server(rig, "engines", "servingslo_lab.rig.simulated.engines")
+
+
+def start_router(rig: Rig, *flags: str) -> str:
+    """Start the router of prefill and decode engines; its address."""
+    module = "servingslo_lab.rig.simulated.prefill_decode_router"
+    return _start_server(rig, "router", module, *flags)
+
+
+def _start_server(rig: Rig, name: str, module: str, *flags: str) -> str:
+    """Start a module that prints `NAME at ADDRESS` once it listens; the address."""
+    kubeconfig = f"--kubeconfig={rig.admin_kubeconfig}"
+    process = rig.run_process(name, [sys.executable, "-m", module, kubeconfig, *flags])
+    log = rig.work_dir / "logs" / f"{name}.log"
 
     def address() -> str | None:
         lines = log.read_text().splitlines() if log.exists() else []
-        return next((line.split()[-1] for line in lines if line.startswith("engines at")), None)
+        return next((line.split()[-1] for line in lines if line.startswith(f"{name} at")), None)
 
     rig.wait_for(lambda: address() is not None, what=f"{process.name} listens")
     found = address()
     if found is None:
-        raise RigError("the engine host's log has no address")
+        raise RigError(f"the log of {name} has no address")
     return found
 
 
-def start_clients(rig: Rig, name: str, plan: Mapping[str, Any]) -> tuple[ManagedProcess, Path]:
-    """Start the HTTP clients of one fleet by their plan; they, and where their records go."""
+def start_clients(
+    rig: Rig, name: str, plan: Mapping[str, Any], program: str = "http_clients"
+) -> tuple[ManagedProcess, Path]:
+    """Start HTTP clients by their plan; they, and where their records go.
+
+    program: `http_clients` send a trace, `job_clients` do a job.
+    """
     path = rig.work_dir / f"clients-{name}.json"
     path.write_text(json.dumps(plan), encoding="utf-8")
     records = rig.work_dir / f"records-{name}.jsonl"
-    command = [sys.executable, "-m", "servingslo_lab.rig.http_clients"]
+    command = [sys.executable, "-m", f"servingslo_lab.rig.simulated.{program}"]
     process = rig.run_process(
         f"clients-{name}", [*command, f"--plan={path}", f"--records={records}"]
     )
@@ -239,8 +263,11 @@ def _apply_resource(rig: Rig, root: Path) -> Mapping[str, Any]:
     return resource
 
 
-def start_operator(rig: Rig, *flags: str) -> ManagedProcess:
-    """Start the operator as a process with the rights of the chart's ServiceAccount."""
+def start_operator(rig: Rig, *flags: str, health_port: int = 0) -> ManagedProcess:
+    """Start the operator as a process with the rights of the chart's ServiceAccount.
+
+    health_port: of its metrics; 0 picks a free one.
+    """
     kubeconfig = rig.kubeconfig_for_service_account(OPERATOR_NAMESPACE, SERVICE_ACCOUNT)
     return rig.run_process(
         "operator",
@@ -251,7 +278,7 @@ def start_operator(rig: Rig, *flags: str) -> ManagedProcess:
             "run",
             f"--prometheus-url={rig.prometheus_url}",
             f"--tick-seconds={TICK_SECONDS}",
-            "--health-port=0",
+            f"--health-port={health_port}",
             *flags,
         ],
         environment={"KUBECONFIG": str(kubeconfig)},

@@ -1,1 +1,5 @@
-"""Fitting a service law: where samples come from, the fit, and how it is told."""
+"""Where does a service law come from?
+
+Sources of samples, pages of metrics, the fit and its text.
+Must not import backtesting, demo or rig.
+"""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.history import prometheus_now_seconds, read_history
+from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.cli.live import Access, workloads_of
 from servingslo.cli.manifest import lines_of
 from servingslo.controller.join import Subject, join
-from servingslo.controller.recording import observations
+from servingslo.controller.recordings.recording import observations
 from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import PodSample
@@ -60,12 +60,19 @@ def page_samples(
     ]  # fmt: skip
 
 
-def recorded_samples(source: str) -> dict[str, list[FleetSample]]:
-    """Samples of each resource of a recording, by 'namespace/name'. Raises: InvalidInputError."""
+def recorded_samples(source: str, pool: str | None = None) -> dict[str, list[FleetSample]]:
+    """Samples of each target of a recording, by 'namespace/name' and the pool if it is one.
+
+    pool: only this one; None for all of them. Raises: InvalidInputError.
+    """
     found: dict[str, list[FleetSample]] = {}
+    pools: dict[str, None] = {}
     with lines_of(source, "--recording") as lines:
         for observation in observations(lines):
-            name = f"{observation.namespace}/{observation.name}"
+            pools[observation.pool] = None
+            if pool is not None and observation.pool != pool:
+                continue
+            name = f"{observation.namespace}/{observation.name} {observation.pool}".rstrip()
             sample = FleetSample(
                 time_seconds=observation.time_seconds,
                 pods=observation.pods,
@@ -73,6 +80,9 @@ def recorded_samples(source: str) -> dict[str, list[FleetSample]]:
                 history=observation.history,
             )
             found.setdefault(name, []).append(sample)
+    if pools and not found:
+        allowed = ", ".join(filter(None, pools)) or "none: the recording is of one target"
+        raise InvalidInputError("--pool", pool, allowed)
     if not found:
         raise InvalidInputError("--recording", source, "a file with at least one observation")
     return found
