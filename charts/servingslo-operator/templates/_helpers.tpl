@@ -15,16 +15,25 @@
 {{- end }}
 {{- end }}
 {{- /* Values that are new since a release was installed are absent with --reuse-values. */ -}}
+{{- /* A part of them leaves the rest of the defaults in force. */ -}}
 {{- define "servingslo.podSecurityContext" -}}
 {{- $default := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
-{{- toYaml (.Values.podSecurityContext | default $default) }}
+{{- toYaml (mergeOverwrite $default (deepCopy (.Values.podSecurityContext | default dict))) }}
 {{- end }}
 {{- define "servingslo.securityContext" -}}
 {{- $default := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
-{{- toYaml (.Values.securityContext | default $default) }}
+{{- toYaml (mergeOverwrite $default (deepCopy (.Values.securityContext | default dict))) }}
 {{- end }}
 {{- define "servingslo.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "servingslo.name" .) }}
+{{- end }}
+{{- /* One for each shard, and those that stand by; shards is absent with --reuse-values. */ -}}
+{{- define "servingslo.shards" -}}
+{{ .Values.shards | default 1 }}
+{{- end }}
+{{- define "servingslo.pods" -}}
+{{- $shards := include "servingslo.shards" . | int -}}
+{{ ternary (add (int .Values.replicaCount) $shards -1) 0 (gt (int .Values.replicaCount) 0) }}
 {{- end }}
 {{- define "servingslo.selector" -}}
 app.kubernetes.io/name: {{ include "servingslo.shortName" . }}
@@ -35,6 +44,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+{{- define "servingslo.podLabels" -}}
+{{- $own := include "servingslo.labels" . | fromYaml -}}
+{{- range $name, $_ := .Values.podLabels -}}
+{{- if hasKey $own $name }}
+{{- fail (printf "podLabels: %s is not allowed; allowed: labels that the chart does not set" $name) }}
+{{- end -}}
+{{- end -}}
+{{- toYaml .Values.podLabels }}
 {{- end }}
 {{- define "servingslo.arguments" -}}
 {{- if .Values.runtimes -}}
@@ -49,14 +67,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --prometheus-tenant={{ . }}
 {{- end }}
 {{- if .Values.prometheus.bearerTokenSecret }}
+{{- with .Values.prometheus.bearerTokenFile }}
+{{- fail (printf "prometheus.bearerTokenFile: %s is not allowed; allowed: '' with bearerTokenSecret" .) }}
+{{- end }}
 - --prometheus-bearer-token-file=/var/run/prometheus/token/token
+{{- end }}
+{{- with .Values.prometheus.bearerTokenFile }}
+- --prometheus-bearer-token-file={{ . }}
 {{- end }}
 {{- if .Values.prometheus.basicAuthSecret }}
 - --prometheus-username-file=/var/run/prometheus/basic/username
 - --prometheus-password-file=/var/run/prometheus/basic/password
 {{- end }}
 {{- if .Values.prometheus.caConfigMap }}
+{{- with .Values.prometheus.caFile }}
+{{- fail (printf "prometheus.caFile: %s is not allowed; allowed: '' with caConfigMap" .) }}
+{{- end }}
 - --prometheus-ca-file=/var/run/prometheus/ca/ca.crt
+{{- end }}
+{{- with .Values.prometheus.caFile }}
+- --prometheus-ca-file={{ . }}
 {{- end }}
 - --gateway-profile={{ .Values.gateway.profile }}
 {{- with .Values.gateway.labels.workload }}
@@ -81,6 +111,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range .Values.admission.kinds }}
 - --admission-kind={{ . }}
 {{- end }}
+{{- if (.Values.degradation).enabled }}
+- --degradation=true
+{{- end }}
 {{- range .Values.engines.ranges }}
 - --engine-range={{ . }}
 {{- end }}
@@ -89,6 +122,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- with .Values.keda.externalScaler }}
 {{- if .enabled }}
+{{- if gt (include "servingslo.shards" $ | int) 1 }}
+{{- fail (printf "shards: %s is not allowed; allowed: 1 with keda.externalScaler.enabled" (include "servingslo.shards" $)) }}
+{{- end }}
 - --keda-scaler-host=0.0.0.0
 - --keda-scaler-port={{ .port }}
 {{- if .tlsSecret }}
@@ -110,11 +146,17 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with .Values.limits.maxStep }}
 - --max-step={{ . }}
 {{- end }}
+- --max-priority={{ int .Values.limits.maxPriority }}
 {{- range .Values.watchNamespaces }}
 - --namespace={{ . }}
 {{- end }}
 - --lease-namespace={{ .Release.Namespace }}
 - --lease-name={{ include "servingslo.name" . }}
+{{- with include "servingslo.shards" . | int }}
+{{- if gt . 1 }}
+- --shards={{ . }}
+{{- end }}
+{{- end }}
 - --lease-seconds={{ .Values.leaderElection.leaseSeconds }}
 - --lease-renew-seconds={{ .Values.leaderElection.renewSeconds }}
 - --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}

@@ -51,7 +51,13 @@
   resources: [destinationrules]
   verbs: [get, list, patch]
 {{- end }}
-{{- if or (has "BackendTrafficPolicy" .Values.admission.kinds) (has "DestinationRule" .Values.admission.kinds) }}
+{{- if (.Values.degradation).enabled }}
+# Weights of a fallback, in routes that their owners labelled.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, patch]
+{{- end }}
+{{- if or (.Values.degradation).enabled (has "BackendTrafficPolicy" .Values.admission.kinds) (has "DestinationRule" .Values.admission.kinds) }}
 # Whether what a bound is for is the workload, and it alone.
 - apiGroups: [""]
   resources: [services]
