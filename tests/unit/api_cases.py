@@ -13,6 +13,42 @@ TABLE: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parent / "api_cases.yaml").read_text(encoding="utf-8")
 )
 _PART = re.compile(r"\w+|\[\d+\]")
+_FIRST = "pools[0]"
+# In a spec with pools, such a change of one pool needs the same of the other.
+_OF_BOTH = ("cost.currency", "replicas.min")
+
+
+def _state_in_first_pool() -> None:
+    """The first pool states what the base states, and has the base's cases."""
+    names = TABLE["of_a_pool"]
+    first = TABLE["pooled"]["pools"][0]
+    TABLE["pooled"]["pools"][0] = {
+        **first,
+        **{name: TABLE["base"][name] for name in names if name not in first},
+    }
+
+    def shared(path: str) -> bool:
+        return path.split(".", maxsplit=1)[0] in names
+
+    TABLE["fields"] |= {f"{_FIRST}.{p}": f for p, f in TABLE["fields"].items() if shared(p)}
+    TABLE["required"] += [f"{_FIRST}.{path}" for path in TABLE["required"] if shared(path)]
+    TABLE["rules"] += [
+        {
+            **rule,
+            "id": f"{rule['id']}-of-a-pool",
+            "path": f"{_FIRST}.{rule['path']}",
+            "bad": {f"{_FIRST}.{path}": value for path, value in rule["bad"].items()},
+            "good": {f"{_FIRST}.{path}": value for path, value in rule["good"].items()},
+            "of": "pooled",
+        }
+        for rule in TABLE["rules"]
+        if "of" not in rule
+        and "." in rule["path"]
+        and all(map(shared, (rule["path"], *rule["bad"], *rule["good"])))
+    ]
+
+
+_state_in_first_pool()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +69,14 @@ class GoodSpec:
     spec: dict[str, Any]
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    """The base with some places changed; None removes the place."""
-    spec = copy.deepcopy(TABLE["base"])
+def changed(changes: dict[str, Any], of: str = "") -> dict[str, Any]:
+    """The base with some places changed; None removes the place.
+
+    of: which base; '' for the one that has all paths.
+    """
+    first = {_keys(path)[0] for path in changes}
+    pooled = "pooled" if first & {"pools", "gpus", "transfer"} else "base"
+    spec = copy.deepcopy(TABLE[of or ("classed" if "classes" in first else pooled)])
     for path, value in changes.items():
         *above, last = _keys(path)
         place = spec
@@ -62,16 +103,21 @@ def good_specs() -> Iterator[GoodSpec]:
             # A low maximum or limit would break the rules between fields.
             if path == "replicas.max":
                 changes["fallback.replicas"] = min(4, value)
+            for shared in _OF_BOTH:
+                if path == f"{_FIRST}.{shared}":
+                    changes[f"pools[1].{shared}"] = value
             yield GoodSpec(id=f"{path}={value}", spec=changed(changes))
     for rule in TABLE["rules"]:
-        yield GoodSpec(id=rule["id"], spec=changed(rule["good"]))
+        yield GoodSpec(id=rule["id"], spec=changed(rule["good"], rule.get("of", "base")))
 
 
 def bad_values() -> Iterator[BadSpec]:
     """Values of the right type outside their range: path, value and range must be told."""
     for path, field in TABLE["fields"].items():
         for value in field.get("bad", ()):
-            words = (*_words(field["allowed"]), *([] if value in ("", []) else [f"{value}"]))
+            # An API server gives the length of a list, not its items.
+            said = [] if value == "" or isinstance(value, list) else [f"{value}"]
+            words = (*_words(field["allowed"]), *said)
             yield BadSpec(id=f"{path}={value}", path=path, spec=changed({path: value}), words=words)
         if "too_many" in field:
             count, item = field["too_many"]
@@ -111,7 +157,7 @@ def broken_rules() -> Iterator[BadSpec]:
         yield BadSpec(
             id=rule["id"],
             path=rule["path"],
-            spec=changed(rule["bad"]),
+            spec=changed(rule["bad"], rule.get("of", "base")),
             words=tuple(rule["says"]),
         )
 

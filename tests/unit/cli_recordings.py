@@ -1,6 +1,6 @@
 """A recording for tests of the command line, and the spec that it was made under."""
 
-from servingslo.controller.recording import Header, Recorder
+from servingslo.controller.recordings.recording import Header, Recorder
 from servingslo.policy.inputs import Limits
 
 SPEC = {

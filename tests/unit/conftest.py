@@ -5,7 +5,7 @@ from tests.unit.cli_calls import CLI, MANIFEST
 from tests.unit.cli_recordings import begun
 from tests.unit.policy_world import World
 
-from servingslo.controller.recording import observation_line
+from servingslo.controller.recordings.recording import observation_line
 
 TICK_COUNT = 50
 

@@ -19,9 +19,9 @@ from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler
-from servingslo.controller.recording import Recorder
+from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry, Resource
-from servingslo.controller.reporter import Reporter
+from servingslo.controller.reporting.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, NotFoundError, ServingSLOError, WriteConflictError
 from servingslo.estimation.forecast.season_profile import RateHistory
@@ -72,6 +72,7 @@ class FakeFleet:
     """
 
     world: World
+    target: str = TARGET
     now: float = 0.0
     down: ClusterError | None = None
     metrics_down: SignalProblem | None = None
@@ -125,7 +126,7 @@ class FakeFleet:
         self, namespace: str, target: ScaleTarget, _container: str | None, recognize: Recognize
     ) -> WorkloadView:
         """What the cache holds of the target; a target that is not there is a problem."""
-        if namespace != NAMESPACE or target.name != TARGET:
+        if namespace != NAMESPACE or target.name != self.target:
             return WorkloadView(
                 target=target,
                 problems=(SignalProblem(reason=Reason.TARGET_NOT_FOUND, detail=target.name),),
@@ -159,7 +160,7 @@ class FakeFleet:
 
     async def scale(self, namespace: str, target: ScaleTarget, before: int, after: int) -> None:
         """Set the count where it still is what the plan started from."""
-        assert (namespace, target.name) == (NAMESPACE, TARGET)
+        assert (namespace, target.name) == (NAMESPACE, self.target)
         if self.down is not None:
             raise self.down
         if self.world.desired != before:
@@ -177,7 +178,7 @@ class FakeFleet:
     ) -> bool:
         """Set the limits of the pod template; nothing is written when they are as wanted."""
         assert runtime == "vllm"
-        assert (namespace, target.name) == (NAMESPACE, TARGET)
+        assert (namespace, target.name) == (NAMESPACE, self.target)
         for refusal in (self.down, self.batching_refuses):
             if refusal is not None:
                 raise refusal
@@ -278,6 +279,14 @@ class FakeResources:
         self.records[ref.name] = replace(known, status=status)
         self.patches.append(copy.deepcopy(dict(changed)))
 
+    async def hand_over(self, known: ResourceRecord, changed: Mapping[str, Any]) -> ResourceRecord:
+        """The same, where the resource is as known."""
+        now = await self.read(known.ref)
+        if now != known:
+            raise WriteConflictError(f"{known.ref.name} has changed")
+        await self.patch_status(known.ref, changed)
+        return self.records[known.ref.name]
+
 
 def merged(before: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON Merge Patch applied. Source: RFC 7396, section 2."""
@@ -344,6 +353,7 @@ class Operator:
     world: World = field(default_factory=lambda: World(rate=steady(4.0), replicas=2))
     limits: Limits = field(default_factory=Limits)
     history: FakeHistory | None = None
+    serving_budgets: Any = None
     recorder: Recorder = field(default_factory=lambda: Recorder(None))
     tick_seconds: float = TICK_SECONDS
     resources: FakeResources = field(default_factory=FakeResources)
@@ -367,6 +377,7 @@ class Operator:
             events=self.events,
             exporter=self.exporter,
             history=self.history,
+            serving_budgets=self.serving_budgets,
         )
         self.reporter = Reporter(adapters=self.adapters)
         self.registry = Registry()
@@ -390,6 +401,7 @@ class Operator:
             tick_seconds=self.tick_seconds,
         )
         self.registry.replace_all(self.resources.records.values())
+        self.controller._listed = True
 
     def apply(self, record: ResourceRecord) -> Resource:
         """`kubectl apply`: on the server, and seen by the watch."""

@@ -9,9 +9,9 @@ import numpy as np
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.models.engine_kinds import EngineKind
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine
-from servingslo_lab.sim.service import Routing, Service
+from servingslo_lab.sim.fleets.service import Routing, Service
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine
 
 SCRAPE_SECONDS = 15.0
 COLD_START_SECONDS = 100.0

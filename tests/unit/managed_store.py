@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import MetricsUnavailableError, QueryRefusedError
 
 Labels = Mapping[str, str]
 Vector = list[tuple[dict[str, str], float]]
-_TOKEN = re.compile(r'\s*([A-Za-z_:][A-Za-z0-9_:]*|"(?:[^"\\]|\\.)*"|!=|=~|!~|[(){},=\-])')
+_TOKEN = re.compile(r'\s*([A-Za-z_:][A-Za-z0-9_:]*|"(?:[^"\\]|\\.)*"|!=|=~|!~|[(){},=\-]|[0-9]+)')
 # What managed stores answer 400 to, each where one of them does.
 REFUSALS = {
     "name-regex": re.compile(r"__name__\s*[=!]~"),
@@ -126,8 +126,8 @@ class _Parser:
             value = self._union()
             self._next(")")
             return value
-        if token in _AGGREGATE:
-            return self._aggregate()
+        if token in _AGGREGATE or token == "topk":
+            return self._largest() if token == "topk" else self._aggregate()
         if token == "label_replace":
             return self._labelled()
         if token in {"time", "timestamp"}:
@@ -154,6 +154,25 @@ class _Parser:
             key = tuple((name, labels[name]) for name in names if labels.get(name))
             groups.setdefault(key, []).append(number)
         return [(dict(key), combine(numbers)) for key, numbers in groups.items()]
+
+    def _largest(self) -> Vector:
+        """The series with the largest values of each group, whole."""
+        self._next()
+        self._next("by")
+        names = self._names()
+        self._next("(")
+        count = int(self._next())
+        self._next(",")
+        value = self._union()
+        self._next(")")
+        assert isinstance(value, list)
+        groups: dict[tuple[str, ...], Vector] = {}
+        for labels, number in value:
+            groups.setdefault(tuple(labels.get(name, "") for name in names), []).append(
+                (labels, number)
+            )
+        ranked = (sorted(group, key=lambda one: -one[1]) for group in groups.values())
+        return [one for group in ranked for one in group[:count]]
 
     def _names(self) -> list[str]:
         self._next("(")

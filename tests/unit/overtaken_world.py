@@ -14,9 +14,9 @@ from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler
-from servingslo.controller.recording import Recorder
+from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
-from servingslo.controller.reporter import Reporter
+from servingslo.controller.reporting.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterUnavailableError, NotFoundError, WriteConflictError
 from servingslo.explain.events import Event

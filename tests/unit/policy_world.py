@@ -1,7 +1,7 @@
 """A small world for the planner: simulated engines behind a gateway, pods that start and stop."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,12 +16,20 @@ from servingslo.estimation.sample import (
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
+from servingslo.policy.inputs import (
+    BatchingMode,
+    BatchingTargets,
+    Limits,
+    Observation,
+    ReplicaTargets,
+    ScaleTarget,
+    Targets,
+)
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine, Outcome
-from servingslo_lab.sim.service import Service
+from servingslo_lab.sim.fleets.service import Service
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine, Outcome
 
 TICK_SECONDS = 15.0
 SCRAPE_AGE_SECONDS = 2.0
@@ -35,6 +43,9 @@ TARGETS = Targets(
     ),
     replicas=ReplicaTargets(minimum=1, maximum=12),
 )
+# For stories about the replica count, which no advice on batch limits changes: its search takes
+# half of a tick.
+REPLICAS_ONLY = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.OFF))
 
 
 NO_PLACE = "Insufficient nvidia.com/gpu"
@@ -60,12 +71,13 @@ class World:
 
     rate: arrivals per second at a time. cold_start: seconds from creation to readiness.
     room: pods that the cluster can place, None for any number. gate: holds the others back from the
-    scheduler, '' where that finds them no place. max_queued: bound on running +
+    scheduler, '' where that finds them no place. crash: why they fail, if they are placed and crash
+    instead. max_queued: bound on running +
     waiting of each engine. retries: how often a refused request comes again, after 10 s each.
     history: of the arrival rate, which the first observation brings. stuck_pods: whose counters and
     gauges no longer move. xid_errors: of the GPU of a pod, by its name. going_seen: pods that were
     removed are seen, and scraped, until they have finished what they had. launch: what command
-    lines say.
+    lines say. named: how names of its pods begin.
     """
 
     rate: object
@@ -74,6 +86,7 @@ class World:
     cold_start: float = 60.0
     room: int | None = None
     gate: str = ""
+    crash: str = ""
     seed: int = 1
     max_num_seqs: int | None = None
     prompt_median: float = 600.0
@@ -92,6 +105,7 @@ class World:
     xid_errors: dict = field(default_factory=dict)
     going_seen: bool = False
     launch: EngineLaunch | None = None
+    named: str = "llama"
 
     def __post_init__(self):
         self.random = np.random.default_rng(self.seed)
@@ -112,7 +126,7 @@ class World:
 
     def _create(self, ready_at=None):
         self.count += 1
-        name = f"llama-{self.count}"
+        name = f"{self.named}-{self.count}"
         at = self.now + self.cold_start if ready_at is None else ready_at
         created = self.now if ready_at is None else ready_at - self.cold_start
         placed = self.room is None or len([p for p in self.pods if not p.unschedulable]) < self.room
@@ -207,9 +221,14 @@ class World:
                 self.service.offer(
                     arrival=at,
                     prompt_tokens=int(min(self._length(self.prompt_median, 1.0), 8000)),
-                    output_tokens=int(min(self._length(self.output_median, 0.8), 2000)),
+                    output_tokens=int(min(self._length(self.output_median, self._spread), 2000)),
                 )
         self.next_arrival = until
+
+    @property
+    def _spread(self):
+        """Of answers; those of a prefill pool are of one token each."""
+        return 0.8 if self.output_median > 1.0 else 0.0
 
     def _come_again(self, over):
         """Refused requests are offered again after a while, as clients that retry do."""
@@ -265,6 +284,7 @@ class World:
         engines = ()
         if sample is not None and ready and pod.name not in self.hidden_pods:
             engines = (self._aged(sample, age),)
+        placeless = pod.unschedulable and not self.crash
         return PodSample(
             name=pod.name,
             template_hash=pod.template,
@@ -276,8 +296,9 @@ class World:
             scheduled_after_seconds=None if pod.unschedulable else 1.0,
             ready_after_seconds=pod.ready_at - pod.created if ready else None,
             ready_for_seconds=self.now - pod.ready_at if ready else None,
-            unschedulable_reason=NO_PLACE if pod.unschedulable and not self.gate else None,
-            queued_reason=self.gate if pod.unschedulable and self.gate else None,
+            unschedulable_reason=NO_PLACE if placeless and not self.gate else None,
+            queued_reason=self.gate if placeless and self.gate else None,
+            failing_reason=self.crash if pod.unschedulable and self.crash else None,
             engines=engines,
             gpus=self._gpus(pod, age),
             launch=self.launch,
@@ -390,7 +411,7 @@ def stepped(*levels):
     return rate
 
 
-def run(world, targets=TARGETS, limits=None):
+def run(world, targets=REPLICAS_ONLY, limits=None):
     """A story that has not begun."""
     return Run(world, targets, limits or Limits())
 

@@ -23,6 +23,7 @@ RECORDED = {rule["record"] for rule in ALL if "record" in rule}
 def exported_names() -> set[str]:
     """Names of all series that the operator can export."""
     metrics = OperatorMetrics()
+    metrics.follow_shards(1, tuple)
     names: set[str] = set()
     for family in text_string_to_metric_families(metrics.render().decode()):
         kinds = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}

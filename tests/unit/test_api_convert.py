@@ -5,12 +5,13 @@ import time
 import pytest
 from tests.unit import api_cases
 
-from servingslo.api.convert import targets_from_spec
-from servingslo.errors import InvalidInputError
+from servingslo.api.convert import fleet_targets_of, parse_spec, targets_from_spec
+from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.degradation import DegradationTargets
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -30,6 +31,7 @@ from servingslo.policy.inputs import (
     SeasonStated,
     Targets,
 )
+from servingslo.policy.pools.inputs import Role
 from servingslo.policy.replicas.behavior import (
     Behavior,
     PolicyType,
@@ -110,6 +112,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 behavior=FallbackBehavior.FLOOR, replicas=4, stale_after_seconds=120.0
             ),
             cost=CostTargets(gpu_hourly=3.5, gpus_per_replica=2, currency="EUR"),
+            gpus_per_replica=2,
             gateway_name="llama-route",
             stated_limits=StatedLimits(
                 max_num_seqs=256,
@@ -118,6 +121,10 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
             model="rank",
             error_budget=ErrorBudgetTargets(target_ratio=0.995, window_seconds=28 * 86400.0),
+            availability_target_ratio=0.999,
+            degradation=DegradationTargets(
+                route="llama-route", fallback="llama-small", max_share_ratio=0.5
+            ),
             service_law=ServiceLaw(
                 step_fixed_seconds=0.0065,
                 step_per_sequence_seconds=0.00004,
@@ -126,6 +133,61 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
         )
     )
+
+
+def test_a_spec_of_one_target_has_no_pools() -> None:
+    """Its plan stays that of one target."""
+    assert fleet_targets_of(parse_spec(MINIMAL)) is None
+
+
+def test_a_spec_of_pools_is_no_plan_of_one_target() -> None:
+    """Whoever plans one target is refused with the field, not given the first pool."""
+    with pytest.raises(InvalidSpecError, match=r"spec\.pools: \['prefill', 'decode'\]"):
+        targets_from_spec(api_cases.changed({}, "pooled"))
+
+
+def test_a_pool_is_planned_as_a_target_of_its_own_would_be() -> None:
+    """The first pool states all that the base does: its targets are those of the base."""
+    spec = api_cases.changed({"gateway": {"name": "route"}}, "pooled")
+    fleet = fleet_targets_of(parse_spec(spec))
+    assert fleet is not None
+    first, second = fleet.pools
+    assert (first.name, first.role, second.name, second.role) == (
+        "prefill",
+        Role.PREFILL,
+        "decode",
+        Role.DECODE,
+    )
+    alone = {
+        "targetRef.name": "llama-prefill",
+        "model": None,
+        "admission": None,
+        "errorBudget": None,
+        "availability": None,
+        "degradation": None,
+        "forecast": None,
+    }
+    assert first.targets == targets_from_spec(api_cases.changed(alone))
+    assert second.targets == Targets(
+        target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-decode"),
+        objectives=first.targets.objectives,
+        replicas=ReplicaTargets(maximum=12, idle_seconds=600.0),
+        fallback=first.targets.fallback,
+        cost=CostTargets(gpu_hourly=2.5, currency="EUR"),
+        gateway_name="route",
+    )
+    assert (fleet.gpus_max, fleet.transfer_seconds) == (10000, 0.02)
+
+
+def test_behavior_is_of_the_resource_unless_a_pool_states_it() -> None:
+    """A pool without rules of its own changes as fast as the resource says."""
+    rules = {"scaleDown": {"stabilizationWindowSeconds": 5}}
+    changes = {"behavior": rules, "transfer": "Measured", "gpus": None}
+    fleet = fleet_targets_of(parse_spec(api_cases.changed(changes, "pooled")))
+    assert fleet is not None
+    windows = [one.targets.behavior.scale_down.stabilization_window_seconds for one in fleet.pools]
+    assert windows == [60, 5]
+    assert (fleet.gpus_max, fleet.transfer_seconds) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,15 @@ import pytest
 import yaml
 
 from servingslo.api.crd import (
+    BUDGET_CRD_FILES,
     CRD_FILES,
     REFERENCE_FILE,
+    budget_definition,
     custom_resource_definition,
     render_crd,
     write_crd,
 )
-from servingslo.api.reference import render_reference
+from servingslo.api.reference import render_reference, repeats
 
 ROOT = Path(__file__).parents[2]
 # Keywords that the API server refuses or ignores in a structural schema of apiextensions.k8s.io/v1.
@@ -50,7 +52,11 @@ NODES = [
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(path, id=path.parts[0]) for path in (*CRD_FILES, REFERENCE_FILE)]
+    "path",
+    [
+        pytest.param(path, id=path.parts[0])
+        for path in (*CRD_FILES, *BUDGET_CRD_FILES, REFERENCE_FILE)
+    ],
 )
 def test_committed_files_equal_the_generated_ones(path: Path, tmp_path: Path) -> None:
     """Neither crds/ nor the chart's copy nor the reference is older than the models."""
@@ -72,6 +78,9 @@ def test_the_reference_names_every_field() -> None:
     for path, node in nodes(schema):
         if path.startswith((".spec.", ".status.")) and not path.endswith("[]"):
             field = path.removeprefix(".spec.").removeprefix(".status.")
+            if repeats(field, schema["properties"][path.split(".")[1]]):
+                assert node["description"] in page
+                continue
             suffix = "[]" if node["type"] == "array" else ""
             assert f"| `{field}{suffix}` |" in page
             assert node["description"] in page
@@ -130,7 +139,7 @@ def test_names_columns_and_subresources() -> None:
         "AGE",
     ]
     wide = [column["name"].upper() for column in columns if column.get("priority")]
-    assert wide == ["MODE", "BINDING", "BUDGET"]
+    assert wide == ["MODE", "BINDING", "BUDGET", "POOLS"]
     assert version()["subresources"] == {"status": {}}
 
 
@@ -138,3 +147,18 @@ def test_uninstalling_the_chart_keeps_the_resources() -> None:
     """The chart installs this file: Helm must not delete the CRD and with it every resource."""
     metadata = custom_resource_definition()["metadata"]
     assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_a_budget_is_of_the_cluster() -> None:
+    """An administrator's resource: cluster-scoped, and every field of it is described."""
+    spec = budget_definition()["spec"]
+    assert spec["scope"] == "Cluster"
+    (only,) = spec["versions"]
+    schema = only["schema"]["openAPIV3Schema"]
+    assert all(
+        part.get("description")
+        for path, part in nodes(schema)
+        if path and "metadata" not in path and not path.endswith("[]")
+    )
+    labels = schema["properties"]["spec"]["properties"]["selector"]["properties"]["matchLabels"]
+    assert labels["additionalProperties"] == {"type": "string"}

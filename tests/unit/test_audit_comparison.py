@@ -150,3 +150,55 @@ def test_a_flag_that_names_a_variable_has_no_value_of_its_own():
     assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) == []
     variable["value"] = "65"
     assert differences([_entry(subresource=None, patch=patch)], [LIMITS]) != []
+
+
+def test_weights_of_a_route_are_told_as_a_share():
+    """Other weights than were told are found; the owner's weights, put back, are a share of 0."""
+    record = "/metadata/annotations/servingslo.dev~1weights"
+    weight = "/spec/rules/0/backendRefs/{}/weight"
+    patch = [
+        {"op": "add", "path": record, "value": json.dumps({"former": [3, 0]})},
+        {"op": "add", "path": weight.format(0), "value": 2700},
+        {"op": "add", "path": weight.format(1), "value": 300},
+    ]
+    told = (
+        "2026-11-24 12:00:00 INFO changed namespace=n name=chat target=HTTPRoute/chat "
+        "knob=route-weights fallback_thousandths=50->100 outcome=written reason=DegradationRaised"
+    )
+    written = {"resource": "httproutes", "subresource": None}
+    assert differences([_entry(**written, patch=patch)], [told]) == []
+    patch[2]["value"] = 600
+    assert len(differences([_entry(**written, patch=patch)], [told])) == 2
+    back = [
+        {"op": "remove", "path": record},
+        {"op": "add", "path": weight.format(0), "value": 3},
+        {"op": "add", "path": weight.format(1), "value": 0},
+    ]
+    told = told.replace("50->100", "100->0")
+    assert differences([_entry(**written, patch=back)], [told]) == []
+
+
+def test_lanes_told_as_one_change_are_written_one_by_one():
+    """Each in the policy of its class; a lane that is not written, or otherwise, is found."""
+    told = (
+        "2026-11-24 12:00:00 INFO changed namespace=n name=chat "
+        "target=BackendTrafficPolicy/fast,slow knob=lanes lane_chat=40->44 lane_job=unknown->8 "
+        "outcome=written reason=LimitSet"
+    )
+    fast, slow = _lane("fast", 44), _lane("slow", 8)
+    assert differences([slow, fast], [told]) == []
+    assert len(differences([fast], [told])) == 1
+    assert len(differences([fast, _lane("slow", 9)], [told])) == 2
+    opened = told.replace("40->44", "44->unknown").replace("unknown->8", "8->unknown")
+    assert differences([_lane("fast", None), _lane("slow", None)], [opened]) == []
+
+
+def _lane(policy, bound):
+    path = "/spec/circuitBreaker/maxParallelRequests"
+    change = {"op": "remove"} if bound is None else {"op": "add", "value": bound}
+    return _entry(
+        resource="backendtrafficpolicies",
+        subresource=None,
+        name=policy,
+        patch=[{"path": path, **change}],
+    )

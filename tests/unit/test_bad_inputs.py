@@ -11,8 +11,8 @@ import pytest
 from cli_calls import CLI
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.reader import PrometheusReader
-from servingslo.cli.record import _answered
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
+from servingslo.cli.cluster.record import _answered
 from servingslo.errors import MetricsUnavailableError
 
 # Class names, reprs and tracebacks are Python's, not the user's.

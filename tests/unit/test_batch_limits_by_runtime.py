@@ -13,13 +13,13 @@ import click
 import pytest
 from tests.contracts.read import contract_file
 
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.batching import KubernetesBatching
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
-from servingslo.runtimes.arguments import parse_batch_arguments
 from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.launch.arguments import parse_batch_arguments
 from servingslo.runtimes.profile import RuntimeProfile
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")

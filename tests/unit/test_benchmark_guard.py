@@ -21,7 +21,7 @@ from tests.benchmarks.guard_verdict import (
 )
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
+from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 # Deviations over seeds: one point of share, and 2 % of cost.
 SPREAD = (-1.0, 0.0, 1.0)

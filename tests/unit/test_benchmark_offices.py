@@ -9,11 +9,11 @@ from tests.benchmarks.seasons import DAY, HOUR, MONDAY
 
 from servingslo.estimation.forecast.demand import ForecastState, with_history
 from servingslo.reasons import Reason
-from servingslo_lab.sim.bound import least_replica_hours
-from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.bounds.bound import least_replica_hours
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scenario import Scenario
-from servingslo_lab.sim.trace_files import write_trace
-from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
+from servingslo_lab.sim.traces.trace_files import write_trace
+from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 
 def test_a_season_is_found_in_the_past():

@@ -7,10 +7,10 @@ from tests.benchmarks.matrix_parts import PARTS, PresentForecast, without
 from servingslo.estimation.forecast.demand import ForecastState, forecast, observe
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.production import Production, benchmark_targets
-from servingslo_lab.sim.workloads import RateCourse, generated, ramp, uniform_lengths
+from servingslo_lab.sim.traces.workloads import RateCourse, generated, ramp, uniform_lengths
 
 FLEET = FleetSpec(
     engine="l4-small", initial_replicas=3, cold_start=ColdStart(mean_seconds=60.0), max_replicas=20

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.kubernetes.cache import ObjectCache
+from servingslo.adapters.kubernetes.api.cache import ObjectCache
 from servingslo.errors import NotFoundError
 
 PODS, KEDA = "/api/v1/pods", "/apis/keda.sh/v1alpha1/scaledobjects"

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from policy_world import TARGETS, Run, World
-from tests.sizing_cases import case, sized
+from tests.cards import H100, H100_LIMITS
+from tests.sizing_cases import WORKLOAD, case, sized
 
 from servingslo.models.fleet.crossing import (
     CLOSE_RATIO,
@@ -14,7 +15,7 @@ from servingslo.models.fleet.crossing import (
     CrossingSearch,
 )
 from servingslo.models.fleet.frontier import Fleet, Frontier, Limit
-from servingslo.models.fleet.latency import LatencyModel, Objective, Routing
+from servingslo.models.fleet.latency import LatencyModel, Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
@@ -102,6 +103,73 @@ def test_a_mix_much_alike_begins_where_the_last_one_ended(loads):
     again = replace(judged, frontier=Frontier(judged.model, judged.frontier))
     assert sized(again, 100.0) == sized(judged, 100.0)
     assert len(loads) < first / 2
+
+
+def _longer(lengths, ratio):
+    return replace(lengths, tokens=tuple(ratio * tokens for tokens in lengths.tokens))
+
+
+def _slightly_moved(judged, limits_ratio, tokens_ratio):
+    """The case after limits and lengths have moved by these ratios, as from tick to tick."""
+    calibration = {metric.value: 1.0 / limits_ratio for metric in LatencyMetric}
+    longer = replace(
+        WORKLOAD,
+        prompt=_longer(WORKLOAD.prompt, tokens_ratio),
+        output=_longer(WORKLOAD.output, tokens_ratio),
+    )
+    model = latency_model(longer, H100, H100_LIMITS)
+    moved = Frontier(model, judged.frontier, abs(tokens_ratio - 1.0))
+    return replace(judged, frontier=moved, calibration=calibration)
+
+
+@pytest.mark.parametrize(
+    ("limits_ratio", "tokens_ratio"),
+    [
+        pytest.param(1.004, 1.0, id="a looser limit"),
+        pytest.param(0.996, 1.0, id="a tighter limit"),
+        pytest.param(1.0, 1.01, id="longer requests"),
+        pytest.param(1.0, 0.99, id="shorter requests"),
+        pytest.param(1.003, 1.01, id="both"),
+    ],
+)
+def test_a_small_move_evaluates_no_law(loads, limits_ratio, tokens_ratio):
+    """What was found before bounds what would be found: between two counts that is enough."""
+    judged = case(*GOALS)
+    carried = [
+        min(judged.greatest_rate_per_second(goal, count) for goal in GOALS) for count in (7, 8)
+    ]
+    rate = sum(carried) / 2.0
+    assert sized(judged, rate).replicas == 8
+    loads.clear()
+    assert sized(_slightly_moved(judged, limits_ratio, tokens_ratio), rate).replicas == 8
+    assert not loads
+
+
+def test_a_rate_within_the_bounds_is_found_anew(loads):
+    """At the edge of a count the laws of this mix decide, as they would without a memory."""
+    judged = case(*GOALS)
+    rate = min(judged.greatest_rate_per_second(goal, 7) for goal in GOALS)
+    sized(judged, 0.99 * rate)
+    for ratio in (0.992, 1.008):
+        moved = _slightly_moved(judged, 1.0, ratio)
+        loads.clear()
+        found = sized(moved, rate)
+        assert loads
+        assert found == sized(replace(moved, frontier=Frontier(moved.model)), rate)
+
+
+def test_a_large_move_bounds_nothing(loads):
+    """Requests a tenth longer, or moves that add up to as much, are evaluated."""
+    judged = case(*GOALS)
+    sized(judged, 100.0)
+    loads.clear()
+    sized(_slightly_moved(judged, 1.0, 1.1), 100.0)
+    assert loads
+    for _ in range(10):
+        judged = _slightly_moved(judged, 1.0, 1.01)
+    loads.clear()
+    sized(judged, 100.0)
+    assert loads
 
 
 def test_another_threshold_changes_no_row_but_its_own(loads):

@@ -1,21 +1,35 @@
 """`servingslo backtest` on prefill and decode pools: both are steered, paid for and shown."""
 
 import json
+import math
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
 from tests.unit.cli_calls import MANIFEST
 
 from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.policies import IN_POOLS, policy_of
+from servingslo_lab.sim.pools.cluster import simulate_pools
 from servingslo_lab.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
-from servingslo_lab.sim.pools.replay import best_pair, costs_of
+from servingslo_lab.sim.pools.hindsight import best_counts
+from servingslo_lab.sim.pools.replay import costs_of
+from servingslo_lab.sim.pools.scaling import Constant
 from servingslo_lab.sim.scoring import Objectives
 
+ROOT = Path(__file__).parents[2]
 POOLS = """\
-prefill: {engine: l4-small, price_per_hour: 2.0}
-decode: {engine: l4-small, initial_replicas: 2, max_replicas: 9, price_per_hour: 0.5}
+pools:
+- {name: prefill, role: Prefill, engine: l4-small, price_per_hour: 2.0}
+- name: decode
+  role: Decode
+  engine: l4-small
+  initial_replicas: 2
+  max_replicas: 9
+  price_per_hour: 0.5
 transfer: {fixed_seconds: 0.01}
 """
 
@@ -85,31 +99,99 @@ def test_a_resource_bounds_each_pool(call, tmp_path):
     assert most["decode"] <= 3
 
 
-def test_a_static_pair_meets_the_share_with_nothing_to_spare(trace, pools):
-    """One less of the pool that was made small last does not meet it, and more is not cheaper."""
-    spec, requests = read_fleet_or_pools(pools), read_trace(trace)
+def test_a_resource_with_pools_bounds_each_by_its_name(cli, call, trace, tmp_path):
+    """Each pool of the manifest has its own largest count; the fleet must have the same pools."""
+    manifest = ROOT / "examples/16-prefill-decode/servingslo.yaml"
+    text = manifest.read_text()
+    assert "max: 12" in text
+    stated = tmp_path / "slo.yaml"
+    stated.write_text(text.replace("max: 12", "max: 2").replace("max: 8", "max: 1"))
+    told = json.loads(call("-f", stated, "--policy", "servingslo", "-o", "json").out)
+    assert [pool["name"] for pool in told["policies"][0]["pools"]] == ["prefill", "decode"]
+    (outcome,) = (json.loads(path.read_text()) for path in (tmp_path / "kept").glob("*.json"))
+    most = {pool["name"]: max(pool["ready"]) for pool in outcome["timeline"]["pools"]}
+    assert most == {"prefill": 1, "decode": 2}
+    for fleet in ("l4-small", tmp_path / "variants.yaml"):
+        (tmp_path / "variants.yaml").write_text(VARIANTS)
+        called = backtest_of(cli, trace, fleet, tmp_path)("-f", stated)
+        assert called.refuses("--fleet", "prefill (Prefill)", "decode (Decode)"), called.err
+
+
+def test_a_static_pair_is_the_cheapest_that_meets_the_share(tmp_path, pools):
+    """No pair that is cheaper meets it, however its money is divided."""
+    path = chat_trace(tmp_path / "more.csv", slow_count=4000, fast_count=12000)
+    spec, requests = read_fleet_or_pools(pools), read_trace(path)
     assert isinstance(spec, PoolsSpec)
     objectives = Objectives(ttft_seconds=1.0, tpot_seconds=0.05, share=0.99)
-    pair = best_pair(spec, requests, objectives, most=(50, 50), seed=1)
+    most = {"prefill": 50, "decode": 50}
+    best = best_counts(spec, requests, objectives, most=most, seed=1)
 
-    assert pair is not None
-    assert objectives.share_of(pair.result.result) >= 0.99
-    bounds = (pair.prefill, pair.decode)
-    again = best_pair(spec, requests, objectives, most=bounds, seed=1)
+    assert best is not None
+    assert objectives.share_of(best.result.result) >= 0.99
+    again = best_counts(spec, requests, objectives, most=best.counts, seed=1)
     assert again is not None
-    assert (again.prefill, again.decode) == bounds
+    assert again.counts == best.counts
+    dollars = 2.0 * best.counts["prefill"] + 0.5 * best.counts["decode"]
     assert sum(one.dollars for one in costs_of(spec, again.result)) == pytest.approx(
-        (2.0 * pair.prefill + 0.5 * pair.decode) * requests.duration_seconds / 3600.0
+        dollars * requests.duration_seconds / 3600.0
     )
-    fewer = (pair.prefill, pair.decode - 1), (pair.prefill - 1, pair.decode)
-    assert all(
-        best_pair(spec, requests, objectives, most=most, seed=1) is None
-        for most in fewer
-        if min(most) > 0
-    )
+    cheaper = [
+        {"prefill": prefill, "decode": math.ceil((dollars - 2.0 * prefill) / 0.5) - 1}
+        for prefill in range(1, 50)
+        if dollars - 2.0 * prefill > 0.5
+    ]
+    assert len(cheaper) > 2
+    for counts in cheaper:
+        held = spec.with_fleets(
+            {n: replace(f, initial_replicas=counts[n]) for n, f in spec.fleets.items()}
+        )
+        found = simulate_pools(held, requests, Constant(counts), seed=1).result
+        assert objectives.share_of(found) < 0.99
 
 
-@pytest.mark.parametrize("name", [name for name in IN_POOLS if name != "static"])
+VARIANTS = """\
+pools:
+- {name: fast, engine: h100-8b, price_per_hour: 4.0, max_replicas: 9}
+- {name: slow, engine: l4-small, price_per_hour: 1.0, max_replicas: 9}
+"""
+
+
+def test_variants_have_one_gateway_and_their_own_policies(cli, trace, tmp_path):
+    """All policies for them run; the cheapest single card has no replica of the other."""
+    fleet = tmp_path / "variants.yaml"
+    fleet.write_text(VARIANTS)
+    call = backtest_of(cli, trace, fleet, tmp_path)
+    told = json.loads(call(*OBJECTIVES, "--policy", "optimum", "-o", "json").out)
+    assert told["engine"] == "h100-8b for fast, l4-small for slow"
+    told = json.loads(call(*OBJECTIVES, "-o", "json").out)
+    found = {one["policy"]: one for one in told["policies"]}
+    assert list(found) == ["servingslo", "servingslo-each", "keda-slo", "static", "static-single"]
+    hours = [pool["replica_hours"]["mean"] for pool in found["static-single"]["pools"]]
+    assert min(hours) == 0.0 < max(hours)
+    assert found["static"]["dollars"]["mean"] <= found["static-single"]["dollars"]["mean"]
+    refused = call(*OBJECTIVES, "--policy", "ratio")
+    assert refused.refuses("--policy", "'ratio'", "Combined", "static-single"), refused.err
+
+
+def test_the_joint_plan_takes_an_objective_of_the_whole_request(call):
+    """Latency is decided by both pools together, so only the joint plan can hold it."""
+    objectives = ("--objective", "latency:p95:9s")
+    told = json.loads(call(*objectives, "--policy", "servingslo", "-o", "json").out)
+    assert told["policies"][0]["share_ratio"]["mean"] > 0.9
+    refused = call(*objectives, "--policy", "servingslo-each")
+    assert refused.refuses("'latency'", "servingslo-each"), refused.err
+
+
+@pytest.mark.parametrize("name", ["ratio", "servingslo-each", "static-single", "optimum"])
+def test_policies_of_several_pools_need_several(cli, trace, tmp_path, name):
+    """One pool has no ratio and no mixture."""
+    called = backtest_of(cli, trace, "l4-small", tmp_path)(*OBJECTIVES, "--policy", name)
+    assert called.refuses("--policy", f"'{name}'", "several pools"), called.err
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in IN_POOLS if not name.startswith(("static", "optimum"))]
+)
 def test_every_policy_for_pools_runs_on_both(call, name):
     """It decides for a prefill pool, whose answers have one token, and for a decode pool."""
     told = json.loads(call(*OBJECTIVES, "--policy", name, "-o", "json").out)
@@ -122,36 +204,21 @@ def test_every_policy_for_pools_runs_on_both(call, name):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        pytest.param("max_replicas: 0", ("d.max_replicas", "1 or"), id="count"),
+        pytest.param("engine: a100", ("d.engine", "'a100'"), id="engine"),
         pytest.param(
-            "prefill: {engine: l4-small}\n", ("decode is missing", "other pool"), id="one"
+            "cold_start: {mean_seconds: -1}", ("cold_start.mean_seconds", "-1"), id="cold start"
         ),
-        pytest.param("transfer: {}\n", ("prefill is missing",), id="no pool"),
-        pytest.param(
-            "prefill: {max_replicas: 0}\ndecode: {}\n", ("prefill.max_replicas", "1 or"), id="count"
-        ),
-        pytest.param(
-            "prefill: {}\ndecode: {engine: a100}\n", ("decode.engine", "'a100'"), id="engine"
-        ),
-        pytest.param(
-            "prefill: {}\ndecode: {}\nengine: l4-small\n", ("engine", "no such"), id="both forms"
-        ),
-        pytest.param(
-            "prefill: {}\ndecode: {cold_start: {mean_seconds: -1}}\n",
-            ("decode.cold_start.mean_seconds", "-1"),
-            id="cold start",
-        ),
-        pytest.param(
-            "prefill: {scrape_lag_seconds: 15}\ndecode: {}\n",
-            ("prefill.scrape_lag_seconds", "15"),
-            id="scrape lag",
-        ),
-        pytest.param("prefill: 3\ndecode: {}\n", ("prefill", "3"), id="no fleet"),
+        pytest.param("scrape_lag_seconds: 15", ("d.scrape_lag_seconds", "15"), id="scrape lag"),
+        pytest.param("role: Prefill", ("pools.role", "one Decode"), id="roles"),
+        pytest.param("draining: 3", ("draining", "no such"), id="unknown"),
     ],
 )
 def test_bad_pools_are_named_with_their_field(cli, trace, tmp_path, text, words):
     """File, pool, field, value and what is allowed."""
     fleet = tmp_path / "fleet.yaml"
-    fleet.write_text(text)
+    second = {"name": "d", "role": "Decode"} | yaml.safe_load(text)
+    fleet.write_text(yaml.safe_dump({"pools": [{"name": "p", "role": "Prefill"}, second]}))
     called = cli("backtest", "--trace", trace, *OBJECTIVES, "--fleet", fleet)
 
     assert called.refuses("fleet.yaml", *words), called.err
@@ -175,7 +242,9 @@ def test_bad_pools_are_named_with_their_field(cli, trace, tmp_path, text, words)
             ("--objective", "tpot:p99:50ms"), ("objective of prefill", "ttft"), id="no ttft"
         ),
         pytest.param(
-            (*OBJECTIVES, "--objective", "latency:p99:9s"), ("'latency'", "one of them"), id="both"
+            (*OBJECTIVES, "--objective", "latency:p99:9s"),
+            ("'latency'", "one of the pools"),
+            id="both",
         ),
     ],
 )

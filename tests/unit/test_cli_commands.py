@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from servingslo.cli.decision_document import decision_of
 from servingslo.cli.lazy import COMMANDS
 from servingslo.cli.main import app
-from servingslo.controller.recording import observation_line
+from servingslo.controller.recordings.recording import observation_line
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.explain.document import as_dict
 from servingslo.explain.text import text
@@ -96,7 +96,7 @@ def test_help_imports_nothing_heavy():
 def test_sizing_needs_no_cluster_library():
     """`size` imports models, not Kubernetes."""
     code = (
-        "import sys, servingslo.cli.size\n"
+        "import sys, servingslo.cli.sizing.size\n"
         "print([n for n in ('kubernetes', 'kopf', 'matplotlib', 'requests') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -226,11 +226,15 @@ def test_a_cluster_that_is_not_reached_is_no_bad_input(cli, tmp_path):
 def test_a_schema_of_nothing_known_is_refused(cli):
     """Exit code 2 with the documents that have one."""
     called = cli("schema", "nope")
-    assert called.refuses("document: 'nope'", "'observation', 'decision', 'recording', 'fleet'")
+    assert called.refuses(
+        "document: 'nope'", "'observation', 'decision', 'pools-decision', 'recording'"
+    )
     assert called.out == ""
 
 
-@pytest.mark.parametrize("document", ["observation", "decision", "recording", "fleet"])
+@pytest.mark.parametrize(
+    "document", ["observation", "decision", "pools-decision", "recording", "fleet"]
+)
 def test_schemas_describe_their_documents(cli, document):
     """Objects with named properties and no others, each kind described in words."""
     described = json.loads(cli("schema", document).out)

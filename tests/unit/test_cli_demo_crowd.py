@@ -11,7 +11,7 @@ from servingslo_lab.cli.demo.crowd_verdict import (
     not_enforced,
     table,
 )
-from servingslo_lab.rig.http_clients import ClientRecord, Ending
+from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 OFF = ArmFigures(
     name="off", requests=1000, admitted=1000, admitted_in_slo=600, refused=0, refusals=0, broken=0,

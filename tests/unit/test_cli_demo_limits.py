@@ -7,7 +7,7 @@ import pytest
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, Shares, missed, shares_of, table
-from servingslo_lab.rig.http_clients import ClientRecord, Ending
+from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 OBJECTIVES = (
     Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),

@@ -3,7 +3,7 @@
 import pytest
 from tests.golden.decisions import SCALE_UP
 
-from servingslo.cli.explain import _lines
+from servingslo.cli.cluster.explain import _lines
 from servingslo.explain.document import as_dict
 
 

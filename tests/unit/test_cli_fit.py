@@ -10,7 +10,7 @@ from tests.unit.cli_calls import MANIFEST
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.manifest import read_spec
-from servingslo.controller.recording import observation_line
+from servingslo.controller.recordings.recording import observation_line
 from servingslo.estimation.sample import (
     EngineSample,
     GatewayInstance,
@@ -21,8 +21,8 @@ from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.inputs import Observation
 from servingslo.runtimes.gateways import CountedWhen
 from servingslo_lab.cli.fitting.pages import engines_of_page
-from servingslo_lab.rig.engine_metrics import vllm_page
-from servingslo_lab.sim.engine import Engine
+from servingslo_lab.rig.simulated.engine_metrics import vllm_page
+from servingslo_lab.sim.replicas.engine import Engine
 
 KIND = engine_kind("l4-small")
 INTERVAL_SECONDS = 15.0

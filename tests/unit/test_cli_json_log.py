@@ -6,7 +6,7 @@ import sys
 
 from tests.golden.decisions import BLIND, SCALE_UP
 
-from servingslo.cli.json_log import JSONFormatter
+from servingslo.cli.running.json_log import JSONFormatter
 from servingslo.explain.log_line import log_line
 
 

@@ -11,7 +11,7 @@ from tests.unit.cli_calls import MANIFEST
 from tests.unit.cli_recordings import SPEC, begun
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import observation_line
+from servingslo.controller.recordings.recording import observation_line
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState

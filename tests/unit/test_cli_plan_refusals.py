@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.unit.cli_calls import MANIFEST
 
-from servingslo.controller.recording import observation_line
+from servingslo.controller.recordings.recording import observation_line
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,24 @@ def test_a_username_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     flags = PrometheusFlags(username_file=tmp_path / "none", password_file=tmp_path / "none")
     with pytest.raises(InvalidInputError, match="--prometheus-username-file"):
         flags.config("http://prometheus:9090")
+
+
+@pytest.mark.parametrize(
+    ("flag", "allowed"),
+    [
+        ("--prometheus-bearer-token-file", "a readable file with a token"),
+        ("--prometheus-ca-file", "a readable file with certificates in PEM"),
+    ],
+)
+@pytest.mark.parametrize("content", [None, " \n"], ids=["missing", "empty"])
+def test_a_file_that_is_missing_or_empty_is_refused_at_the_start(
+    cli: CLI, tmp_path: Path, flag: str, allowed: str, content: str | None
+) -> None:
+    """With the flag, the path and what is expected there."""
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    done = cli("run", "--prometheus-url", "https://thanos-querier:9091", flag, str(file))
+    assert done.exit_code == 2
+    assert f"{flag}: '{file}" in done.err
+    assert f"allowed: {allowed}" in done.err

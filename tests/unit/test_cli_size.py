@@ -339,7 +339,7 @@ def test_help_has_an_example(cli):
 
 
 def _workload():
-    from servingslo.cli.size import OUTPUT_VARIATION, PROMPT_VARIATION  # noqa: PLC0415
+    from servingslo.cli.sizing.size import OUTPUT_VARIATION, PROMPT_VARIATION  # noqa: PLC0415
     from servingslo.models.workload import Workload  # noqa: PLC0415
 
     return Workload(

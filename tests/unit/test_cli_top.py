@@ -4,8 +4,8 @@ import pytest
 from cli_calls import CLI
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
-from servingslo.cli.columns import aligned
-from servingslo.cli.top import SortBy, lines, ordered, row_of
+from servingslo.cli.cluster.columns import aligned
+from servingslo.cli.cluster.top import SortBy, lines, ordered, row_of
 
 
 def _record(name: str, **status: object) -> ResourceRecord:
@@ -50,6 +50,13 @@ def test_a_row_tells_what_the_status_tells() -> None:
     assert table[2].split()[4:] == ["-", "-", "-", "-", "-", "False", "MetricsMissing", "-", "-"]
 
 
+def test_shards_are_shown_where_there_are_several() -> None:
+    """No status without one says anything of it."""
+    divided = _record("divided", shard={"index": 2, "moves": 1})
+    table = lines([row_of(BUSY), row_of(divided)])
+    assert [line.split()[-1] for line in table] == ["SHARD", "0", "2"]
+
+
 @pytest.mark.parametrize(
     ("sort", "names"),
     [
@@ -73,7 +80,7 @@ def test_what_matters_comes_first(sort: SortBy, names: list[str]) -> None:
 
 def test_nothing_to_show_is_said() -> None:
     """An empty cluster is no empty output."""
-    assert lines([]) == ["no ServingSLO is there"]
+    assert lines([]) == ["no ServingSLO found"]
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

@@ -12,11 +12,11 @@ from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.windows.counters import Window
 from servingslo.policy.replicas.behavior import Behavior, ScalingRules
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.oracle import interval_work
+from servingslo_lab.sim.bounds.oracle import interval_work
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.production import Production, benchmark_targets
-from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
+from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 # Of one l4-small at these lengths 1.43 requests/s are 85 % of what it can serve.
 PROMPT_TOKENS, OUTPUT_TOKENS, RATE_PER_REPLICA = 1000, 500, 1.43

@@ -17,7 +17,7 @@ from tests.contracts.read import (
 )
 
 from servingslo.runtimes.catalogue import profile
-from servingslo_lab.rig.versions import LOCK, TOOLS_DIRECTORY
+from servingslo_lab.rig.programs.versions import LOCK, TOOLS_DIRECTORY
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,7 +25,7 @@ ACTUATORS = "operator/servingslo/controller/actuators"
 # What every actuator shares, and no actuator itself.
 SHARED = {"__init__", "protocol", "catalogue"}
 # Where a runtime may be named: its own files, and what old recordings are of.
-NAMED_IN = ("runtimes/", "controller/recording.py")
+NAMED_IN = ("runtimes/", "controller/recordings/recording.py")
 
 
 def section(title: str) -> str:

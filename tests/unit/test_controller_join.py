@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from servingslo.controller.join import Subject, join
-from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
+from servingslo.estimation.sample import (
+    EngineSample,
+    GatewayInstance,
+    GatewaySample,
+    GPUSample,
+    PodSample,
+    PrioritySample,
+)
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
@@ -107,6 +114,41 @@ def test_the_gateway_s_counts_are_those_of_this_workload_alone() -> None:
     # Read and not known there is another outcome than not read.
     assert of["x"] == GatewaySample()
     assert join(SUBJECT, _view(), _metrics(), now_seconds=NOW).gateway is None
+
+
+@pytest.mark.parametrize(
+    ("priorities", "known"),
+    [
+        pytest.param((10, -10), {"chat": 40.0, "job": 17.0}, id="each-its-own"),
+        pytest.param((10, -20), {"chat": 40.0, "job": None}, id="of-which-none-came"),
+        pytest.param((10, 10), {"chat": None, "job": None}, id="not-told-apart"),
+    ],
+)
+def test_a_class_at_a_picker_is_the_requests_of_its_priority(
+    priorities: tuple[int, int], known: dict[str, float | None]
+) -> None:
+    """And the whole is what the picker counted, not the sum of the classes."""
+    picker = GatewaySample(
+        instances=(GatewayInstance(name="epp", requests_total=60.0),),
+        priorities=tuple(
+            PrioritySample(
+                priority=priority,
+                instances=(GatewayInstance(name="epp", requests_total=total),),
+            )
+            for priority, total in ((-10, 17.0), (0, 3.0), (10, 40.0))
+        ),
+    )
+    names = ("chat", "job")
+    subject = replace(
+        SUBJECT,
+        routes=tuple((name, name) for name in names),
+        priorities=tuple(zip(names, priorities, strict=True)),
+    )
+    metrics = ClusterMetrics(gateways={("team", "chat"): picker})
+    joined = join(subject, _view(), metrics, now_seconds=NOW)
+    assert joined.gateway == picker
+    counted = {name: one.all_instances for name, one in joined.classes.items()}
+    assert known == {name: of[0].requests_total if of else None for name, of in counted.items()}
 
 
 def test_the_subject_and_the_time_are_carried_over() -> None:

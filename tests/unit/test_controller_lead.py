@@ -3,21 +3,22 @@
 import asyncio
 import copy
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import pytest
 from tests.unit.controller_fakes import NAMESPACE, UID, Operator, record_of
 from tests.unit.test_election import Server, Time
 
-from servingslo.controller.election import Election
-from servingslo.controller.leadership import (
+from servingslo.controller.lease.election import Election
+from servingslo.controller.lease.leadership import (
     NAMESPACE_TERMS,
     Leadership,
     NamespaceFence,
     ReleaseFence,
 )
-from servingslo.controller.stored_state import learned_of
+from servingslo.controller.lease.shard_leases import ShardLeases
+from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import NotLeaderError
 from servingslo.packing import packed
 from servingslo.reasons import Reason
@@ -36,13 +37,28 @@ class Turn:
         """As told."""
         return self.now
 
-    def term(self, namespace: str) -> str | None:
+    def held(self) -> Collection[int]:
+        """The only shard."""
+        return {0} if self.now is not None else set()
+
+    def term(self, namespace: str, _shard: int) -> str | None:
         """Of every namespace that was asked for."""
         return self.now if namespace in self.claimed else None
 
-    async def claim(self, namespaces: Iterable[str]) -> None:
+    async def claim(self, namespaces: Iterable[str], _shards: Iterable[int]) -> None:
         """All are given."""
         self.claimed = set(namespaces)
+
+    def shards(self) -> int | None:
+        """Nothing is moved."""
+        return None
+
+    def surplus(self) -> int | None:
+        """Nothing is given back."""
+        return None
+
+    async def give_back(self, _shard: int) -> None:
+        """Nothing is."""
 
 
 def operator_with(turn: Turn) -> Operator:
@@ -158,6 +174,9 @@ class Cluster:
         """The one of that name."""
         return self.leases.setdefault(name, Server())
 
+    def _election(self, store: Server, identity: str) -> Election:
+        return Election(store=store, identity=identity, terms=NAMESPACE_TERMS, clock=self.time)
+
     def leadership(self, release: str, process: str | None = None) -> Leadership:
         """Of one process of a release."""
 
@@ -176,7 +195,11 @@ class Cluster:
         own = None
         if process is not None:
             store = self.lease(f"release {release}")
-            own = Election(store=store, identity=process, terms=NAMESPACE_TERMS, clock=self.time)
+            own = ShardLeases(
+                count=1,
+                election_of=lambda _shard: self._election(store, process),
+                line=self._election(self.lease(f"next {release}"), process),
+            )
         return Leadership(
             release=own,
             identity=release,
@@ -242,7 +265,7 @@ async def test_only_the_leader_of_a_release_asks_for_namespaces():
     await first.stop()
     assert first.term("a") is None
     assert second.release is not None
-    await second._attempt(second.release, "")
+    await second._attempt_shard(0)
     await second.claim({"a"})
     assert second.term("a") is not None
     await second.stop()
@@ -259,11 +282,11 @@ async def test_an_outage_is_a_lost_lease_and_its_end_the_same_term(caplog):
     assert only.release is not None
     cluster.lease("release one/slo").away = True
     cluster.time.now += NAMESPACE_TERMS.renew_seconds
-    await only._attempt(only.release, "")
+    await only._attempt_shard(0)
     assert only.process_term() is None
     assert f"lease lost identity=p1 reason={Reason.LEASE_LOST}" in caplog.text
     cluster.lease("release one/slo").away = False
-    await only._attempt(only.release, "")
+    await only._attempt_shard(0)
     assert only.process_term() == term
     assert cluster.turns == turns + 2
     await only.stop()

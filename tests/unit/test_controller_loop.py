@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from tests.unit.controller_fakes import NAME, NAMESPACE, SPEC, Operator, record_of
 
+from servingslo.cli.decision_document import last_document
 from servingslo.errors import ClusterUnavailableError
 from servingslo.reasons import Reason
 
@@ -58,7 +59,7 @@ async def test_a_fault_of_one_resource_stops_no_other(caplog):
     assert operator.resources.condition("Ready", "broken") == ("False", Reason.INTERNAL_ERROR)
     assert operator.counted("servingslo_failures_total", part="controller") == 2
     assert "failed namespace=inference name=broken" in caplog.text
-    assert operator.resources.status()["lastDecision"]["replicasBefore"] == 2
+    assert last_document(operator.resources.status())["replicasBefore"] == 2
 
 
 async def test_the_older_resource_owns_a_target():
@@ -69,7 +70,7 @@ async def test_the_older_resource_owns_a_target():
         record_of(name="late", uid="uid-2", created_seconds=2.0, replicas={"min": 9, "max": 9})
     )
     await operator.ticks(10)
-    assert operator.resources.status("late")["lastDecision"]["reason"] == Reason.TARGET_CONFLICT
+    assert last_document(operator.resources.status("late"))["reason"] == Reason.TARGET_CONFLICT
     assert all(after != 9 for _, after in operator.fleet.scaled)
 
 
@@ -135,6 +136,7 @@ async def test_an_api_server_that_is_down_is_not_readiness():
     """The loop lives, is not ready, and counts the failure."""
     operator = Operator()
     operator.resources.down = DOWN
+    operator.controller._listed = False  # as a process that has just started
     operator.fleet.tick()
     await running(
         operator, lambda: operator.counted("servingslo_failures_total", part="kubernetes") >= 2

@@ -5,7 +5,7 @@ import logging
 import pytest
 from overtaken_world import World
 
-from servingslo.controller.outage import REPEAT_SECONDS, Outages
+from servingslo.controller.reporting.outage import REPEAT_SECONDS, Outages
 from servingslo.errors import ClusterUnavailableError, PermissionDeniedError
 
 PATCHES = [f"inference/{name}" for name in ("a", "b", "c", "d")]

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.unit.controller_fakes import NAME, Operator, record_of
 
-from servingslo.controller.pacing import PacedQueue
+from servingslo.cli.decision_document import last_document
+from servingslo.controller.reporting.pacing import PacedQueue
 from servingslo.errors import ClusterUnavailableError
 from servingslo.policy.inputs import SignalProblem
 from servingslo.reasons import Reason
@@ -92,7 +93,7 @@ async def test_a_tick_does_not_wait_for_the_api_server_to_take_a_status() -> Non
         assert operator.resources.patches == []
         answers.set()
         await _until_written(operator)
-    assert operator.resources.status()["lastDecision"]["replicasBefore"] == 2
+    assert last_document(operator.resources.status())["replicasBefore"] == 2
 
 
 async def test_a_status_that_could_not_be_written_is_written_later() -> None:

@@ -10,8 +10,9 @@ import pytest
 from tests.unit.controller_fakes import NAME, SPEC, UID, FakeHistory, Operator, record_of
 from tests.unit.policy_world import World, steady, stepped
 
-from servingslo.controller.recording import Recorder, replay
-from servingslo.controller.stored_state import learned_of
+from servingslo.cli.decision_document import last_document
+from servingslo.controller.recordings.recording import Recorder, replay
+from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     ClusterUnavailableError,
@@ -55,7 +56,7 @@ async def test_a_rise_is_written_and_told_once():
     assert operator.world.desired == after
     assert operator.events.reasons().count(Reason.SCALED) == 1
     assert operator.resources.status()["replicas"]["desired"] == after
-    assert operator.resources.status()["lastDecision"]["replicasAfter"] == after
+    assert last_document(operator.resources.status())["replicasAfter"] == after
 
 
 async def test_a_count_that_somebody_changed_is_not_overwritten():
@@ -79,7 +80,7 @@ async def test_a_count_that_somebody_changed_is_not_overwritten():
     assert operator.world.desired == 5
     assert Reason.WRITE_CONFLICT in operator.events.reasons()
     assert operator.counted("servingslo_write_conflicts_total") == 1
-    assert operator.resources.status()["lastDecision"]["reason"] == Reason.WRITE_CONFLICT
+    assert last_document(operator.resources.status())["reason"] == Reason.WRITE_CONFLICT
     assert operator.fleet.distrusted == [resource.targets.target]
     await operator.look()
     assert all(before == 5 for before, _ in operator.fleet.scaled)
@@ -128,7 +129,7 @@ async def test_a_write_that_fails_is_a_hold(refusal):
         if Reason.WRITE_FAILED in operator.events.reasons():
             break
     assert operator.fleet.scaled == []
-    last = operator.resources.status()["lastDecision"]
+    last = last_document(operator.resources.status())
     assert (last["reason"], last["replicasAfter"]) == (Reason.WRITE_FAILED, 2)
     assert operator.counted("servingslo_failures_total", part="kubernetes") >= 1
     assert Reason.SCALED not in operator.events.reasons()
@@ -155,7 +156,7 @@ async def test_another_owner_of_the_target_keeps_hands_off():
         operator.fleet.tick()
         await operator.reconciler.reconcile(resource, await operator.fleet.read_metrics(), conflict)
     assert operator.fleet.scaled == []
-    assert operator.resources.status()["lastDecision"]["reason"] == Reason.TARGET_CONFLICT
+    assert last_document(operator.resources.status())["reason"] == Reason.TARGET_CONFLICT
 
 
 async def test_no_metrics_never_give_a_replica_away():
@@ -428,3 +429,24 @@ async def test_a_stored_memory_that_cannot_be_is_told_once(caplog):
     told = [e for _, e in operator.events.posted if e.reason is Reason.LEARNED_DROPPED]
     assert "all of it" in told[0].message
     assert "laws" in told[1].message
+
+
+async def test_an_older_crd_that_drops_what_is_learnt_is_reported_once(caplog):
+    """The API server prunes the packed state at once: a line and an event say which CRD to apply.
+
+    A restart then begins without it and says so again.
+    """
+    operator = busy()
+    await operator.ticks(20)
+    for starts in (1, 2):
+        caplog.clear()
+        before = operator.resources.records[NAME]
+        pruned = {**before.status, "learned": {"savedAt": "2026-01-02T03:04:05Z"}}
+        assert learned_of(pruned) == {}
+        operator.resources.records[NAME] = replace(before, status=pruned)
+        operator.registry.upsert(operator.resources.records[NAME])
+        await operator.ticks(3)
+        assert operator.events.reasons().count(Reason.LEARNED_DROPPED) == starts
+        (line,) = [one for one in caplog.messages if "reason=LearnedDropped" in one]
+        assert "apply crds/" in line
+        operator.start()

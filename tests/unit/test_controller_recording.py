@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import (
+from servingslo.controller.recordings.recording import (
     Header,
     Outcome,
     Recorder,
-    initial_state,
     observation_line,
     observations,
     reconciled,
@@ -23,6 +22,7 @@ from servingslo.estimation.sample import EngineSample, HistogramSample, PodSampl
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 NOW = 1_795_262_400.0
@@ -80,7 +80,7 @@ def _header(**changes) -> Header:
 def _live(path: Path) -> list[Decision]:
     """A short life with a write that fails, one that succeeds, and a change of the spec."""
     recorder = Recorder(path)
-    state = initial_state(None, NOW)
+    state = PlannerState()
     targets = targets_from_spec(SPEC)
     recorder.header(_header())
     decisions = []

@@ -2,11 +2,12 @@
 
 import pytest
 
-from servingslo.adapters.kubernetes.records import ScalerRecord
+from servingslo.adapters.kubernetes.pods.records import ScalerRecord
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.controller.registry import Registry
 from servingslo.controller.scaled_objects import ScaledObjectCounts
 from servingslo.errors import MetricsUnavailableError, NotFoundError
+from servingslo.policy.inputs import ScaleTarget
 
 COUNTS = {("team", "slo"): 5, ("team", "younger"): None, ("other", "slo"): 9}
 
@@ -46,7 +47,7 @@ def _counts(*slos):
     return ScaledObjectCounts(
         scaled_object=scaled_object,
         registry=registry,
-        handed_over=lambda namespace, name: COUNTS.get((namespace, name)),
+        handed_over=lambda namespace, name, _pool: COUNTS.get((namespace, name)),
     )
 
 
@@ -61,6 +62,26 @@ def test_of_two_with_one_target_the_one_that_owns_it_gives():
     """The younger one gives none, so the older one's is told."""
     counts = _counts(_slo("team", "younger"), _slo("team", "slo"))
     assert counts.count("team", "by-keda") == 5
+
+
+def test_a_target_stands_for_the_workload_that_was_found_for_it():
+    """KServe's ScaledObject names the child, and the ServingSLO the service that made it."""
+    parent = _slo("team", "slo", target="llama")
+    parent.spec["targetRef"] |= {
+        "apiVersion": "serving.kserve.io/v1alpha2",
+        "kind": "LLMInferenceService",
+    }
+    counts = _counts(parent)
+    with pytest.raises(NotFoundError):
+        counts.count("team", "by-keda")
+    child = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
+    counts.registry.stands_for = lambda _namespace, target: (
+        child if target.name == "llama" else target
+    )
+    assert counts.count("team", "by-keda") == 5
+    counts.registry.upsert(_slo("team", "younger"))
+    (conflict,) = counts.registry.conflicts().values()
+    assert "LLMInferenceService/llama" in conflict.detail or "Deployment/chat" in conflict.detail
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,18 @@ import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo.api.v1alpha1 import ServingSLOStatus
-from servingslo.controller.status import (
+from servingslo.controller.reporting.pool_status import target_line
+from servingslo.controller.reporting.status import (
     changed_fields,
     conditions_field,
     conditions_of,
     decision_lines,
     decision_record,
     is_material,
-    merge_patch,
     status_fields,
 )
-from servingslo.explain.conditions import conditions
+from servingslo.controller.reporting.status_patch import merge_patch
+from servingslo.explain.conditions.derived import conditions
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
 from servingslo.reasons import Action, Reason
@@ -38,6 +39,26 @@ def test_every_status_fits_the_schema(decision: Decision) -> None:
     """What is written is what the CRD describes."""
     known = {key: value for key, value in _fields(decision).items() if value is not None}
     ServingSLOStatus.model_validate({**known, "conditions": _conditions(decision)})
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        pytest.param({"targetRef": {"name": "llama"}}, "llama", id="single"),
+        pytest.param(
+            {"pools": [{"targetRef": {"name": name}} for name in ("h100", "l40s", "spot")]},
+            "h100 + 2 more",
+            id="pools",
+        ),
+        pytest.param({"pools": [{"name": "h100"}]}, None, id="none-named"),
+        pytest.param({"anything": 1}, None, id="of-another-schema"),
+    ],
+)
+def test_the_target_of_a_row_is_the_first_and_how_many_more(
+    spec: dict[str, Any], shown: str | None
+) -> None:
+    """`kubectl get` has one cell for one target or several."""
+    assert target_line(spec) == shown
 
 
 def test_the_counts_are_those_of_the_decision() -> None:
@@ -198,14 +219,21 @@ def test_three_lines_are_kept_newest_first() -> None:
     for number in range(12):
         lines = decision_lines(f"line {number}", lines)
     assert lines == [f"line {number}" for number in range(11, 8, -1)]
-    assert decision_lines(None, lines) == lines
 
 
-def test_only_the_head_of_a_decision_counts_as_a_change() -> None:
+def test_the_schema_accepts_the_history_of_a_former_version() -> None:
+    """Its nine lines are valid while it still leads under the new CRD; the next write has three."""
+    lines = [f"line {number}" for number in range(9)]
+    status = ServingSLOStatus.model_validate({"decisions": lines})
+    assert decision_lines("line 9", status.decisions) == ["line 9", "line 0", "line 1"]
+
+
+def test_only_the_time_of_a_decision_counts_as_a_change() -> None:
     """The packed document has numbers that differ on every tick."""
-    head = {"time": "2026-11-21T12:00:00Z", "reason": "DemandMet"}
-    before = {"lastDecision": decision_record({"reason": "DemandMet", "n": 1}, head["time"])}
-    after = {"lastDecision": decision_record({"reason": "DemandMet", "n": 2}, head["time"])}
-    assert before["lastDecision"] == head | {"document": packed({"reason": "DemandMet", "n": 1})}
+    noon, later = "2026-11-21T12:00:00Z", "2026-11-21T12:00:15Z"
+    before = {"lastDecision": decision_record({"reason": "DemandMet", "n": 1}, noon)}
+    after = {"lastDecision": decision_record({"reason": "DemandMet", "n": 2}, noon)}
+    document = packed({"reason": "DemandMet", "n": 1})
+    assert before["lastDecision"] == {"time": noon, "document": document}
     assert not is_material(before, after)
-    assert is_material(before, {"lastDecision": decision_record({"reason": "Idle"}, head["time"])})
+    assert is_material(before, {"lastDecision": decision_record({"reason": "Idle"}, later)})

@@ -9,12 +9,12 @@ import pytest
 from controller_fakes import NAME, Operator, record_of
 
 from servingslo.cli.decision_document import decision_of, last_document
-from servingslo.controller.stored_state import learned_of
+from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.policy.state import PlannerState
 from servingslo.policy.stored_state import learned
 
 # Of a status with two objectives; with prices and admission. It was 400 before.
-SHORT, FULL = 70, 90
+SHORT, FULL = 78, 93
 EVERYTHING = {"cost": {"gpuHourly": 2.5}, "admission": {"mode": "Recommend"}}
 
 
@@ -81,11 +81,12 @@ async def test_what_is_packed_is_what_the_operator_knows() -> None:
     assert document is not None
     assert document["steps"]
     decision = decision_of(document, "inference", NAME)
-    head = status["lastDecision"]
-    assert (decision.action, decision.replicas_after) == (head["action"], head["replicasAfter"])
+    words = status["decisions"][0].split()
+    assert words == [status["lastDecision"]["time"], decision.action, "2", *words[3:-1], words[-1]]
+    assert (decision.replicas_after, decision.reason) == (2, words[-1])
     stored = learned_of(status)
     assert stored is not None
-    assert set(stored) == set(learned(PlannerState(), 0.0))
+    assert set(stored) == {*learned(PlannerState(), 0.0), "target"}
 
 
 async def test_what_a_former_version_stored_is_taken_up() -> None:

@@ -112,8 +112,9 @@ def test_the_lab_s_wheel_has_all_that_the_operator_s_leaves_out(lab_wheel):
     """Every file of its folder, data included, so that a rig can be built from an installed one."""
     files = set(_files(lab_wheel))
     assert files == set(_sources(ROOT / "lab" / "servingslo_lab"))
-    for part in ("rig/cluster.py", "rig/stages.yaml", "rig/tools/etcd/go.mod", "sim/kernel.py",
-                 "sim/baselines/tuned.yaml", "cli/demo/view.py", "cli/fitting/law.py"):  # fmt: skip
+    for part in ("rig/cluster.py", "rig/kubernetes/stages.yaml", "rig/tools/etcd/go.mod",
+                 "sim/replicas/kernel.py", "sim/baselines/tuned.yaml", "cli/demo/view.py",
+                 "cli/fitting/law.py"):  # fmt: skip
         assert f"servingslo_lab/{part}" in files
 
 

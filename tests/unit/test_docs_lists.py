@@ -14,16 +14,16 @@ from typer.core import TyperGroup
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo.api.runtime_profiles import AddedRuntime
+from servingslo.cli.cluster.top import SortBy
 from servingslo.cli.main import app
-from servingslo.cli.top import SortBy
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.estimation.law.trust import LawSource
 from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
-from servingslo.policy.replicas.error_budget import BURN_SECONDS
+from servingslo.policy.replicas.promise import BURN_SECONDS
 from servingslo.reasons import Reason
-from servingslo.runtimes.gateways import GATEWAYS, NO_GATEWAY
+from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration
 
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -41,8 +41,11 @@ CONDITIONS = {
         "`admission.kinds` with BackendTrafficPolicy"
     ),
     'has "DestinationRule" .Values.admission.kinds': "`admission.kinds` with DestinationRule",
-    'or (has "BackendTrafficPolicy" .Values.admission.kinds) '
-    '(has "DestinationRule" .Values.admission.kinds)': "`admission.kinds` with either of these",
+    "(.Values.degradation).enabled": "`degradation.enabled`",
+    'or (.Values.degradation).enabled (has "BackendTrafficPolicy" .Values.admission.kinds) '
+    '(has "DestinationRule" .Values.admission.kinds)': (
+        "`degradation.enabled`, or `admission.kinds` with either of these"
+    ),
     'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
 }
 LISTED_KINDS = {"{{ .resource | quote }}": "the listed kinds"}

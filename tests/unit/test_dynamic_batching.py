@@ -10,7 +10,7 @@ import pytest
 from tests.unit.test_engine_channel import REF, WANTED, Cluster, Server, opened, pod, serving
 
 from servingslo.adapters.engines.model_repository import OWNER_PARAMETER, ModelRepository
-from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.controller.actuators import dynamic_batching as module
 from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.protocol import Assignment
@@ -116,11 +116,11 @@ def test_limits_are_read_set_told_and_put_back(monkeypatch) -> None:
         assert found(await actuator.in_force(REF, TARGETS, VIEW)) == {
             "rank-0": (WANTED, Owner.OURS)
         }
-        assert await actuator.undo(lambda _: TARGETS) == []
-        (undone,) = await actuator.undo(lambda _: None)
+        assert await actuator.undo(lambda _: (TARGETS,)) == []
+        (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
         assert server.config == before
-        assert await actuator.undo(lambda _: None) == []
+        assert await actuator.undo(lambda _: ()) == []
 
     played(monkeypatch, story)
 
@@ -134,7 +134,7 @@ def test_an_operator_that_starts_anew_puts_back_what_it_finds(monkeypatch) -> No
         anew = DynamicBatching(actuator.models, writes=True)
         off = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.OFF))
         await anew.in_force(REF, off, VIEW)
-        (undone,) = await anew.undo(lambda _: off)
+        (undone,) = await anew.undo(lambda _: (off,))
         assert undone.knob == DYNAMIC_BATCHING
         assert server.config == before
 
@@ -151,14 +151,14 @@ def test_what_a_resource_left_that_went_while_nobody_looked_is_put_back(monkeypa
         anew = DynamicBatching(actuator.models, writes=True)
         seen = found(await anew.in_force(heir, TARGETS, VIEW))
         assert seen == {"rank-0": (WANTED, Owner.ANOTHER)}
-        assert await anew.undo(lambda _: TARGETS) == []
-        (undone,) = await anew.undo(lambda ref: TARGETS if ref == heir else None)
+        assert await anew.undo(lambda _: (TARGETS,)) == []
+        (undone,) = await anew.undo(lambda ref: (TARGETS,) if ref == heir else ())
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
         assert (undone.namespace, undone.name) == (heir.namespace, heir.name)
         assert server.config == before
         seen = found(await anew.in_force(heir, TARGETS, VIEW))
         assert seen == {"rank-0": (FILE, Owner.NOBODY)}
-        assert await anew.undo(lambda _: None) == []
+        assert await anew.undo(lambda _: ()) == []
 
     played(monkeypatch, story)
 
@@ -177,7 +177,7 @@ def test_what_a_server_says_of_other_namespaces_counts_nothing(monkeypatch, told
         anew = DynamicBatching(actuator.models, writes=True)
         seen = found(await anew.in_force(replace(REF, uid="u-2"), TARGETS, VIEW))
         assert seen == {"rank-0": (WANTED, Owner.ANOTHER)}
-        assert await anew.undo(lambda _: None) == []
+        assert await anew.undo(lambda _: ()) == []
         assert server.config == left
 
     played(monkeypatch, story)
@@ -196,10 +196,10 @@ def test_a_server_that_refuses_is_told_and_what_is_put_back_is_tried_again(monke
         assert decision.batcher is not None
         assert decision.batcher.pods == ()
         assert decision.batching.reason is Reason.WRITE_FAILED
-        (undone,) = await actuator.undo(lambda _: None)
+        (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.REFUSED
         (server.config,) = server.config
-        (undone,) = await actuator.undo(lambda _: None)
+        (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
 
     played(monkeypatch, story)
@@ -217,7 +217,7 @@ def test_a_pod_that_cannot_be_read_keeps_what_was_set(monkeypatch) -> None:
         await actuator.in_force(
             REF, TARGETS, replace(VIEW, pods=(PodSample(name="rank-0", ready=False),))
         )
-        (undone,) = await actuator.undo(lambda _: None)
+        (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
         assert server.config == before
 
@@ -233,18 +233,18 @@ def test_limits_of_a_pod_that_is_not_ready_are_put_back_later(monkeypatch) -> No
         before = server.config
         await actuator.change(assignment(ordering(SET)))
         ready, status["conditions"] = status["conditions"], UNREADY
-        (undone,) = await actuator.undo(lambda _: None)
+        (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.REFUSED
         assert "rank-0 is not ready" in change_line(undone)
         status["conditions"] = ready
-        (undone,) = await actuator.undo(lambda _: None)
+        (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
         assert server.config == before
         await actuator.change(assignment(ordering(SET)))
         item["metadata"]["uid"] = "p-2"
-        assert await actuator.undo(lambda _: None) == []
+        assert await actuator.undo(lambda _: ()) == []
         item["metadata"]["uid"] = "p-1"
-        assert await actuator.undo(lambda _: None) == []
+        assert await actuator.undo(lambda _: ()) == []
 
     played(monkeypatch, story, item)
 
@@ -286,7 +286,7 @@ def test_where_batch_limits_may_not_be_changed_servers_are_read_and_nothing_else
         assert found(await forbidden.in_force(REF, TARGETS, VIEW)) == {
             "rank-0": (WANTED, Owner.OURS)
         }
-        assert list(await forbidden.undo(lambda _: None)) == []
+        assert list(await forbidden.undo(lambda _: ())) == []
         assert server.config == left
 
     played(monkeypatch, story)

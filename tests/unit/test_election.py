@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from servingslo.adapters.kubernetes.leases import LeaseRecord
-from servingslo.controller.election import Election, Terms, check_object_name, check_terms
+from servingslo.controller.lease.election import Election, Terms, check_object_name, check_terms
 from servingslo.errors import (
     ClusterUnavailableError,
     InvalidInputError,
@@ -152,6 +152,17 @@ def test_a_lease_that_is_given_back_is_taken_at_once() -> None:
     assert not both.first.leads
     assert both.attempt(both.second)
     assert both.second.term == "lease/1"
+
+
+def test_a_renewal_that_was_cancelled_keeps_no_lease() -> None:
+    """Its answer never came, so the holder knows an older version when it gives the Lease back."""
+    both = Candidates()
+    both.attempt(both.first)
+    known = both.first.known
+    assert known is not None
+    asyncio.run(both.first.store.write(known, known.holder, TERMS.lease_seconds))
+    asyncio.run(both.first.release())
+    assert both.attempt(both.second)
 
 
 def test_a_lapse_that_nobody_used_is_the_same_term_and_another_s_is_a_new_one() -> None:

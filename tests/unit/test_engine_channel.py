@@ -19,7 +19,7 @@ from servingslo.adapters.engines.model_repository import (
     OWNER_PARAMETER,
     ModelRepository,
 )
-from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import (
     ClusterError,

@@ -10,11 +10,12 @@ import aiohttp
 import pytest
 from tests.unit.test_engine_host import pod
 
-from servingslo_lab.rig.engine_host import EngineHost
-from servingslo_lab.rig.engine_http import EngineDoors
-from servingslo_lab.rig.engine_pods import EnginePod
-from servingslo_lab.rig.http_clients import ClientPlan, Clients, Ending, read_records
-from servingslo_lab.rig.traffic import TrafficPlan
+from servingslo_lab.rig.simulated.engine_host import EngineHost
+from servingslo_lab.rig.simulated.engine_http import EngineDoors
+from servingslo_lab.rig.simulated.engine_pods import EnginePod
+from servingslo_lab.rig.simulated.http_clients import ClientPlan, Clients, Ending, read_records
+from servingslo_lab.rig.simulated.job_clients import Job, JobPlan
+from servingslo_lab.rig.simulated.traffic import TrafficPlan
 from servingslo_lab.rig.waiting import free_port
 
 PATIENCE_SECONDS = 20.0
@@ -195,3 +196,21 @@ async def _posted(session: aiohttp.ClientSession, one: EnginePod, document: obje
             return answer.status
     except aiohttp.ClientConnectionError:
         return 0
+
+
+async def test_a_job_sends_what_was_refused_again_until_all_is_served(tmp_path: Path) -> None:
+    """Six workers on a bound of two: each request is served once, later ones after refusals."""
+    one = listening(max_queued=2)
+    path = tmp_path / "records.jsonl"
+    plan = JobPlan(
+        url=url_of(one).removesuffix("/v1/completions"), requests=[(100, 30)] * 12, workers=6,
+        begin_seconds=0.2, pause_seconds=0.05, headers={"x-class": "job"},
+    )  # fmt: skip
+    async with served(one):
+        with path.open("w", encoding="utf-8") as file:
+            await Job(plan, file).run()
+    records = read_records(path)
+    assert [one.ending for one in records] == [Ending.FINISHED] * 12
+    assert sum(one.refusals for one in records) > 0
+    assert all(one.attempts == one.refusals + 1 for one in records)
+    assert min(one.arrival_seconds for one in records) >= 0.2

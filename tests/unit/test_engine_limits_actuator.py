@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
-from servingslo.adapters.kubernetes.field_managers import arguments_set_by, replicas_set_by
+from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by, replicas_set_by
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.models.fleet.latency import Objective

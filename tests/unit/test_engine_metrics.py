@@ -8,8 +8,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.rig.engine_metrics import GPUReading, dcgm_page, vllm_page
-from servingslo_lab.sim.engine import Engine
+from servingslo_lab.rig.simulated.engine_metrics import GPUReading, dcgm_page, vllm_page
+from servingslo_lab.sim.replicas.engine import Engine
 
 CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "vllm_0.32.0_metrics.txt"
 LAW = ServiceLaw(

@@ -14,7 +14,7 @@ from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.models.workload import LengthDistribution
 from servingslo.reasons import Reason
 from servingslo.traces.trace import read_trace
-from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.fleets.service import Routing
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 # E[O·(P + O/2)]/E[O] of the trace: tokens that a running sequence holds.

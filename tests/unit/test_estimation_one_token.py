@@ -16,10 +16,10 @@ from servingslo.estimation.windows.counters import Window
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.reasons import Reason
-from servingslo_lab.sim.cluster import Wanted, simulate
-from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.production import Production, benchmark_targets
-from servingslo_lab.sim.workloads import RateCourse, generated, ramp, uniform_lengths
+from servingslo_lab.sim.traces.workloads import RateCourse, generated, ramp, uniform_lengths
 
 # Ten requests of 1,000 tokens in fifteen seconds, 0.1 s each until their only token.
 WINDOW = Window(

@@ -8,8 +8,8 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.requests.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Routing as Learnt
-from servingslo_lab.sim.service import Routing
-from servingslo_lab.sim.workloads import (
+from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.traces.workloads import (
     LengthSource,
     RateCourse,
     constant,

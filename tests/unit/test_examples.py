@@ -13,11 +13,15 @@ import pytest
 import yaml
 from tests.unit.cli_calls import CLI
 
-from servingslo.api.convert import targets_from_spec
+from servingslo.api.convert import fleet_targets_of, parse_spec, targets_of
+from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.cli.manifest import read_spec
-from servingslo.controller.recording import observation_line
-from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.controller.recordings.recording import observation_line
+from servingslo.policy.inputs import Limits
+from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.state import FleetState
 from servingslo.runtimes.catalogue import CATALOGUE, profile
+from servingslo.runtimes.launch.arguments import parse_batch_arguments
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -45,6 +49,17 @@ def engine(folder: Path) -> dict[str, Any]:
     return container
 
 
+def single_specs(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The spec; of one with pools, what each pool would be as a target of its own."""
+    if "pools" not in spec:
+        return [spec]
+    shared = {k: value for k, value in spec.items() if k not in {"pools", "gpus", "transfer"}}
+    return [
+        shared | {k: value for k, value in pool.items() if k not in {"name", "role"}}
+        for pool in spec["pools"]
+    ]
+
+
 def test_they_are_numbered_without_a_gap() -> None:
     """From 01 on, in the order in which they are read."""
     assert [folder.name[:3] for folder in FOLDERS] == [
@@ -55,11 +70,14 @@ def test_they_are_numbered_without_a_gap() -> None:
 @every_example
 def test_its_spec_is_accepted(folder: Path) -> None:
     """The product's own parser takes it, defaults and all."""
-    assert targets_from_spec(read_spec(folder / "servingslo.yaml")).objectives
+    spec = parse_spec(read_spec(folder / "servingslo.yaml"))
+    fleet = fleet_targets_of(spec)
+    planned = [targets_of(spec)] if fleet is None else [one.targets for one in fleet.pools]
+    assert all(targets.objectives for targets in planned)
 
 
 @every_example
-def test_a_decision_is_planned_with_it(folder: Path, cli: CLI, seen) -> None:
+def test_a_decision_is_planned_with_it(folder: Path, cli: CLI, seen, tmp_path: Path) -> None:
     """`servingslo plan` decides with its spec for what two loaded engines showed.
 
     They are vLLMs: a model of Triton cannot be sized with them, and the exit code says so.
@@ -68,28 +86,53 @@ def test_a_decision_is_planned_with_it(folder: Path, cli: CLI, seen) -> None:
         observation_line(replace(one, namespace="inference", name="any")) + "\n"
         for one in seen[-12:]
     )
-    called = cli("plan", "-f", folder / "servingslo.yaml", "--observations", "-", stdin=lines)
-    spec = read_spec(folder / "servingslo.yaml")
-    seeing = spec.get("runtime") != "triton"
-    assert called.exit_code == (0 if seeing else 1), called.err
-    decisions = [json.loads(line) for line in called.out.splitlines()]
-    assert len(decisions) == 12
-    assert not seeing or any(one["binding"] for one in decisions)
-    highest = spec["replicas"]["max"]
-    assert all(0 < one["replicas_after"] <= highest for one in decisions)
+    for spec in single_specs(read_spec(folder / "servingslo.yaml")):
+        manifest = tmp_path / "servingslo.yaml"
+        kind = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "any"}}
+        manifest.write_text(yaml.safe_dump(kind | {"spec": spec}), encoding="utf-8")
+        called = cli("plan", "-f", manifest, "--observations", "-", stdin=lines)
+        seeing = spec.get("runtime") != "triton"
+        assert called.exit_code == (0 if seeing else 1), called.err
+        decisions = [json.loads(line) for line in called.out.splitlines()]
+        assert len(decisions) == 12
+        assert not seeing or any(one["binding"] for one in decisions)
+        highest = spec["replicas"]["max"]
+        assert all(0 < one["replicas_after"] <= highest for one in decisions)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [folder for folder in FOLDERS if "pools" in read_spec(folder / "servingslo.yaml")],
+    ids=lambda folder: folder.name,
+)
+def test_its_pools_are_planned_together(folder: Path, seen) -> None:
+    """Each pool has a count within its bounds, and all of them are within the GPUs."""
+    fleet = fleet_targets_of(parse_spec(read_spec(folder / "servingslo.yaml")))
+    assert fleet is not None
+    state = FleetState()
+    for one in seen[-12:]:
+        observations = {pool.name: one for pool in fleet.pools}
+        decision, state = plan_pools(observations, fleet, Limits(), state, one.time_seconds)
+        assert set(decision.pools) == set(observations)
+        for pool in fleet.pools:
+            highest, after = pool.targets.replicas.maximum, decision.pools[pool.name].replicas_after
+            assert after is not None
+            assert highest is not None
+            assert 0 < after <= highest
+        assert fleet.gpus_max is None or decision.gpus.after <= fleet.gpus_max
 
 
 @every_example
 def test_its_objectives_can_be_met(folder: Path, cli: CLI) -> None:
     """`servingslo size` finds a count within its bounds that meets all of them."""
-    spec = read_spec(folder / "servingslo.yaml")
-    if spec.get("runtime") == "triton":
-        pytest.skip("size is about engines with tokens; Triton's law is one of whole requests")
-    words = [f"{o['metric']}:p{o['percentile']}:{o['threshold']}" for o in spec["objectives"]]
-    flags = [word for objective in words for word in ("--objective", objective)]
-    called = cli("size", "--fleet", "h100-8b", *LOAD, *flags, "-o", "json")
-    assert called.exit_code == 0, called.out + called.err
-    assert json.loads(called.out)["answer"]["replicas"] <= spec["replicas"]["max"]
+    for spec in single_specs(read_spec(folder / "servingslo.yaml")):
+        if spec.get("runtime") == "triton":
+            pytest.skip("size is about engines with tokens; Triton's law is one of whole requests")
+        words = [f"{o['metric']}:p{o['percentile']}:{o['threshold']}" for o in spec["objectives"]]
+        flags = [word for objective in words for word in ("--objective", objective)]
+        called = cli("size", "--fleet", "h100-8b", *LOAD, *flags, "-o", "json")
+        assert called.exit_code == 0, called.out + called.err
+        assert json.loads(called.out)["answer"]["replicas"] <= spec["replicas"]["max"]
 
 
 @every_example
@@ -109,14 +152,16 @@ def test_its_page_is_short_and_names_every_file(folder: Path) -> None:
 
 @every_example
 def test_its_objects_belong_together(folder: Path) -> None:
-    """One namespace; a Deployment beside it is the target; the object of a bound is labelled."""
+    """One namespace; Deployments beside it are the targets; the object of a bound is labelled."""
     objects = documents(folder)
-    slo = next(one for one in objects if one["kind"] == "ServingSLO")
+    slos = [one for one in objects if one["kind"] == "ServingSLO"]
+    slo = slos[0]
     for one in objects:
-        if one["kind"] not in {"Namespace", "Application"}:
+        if one["kind"] not in {"Namespace", "Application", "ServingBudget"}:
             assert one["metadata"]["namespace"] == slo["metadata"]["namespace"]
     targets = [one["metadata"]["name"] for one in objects if one["kind"] == "Deployment"]
-    assert targets in ([], [slo["spec"]["targetRef"]["name"]])
+    owners = [owner for one in slos for owner in one["spec"].get("pools") or [one["spec"]]]
+    assert sorted(targets) in ([], sorted(owner["targetRef"]["name"] for owner in owners))
     via = slo["spec"].get("admission", {}).get("via")
     if via is not None:
         policy = next(one for one in objects if one["kind"] == via["kind"])
@@ -129,6 +174,7 @@ def test_its_objects_belong_together(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "runtime", "limits"),
     [
+        pytest.param("16-prefill-decode", "vllm", (None, 8192), id="prefill"),
         pytest.param("01-minimal", "vllm", (64, 2048), id="minimal"),
         pytest.param("02-vllm-flags", "vllm", (128, 4096), id="flags"),
         pytest.param("03-vllm-without-flags", "vllm", (None, None), id="no-flags"),

@@ -6,7 +6,7 @@ import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
-from servingslo.explain.cause import NOT_READY_REASONS
+from servingslo.explain.conditions.cause import NOT_READY_REASONS
 from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
 
@@ -96,7 +96,7 @@ def test_each_condition_speaks_of_its_own_trouble():
     """An autoscaler on the target is no news of metrics, and the other way round."""
     conflict = {"limited_by": Reason.SCALER_CONFLICT, "detail": "hpa/llama scales it as well"}
     found = _of(replace(SCALE_UP, metrics=Reason.METRICS_PARTIAL, **conflict))
-    assert found["MetricsFresh"].message == "part of the samples is missing"
+    assert found["MetricsFresh"].message == "some samples are missing"
     step = DecisionStep(
         stage="signals",
         knob="replicas",

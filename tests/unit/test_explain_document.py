@@ -10,13 +10,23 @@ from hypothesis import strategies as st
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
+from servingslo.estimation.pods.gpus import GpuUse
+from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
 from servingslo.policy.decision import replace_knob
 from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
-from servingslo.policy.knobs.decisions import LimitDecision
+from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
+from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
+from servingslo.policy.latency.report import (
+    AvailabilityReport,
+    LatencyReport,
+    Part,
+    PartReport,
+    PartSource,
+)
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -126,9 +136,30 @@ def test_every_sample_belongs_to_a_declared_gauge():
         burn_rates=(BurnRate(seconds=3600.0, rate=2.0),),
     )
     budgeted = replace(SCALE_UP, error_budget=budget)
-    samples = [
-        s for d in (SCALE_UP, owned, bounded, handed, budgeted) for s in explain.metric_samples(d)
-    ]
+    share = DegradationDecision(
+        reason=Reason.DEGRADED, route="chat", fallback="small", max_share_ratio=0.5, after=0.2
+    )
+    degraded = replace_knob(SCALE_UP, "route-weights", share)
+    gpus = GpuUse(utilization_ratio=0.5, law_ratio=0.5, power_watts=300.0, joules_per_token=0.4)
+    served = replace(SCALE_UP, gpus=gpus, models=ServedModels(slots=2))
+    queue = PartReport(
+        part=Part.QUEUE, source=PartSource.MEASURED,
+        mean_seconds=0.1, percentile_seconds=0.2, grown_seconds=0.05,
+    )  # fmt: skip
+    parts = LatencyReport(
+        percentile=95.0, parts=(queue,), whole_mean_seconds=0.3, whole_percentile_seconds=0.5
+    )
+    answered = AvailabilityReport(target_ratio=0.999, period_seconds=60.0, answered_ratio=0.99)
+    divided = replace(SCALE_UP, latency=parts, availability=answered)
+    chat = ClassReport(
+        name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
+        admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
+        budget_remaining_ratio=0.5,
+    )  # fmt: skip
+    lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
+    classed = replace_knob(SCALE_UP, "lanes", lanes)
+    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, divided, classed)
+    samples = [s for d in every for s in explain.metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
     values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}
@@ -199,3 +230,12 @@ def test_swings_of_arrivals_are_told_once_they_are_known():
     told = explain.text(replace(SCALE_UP, demand=swinging))
     assert "from scrape to scrape (1 is chance): 1.9" in told
     assert "1 is chance" not in explain.text(SCALE_UP)
+
+
+def test_a_time_keeps_its_seconds():
+    """Four digits of a Unix time would move it by days."""
+    met_at = NOON_SECONDS + 12_345.0
+    decision = replace(
+        SCALE_UP, latency=LatencyReport(percentile=95.0, parts=(), met_at_seconds=met_at)
+    )
+    assert explain.as_dict(decision)["latency"]["metAtSeconds"] == met_at

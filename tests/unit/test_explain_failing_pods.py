@@ -7,7 +7,7 @@ from policy_world import TARGETS
 from tests.golden.decisions import SCALE_UP
 
 from servingslo.estimation.sample import PodSample
-from servingslo.explain.conditions import conditions
+from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line, material_change
 from servingslo.explain.text import text
@@ -19,7 +19,7 @@ from servingslo.reasons import Reason
 WHY = "CrashLoopBackOff after exit code 1"
 
 
-def _decision(pods):
+def _decision(pods, **targets):
     observation = Observation(
         time_seconds=600.0,
         namespace="inference",
@@ -29,7 +29,9 @@ def _decision(pods):
         runtime="vllm",
         pods=pods,
     )
-    return plan(observation, TARGETS, Limits(), PlannerState(), observation.time_seconds)[0]
+    return plan(
+        observation, replace(TARGETS, **targets), Limits(), PlannerState(), observation.time_seconds
+    )[0]
 
 
 def _pods(ready, failing, **fields):
@@ -74,27 +76,50 @@ def test_one_bad_pod_of_many_is_named_and_told_once():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "stated", "said"),
     [
         pytest.param(
-            {"ready_after_seconds": 30.0, "unready_for_seconds": 60.0},
-            "unready since 1970-01-01T00:09Z",
+            {"ready_after_seconds": 30.0, "unready_for_seconds": 299.0},
+            None,
+            "",
+            id="unready-for-a-moment",
+        ),
+        pytest.param(
+            {"ready_after_seconds": 30.0, "unready_for_seconds": 301.0},
+            None,
+            "unready since 1970-01-01T00:04Z",
             id="served-before",
         ),
-        pytest.param({"unready_for_seconds": 590.0}, "", id="still-starts"),
         pytest.param(
-            {"unready_for_seconds": 601.0}, "not ready since 1969-12-31T23:59Z", id="late"
+            {"ready_after_seconds": 30.0, "unready_for_seconds": 900.0},
+            900.0,
+            "",
+            id="restarts-as-slowly-as-it-starts",
         ),
-        pytest.param({"failing_reason": WHY, "queued_reason": "a gate"}, "", id="gated"),
-        pytest.param({"failing_reason": WHY, "unschedulable_reason": "full"}, "", id="no-place"),
-        pytest.param({"failing_reason": WHY, "deleting": True}, "", id="goes"),
+        pytest.param({"unready_for_seconds": 599.0}, 60.0, "", id="still-starts"),
+        pytest.param(
+            {"unready_for_seconds": 601.0}, 60.0, "not ready since 1969-12-31T23:59Z", id="late"
+        ),
+        pytest.param({"unready_for_seconds": 1700.0}, 900.0, "", id="starts-slowly"),
+        pytest.param({"failing_reason": WHY, "queued_reason": "a gate"}, None, "", id="gated"),
+        pytest.param(
+            {"failing_reason": WHY, "unschedulable_reason": "full"}, None, "", id="no-place"
+        ),
+        pytest.param({"failing_reason": WHY, "deleting": True}, None, "", id="goes"),
     ],
 )
-def test_a_pod_fails_once_it_is_beyond_a_start(fields, said):
-    """Unready after it served, or for longer than any start; what waits for a place does not."""
-    decision = _decision(_pods(range(3), range(1), **fields))
+def test_a_pod_fails_once_it_is_beyond_a_start(fields, stated, said):
+    """Unready for longer than a start takes; a pod that waits for a place does not fail."""
+    decision = _decision(_pods(range(3), range(1), **fields), cold_start_seconds=stated)
     details = [s.inputs["detail"] for s in decision.steps if s.reason is Reason.PODS_FAILING]
     assert details == ([f"bad-0 ({said})"] if said else [])
+
+
+def test_no_first_start_is_late_while_the_cold_start_is_assumed():
+    """Nothing of the workload was measured: an engine may load its weights for hours."""
+    slow = [PodSample(name="first", ready=False, unready_for_seconds=7200.0)]
+    decision = _decision(tuple(slow))
+    assert not [step for step in decision.steps if step.reason is Reason.PODS_FAILING]
 
 
 def test_the_plan_does_not_depend_on_what_fails():

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, Run, World, steady, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import Run, World, steady, stepped
 from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
@@ -130,9 +131,9 @@ def test_a_count_that_holds_for_now_is_not_said_to_hold_until_a_replica_could_be
     )
     lines = told(unsafe)
     fewer, more = lines["Otherwise"].split("; ")
-    assert lines["Held by"] == "fewer would not hold until a replica could be had again"
+    assert lines["Held by"] == "fewer would not be enough until a new replica could be ready"
     assert fewer.startswith(f"{unsafe.recommended_replicas - 1} would do at ")
-    assert fewer.endswith(" for the demand planned for, not until a replica could be had again")
+    assert fewer.endswith(" for the demand planned for, not until a new replica could be ready")
     assert "planned for" not in more
 
 
@@ -141,7 +142,7 @@ def test_replicas_to_spare_stand_in_the_head():
     targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12, tolerated_failures=1))
     story = Run(World(rate=steady(9.0), replicas=4), targets, Limits()).until(600)
     lines = told(story.at(600.0))
-    assert lines["Spare"].startswith("1 on top by replicas.toleratedFailures")
+    assert lines["Spare"].startswith("1 more for replicas.toleratedFailures")
     assert f"{story.at(600.0).recommended_replicas - 1} would fall short" in lines["Otherwise"]
     assert "Spare" not in told(SCALE_UP)
 
@@ -153,7 +154,7 @@ def test_an_infeasible_objective_stands_in_the_head():
     end = Run(World(rate=steady(6.0), replicas=3), targets, Limits()).until(600).at(600.0)
     need = next(need for need in end.needs if need.least_feasible is not None)
     lines = told(end)
-    unmet = lines["Out of reach by the model"]
+    unmet = lines["Out of reach according to the model"]
     assert unmet.startswith("ttft p95 ≤ 0.02s: no number of replicas meets it")
     assert f"the least feasible value is {need.least_feasible:.2g}s" in unmet
     assert "would change that" in unmet
@@ -223,7 +224,7 @@ def test_every_guard_that_refused_a_count_is_named():
     )
     fewer = told(held)["Otherwise"].split("; 7")[0]
     assert "but a rollout is in progress" in fewer
-    assert "but the workload has been watched for too short a time" in fewer
+    assert "but the workload has been observed for too short a time" in fewer
 
 
 def test_the_latency_that_binds_stands_beside_the_other_counts():

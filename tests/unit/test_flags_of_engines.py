@@ -10,12 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from servingslo.runtimes.arguments import batch_arguments, change_refused, parse_batch_arguments
 from servingslo.runtimes.catalogue import profile
-from servingslo.runtimes.command_line import command_line
-from servingslo.runtimes.launch_arguments import launch_arguments, parse_launch_arguments
-from servingslo.runtimes.shell_words import Environment
-from servingslo.runtimes.vllm_images import vllm_version
+from servingslo.runtimes.engines.vllm_images import vllm_version
+from servingslo.runtimes.launch.arguments import (
+    batch_arguments,
+    change_refused,
+    parse_batch_arguments,
+)
+from servingslo.runtimes.launch.command_line import command_line
+from servingslo.runtimes.launch.settings import launch_arguments, parse_launch_arguments
+from servingslo.runtimes.shell.words import Environment
 
 VLLM = profile("vllm")
 _ON, _OFF = "--enable-chunked-prefill", "--no-enable-chunked-prefill"

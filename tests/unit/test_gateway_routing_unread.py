@@ -2,7 +2,7 @@
 
 import asyncio
 
-from servingslo.adapters.kubernetes.gateway_routing import GatewayRouting
+from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.errors import ClusterUnavailableError, NotFoundError, PermissionDeniedError
 
 ROUTE = {

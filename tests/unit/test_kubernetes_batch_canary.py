@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.cli.release import end_canaries
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
+from servingslo.cli.cluster.release import end_canaries
 from servingslo.errors import InvalidObjectError, WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 

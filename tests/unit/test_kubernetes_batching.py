@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from servingslo.adapters.kubernetes.batching import KubernetesBatching
+from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
-from servingslo.adapters.kubernetes.client import KubeClient, Patch
-from servingslo.adapters.kubernetes.fence import DeadMansSwitch, FencedRequest, namespace_of
+from servingslo.adapters.kubernetes.api.client import KubeClient, Patch
+from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, FencedRequest, namespace_of
 from servingslo.errors import NotLeaderError
 
 PATH = "/apis/apps/v1/namespaces/inference/deployments/llama/scale"
@@ -134,7 +134,7 @@ def test_a_connection_whose_write_was_held_back_is_not_used_again() -> None:
 def test_the_switch_stands_while_writes_are_under_way() -> None:
     """Armed with what is left of the lease, and disarmed when the last one has ended."""
     armed: list[float] = []
-    switch = DeadMansSwitch(armed.append)
+    switch = DeadMansSwitch(armed.append, clock=lambda: 0.0)
 
     async def test(client: KubeClient, _server: Server) -> None:
         writes = (client.patch(PATH, [{"op": "add"}], Patch.JSON) for _ in range(3))
@@ -146,7 +146,7 @@ def test_the_switch_stands_while_writes_are_under_way() -> None:
 
 _STOPPED = """
 import os, sys, time
-from servingslo.adapters.kubernetes.fence import process_switch
+from servingslo.adapters.kubernetes.api.fence import process_switch
 process_switch(0.5)
 sys.stdout.write("armed\\n")
 sys.stdout.flush()

@@ -2,11 +2,11 @@
 
 import pytest
 
-from servingslo.adapters.kubernetes import discovery as discovery_module
-from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.api import discovery as discovery_module
+from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.events import KubernetesEvents
-from servingslo.adapters.kubernetes.inventory import Inventory
-from servingslo.adapters.kubernetes.records import OwnerRecord, ScalerRecord
+from servingslo.adapters.kubernetes.pods.inventory import Inventory
+from servingslo.adapters.kubernetes.pods.records import OwnerRecord, ScalerRecord
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import NotFoundError
 from servingslo.explain.events import Event, EventType

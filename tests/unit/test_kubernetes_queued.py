@@ -3,7 +3,11 @@
 import pytest
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.queued import REFUSED_SECONDS, KueueMessages
+from servingslo.adapters.kubernetes.pods.queued import (
+    REFUSED_SECONDS,
+    KueueMessages,
+    queue_group,
+)
 from servingslo.errors import NotFoundError, PermissionDeniedError
 
 WORDS = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu"
@@ -51,14 +55,17 @@ def _workload(name, *conditions):
 async def test_why_a_pod_is_not_admitted_is_told_in_kueues_words(version, conditions, said) -> None:
     """By the pod's uid, whichever version the cluster serves."""
     server = _Server([_workload("u-1", *conditions), _workload("u-2")], version)
-    assert await KueueMessages(server).message("team", "u-1", {}) == said
+    assert await KueueMessages(server).message("team", "u-1", "") == said
 
 
 async def test_a_group_of_pods_has_one_workload_of_its_name() -> None:
     """A StatefulSet's pods are one Workload, which is named as their group."""
     server = _Server([_workload("chat-group", ("QuotaReserved", "False", WORDS))])
-    labels = {"kueue.x-k8s.io/pod-group-name": "chat-group"}
-    assert await KueueMessages(server).message("team", "u-1", labels) == WORDS
+    for where in ("annotations", "labels"):
+        pod = {"metadata": {where: {"kueue.x-k8s.io/pod-group-name": "chat-group"}}}
+        group = queue_group(pod)
+        assert await KueueMessages(server).message("team", "u-1", group) == WORDS
+    assert queue_group({"metadata": {}}) == ""
 
 
 @pytest.mark.parametrize("error", [PermissionDeniedError("403"), NotFoundError("no such kind")])
@@ -69,11 +76,11 @@ async def test_without_the_right_or_the_kind_nothing_is_told(error, monkeypatch)
     server = _Server(refuses=error)
     messages = KueueMessages(server)
     for _ in range(5):
-        assert await messages.message("team", "u-1", {}) == ""
+        assert await messages.message("team", "u-1", "") == ""
         now[0] += 15.0
     asked = len(server.asked)
     assert asked <= 2
     now[0] += REFUSED_SECONDS
     server.refuses = None
     server.workloads = [_workload("u-1", ("QuotaReserved", "False", WORDS))]
-    assert await messages.message("team", "u-1", {}) == WORDS
+    assert await messages.message("team", "u-1", "") == WORDS

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.kubernetes.records import (
+from servingslo.adapters.kubernetes.pods.records import (
     autoscaler_record,
     deployment_record,
     pod_record,
     scaled_object_record,
     stateful_set_record,
 )
-from servingslo.adapters.kubernetes.refusals import latest_refusal
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
+from servingslo.adapters.kubernetes.pods.refusals import latest_refusal
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 NOW = 1_767_323_100.0  # 2026-01-02T03:05:00Z
 
@@ -48,7 +48,7 @@ READY = _condition("Ready", "True", "2026-01-02T03:01:30Z")
 
 def test_a_ready_pod_tells_its_start_times() -> None:
     """Times from creation to scheduling and to readiness come from the conditions."""
-    sample = pod_record(_pod(SCHEDULED, READY), None).sample(NOW, image="vllm:1")
+    sample = pod_record(_pod(SCHEDULED, READY), None).sample(NOW, engine=None)
     assert sample.ready
     assert sample.template_hash == "abc"
     assert sample.scheduled_after_seconds == 2
@@ -73,7 +73,7 @@ def test_the_start_of_the_containers_splits_image_from_loading() -> None:
         (containers(early, late, restarts=1), None),
         ({}, None),
     ):
-        sample = pod_record(_pod(SCHEDULED, READY, status=status), None).sample(NOW, image=None)
+        sample = pod_record(_pod(SCHEDULED, READY, status=status), None).sample(NOW, engine=None)
         assert sample.started_after_seconds == started
 
 
@@ -151,7 +151,7 @@ def test_a_stateful_set_s_last_attempt_tells_why_no_pod_is_made(events, refused)
 def test_a_pod_that_was_never_ready_has_no_start_time() -> None:
     """What did not happen is unknown, never zero."""
     unready = _condition("Ready", "False", "2026-01-02T03:00:02Z")
-    sample = pod_record(_pod(SCHEDULED, unready), None).sample(NOW, image=None)
+    sample = pod_record(_pod(SCHEDULED, unready), None).sample(NOW, engine=None)
     assert not sample.ready
     assert sample.ready_after_seconds is None
     assert sample.ready_for_seconds is None
@@ -161,7 +161,7 @@ def test_the_first_readiness_is_remembered() -> None:
     """A pod that flaps keeps the start time that was seen first."""
     first = pod_record(_pod(SCHEDULED, READY), None)
     later = _condition("Ready", "True", "2026-01-02T03:04:00Z")
-    sample = pod_record(_pod(SCHEDULED, later), first).sample(NOW, image=None)
+    sample = pod_record(_pod(SCHEDULED, later), first).sample(NOW, engine=None)
     assert sample.ready_after_seconds == 90
     assert sample.ready_for_seconds == 60
 
@@ -169,7 +169,7 @@ def test_the_first_readiness_is_remembered() -> None:
 def test_a_restarted_pod_does_not_tell_when_it_first_was_ready() -> None:
     """After a restart the condition speaks of the restart: the start time is unknown."""
     status = {"containerStatuses": [{"restartCount": 2}, {"restartCount": 1}]}
-    sample = pod_record(_pod(SCHEDULED, READY, status=status), None).sample(NOW, image=None)
+    sample = pod_record(_pod(SCHEDULED, READY, status=status), None).sample(NOW, engine=None)
     assert sample.restarts == 3
     assert sample.ready_after_seconds is None
 
@@ -220,7 +220,7 @@ def test_a_gated_pod_names_its_gates(gates, labels, condition, said) -> None:
     item = _pod(*conditions, status={"phase": "Pending"}, metadata={"labels": labels})
     item["spec"]["schedulingGates"] = [{"name": name} for name in gates]
     record = pod_record(item, None)
-    assert record.sample(NOW, image=None).queued_reason == said
+    assert record.sample(NOW, engine=None).queued_reason == said
 
 
 def test_the_controlling_owner_is_the_owner() -> None:

@@ -4,7 +4,11 @@ import time
 
 import pytest
 
-from servingslo.adapters.kubernetes.selectors import matches, parse_selector, selector_from_spec
+from servingslo.adapters.kubernetes.api.selectors import (
+    matches,
+    parse_selector,
+    selector_from_spec,
+)
 from servingslo.errors import InvalidObjectError
 
 LABELS = {"app": "chat", "tier": "b", "empty": ""}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.kubernetes.config_maps import NoConfigMaps
-from servingslo.adapters.kubernetes.records import deployment_record, pod_record
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
+from servingslo.adapters.kubernetes.pods.records import deployment_record, pod_record
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.inputs import ScaleTarget
@@ -37,9 +37,12 @@ class _Collection:
 class _Inventory:
     """Caches with one Deployment and one pod of it."""
 
-    def __init__(self, template: dict[str, Any], pod: dict[str, Any]) -> None:
+    def __init__(
+        self, template: dict[str, Any], pod: dict[str, Any], metadata: dict[str, Any] | None = None
+    ) -> None:
+        own = {"namespace": "n", "name": "chat", "uid": "t", "resourceVersion": "3"}
         target = {
-            "metadata": {"namespace": "n", "name": "chat", "uid": "t", "resourceVersion": "3"},
+            "metadata": {**own, **(metadata or {})},
             "spec": {
                 "replicas": 1,
                 "selector": {"matchLabels": {"app": "chat"}},
@@ -84,11 +87,13 @@ async def _read(
     container: str | None = None,
     *,
     native: tuple[dict[str, Any], ...] = (),
+    metadata: dict[str, Any] | None = None,
 ) -> WorkloadView:
     inits = [{**one, "restartPolicy": "Always"} for one in native]
     inventory: Any = _Inventory(
         {"containers": template, "initContainers": inits},
         {"containers": pod, "initContainers": inits},
+        metadata,
     )
     client: Any = None
     discovery: Any = _Discovery()
@@ -150,3 +155,21 @@ async def test_an_engine_that_is_a_native_sidecar_is_read_and_not_changed() -> N
     assert view.arguments["chat-1"].max_num_seqs == 48
     assert view.batching_change_refused is not None
     assert "engine is an init container" in view.batching_change_refused.detail
+
+
+async def test_a_template_that_kserve_keeps_is_read_and_not_changed() -> None:
+    """Its controller would put the arguments back: the message names where they belong."""
+    owner = {
+        "apiVersion": "serving.kserve.io/v1alpha2",
+        "kind": "LLMInferenceService",
+        "name": "llama",
+        "uid": "u",
+        "controller": True,
+    }
+    labels = {"app.kubernetes.io/component": "llminferenceservice-workload"}
+    view = await _read([ENGINE], [ENGINE], metadata={"ownerReferences": [owner], "labels": labels})
+    assert view.arguments["chat-1"].max_num_seqs == 48
+    refused = view.batching_change_refused
+    assert refused is not None
+    assert refused.reason is Reason.KIND_NOT_SUPPORTED
+    assert "LLMInferenceService/llama" in refused.detail

@@ -18,6 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LAB = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 LAB_EXTRAS = LAB["project"]["optional-dependencies"]
+# Beside a user's own ai-dynamo, in an environment of the user's.
+UNLOCKED = "peers"
 # Of the same checkout, and of no index.
 OPERATOR = f"servingslo=={PROJECT['project']['version']}"
 DEVELOPMENT = "requirements-dev.lock"
@@ -70,7 +72,8 @@ def _asked(lock: str) -> list[Requirement]:
         lines += _group(group)
     if lock == DEVELOPMENT:
         lines += [line for line in LAB["project"]["dependencies"] if line != OPERATOR]
-        lines += [line for extra in LAB_EXTRAS.values() for line in extra]
+        locked = [lines for extra, lines in LAB_EXTRAS.items() if extra != UNLOCKED]
+        lines += [line for extra in locked for line in extra]
     return [Requirement(line) for line in lines]
 
 
@@ -78,6 +81,14 @@ def test_the_lab_is_of_the_operator_s_version() -> None:
     """It asks for that one and no other."""
     assert LAB["project"]["version"] == PROJECT["project"]["version"]
     assert OPERATOR in LAB["project"]["dependencies"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_lock_has_what_only_peers_need(lock: str) -> None:
+    """`make setup` installs neither ai-dynamo nor what its planner imports beside it."""
+    pinned = _pins((ROOT / lock).read_text(encoding="utf-8"))
+    assert "ai-dynamo" not in pinned
+    assert not {"pmdarima", "prophet", "filterpy"} & set(pinned)
 
 
 def _applies(requirement: Requirement, environment: dict[str, str]) -> bool:

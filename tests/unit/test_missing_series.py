@@ -15,8 +15,9 @@ from tests.unit.engine_pages import (
 from tests.unit.policy_world import TARGETS
 
 from servingslo import explain
-from servingslo.adapters.kubernetes.config_maps import StartedWith
-from servingslo.adapters.kubernetes.workloads import _metrics_off
+from servingslo.adapters.kubernetes.pods.config_maps import StartedWith
+from servingslo.adapters.kubernetes.pods.launches import read_launch
+from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.estimation.sample import PodSample
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
@@ -24,7 +25,7 @@ from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.metrics_switches import metrics_switched_off
+from servingslo.runtimes.launch.metrics_switches import metrics_switched_off
 
 TICKS = 6
 quick = settings(max_examples=6, deadline=None)
@@ -127,7 +128,7 @@ def test_a_family_that_is_dropped_is_named(rate, metric, ends, lost) -> None:
 def test_a_whole_page_misses_nothing(rate, metric) -> None:
     """What was read right is told as ever."""
     for told, decision in _conditions(lambda _p, s: vllm_page(rate * s), metric=metric)[2:]:
-        assert told["MetricsFresh"].message == "every pod was seen lately"
+        assert told["MetricsFresh"].message == "every pod has fresh metrics"
         assert told["SLOMet"].reason not in {"MetricsMissing", "NotObserved"}
         assert decision.metrics_missing == ""
 
@@ -163,7 +164,7 @@ def test_triton_without_its_gauge_names_it(rate, pods) -> None:
     for condition in (told["MetricsFresh"], told["Ready"]):
         assert (str(condition.status), str(condition.reason)) == ("False", "MetricsMissing")
         assert "nv_inference_pending_request_count is not exported" in condition.message
-        assert "do the labels" not in condition.message
+        assert "check the labels" not in condition.message
 
 
 def test_a_model_without_summaries_is_no_model_without_requests() -> None:
@@ -173,7 +174,7 @@ def test_a_model_without_summaries_is_no_model_without_requests() -> None:
     )[-1]
     assert str(told["SLOMet"].reason) == "MetricsMissing"
     assert "nv_inference_request_summary_us" in told["SLOMet"].message
-    assert told["MetricsFresh"].message == "every pod was seen lately"
+    assert told["MetricsFresh"].message == "every pod has fresh metrics"
 
 
 _WHOLE = vllm_page(7200.0).splitlines()
@@ -290,8 +291,8 @@ def test_what_other_runtimes_need_is_named(words, named) -> None:
 def test_the_flag_is_found_wherever_a_container_has_it(command, args, config, named) -> None:
     """Also while no runtime is known, for nothing is exported that would tell it."""
     started = StartedWith(command=command, args=args, config=config)
-    assert ("--disable-log-stats" in _metrics_off(started, None)) is named
-    assert _metrics_off(None, None) == ""
+    engine = ContainerRecord(name="vllm", image=None, command=(), args=())
+    assert ("--disable-log-stats" in read_launch(engine, started, None).metrics_off) is named
 
 
 @pytest.mark.parametrize("pods", [1, 3])
@@ -306,5 +307,5 @@ def test_pods_without_metrics_say_which_flag_turned_them_off(pods) -> None:
     for condition in (told["MetricsFresh"], told["Ready"]):
         assert str(condition.reason) == "MetricsMissing"
         assert condition.message.startswith(why)
-        assert "do the labels" not in condition.message
+        assert "check the labels" not in condition.message
         assert "a runtime that is known" not in condition.message

@@ -16,9 +16,9 @@ from servingslo.models.engine.admission import (
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo_lab.sim.baselines.clairvoyant import Static
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.workloads import constant, generated
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.traces.workloads import constant, generated
 
 DEMAND = request_demand(
     Workload(

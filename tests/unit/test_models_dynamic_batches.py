@@ -15,9 +15,9 @@ from servingslo.models.objectives import LatencyMetric, Routing
 from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.backend import compiled_backend
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import ColdStart, DynamicBatching, FleetSpec
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, DynamicBatching, FleetSpec
+from servingslo_lab.sim.replicas.backend import compiled_backend
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.06, step_per_sequence_seconds=0.01, prefill_per_token_seconds=0.0
@@ -81,8 +81,7 @@ ONE, SEVERAL = 0.06, 0.12
     ("utilization", "batcher", "within"),
     [
         pytest.param(0.3, {}, ONE, id="greedy"),
-        pytest.param(0.3, {"window_seconds": 0.1}, ONE, id="window"),
-        pytest.param(0.85, {"window_seconds": 0.02}, ONE, id="busy"),
+        pytest.param(0.85, {}, ONE, id="busy"),
         pytest.param(0.5, {"instances": 2}, SEVERAL, id="two"),
         pytest.param(0.85, {"instances": 2, "window_seconds": 0.02}, SEVERAL, id="two-busy"),
         pytest.param(0.7, {"instances": 4, "window_seconds": 0.02}, SEVERAL, id="four"),

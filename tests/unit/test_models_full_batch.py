@@ -18,9 +18,9 @@ from servingslo.models.tokens.output_laws import AtomLaw, Moments, time_per_outp
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.baselines.clairvoyant import Static
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.workloads import constant, generated, lengths_of
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 TRACE = read_trace(
     Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

@@ -5,10 +5,13 @@ import json
 import pytest
 import yaml
 
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries
-from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION, records_of
-from servingslo.adapters.kubernetes.gateway_limits import LIMIT_ANNOTATION, LimitHolders
-from servingslo.adapters.kubernetes.limit_forms import LIMIT_FORMS
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
+from servingslo.adapters.kubernetes.batch_limits.canary_records import (
+    CANARY_ANNOTATION,
+    records_of,
+)
+from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
+from servingslo.adapters.kubernetes.gateways.limits import LIMIT_ANNOTATION, LimitHolders
 from servingslo.parsing import parsed_documents, parsed_yaml, written_json
 
 DEEP = "[" * 50_000

@@ -6,7 +6,7 @@ import pytest
 from tests.pictures import architecture, draw
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-NAMES = ["surge.svg", *(f"{name}.svg" for name in draw.FIGURES)]
+NAMES = [f"{name}.svg" for name in (*draw.RECORDED, *draw.FIGURES)]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from policy_world import TARGETS, Run, World, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import Run, World, stepped
 
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric

@@ -16,15 +16,22 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.knobs.comparison import PodGroup, requests_needed, worse_in_words
 from servingslo.policy.knobs.decisions import CanaryAct
 from servingslo.policy.knobs.engine_limits.canary import (
-    COMPARED_WITHIN_SECONDS,
     LEAST_START_SECONDS,
     STUCK,
-    WARM_UP_SECONDS,
+    Canary,
+    _expected_ratio,
 )
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.knobs.trial.comparison import (
+    ERROR_RATIO,
+    Sample,
+    requests_needed,
+    share_variance,
+    worse_in_words,
+)
+from servingslo.policy.knobs.trial.stages import COMPARED_WITHIN_SECONDS, WARM_UP_SECONDS
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
@@ -40,7 +47,8 @@ def test_good_limits_reach_one_pod_first_and_then_all() -> None:
     done = told.until_act(CanaryAct.COMPLETE)
     assert done.reason is Reason.BATCHING_CHANGED
     assert done.recommended_max_num_seqs == start.recommended_max_num_seqs
-    assert f"{requests_needed(TARGETS.objectives)} requests compared" in {
+    needed = requests_needed(share_variance(TARGETS.objectives), ERROR_RATIO, 2.0)
+    assert f"{needed} requests compared" in {
         d.batching.detail.split(" of ")[-1] for d in told.decisions if d.batching.detail
     }
     assert told.world.now - held < 30.0 + WARM_UP_SECONDS + COMPARED_WITHIN_SECONDS
@@ -161,8 +169,7 @@ def _group(requests, engines, late_ratio, token_seconds=0.02):
         upper_bounds=(0.05,), counts=(requests, 0.0), sum=token_seconds * requests
     )
     deltas = {LatencyMetric.TTFT: ttft, LatencyMetric.TPOT: tpot}
-    limits = BatchLimits(max_num_seqs=256, max_num_batched_tokens=2048)
-    return PodGroup(limits=limits, deltas=deltas, engines=engines, seconds=60.0)
+    return Sample(deltas=deltas, mean_seconds=token_seconds, engines=engines, seconds=60.0)
 
 
 @pytest.mark.parametrize(
@@ -189,5 +196,7 @@ def test_new_limits_are_taken_back_for_what_is_measured_first(new, old, worse) -
         workload=Workload(arrival_rate_per_second=1.0, prompt=lengths[0], output=lengths[1]),
         law=engine_kind("l4-small").law,
     )
-    context = SimpleNamespace(targets=TARGETS, prepared=prepared)
-    assert bool(worse_in_words(context, new, old)) is worse
+    limits = BatchLimits(max_num_seqs=256, max_num_batched_tokens=2048)
+    canary = Canary(since_seconds=0.0, before=limits, after=limits)
+    expected = _expected_ratio(SimpleNamespace(prepared=prepared), canary, new, old)
+    assert bool(worse_in_words(TARGETS.objectives, new, old, expected)) is worse

@@ -8,7 +8,7 @@ from canary_story import Story
 from canary_story import story as story_of_canary
 from policy_world import Run, World
 
-from servingslo.explain.conditions import conditions
+from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.events import EventType, events
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
@@ -27,14 +27,15 @@ from servingslo.policy.inputs import (
 from servingslo.policy.knobs.catalogue import reconcile_knob
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, CanaryAct
 from servingslo.policy.knobs.engine_limits.canary import AFTER, TEMPLATE
-from servingslo.policy.knobs.engine_limits.limit_reverts import (
+from servingslo.policy.knobs.engine_limits.memory import (
     FIRST_LIMITS_PAUSE_SECONDS,
     LONGEST_LIMITS_PAUSE_SECONDS,
+    BatchLimits,
     LimitReverts,
-    limits_reverted,
-    limits_standing,
+    count_limits_revert,
+    expire_limits_reverts,
+    memory_of,
 )
-from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
@@ -241,16 +242,21 @@ def test_pauses_of_limits_double_from_an_hour_to_a_day():
     """Each further revert of the same limits is left alone for twice as long."""
     lengths, memory = [], None
     for _ in range(8):
-        memory = limits_reverted(memory, limits=(4, 2048), by=GITOPS, now_seconds=0.0)
+        memory = count_limits_revert(
+            memory, limits=BatchLimits(4, 2048), by=GITOPS, now_seconds=0.0
+        )
         lengths.append(memory.until_seconds)
     assert lengths[:3] == [FIRST_LIMITS_PAUSE_SECONDS, 7200.0, 14400.0]
     assert lengths[-1] == LONGEST_LIMITS_PAUSE_SECONDS
-    assert limits_reverted(memory, limits=(8, 2048), by=GITOPS, now_seconds=0.0).count == 1
+    assert (
+        count_limits_revert(memory, limits=BatchLimits(8, 2048), by=GITOPS, now_seconds=0.0).count
+        == 1
+    )
 
 
 def test_reverts_of_limits_are_forgotten_once_ours_stand():
     """For as long as the last pause was."""
-    memory = LimitReverts(limits=(4, 2048), count=2, at_seconds=0.0)
-    early = limits_standing(memory, since_seconds=7200.0, now_seconds=14399.0)
+    memory = LimitReverts(limits=BatchLimits(4, 2048), count=2, at_seconds=0.0)
+    early = expire_limits_reverts(memory, since_seconds=7200.0, now_seconds=14399.0)
     assert early is memory
-    assert limits_standing(memory, since_seconds=7200.0, now_seconds=14400.0) is None
+    assert expire_limits_reverts(memory, since_seconds=7200.0, now_seconds=14400.0) is None

@@ -22,7 +22,8 @@ from servingslo.policy.knobs.engine_limits.aftermath import (
     VERIFY_AFTER_SECONDS,
     VERIFY_WITHIN_SECONDS,
 )
-from servingslo.policy.knobs.engine_limits.memory import REFUSED_SECONDS, memory_of
+from servingslo.policy.knobs.engine_limits.memory import memory_of
+from servingslo.policy.knobs.trial.stages import REFUSED_SECONDS, Refusal
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
@@ -113,8 +114,8 @@ def test_limits_that_make_the_objectives_worse_are_taken_back_and_refused_for_a_
     assert back.batching.recommended_max_num_seqs == FEW
     assert back.time_seconds - changed.at_seconds >= VERIFY_AFTER_SECONDS
     memory = memory_of(told.state.knobs)
-    assert memory.refused == changed.after
-    assert memory.refused_until_seconds == back.time_seconds + REFUSED_SECONDS
+    until = back.time_seconds + REFUSED_SECONDS
+    assert memory.refusal == Refusal(setting=changed.after, until_seconds=until)
     assert memory.verifying.rollback
     step = next(s for s in back.steps if s.reason is Reason.BATCHING_ROLLED_BACK)
     assert (step.before, step.after) == (changed.after.max_num_seqs, FEW)
@@ -179,7 +180,7 @@ def test_a_take_back_without_an_answer_that_was_made_is_known_for_done():
     memory = memory_of(told.state.knobs)
     assert told.world.max_num_seqs == FEW
     assert memory.verifying is None
-    assert memory.refused == bad
+    assert memory.refusal.setting == bad
     assert told.changes == 2
 
 
@@ -192,7 +193,7 @@ def test_a_crowd_after_a_change_does_not_take_right_limits_back():
     changed = memory_of(told.state.knobs).verifying
     told.until(changed.at_seconds + 900.0)
     assert told.share_within(ttft=1.0, tpot=0.05, start=changed.at_seconds + 120.0) < 0.5
-    assert memory_of(told.state.knobs).refused is None
+    assert memory_of(told.state.knobs).refusal is None
     assert told.changes == 1
 
 
@@ -208,7 +209,7 @@ def test_a_crowd_that_does_not_end_leaves_limits_unjudged_and_says_so():
     assert (step.before, step.after) == (FEW, memory.verifying.after.max_num_seqs)
     assert step.inputs["rate_per_replica_per_second"] > step.inputs["judged_up_to_per_second"]
     assert memory_of(told.state.knobs).verifying is None
-    assert memory_of(told.state.knobs).refused is None
+    assert memory_of(told.state.knobs).refusal is None
 
 
 def test_limits_that_do_no_harm_stay():
@@ -216,7 +217,7 @@ def test_limits_that_do_no_harm_stay():
     told = story(slowness=1.0)
     after = judged(told)
     assert memory_of(told.state.knobs).verifying is None
-    assert memory_of(told.state.knobs).refused is None
+    assert memory_of(told.state.knobs).refusal is None
     assert told.changes == 1
     assert Reason.BATCHING_ROLLED_BACK not in {d.batching.reason for d in after}
 
@@ -231,7 +232,7 @@ def test_who_may_no_longer_change_limits_is_told_that_they_should_go_back():
     assert not last.batching.apply
     assert last.batching.recommended_max_num_seqs == FEW
     assert memory_of(told.state.knobs).verifying.at_seconds == changed.at_seconds
-    assert memory_of(told.state.knobs).refused is None
+    assert memory_of(told.state.knobs).refusal is None
     told.limits = ALLOWED
     assert told.tick().batching.apply
 
@@ -248,4 +249,4 @@ def test_a_change_that_somebody_undid_is_forgotten():
     told.until(changed.at_seconds + 3660.0)
     memory = memory_of(told.state.knobs)
     assert memory.verifying is None
-    assert memory.refused is None
+    assert memory.refusal is None

@@ -1,11 +1,12 @@
 """Limits of dynamic batches over ticks: found, set on one pod, compared, kept or taken back."""
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import pytest
 
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
@@ -25,14 +26,17 @@ from servingslo.policy.knobs.decisions import (
     DYNAMIC_BATCHING,
     BatcherLimits,
 )
-from servingslo.policy.knobs.dynamic_batches.memory import reloaded
+from servingslo.policy.knobs.dynamic_batches.memory import BatcherMemory
 from servingslo.policy.knobs.dynamic_batches.servers import (
     Owner,
     PodBatcher,
-    batcher_in_force,
-    batchers_of,
     values_of,
     with_limits,
+)
+from servingslo.policy.knobs.trial.stages import (
+    COMPARED_WITHIN_SECONDS,
+    REFUSED_SECONDS,
+    WARM_UP_SECONDS,
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
@@ -66,6 +70,11 @@ class Server:
     queued: float = 0.0
     failed: int = 0
     age: float = 600.0
+
+
+@cache
+def _served(batcher: DynamicBatcher, rate: float) -> BatchTimes:
+    return BatchTimes(LAW, batcher, rate)
 
 
 @dataclass
@@ -120,7 +129,7 @@ class World:
         batcher = with_limits(one.limits, 1)
         harmed = one.limits.max_batch_size > self.harmed_above
         rate = min(self.rate, 0.97 * saturation_per_second(LAW, batcher))
-        times = BatchTimes(LAW, batcher, rate)
+        times = _served(batcher, rate)
         mean = float(times.weight @ times.latency_seconds) * (self.slowed if harmed else 1.0)
         done = round(rate * TICK_SECONDS)
         failed = round(done * self.failing) if harmed else 0
@@ -182,26 +191,6 @@ class World:
         )
 
 
-def test_what_stands_on_pods_is_read_back_from_the_numbers_it_was_told_by():
-    """A pod that lacks one is left out."""
-    told = {"a": PodBatcher(limits=FILE, owner=Owner.OURS, batches={2: (3, 4)}, requests=5)}
-    values = values_of(told)
-    assert batchers_of(InForce(values=values)) == told
-    values.pop("a/max_queue_size")
-    assert batchers_of(InForce(values=values)) == {}
-    assert batchers_of(None) == {}
-
-
-def test_pods_that_differ_are_planned_with_what_carries_least():
-    """The smaller batch, the longer window, the smaller of bounded rooms, the fewer instances."""
-    told = {
-        "a": PodBatcher(limits=BatcherLimits(8, 0, 0), instances=2),
-        "b": PodBatcher(limits=BatcherLimits(4, 5000, 64), instances=1),
-    }
-    assert batcher_in_force(told) == with_limits(BatcherLimits(4, 5000, 64), 1)
-    assert batcher_in_force({}) is None
-
-
 def test_limits_reach_one_pod_then_all_and_go_no_further_than_the_law_is_known():
     """Batches of two ran, so that four are tried; and after the least interval eight."""
     world = World()
@@ -225,7 +214,10 @@ def test_limits_reach_one_pod_then_all_and_go_no_further_than_the_law_is_known()
 
 @pytest.mark.parametrize(
     ("trouble", "said"),
-    [({"slowed": 2.0}, "mean latency on rank-2"), ({"failing": 0.3}, "of the requests on rank-2")],
+    [
+        ({"slowed": 2.0}, "rank-2: a request takes 1.62 times as long as elsewhere"),
+        ({"failing": 0.3}, "rank-2: failed: 30.0% of"),
+    ],
 )
 def test_limits_that_prove_worse_are_taken_back_and_not_tried_again(trouble, said):
     """From the one pod that had them; its siblings never had any."""
@@ -235,6 +227,21 @@ def test_limits_that_prove_worse_are_taken_back_and_not_tried_again(trouble, sai
     assert {one.limits for one in world.servers.values()} == {FILE}
     for _ in range(20):
         assert not world.tick().batcher.pods
+
+
+def test_without_requests_limits_go_back_and_are_refused_for_a_day():
+    """A quarter of an hour after the comparison began there are fewer than thirty."""
+    world = World()
+    started = world.until(Reason.BATCHING_CANARY_STARTED)
+    world.rate = 0.02
+    back = world.until(Reason.BATCHING_CANARY_NOT_COMPARED, most=80)
+    waited = back.time_seconds - started.time_seconds
+    assert waited >= COMPARED_WITHIN_SECONDS + WARM_UP_SECONDS
+    assert waited <= COMPARED_WITHIN_SECONDS + WARM_UP_SECONDS + 2 * TICK_SECONDS
+    assert {one.limits for one in world.servers.values()} == {FILE}
+    refusal = world.state.knobs[DYNAMIC_BATCHING].refusal
+    assert refusal.until_seconds == back.time_seconds + REFUSED_SECONDS
+    assert refusal.forbids(FILE, started.batcher.after, back.time_seconds)
 
 
 def test_what_is_taken_back_is_what_stood_before_and_not_the_files():
@@ -279,9 +286,9 @@ def test_no_replica_is_given_back_for_a_minute_after_a_load():
     world = World()
     world.until(Reason.BATCHING_CHANGED)
     loaded = world.now
-    assert reloaded(world.state.knobs.get("dynamic-batching"), loaded + 59.0)
-    assert not reloaded(world.state.knobs.get("dynamic-batching"), loaded + 60.0)
-    assert not reloaded(None, loaded)
+    assert world.state.knobs["dynamic-batching"].is_reloading(loaded + 59.0)
+    assert not world.state.knobs["dynamic-batching"].is_reloading(loaded + 60.0)
+    assert not BatcherMemory().is_reloading(loaded)
 
 
 def test_a_pod_that_takes_no_limits_is_asked_three_times_and_counts_then():
@@ -300,7 +307,7 @@ def test_one_that_never_takes_them_at_all_ends_the_trial():
     """The search goes on with others."""
     world = World(obeys=False)
     failed = world.until(Reason.BATCHING_CANARY_FAILED)
-    assert "does not take 4/1000/0" in failed.batcher.detail
+    assert "does not take 4/0/0" in failed.batcher.detail
     assert {one.limits for one in world.servers.values()} == {FILE}
 
 
@@ -313,6 +320,16 @@ def test_an_operator_that_starts_anew_finds_its_limits_on_the_pods():
     world.servers["rank-1"] = Server()
     world.tick()
     assert world.servers["rank-1"].limits.max_batch_size == 4
+
+
+def test_an_operator_that_starts_anew_in_a_trial_gives_the_first_pod_its_time():
+    """When that pod got its limits is not known; without requests yet they are not refused."""
+    world = World()
+    world.until(Reason.BATCHING_CANARY_STARTED)
+    world.tick()
+    world.state = PlannerState()
+    decisions = [world.tick().batcher for _ in range(8)]
+    assert Reason.BATCHING_CANARY_NOT_COMPARED not in {one.reason for one in decisions if one}
 
 
 @pytest.mark.parametrize("mode", [BatchingMode.RECOMMEND, BatchingMode.OFF])

@@ -6,6 +6,8 @@ import pytest
 from policy_world import Run, World
 
 from servingslo import explain
+from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import LatencyModel, Objective, Routing
@@ -18,11 +20,12 @@ from servingslo.policy.inputs import (
     Limits,
     ReplicaTargets,
     ScaleTarget,
+    SignalProblem,
     Targets,
 )
+from servingslo.policy.knobs.engine_limits.knob import PAYBACK_SECONDS
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
-from servingslo.policy.knobs.engine_limits.tuning import PAYBACK_SECONDS
 from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second
 from servingslo.reasons import Reason
 
@@ -174,6 +177,24 @@ def test_nothing_is_said_of_costs_without_a_price():
     assert {d.cost for d in story(limits=Limits()).decisions} == {None}
 
 
+def test_limits_that_another_controller_keeps_are_recommended_with_the_reason():
+    """No pod is restarted; the condition has the limits, and who would put them back."""
+    kept = SignalProblem(reason=Reason.KIND_NOT_SUPPORTED, detail="LLMInferenceService/l keeps it")
+
+    class Kept(World):
+        def observe(self, at):
+            return replace(super().observe(at), batching_change_refused=kept)
+
+    world = Kept(rate=lambda _: 9.0, replicas=4, max_num_seqs=4)
+    decisions = Run(world, TARGETS, ALLOWED).until(900).decisions
+    assert not any(d.batching.apply for d in decisions)
+    refused = [d for d in decisions if d.batching.reason is Reason.KIND_NOT_SUPPORTED]
+    assert refused[-1].batching.recommended_max_num_seqs > 4
+    message = verdicts(refused[-1])[ConditionType.BATCHING_IN_SYNC].message
+    assert "max_num_seqs 4 →" in message
+    assert kept.detail in message
+
+
 def test_a_change_waits_until_the_count_has_fallen():
     """Pods that are about to go are not started anew first."""
     decisions = story(replicas=10).decisions
@@ -210,7 +231,7 @@ def test_limits_that_keep_objectives_beyond_the_maximum_of_todays_are_worth_a_ro
         text = explain.text(decision)
         assert "requests in flight at each, which miss an objective" in text
         meets = decision.batching.better.meets_objectives
-        assert (": meets the objectives, which today's limits do not" in text) == meets
+        assert (": meets the objectives; today's limits do not" in text) == meets
 
 
 def test_a_fleet_that_is_short_at_its_maximum_gets_limits_with_which_it_carries_more():
@@ -220,7 +241,7 @@ def test_a_fleet_that_is_short_at_its_maximum_gets_limits_with_which_it_carries_
     batching = applied.batching
     assert not batching.better.meets_objectives
     assert (batching.replicas_saved, batching.rollout.payback_seconds) == (0, None)
-    assert "carries more, and misses an objective still" in explain.text(applied)
+    assert "serves more, but still misses an objective" in explain.text(applied)
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["with-others", "alone"])

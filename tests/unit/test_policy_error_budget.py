@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, run, steady
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, run, steady
 
 from servingslo.estimation.requests.misses import BudgetReading, WindowMisses
 from servingslo.policy.inputs import AdmissionMode, ErrorBudgetTargets, Observation, ReplicaTargets
-from servingslo.policy.replicas.error_budget import (
+from servingslo.policy.replicas.promise import (
     BURN_SECONDS,
     OLDEST_READING_SECONDS,
     budget_report,

@@ -4,15 +4,16 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
-from policy_world import TARGETS, Run, World, steady, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import Run, World, steady, stepped
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import observation_line, replay
+from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.changes import change_line, gateway_limit_change
-from servingslo.explain.condition import ConditionType
-from servingslo.explain.conditions import verdicts
+from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.samples import metric_samples
@@ -130,6 +131,22 @@ def test_lost_metrics_open_the_bound():
     story.until(600.0)
     assert story.standing.values == {LIMIT: 500}
     assert story.decisions[-1].gateway_limit.reason is Reason.LIMIT_OPENED
+
+
+def test_one_lost_reading_leaves_the_bound():
+    """A crowd is not let in because Prometheus did not answer once."""
+    story = bounded()
+    story.until(300.0)
+    bound = story.bound
+    assert bound is not None
+    lost = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="no answer")
+    observe = story.world.observe
+    story.world.observe = lambda at: replace(observe(at), pods=(), problems=(lost,))
+    decision = story.tick()
+    assert decision.gateway_limit.change_reason is None
+    assert story.bound == bound
+    story.world.observe = observe
+    assert story.tick().gateway_limit.reason is not Reason.LIMIT_OPENED
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, run, steady
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, run, steady
 
-from servingslo.explain.condition import ConditionType
-from servingslo.explain.conditions import verdicts
+from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
 from servingslo.explain.samples import DESIRED, metric_samples
 from servingslo.policy.inputs import (
@@ -71,8 +72,20 @@ def test_a_scaler_that_is_not_served_is_told_before_anything_is_wanted():
         assert limited.reason is Reason.SCALER_NOT_SERVED
         assert "keda.externalScaler" in limited.message
         assert decision.handed_over.replicas is None
-        assert "nobody is given" in verdicts(decision)[ConditionType.READY].message
+        assert "no autoscaler gets" in verdicts(decision)[ConditionType.READY].message
     assert run(_busy(problems=(KEDA,)), targets).until(300).at(300.0).limited_by is None
+
+
+def test_with_keda_a_scaler_that_never_asks_is_a_conflict():
+    """It sets a count of its own; with Metric it may well follow the gauge."""
+    apart = replace(KEDA, unasking=True)
+    end = run(_busy(problems=(apart,)), replace(METRIC, actuation=Actuation.KEDA)).until(300)
+    ready = verdicts(end.at(300.0))[ConditionType.READY]
+    assert (ready.status.value, ready.reason) == ("False", Reason.SCALER_CONFLICT)
+    assert "ScaledObject/llama" in ready.message
+    assert "external-push" in ready.message
+    by_gauge = run(_busy(problems=(apart,)), METRIC).until(300).at(300.0)
+    assert by_gauge.limited_by is None
 
 
 def test_none_tells_and_gives_to_nobody():

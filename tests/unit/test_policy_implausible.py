@@ -5,12 +5,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import pytest
-from policy_world import TARGETS, TICK_SECONDS, Run, World, run, steady
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import TICK_SECONDS, Run, World, run, steady
 
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.windows.freshness import seen_scrape_seconds
-from servingslo.explain.condition import ConditionType
-from servingslo.explain.conditions import verdicts
+from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.policy.inputs import Observation, ReplicaTargets
 from servingslo.policy.replicas.signals import read_signals
 from servingslo.policy.stored_state import learned, restore

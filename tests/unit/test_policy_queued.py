@@ -2,7 +2,7 @@
 
 from policy_world import World, reasons, run, stepped
 
-from servingslo.explain.conditions import conditions
+from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.events import events
 from servingslo.explain.text import text
 from servingslo.reasons import Reason

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, run, steady, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, run, steady, stepped
 
 from servingslo import explain
 from servingslo.cli.decision_document import decision_of
@@ -235,9 +236,8 @@ def test_pods_left_out_are_named_also_where_no_model_decides(seen, until, reason
     step = step_of(decision, Reason.UNRELIABLE_PODS)
     assert step.inputs["detail"] == "llama-2 (xid error 79)"
     assert decision.recommended_replicas == 4
-    assert (
-        "Left out: llama-2 (xid error 79); no capacity until what is left out serves again"
-        in explain.text(decision)
+    assert "Left out: llama-2 (xid error 79); no capacity until they serve again" in explain.text(
+        decision
     )
 
 

@@ -11,8 +11,8 @@ from servingslo.policy.replicas.reverts import (
     REVERTS_BEFORE_PAUSE,
     STANDING_SECONDS,
     Reverts,
-    reverted,
-    standing,
+    count_revert,
+    expire_reverts,
 )
 from servingslo.reasons import Reason
 
@@ -191,7 +191,7 @@ def test_pauses_double_up_to_half_an_hour() -> None:
     lengths = []
     memory: Reverts | None = None
     for _ in range(12):
-        memory = reverted(memory, replicas=1, by=None, now_seconds=0.0)
+        memory = count_revert(memory, replicas=1, by=None, now_seconds=0.0)
         lengths.append(memory.until_seconds)
     assert lengths[:5] == [0.0, 0.0, FIRST_PAUSE_SECONDS, 240.0, 480.0]
     assert lengths[-1] == LONGEST_PAUSE_SECONDS
@@ -199,8 +199,8 @@ def test_pauses_double_up_to_half_an_hour() -> None:
 
 def test_another_count_begins_anew() -> None:
     """Edits to different counts are decisions, not a program that repeats itself."""
-    memory = reverted(None, replicas=1, by=None, now_seconds=0.0)
-    assert reverted(memory, replicas=2, by=None, now_seconds=1.0).count == 1
+    memory = count_revert(None, replicas=1, by=None, now_seconds=0.0)
+    assert count_revert(memory, replicas=2, by=None, now_seconds=1.0).count == 1
 
 
 def test_a_clock_that_goes_back_ends_the_pause() -> None:
@@ -213,5 +213,5 @@ def test_a_clock_that_goes_back_ends_the_pause() -> None:
 def test_a_write_must_stand_before_reverts_are_forgotten() -> None:
     """Ten minutes, or the length of the last pause where that was longer."""
     memory = Reverts(replicas=1, count=2, at_seconds=0.0)
-    assert standing(memory, since_seconds=0.0, now_seconds=STANDING_SECONDS - 1.0) is memory
-    assert standing(memory, since_seconds=0.0, now_seconds=STANDING_SECONDS) is None
+    assert expire_reverts(memory, since_seconds=0.0, now_seconds=STANDING_SECONDS - 1.0) is memory
+    assert expire_reverts(memory, since_seconds=0.0, now_seconds=STANDING_SECONDS) is None

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, reasons, run, steady, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, reasons, run, steady, stepped
 
-from servingslo.explain.conditions import conditions
+from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric

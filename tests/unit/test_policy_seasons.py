@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from policy_world import TARGETS, Run, World
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import Run, World
 from season_world import DAY, HOUR, MONDAY, history_of, office_rate
 
 from servingslo.policy.inputs import (

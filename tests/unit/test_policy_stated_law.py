@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, steady
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import TICK_SECONDS, World, reasons, run, steady
 
 from servingslo import explain
-from servingslo.controller.status import status_fields
-from servingslo.explain.condition import ConditionStatus, ConditionType
-from servingslo.explain.conditions import verdicts
+from servingslo.controller.reporting.status import status_fields
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.models.engine.service_time import ServiceLaw

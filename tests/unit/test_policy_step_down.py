@@ -39,6 +39,8 @@ CASE = SimpleNamespace(
     saturation_per_second=MODEL.saturation_rate_per_second,
     load_factor=1.0,
 )
+# All requests order replicas.
+ONE_CLASS = SimpleNamespace(ordering_ratio=1.0, sheddable_per_second=0.0)
 EXPECTED = MODEL.predict(RATE, PODS, Routing.POOLED).running_mean
 
 
@@ -50,7 +52,7 @@ def _explained(running, waiting=0.0, *, rate=RATE):
             for _ in range(PODS - 1)
         ),
     ]
-    context = SimpleNamespace(serving=pods)
+    context = SimpleNamespace(serving=pods, estimate=ONE_CLASS)
     return implied_arrival_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=rate))
 
 
@@ -81,7 +83,7 @@ def test_engines_with_a_queue_speak_of_the_past():
         SimpleNamespace(engines=(SimpleNamespace(running=EXPECTED, waiting=0.0),)),
         SimpleNamespace(engines=(SimpleNamespace(running=None, waiting=None),)),
     ]
-    context = SimpleNamespace(serving=pods)
+    context = SimpleNamespace(serving=pods, estimate=ONE_CLASS)
     assert (
         implied_arrival_rate_per_second(context, CASE, SimpleNamespace(rate_per_second=RATE)) == 0.0
     )

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, TICK_SECONDS, World, reasons, run, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import TICK_SECONDS, World, reasons, run, stepped
 
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
@@ -15,7 +16,7 @@ from servingslo.policy.inputs import (
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
-from servingslo_lab.sim.engine import Outcome
+from servingslo_lab.sim.replicas.engine import Outcome
 
 
 def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():
@@ -93,7 +94,8 @@ def test_the_ceiling_is_not_higher_where_no_inter_token_objective_bounds_the_bat
     assert set(_ceilings(story, 300.0, 600.0)) == {0.85}
 
 
-@pytest.mark.parametrize("enforced", [pytest.param(False, marks=pytest.mark.acceptance), True])
+@pytest.mark.acceptance
+@pytest.mark.parametrize("enforced", [False, True])
 def test_a_stated_utilization_target_stays_the_ceiling(enforced):
     """What the user states is not derived, however calm demand is."""
     targets = replace(TARGETS, utilization_target_ratio=0.8, admission_enforced=enforced)
@@ -110,6 +112,7 @@ def bursty():
     return run(World(rate=stepped(*bursts), replicas=3)).until(2400)
 
 
+@pytest.mark.acceptance
 def test_bursts_that_recur_find_the_capacity_of_the_last_ones(bursty):
     """From the third burst on nobody is made to wait."""
     assert bursty.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
@@ -215,6 +218,7 @@ def _most_in_a_storm(retries):
     return max(d.replicas_after for d in story.decisions), story
 
 
+@pytest.mark.acceptance
 def test_a_retry_storm_orders_about_what_its_first_tries_need():
     """Four tries more for each refusal offer 60/s in place of 18/s; fewer are ordered."""
     plain, _ = _most_in_a_storm(0)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
-from policy_world import TARGETS, World, steady
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, steady
 
 from servingslo.explain.document import as_dict
 from servingslo.policy.decision import Decision

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, run, steady, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, run, steady, stepped
 
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import TARGETS, World, reasons, run, stepped
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import World, reasons, run, stepped
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
-from servingslo.explain.condition import ConditionStatus, ConditionType
-from servingslo.explain.conditions import verdicts
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.text import text
 from servingslo.policy.inputs import (
     Actuation,
@@ -21,7 +22,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.reasons import Action, Reason
 from servingslo.runtimes.gateways import CountedWhen
-from servingslo_lab.sim.service import Service, WhenNoEngine
+from servingslo_lab.sim.fleets.service import Service, WhenNoEngine
 
 IDLE_SECONDS = 600.0
 TARGETS_TO_ZERO = replace(
@@ -98,7 +99,7 @@ def test_the_last_replica_goes_after_the_stated_time_and_requests_bring_it_back(
     assert verdict.status is ConditionStatus.TRUE
     # A cold start of a minute, a scrape and a tick.
     assert "asleep: the first request waits 1m30s" in verdict.message
-    assert "nothing arrives" in text(end)
+    assert "no requests arrive" in text(end)
 
     story.until(3075)
     woken = next(d for d in story.between(3000, 3075) if d.replicas_after)
@@ -136,7 +137,7 @@ def test_without_a_gateway_that_tells_the_last_replica_stays(gateway):
     assert (end.replicas_after, end.limited_by) == (1, Reason.NO_WAKE_UP_SIGNAL)
     verdict = verdicts(end)[ConditionType.SCALING_LIMITED]
     assert verdict.reason is Reason.NO_WAKE_UP_SIGNAL
-    assert "does not sleep: no gateway" in verdicts(end)[ConditionType.READY].message
+    assert "not scaled to zero: no gateway" in verdicts(end)[ConditionType.READY].message
 
 
 def test_behind_a_gateway_that_would_forget_it_the_last_replica_stays():
@@ -147,7 +148,10 @@ def test_behind_a_gateway_that_would_forget_it_the_last_replica_stays():
     end = story.decisions[-1]
     assert (end.replicas_after, end.limited_by) == (1, Reason.NO_WAKE_UP_SIGNAL)
     said = verdicts(end)[ConditionType.READY].message
-    assert "it does not sleep: HTTPRoute/chat is routed to pods' addresses: set routingType" in said
+    assert (
+        "it is not scaled to zero: HTTPRoute/chat is routed to pods' addresses: set routingType"
+        in said
+    )
 
 
 def test_a_target_at_zero_that_the_gateway_forgets_is_told_and_what_is_heard_all_the_same_wakes():

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.prometheus.assembly import Assembly
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
 

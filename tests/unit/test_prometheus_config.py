@@ -89,7 +89,7 @@ def test_queries_are_fixed_by_profiles_and_configuration():
     config = PrometheusConfig(url=URL)
     queries = build_queries(CATALOGUE, DCGM, config)
     assert queries == build_queries(CATALOGUE, DCGM, config)
-    assert len(queries.histograms) == 8
+    assert len(queries.histograms) == 11
 
 
 def test_a_closed_client_asks_nothing_more():

@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.managed_store import REFUSALS, ManagedStore, Series
 
-from servingslo.adapters.prometheus import exported
-from servingslo.adapters.prometheus.assembly import Assembly
 from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
-from servingslo.adapters.prometheus.gateways import gateway_query
-from servingslo.adapters.prometheus.past_rates import past_rates_query
+from servingslo.adapters.prometheus.gateway_queries import gateway_query
+from servingslo.adapters.prometheus.past import exported
+from servingslo.adapters.prometheus.past.rates import past_rates_query
 from servingslo.adapters.prometheus.queries import (
     GROUP_LABEL,
     HISTOGRAM_SUFFIXES,
     LONGEST_QUERY_CHARACTERS,
     build_queries,
 )
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.assembly import Assembly
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import QueryRefusedError
 from servingslo.runtimes import gateways
 from servingslo.runtimes.catalogue import CATALOGUE
@@ -111,6 +111,7 @@ def test_no_query_of_any_kind_needs_what_a_managed_store_refuses() -> None:
     """Neither a reading, nor a gateway's counts, nor past rates."""
     queries = build_queries(CATALOGUE, DCGM, CONFIG)
     each = [*queries.gauges, *queries.counters, *queries.ages, *queries.histograms]
+    each += queries.adapters
     each += [queries.newest, queries.gpus, past_rates_query(CATALOGUE, CONFIG)]
     known = [v for v in vars(gateways).values() if isinstance(v, gateways.GatewayProfile)]
     each += [gateway_query(profile, CONFIG) for profile in known]
@@ -142,6 +143,7 @@ def test_the_number_of_queries_is_as_small_as_before() -> None:
     """Whole names fit into one query of each kind, for every runtime that is known."""
     queries = build_queries(CATALOGUE, DCGM, CONFIG)
     assert (len(queries.gauges), len(queries.counters), len(queries.ages)) == (1, 1, 1)
+    assert len(queries.adapters) == 1
 
 
 @settings(max_examples=20, deadline=None)

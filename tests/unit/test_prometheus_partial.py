@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.adapters.prometheus.refusals import missing_words
 from servingslo.errors import MetricsUnavailableError, ReadingTooSlowError
 

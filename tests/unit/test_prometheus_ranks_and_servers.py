@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engine_pages import NAMESPACE, estimates, readings, sglang_page, vllm_page
 
-from servingslo.adapters.prometheus.servers import KEPT_READINGS, SeenServers, servers_of
+from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS, SeenServers, servers_of
 
 TICKS = 5
 _RATES = st.floats(0.5, 40.0)

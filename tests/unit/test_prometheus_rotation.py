@@ -8,7 +8,7 @@ import pytest
 from estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.rotation import HistogramRotation
+from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import EngineSample

@@ -6,7 +6,7 @@ from tests.unit.engine_pages import NAMESPACE, vllm_page
 from tests.unit.managed_store import ManagedStore, series_of
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 
 CONFIG = PrometheusConfig(url="http://store.test")
 READINGS = 14

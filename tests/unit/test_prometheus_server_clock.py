@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from servingslo.adapters.prometheus.server_clock import AGREEING_READINGS, ServerClock
+from servingslo.adapters.prometheus.reading.server_clock import AGREEING_READINGS, ServerClock
 from servingslo.errors import ImplausibleMetricsError
 
 AHEAD = 1_000_000.0

@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 HEAD = "| " + " | ".join(matrix_summary.HEAD) + " |"
 SUDDEN = ("step", "flash", "mmpp")
-LONGEST_README_LINES = 90
+LONGEST_README_LINES = 98
 
 
 results = cache(matrix_summary.results)

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from servingslo_lab.rig.envoy_files import EnvoyFolder, Translation, translation_of, with_endpoints
+from servingslo_lab.rig.gateways.envoy_files import (
+    EnvoyFolder,
+    Translation,
+    translation_of,
+    with_endpoints,
+)
 
 # What egctl 1.9.1 made of a Gateway, a route, a Service and a policy with maxParallelRequests 4.
 CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "egctl_1.9.1_translation.json"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig import credentials, kwok
+from servingslo_lab.rig.kubernetes import credentials, kwok
 from servingslo_lab.rig.processes import ProcessFamily, uninterrupted
 from servingslo_lab.rig.prometheus import ScrapePlan
 from servingslo_lab.rig.waiting import free_port, http_get, http_post, wait_until

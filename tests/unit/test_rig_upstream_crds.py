@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig import upstream_crds, versions
-from servingslo_lab.rig.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, UpstreamCRDs
+from servingslo_lab.rig.programs import upstream_crds, versions
+from servingslo_lab.rig.programs.upstream_crds import ENVOY_GATEWAY, GATEWAY_API, UpstreamCRDs
 
 _TEMPLATE = """{{- if .Values.crds.enabled }}
 ---

@@ -1,25 +1,23 @@
-"""The rooms of the pure core are small, and each says what is in it and what it must not import."""
+"""Rooms of both distributions are small; each says what is in it and what it must not import."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "operator/servingslo"
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = (ROOT / "operator/servingslo", ROOT / "lab/servingslo_lab")
 LARGEST_FOLDER = 15
-ROOMS = sorted(
-    path.parent
-    for layer in ("models", "estimation")
-    for path in (PACKAGE / layer).rglob("__init__.py")
-)
+FOLDERS = sorted(path.parent for top in DISTRIBUTIONS for path in top.rglob("__init__.py"))
+ROOMS = [folder for folder in FOLDERS if folder not in DISTRIBUTIONS]
 
 
 def named(path: Path) -> str:
     """A test's name for a folder."""
-    return str(path.relative_to(PACKAGE))
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=named)
+@pytest.mark.parametrize("room", FOLDERS, ids=named)
 def test_a_folder_holds_at_most_fifteen_files(room):
     """Its own `__init__` aside."""
     assert len([path for path in room.glob("*.py") if path.stem != "__init__"]) <= LARGEST_FOLDER

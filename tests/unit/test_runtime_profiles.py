@@ -14,7 +14,7 @@ from servingslo.api.convert import parse_spec
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.arguments import parse_batch_arguments
+from servingslo.runtimes.launch.arguments import parse_batch_arguments
 from servingslo.runtimes.profile import MetricKind
 
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.errors import ArgumentsNotUnderstoodError, InvalidInputError
-from servingslo.runtimes.arguments import (
+from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.launch.arguments import (
     BatchArguments,
     change_refused,
     parse_batch_arguments,
     replace_batch_arguments,
 )
-from servingslo.runtimes.catalogue import profile
-from servingslo.runtimes.command_line import expanded
-from servingslo.runtimes.launch_arguments import parse_launch_arguments
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
+from servingslo.runtimes.launch.command_line import expanded
+from servingslo.runtimes.launch.settings import parse_launch_arguments
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 VLLM = profile("vllm")
 

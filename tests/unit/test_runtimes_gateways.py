@@ -3,7 +3,8 @@
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.runtimes.gateways import GATEWAYS, GatewayField, gateway_profile
+from servingslo.runtimes.gateway_catalogue import GATEWAYS, gateway_profile
+from servingslo.runtimes.gateways import GatewayField
 
 
 def test_none_reads_no_gateway() -> None:
@@ -16,7 +17,10 @@ def test_every_profile_counts_requests_first(known) -> None:
     """The first metric counts all requests and tells the age; no metric adds to nothing."""
     assert gateway_profile(known.name) == known
     assert GatewayField.REQUESTS in known.metrics[0].fields
-    assert all(metric.fields and metric.names for metric in known.metrics)
+    assert all(metric.names and (metric.fields or metric.less) for metric in known.metrics)
+    added = {field for metric in known.metrics for field in metric.fields}
+    assert {field for metric in known.metrics for field in metric.less} <= added
+    assert known.counts_endings
 
 
 def test_overrides_replace_the_profile_s_own() -> None:

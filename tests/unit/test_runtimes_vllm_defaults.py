@@ -2,8 +2,8 @@
 
 import pytest
 
+from servingslo.runtimes.engines.vllm_defaults import GIBIBYTE, default_limits
 from servingslo.runtimes.profile import EngineSetting
-from servingslo.runtimes.vllm_defaults import GIBIBYTE, default_limits
 
 
 @pytest.mark.parametrize(

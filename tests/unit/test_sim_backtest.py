@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.traces.trace import Trace
+from servingslo_lab.sim import kept
 from servingslo_lab.sim.backtest import run, run_cell, runs_of
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.hindsight import best_foresight, best_static, refined
+from servingslo_lab.sim.bounds.hindsight import best_foresight, best_static, refined
+from servingslo_lab.sim.bounds.oracle import find_oracle
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.kept import key_of, source_digest
-from servingslo_lab.sim.oracle import find_oracle
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.past import Past
 from servingslo_lab.sim.policies import RULES, policy_of
@@ -24,8 +26,8 @@ from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
 from servingslo_lab.sim.scoring import Objectives, Score, interval, score
 from servingslo_lab.sim.summary import beats, summaries
-from servingslo_lab.sim.trace_files import write_trace
-from servingslo_lab.sim.workloads import flash_crowd, generated, uniform_lengths
+from servingslo_lab.sim.traces.trace_files import write_trace
+from servingslo_lab.sim.traces.workloads import flash_crowd, generated, uniform_lengths
 
 FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=30.0))
 OBJECTIVES = Objectives(ttft_seconds=1.0, tpot_seconds=0.05, share=0.99)
@@ -155,6 +157,14 @@ def test_runs_depend_on_the_source_of_their_own_rule(scenario):
     assert digests["hpa-kv"] == digests["hpa-waiting"]
     assert len({digests[name] for name in ("hpa-kv", "keda-slo", "knative", "servingslo")}) == 4
     assert digests["servingslo"] == source_digest("servingslo+knobs")
+
+
+def test_the_key_of_a_run_reads_every_room_of_the_simulator():
+    """But the rules and the code of others, of which it reads one."""
+    sim = Path(kept.__file__).parent
+    rooms = {path.parent.relative_to(sim).as_posix() for path in sim.rglob("__init__.py")}
+
+    assert set(kept._ROOMS) == rooms - {"baselines", "peers"}
 
 
 def test_static_is_the_least_count_that_meets_the_share():

@@ -10,10 +10,10 @@ from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.inputs import Observation
 from servingslo.runtimes.gateways import CountedWhen
-from servingslo_lab.sim.cluster import Wanted, simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.rebuilt import trace_from_metrics
-from servingslo_lab.sim.workloads import generated, step, uniform_lengths
+from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.traces.rebuilt import trace_from_metrics
+from servingslo_lab.sim.traces.workloads import generated, step, uniform_lengths
 
 FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=30.0), initial_replicas=5)
 TRACE = generated(

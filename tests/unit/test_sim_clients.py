@@ -8,9 +8,9 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, run, trace
 
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.cluster import Wanted
-from servingslo_lab.sim.fleet import ClientSpec, ColdStart, read_fleet
+from servingslo_lab.sim.fleets.cluster import Wanted
+from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, read_fleet
+from servingslo_lab.sim.replicas import layout
 
 
 def burst(count: int, output: int = 400, seconds: float = 120.0) -> Trace:

@@ -5,8 +5,8 @@ import pytest
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine, Outcome, RequestRecord
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine, Outcome, RequestRecord
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.010,

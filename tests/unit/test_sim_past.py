@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from servingslo.adapters.prometheus import past_rates
+from servingslo.adapters.prometheus.past import rates as past_rates
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import Observation
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim import past
-from servingslo_lab.sim.cluster import Wanted
+from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.past import Past, Remembering, history_of_arrivals, past_of_history
-from servingslo_lab.sim.transforms import window
+from servingslo_lab.sim.traces.transforms import window
 
 DAY = 86400.0
 TWO_WEEKS = tuple(float(place) for place in range(14 * 288))

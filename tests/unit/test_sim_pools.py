@@ -11,23 +11,34 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from sim_fleets import Script, run, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.backend import INTERPRETED, compiled_backend
-from servingslo_lab.sim.cluster import Wanted
-from servingslo_lab.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
-from servingslo_lab.sim.pools.cluster import Pools, PoolsResult, simulate_pools
-from servingslo_lab.sim.pools.fleet import PoolsSpec, Transfer, read_pools
-from servingslo_lab.sim.service import Routing
-from servingslo_lab.sim.workloads import constant, generated, uniform_lengths
+from servingslo_lab.sim.fleets.cluster import Wanted
+from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods, Spot
+from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.pools.cluster import Pools, simulate_pools
+from servingslo_lab.sim.pools.fleet import (
+    FirstToken,
+    PoolsSpec,
+    Transfer,
+    VariantsSpec,
+    read_pools,
+)
+from servingslo_lab.sim.pools.scaling import Each
+from servingslo_lab.sim.pools.together import PoolsResult
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.backend import INTERPRETED, compiled_backend
+from servingslo_lab.sim.replicas.timers import TIMERS
+from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))
 LAW, LIMITS = SMALL.engine_law, SMALL.engine_limits
 AT_ONCE = Transfer(fixed_seconds=0.0, tokens_per_second=1e12)
+AT_PREFILL = PoolsSpec(first_token=FirstToken.PREFILL)
 
 
 def requests(*lines: tuple[float, int, int], duration: float = 100.0) -> Trace:
@@ -46,7 +57,8 @@ def served(
 ) -> PoolsResult:
     """A run of both pools; they stay as they are without scripts."""
     prefill, decode = scripts or (Script(), Script())
-    return simulate_pools(spec, requests, prefill, decode, seed=seed, backend=backend)
+    scaler = Each(dict(zip(spec.names, (prefill, decode), strict=True)))
+    return simulate_pools(spec, requests, scaler, seed=seed, backend=backend)
 
 
 def agreeing(spec: PoolsSpec, requests: Trace, *scripts: Script, seed: int = 3) -> PoolsResult:
@@ -60,7 +72,7 @@ def agreeing(spec: PoolsSpec, requests: Trace, *scripts: Script, seed: int = 3) 
     one, other = results
     for name in ("ttft_seconds", "tpot_seconds", "latency_seconds", "status"):
         assert np.array_equal(getattr(one.result, name), getattr(other.result, name)), name
-    for name in ("prefill_ticks", "decode_ticks", "prefill_replica_seconds"):
+    for name in ("ticks", "replica_seconds"):
         assert getattr(one, name) == getattr(other, name), name
     assert seen[0] == seen[1]
     return one
@@ -84,6 +96,7 @@ def random_pool(rng: np.random.Generator) -> FleetSpec:
         gpu_quota=4 if rng.random() < 0.3 else None,
         drain=rng.random() < 0.7,
         drain_seconds=5.0 if rng.random() < 0.5 else None,
+        spot=Spot(events_per_hour=120.0, lost_ratio=0.5) if rng.random() < 0.3 else None,
     )
 
 
@@ -97,6 +110,9 @@ def test_pools_agree_in_both_backends_and_lose_no_request(seed):
     """Compiled and interpreted runs are equal; every request has one end, its times in order."""
     rng = np.random.default_rng([seed, 77])
     spec = PoolsSpec(
+        first_token=list(FirstToken)[seed % 2],
+        skip_prompt_tokens=int(rng.choice([0, 300])),
+        gpu_quota=5 if rng.random() < 0.3 else None,
         prefill=replace(random_pool(rng), cached_ratio=float(rng.choice([0.0, 0.5]))),
         decode=random_pool(rng),
         transfer=Transfer(
@@ -123,7 +139,8 @@ def test_pools_that_are_empty_hold_nothing():
     """After the last request all blocks are free and nothing is on its way; counters add up."""
     offered = trace(rate=6.0, seconds=60.0)
     small = replace(LIMITS, kv_capacity_tokens=6_000)
-    spec = PoolsSpec(
+    spec = replace(
+        AT_PREFILL,
         prefill=replace(SMALL, limits=small, initial_replicas=2),
         decode=replace(SMALL, limits=small, initial_replicas=4),
         transfer=Transfer(fixed_seconds=0.2),
@@ -132,7 +149,7 @@ def test_pools_that_are_empty_hold_nothing():
     for pool in (pools.prefill, pools.decode):
         pool.warm_start(pool.fleet.initial_replicas)
     pools.run_until(400.0)
-    assert pools.transfers.ints == [0]
+    assert pools.transfers.ints[TIMERS] == 0
     generated = 0
     for pool in (pools.prefill, pools.decode):
         for row in pool.rows:
@@ -150,7 +167,7 @@ def test_a_prefill_pool_is_an_engine_that_answers_with_one_token(replicas):
     one_token = replace(offered, output_tokens=np.ones(len(offered), dtype=np.int64))
     fleet = replace(SMALL, initial_replicas=replicas)
     alone = run(Script(), fleet, trace=one_token)
-    pools = PoolsSpec(prefill=fleet, decode=replace(SMALL, initial_replicas=0))
+    pools = replace(AT_PREFILL, prefill=fleet, decode=replace(SMALL, initial_replicas=0))
     both = served(pools, one_token).result
     assert np.array_equal(both.ttft_seconds, alone.ttft_seconds)
     assert np.array_equal(both.status, alone.status)
@@ -164,7 +181,8 @@ def test_a_decode_pool_steps_by_the_law_without_prefill():
     prompt, output, n = 512, 101, 4
     law = replace(LAW, prefill_per_token_seconds=1e-6)
     # Prefilled in one step: 4 × 512 tokens fit the budget, so all are handed over at once.
-    spec = PoolsSpec(
+    spec = replace(
+        AT_PREFILL,
         prefill=replace(SMALL, law=law, initial_replicas=1),
         decode=replace(SMALL, law=law, initial_replicas=1),
         transfer=AT_ONCE,
@@ -209,11 +227,71 @@ def test_a_transfer_takes_its_fixed_time_and_that_of_its_tokens():
     pool = replace(SMALL, initial_replicas=1)
     slow = Transfer(fixed_seconds=0.25, tokens_per_second=2000.0)
     at_once, later = (
-        served(PoolsSpec(prefill=pool, decode=pool, transfer=transfer), one).result
+        served(replace(AT_PREFILL, prefill=pool, decode=pool, transfer=transfer), one).result
         for transfer in (AT_ONCE, slow)
     )
     assert later.ttft_seconds == pytest.approx(at_once.ttft_seconds)
     assert later.latency_seconds - at_once.latency_seconds == pytest.approx([0.75])
+
+
+def test_the_first_token_of_a_decode_engine_waits_for_the_transfer():
+    """TTFT is prefill, transfer and one step that computes the last prompt token again."""
+    prompt, output = 1000, 51
+    pool = replace(SMALL, initial_replicas=1)
+    transfer = Transfer(fixed_seconds=0.25, tokens_per_second=2000.0)
+    spec = PoolsSpec(prefill=pool, decode=pool, transfer=transfer)
+    fixed = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
+    prefill = fixed + LAW.prefill_per_token_seconds * prompt
+    first = fixed + LAW.prefill_per_token_seconds
+    both = requests((1.0, prompt, output), (50.0, prompt, 1))
+    decode = Script()
+    found = agreeing(spec, both, Script(), decode).result
+
+    assert found.ttft_seconds == pytest.approx([prefill + 0.75 + first] * 2)
+    context = LAW.context_per_token_seconds * np.mean(prompt + np.arange(1, output))
+    assert found.tpot_seconds[0] == pytest.approx(fixed + context)
+    assert found.latency_seconds[1] == pytest.approx(found.ttft_seconds[1])
+    # The decode engine has the request from the end of the prefill on.
+    engine = decode.seen[-1].pods[0].engines[0]
+    assert engine.ttft_seconds.sum == pytest.approx(2 * (0.75 + first))
+    assert engine.generation_tokens_total == output + 1
+
+
+def test_short_prompts_go_to_decode_directly():
+    """They are prefilled there, and measured there, whichever engine else emits first tokens."""
+    pool = replace(SMALL, initial_replicas=1)
+    alone = run(Script(), pool, trace=requests((1.0, 199, 30)))
+    for first_token in FirstToken:
+        spec = PoolsSpec(
+            prefill=pool, decode=pool, transfer=Transfer(fixed_seconds=1.0),
+            first_token=first_token, skip_prompt_tokens=200,
+        )  # fmt: skip
+        prefill, decode = Script(), Script()
+        both = requests((1.0, 199, 30), (20.0, 200, 30))
+        found = agreeing(spec, both, prefill, decode).result
+        assert found.ttft_seconds[0] == pytest.approx(alone.ttft_seconds[0])
+        assert found.tpot_seconds[0] == pytest.approx(alone.tpot_seconds[0])
+        late = found.ttft_seconds[1] > 1.0
+        assert late == (first_token is FirstToken.DECODE)
+        seen = [
+            script.seen[-1].pods[0].engines[0].prompt_tokens.sum for script in (prefill, decode)
+        ]
+        assert seen == [200, 199 + 200 + (first_token is FirstToken.PREFILL)]
+
+
+def test_pools_share_a_quota_of_gpus():
+    """A pending pod of one pool starts when the other pool releases a GPU."""
+    spec = PoolsSpec(
+        prefill=replace(SMALL, initial_replicas=1), decode=replace(SMALL, initial_replicas=2),
+        gpu_quota=3,
+    )  # fmt: skip
+    prefill = Script((15.0, Wanted(replicas=2)))
+    decode = Script((60.0, Wanted(replicas=1)))
+    found = agreeing(spec, trace(rate=2.0, seconds=150.0), prefill, decode)
+    ready = [tick.ready for tick in found.ticks["prefill"]]
+    assert ready[3] == 1
+    assert ready[-1] == 2
+    assert prefill.seen[3].pods[1].unschedulable_reason is not None
 
 
 def test_blocks_stay_held_until_the_cache_is_sent():
@@ -222,13 +300,14 @@ def test_blocks_stay_held_until_the_cache_is_sent():
     pool = replace(SMALL, initial_replicas=1)
     tight = replace(pool, limits=replace(LIMITS, kv_capacity_tokens=1100))
     two = requests((1.0, prompt, 20), (1.0, prompt, 20))
-    found = agreeing(PoolsSpec(prefill=tight, decode=pool, transfer=transfer), two).result
+    spec = replace(AT_PREFILL, prefill=tight, decode=pool, transfer=transfer)
+    found = agreeing(spec, two).result
     own = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
     own += LAW.prefill_per_token_seconds * prompt
     assert found.ttft_seconds == pytest.approx([own, 2 * own + 3.0])
     # Answers of one token leave nothing to send.
     short = replace(two, output_tokens=np.array([1, 1]))
-    at_once = agreeing(PoolsSpec(prefill=tight, decode=pool, transfer=transfer), short).result
+    at_once = agreeing(spec, short).result
     assert at_once.ttft_seconds == pytest.approx([own, 2 * own])
 
 
@@ -276,12 +355,12 @@ def test_each_autoscaler_sees_and_scales_its_own_pool():
         prefill=replace(SMALL, initial_replicas=1), decode=replace(SMALL, initial_replicas=2)
     )
     found = agreeing(spec, trace(rate=4.0, seconds=120.0), prefill, decode)
-    assert [tick.desired for tick in found.prefill_ticks] == [1, 1, 3, 3, 3, 3, 3]
-    assert found.prefill_ticks[-1].ready == 3
-    assert {tick.desired for tick in found.decode_ticks} == {2}
-    assert found.decode_replica_seconds == pytest.approx(240.0)
+    assert [tick.desired for tick in found.ticks["prefill"]] == [1, 1, 3, 3, 3, 3, 3]
+    assert found.ticks["prefill"][-1].ready == 3
+    assert {tick.desired for tick in found.ticks["decode"]} == {2}
+    assert found.replica_seconds["decode"] == pytest.approx(240.0)
     # The third look is at 45 s; both pods are paid for from then on.
-    assert found.prefill_replica_seconds == pytest.approx(120.0 + 2 * 75.0)
+    assert found.replica_seconds["prefill"] == pytest.approx(120.0 + 2 * 75.0)
     first, then = (script.seen[-1].pods[0].engines[0] for script in (prefill, decode))
     assert first.generation_tokens_total == first.ttft_seconds.count
     assert then.generation_tokens_total > 10 * then.ttft_seconds.count
@@ -290,7 +369,8 @@ def test_each_autoscaler_sees_and_scales_its_own_pool():
 def test_a_prefill_pod_that_fails_takes_its_transfers_along():
     """Caches that were on their way are lost, and the requests with them."""
     slow = Transfer(fixed_seconds=30.0)
-    spec = PoolsSpec(
+    spec = replace(
+        AT_PREFILL,
         prefill=replace(SMALL, initial_replicas=1, drain=False),
         decode=replace(SMALL, initial_replicas=1),
         transfer=slow,
@@ -303,18 +383,51 @@ def test_a_prefill_pod_that_fails_takes_its_transfers_along():
 @pytest.mark.parametrize(
     ("text", "field", "allowed"),
     [
-        pytest.param("prefill: {engine: b200}", "engine kind", "h100-8b", id="engine"),
-        pytest.param("decode: {routing: prefix-affine}", "decode.routing", "random", id="routing"),
-        pytest.param("decode: {cached_ratio: 0.5}", "decode.cached_ratio", "0", id="cache"),
-        pytest.param("prefill: {scheduling: priority}", "prefill.scheduling", "fcfs", id="queue"),
-        pytest.param("transfer: {fixed_seconds: -1}", "transfer.fixed_seconds", "0", id="time"),
-        pytest.param("transfers: {}", "transfers", "", id="unknown"),
+        pytest.param("engine: b200", "engine kind", "h100-8b", id="engine"),
+        pytest.param("routing: prefix-affine", "d.routing", "random", id="routing"),
+        pytest.param("cached_ratio: 0.5", "d.cached_ratio", "0", id="cache"),
+        pytest.param("scheduling: priority", "d.scheduling", "fcfs", id="queue"),
+        pytest.param("role: Prefill", "pools.role", "one Prefill and one Decode", id="roles"),
+        pytest.param("role: Combined", "pools.role", "only Combined", id="mixed"),
+        pytest.param("name: p", "pools.name", "of its own", id="names"),
+        pytest.param("size: 3", "size", "", id="unknown"),
     ],
 )
 def test_pools_that_make_no_sense_are_refused(tmp_path, text, field, allowed):
     """The error names the field and what is allowed."""
-    path = tmp_path / "pools.yaml"
-    path.write_text(text, encoding="utf-8")
+    second = {"name": "d", "role": "Decode"} | yaml.safe_load(text)
+    refuses(tmp_path, {"pools": [{"name": "p", "role": "Prefill"}, second]}, field, allowed)
+
+
+COMBINED = [{"name": "h"}, {"name": "l", "engine": "l4-small"}]
+SPLIT = [{"name": "p", "role": "Prefill"}, {"name": "d", "role": "Decode"}]
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "allowed"),
+    [
+        pytest.param(
+            {"pools": SPLIT, "transfer": {"fixed_seconds": -1}}, "fixed_seconds", "0", id="time"
+        ),
+        pytest.param(
+            {"pools": SPLIT, "routing": "random"}, "routing", "Combined", id="one gateway"
+        ),
+        pytest.param({"pools": COMBINED, "transfer": {}}, "transfer", "Decode", id="transfer"),
+        pytest.param({"pools": COMBINED, "weights": {"h": 1}}, "weights", "h, l", id="weight"),
+        pytest.param({"pools": COMBINED, "weights": {"h": 0, "l": 0}}, "weights", "0", id="zero"),
+        pytest.param({"pools": COMBINED[:1]}, "pools", "2", id="one"),
+        pytest.param({"pools": COMBINED, "speed": 1}, "speed", "", id="unknown"),
+    ],
+)
+def test_settings_of_pools_that_make_no_sense_are_refused(tmp_path, document, field, allowed):
+    """Those of prefill and decode are refused with Combined pools, and the reverse."""
+    refuses(tmp_path, document, field, allowed)
+
+
+def refuses(folder, document, field, allowed) -> None:
+    """Reading the document fails with this field and what is allowed."""
+    path = folder / "pools.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
     with pytest.raises(InvalidInputError, match=field) as error:
         read_pools(path)
     assert allowed in str(error.value)
@@ -324,13 +437,35 @@ def test_pools_are_read_from_yaml(tmp_path):
     """What is not said has its default."""
     path = tmp_path / "pools.yaml"
     path.write_text(
-        "prefill: {engine: l4-small, initial_replicas: 2}\ntransfer: {fixed_seconds: 0.01}\n",
+        """
+        pools:
+        - {name: d, role: Decode}
+        - {name: p, role: Prefill, engine: l4-small, initial_replicas: 2}
+        transfer: {fixed_seconds: 0.01}
+        skip_prompt_tokens: 64
+        """,
         encoding="utf-8",
     )
     found = read_pools(path)
-    assert found.prefill.initial_replicas == 2
-    assert found.decode == FleetSpec()
-    assert found.transfer == Transfer(fixed_seconds=0.01)
+    assert found == PoolsSpec(
+        prefill=FleetSpec(engine="l4-small", initial_replicas=2),
+        transfer=Transfer(fixed_seconds=0.01),
+        skip_prompt_tokens=64,
+        names=("p", "d"),
+    )
+    assert found.first_token is FirstToken.DECODE
+
+
+def test_variants_are_read_from_yaml(tmp_path):
+    """Pools without a role serve whole requests."""
+    path = tmp_path / "pools.yaml"
+    document = {"pools": COMBINED, "weights": {"h": 2.0, "l": 1.0}, "gpu_quota": 8}
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert read_pools(path) == VariantsSpec(
+        pools={"h": FleetSpec(), "l": FleetSpec(engine="l4-small")},
+        weights={"h": 2.0, "l": 1.0},
+        gpu_quota=8,
+    )
 
 
 def test_sessions_and_clients_that_give_up_are_refused():

@@ -7,9 +7,9 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, trace
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine, Scheduling
-from servingslo_lab.sim.fleet import read_fleet
+from servingslo_lab.sim.fleets.fleet import read_fleet
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine, Scheduling
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.010, step_per_sequence_seconds=0.001, prefill_per_token_seconds=0.0001

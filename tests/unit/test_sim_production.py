@@ -9,13 +9,19 @@ import pytest
 
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.backend import compiled_backend
-from servingslo_lab.sim.cluster import ROLLOUT_SURGE_RATIO, Wanted, simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.cluster import ROLLOUT_SURGE_RATIO, Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.production import Knobs, Production, benchmark_targets
-from servingslo_lab.sim.result import RunResult
-from servingslo_lab.sim.workloads import RateCourse, constant, generated, step, uniform_lengths
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.backend import compiled_backend
+from servingslo_lab.sim.traces.workloads import (
+    RateCourse,
+    constant,
+    generated,
+    step,
+    uniform_lengths,
+)
 
 TTFT_SECONDS, TPOT_SECONDS = 1.0, 0.05
 LARGEST = 14

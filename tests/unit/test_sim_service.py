@@ -3,9 +3,9 @@
 import pytest
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine, Outcome
-from servingslo_lab.sim.service import Routing, Service, WhenNoEngine
+from servingslo_lab.sim.fleets.service import Routing, Service, WhenNoEngine
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine, Outcome
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.01, step_per_sequence_seconds=0.001, prefill_per_token_seconds=0.0001

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from servingslo_lab.sim.layout import NONE
-from servingslo_lab.sim.timers import TIMERS, remove_timer, set_timer
+from servingslo_lab.sim.replicas.layout import NONE
+from servingslo_lab.sim.replicas.timers import TIMERS, remove_timer, set_timer
 
 
 class Table(NamedTuple):

@@ -7,8 +7,15 @@ import pytest
 
 from servingslo.errors import InvalidInputError
 from servingslo.traces.trace import Trace, read_trace
-from servingslo_lab.sim.trace_files import write_trace
-from servingslo_lab.sim.transforms import repeated, scaled, sped_up, superposed, window, with_surge
+from servingslo_lab.sim.traces.trace_files import write_trace
+from servingslo_lab.sim.traces.transforms import (
+    repeated,
+    scaled,
+    sped_up,
+    superposed,
+    window,
+    with_surge,
+)
 
 AZURE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 PLAIN = "arrival_seconds,prompt_tokens,output_tokens\n"

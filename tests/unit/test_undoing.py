@@ -7,7 +7,7 @@ import pytest
 from tests.unit.controller_fakes import Operator
 
 from servingslo.controller.loop import Controller
-from servingslo.controller.outage import Outages
+from servingslo.controller.reporting.outage import Outages
 from servingslo.controller.undoing import RETRY_SECONDS, SWEEP_SECONDS, Undoing
 from servingslo.explain.changes import Change, ChangeOutcome, Knob, not_written
 from servingslo.reasons import Reason

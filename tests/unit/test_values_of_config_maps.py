@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes import config_maps
-from servingslo.adapters.kubernetes.config_maps import ConfigMaps, NoConfigMaps, started_with
-from servingslo.adapters.kubernetes.records import ContainerRecord, pod_record
+from servingslo.adapters.kubernetes.pods import config_maps
+from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps, NoConfigMaps, started_with
+from servingslo.adapters.kubernetes.pods.records import ContainerRecord, pod_record
 from servingslo.errors import PermissionDeniedError
-from servingslo.runtimes.arguments import parse_batch_arguments
 from servingslo.runtimes.catalogue import profile
-from servingslo.runtimes.config_file import LARGEST_FILE_CHARACTERS, config_file
-from servingslo.runtimes.launch_arguments import parse_launch_arguments
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
+from servingslo.runtimes.launch.arguments import parse_batch_arguments
+from servingslo.runtimes.launch.config_file import LARGEST_FILE_CHARACTERS, config_file
+from servingslo.runtimes.launch.settings import parse_launch_arguments
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 VLLM = profile("vllm")
 FILE = "max-num-seqs: 96\nmax_num_batched_tokens: 8k\nenable-chunked-prefill: false\n"

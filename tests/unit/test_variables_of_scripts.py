@@ -8,9 +8,9 @@ Invariants:
 
 import pytest
 
-from servingslo.adapters.kubernetes.config_maps import NoConfigMaps, started_with
-from servingslo.adapters.kubernetes.records import pod_record
-from servingslo.adapters.kubernetes.workloads import _arguments, _launch
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps, started_with
+from servingslo.adapters.kubernetes.pods.launches import read_launch
+from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.runtimes.catalogue import profile
 
 VLLM = profile("vllm")
@@ -37,8 +37,8 @@ async def _read(script, maps=None, *, shell=("bash", "-c"), **container):
     }
     (record,) = pod_record(item, None).containers
     line = await started_with(record, "n", maps or NoConfigMaps(), None, has_file=True)
-    launch = _launch(record, line, VLLM)
-    return _arguments(line, VLLM).max_num_seqs, launch.unread, launch.unread_limits
+    found = read_launch(record, line, VLLM)
+    return found.arguments.max_num_seqs, found.launch.unread, found.launch.unread_limits
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,6 @@ async def test_the_file_of_a_script_is_followed():
     (record,) = pod_record(item, None).containers
     maps = _Maps(run={"run.yaml": "max-num-seqs: 48\nenable-chunked-prefill: 'False'\n"})
     line = await started_with(record, "n", maps, None, has_file=True)
-    assert _arguments(line, VLLM).max_num_seqs == 48
-    assert _launch(record, line, VLLM).chunked_prefill is False
+    found = read_launch(record, line, VLLM)
+    assert found.arguments.max_num_seqs == 48
+    assert found.launch.chunked_prefill is False

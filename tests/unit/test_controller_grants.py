@@ -1,0 +1,214 @@
+"""Budgets in the loop: grants, what a resource draws, status, gauges, and what is unknown."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from controller_fakes import Operator, record_of
+from policy_world import World, stepped
+
+from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
+from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord, budget_record
+from servingslo.controller.recordings.recording import Recorder, replay
+from servingslo.controller.recordings.validation import check_observation
+from servingslo.errors import ClusterError, InvalidInputError
+from servingslo.policy.inputs import Grant, Limits
+from servingslo.reasons import Reason
+
+GROWING = stepped((0, 4.0), (600, 40.0))
+
+
+@dataclass
+class FakeBudgets:
+    """Budgets that select everything, and what was written into their status."""
+
+    budgets: list[BudgetRecord] | None
+    written: list[dict] = field(default_factory=list)
+    down: ClusterError | None = None
+
+    def read(self):
+        """None while they are not known."""
+        return self.budgets
+
+    def selects(self, _budget, _namespace, _labels):
+        """All of them."""
+        return True
+
+    async def patch_status(self, budget, changed):
+        """Keep it."""
+        if self.down is not None:
+            raise self.down
+        self.written.append(dict(changed))
+
+
+def operator_with(*budgets: BudgetRecord, **changed) -> Operator:
+    """One workload that grows from 2 replicas, of 2 GPUs each, under these budgets."""
+    store = FakeBudgets(list(budgets))
+    return started(store, **changed)
+
+
+def started(store: FakeBudgets, *, gpus: int | None = 2, **changed) -> Operator:
+    """The same with this store. gpus: of a replica, as stated."""
+    operator = Operator(
+        world=World(rate=GROWING, replicas=2), serving_budgets=store, **changed.pop("operator", {})
+    )
+    cost = {} if gpus is None else {"cost": {"gpuHourly": 2, "gpusPerReplica": gpus}}
+    operator.apply(record_of(**cost, **changed))
+    return operator
+
+
+def budget(gpus: int = 8, name: str = "inference") -> BudgetRecord:
+    """A budget of this many GPUs."""
+    return BudgetRecord(name=name, uid=f"uid-{name}", gpus=gpus)
+
+
+async def test_growth_ends_at_the_budget_and_takes_spare_gpus_at_once():
+    """The count rises in the tick that wants it, to the budget and no further."""
+    operator = operator_with(budget(8))
+    await operator.ticks(80)
+    after = [after for _, after in operator.fleet.scaled]
+    assert max(after) == 4
+    status = operator.serving_budgets.written[-1]
+    assert (status["granted"], status["short"]) == (8, status["wanted"] - 8)
+    (claimant,) = status["claimants"]
+    assert claimant["lostPerSecond"] > 0.0
+    said = {one["type"]: one for one in status["conditions"]}
+    assert (said["Sufficient"]["status"], said["Sufficient"]["reason"]) == ("False", "BudgetShort")
+    assert operator.counted("servingslo_budget_gpus", budget="inference") == 8.0
+    assert operator.counted("servingslo_budget_short_gpus", budget="inference") == status["short"]
+
+
+async def test_the_smallest_of_several_budgets_bounds():
+    """A resource of two budgets gets what both grant."""
+    operator = operator_with(budget(64), budget(6, "team"))
+    await operator.ticks(70)
+    assert max(after for _, after in operator.fleet.scaled) == 3
+
+
+async def test_a_budget_that_falls_takes_replicas_back():
+    """The next tick steps down; below the minimum nothing is taken."""
+    operator = operator_with(budget(8))
+    await operator.ticks(70)
+    operator.serving_budgets.budgets = [budget(1)]
+    await operator.ticks(2)
+    assert operator.fleet.scaled[-1] == (4, 1)
+    assert operator.serving_budgets.written[-1]["conditions"][1]["reason"] == "BudgetShort"
+
+
+@pytest.mark.parametrize("why", ["unread", "refused", "gpus"])
+async def test_what_is_unknown_grows_nothing(why):
+    """Budgets that are not read, one that is not valid, a template without GPUs."""
+    store = FakeBudgets([budget(64)])
+    if why == "unread":
+        store.budgets = None
+    if why == "refused":
+        store.budgets = [BudgetRecord(name="inference", uid="u", refused="spec.gpus: bad")]
+    operator = started(store, gpus=None if why == "gpus" else 2)
+    await operator.ticks(60)
+    assert all(after <= 2 for _, after in operator.fleet.scaled)
+    assert Reason.GPUS_UNKNOWN in {event.reason for _, event in operator.events.posted}
+
+
+async def test_a_deleted_budget_bounds_nothing():
+    """Its gauges go with it."""
+    operator = operator_with(budget(4))
+    await operator.ticks(60)
+    operator.serving_budgets.budgets = []
+    await operator.ticks(4)
+    assert operator.fleet.scaled[-1][1] > 2
+    labels = {"budget": "inference"}
+    assert operator.exporter.registry.get_sample_value("servingslo_budget_gpus", labels) is None
+
+
+async def test_a_status_that_cannot_be_written_is_written_later():
+    """The grants do not depend on it."""
+    operator = operator_with(budget(8))
+    operator.serving_budgets.down = ClusterError("away")
+    await operator.ticks(3)
+    assert operator.serving_budgets.written == []
+    operator.serving_budgets.down = None
+    await operator.ticks(1)
+    assert operator.serving_budgets.written
+
+
+async def test_priorities_are_bounded_by_the_administrator():
+    """A stated priority above the bound counts as the bound."""
+    operator = operator_with(budget(8), priority=50, operator={"limits": Limits(max_priority=10)})
+    await operator.ticks(3)
+    assert operator.serving_budgets.written[-1]["claimants"][0]["priority"] == 10
+
+
+async def test_a_recording_replays_with_its_grants(tmp_path):
+    """Each observation holds its grant, so a replay bounds the same counts."""
+    path = tmp_path / "recording.jsonl"
+    operator = operator_with(budget(8), operator={"recorder": Recorder(path)})
+    await operator.ticks(60)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    seen = [one["grant"] for one in map(json.loads, lines) if "grant" in one]
+    assert seen[-1]["gpus"] == 8
+    replayed = await asyncio.to_thread(lambda: list(replay(lines)))
+    limited = [one.decision.limited_by for one in replayed]
+    assert Reason.BUDGET_REACHED in limited
+
+
+def template(*resources: dict, claims: bool = False) -> dict:
+    """A pod template whose containers have these limits."""
+    containers = [
+        {"name": f"c{n}", "resources": {"limits": one}} for n, one in enumerate(resources)
+    ]
+    claimed = {"resourceClaims": [{"name": "gpu"}]} if claims else {}
+    return {"spec": {"containers": containers, **claimed}}
+
+
+@pytest.mark.parametrize(
+    ("found", "gpus"),
+    [
+        pytest.param(template({"nvidia.com/gpu": "8"}), 8, id="nvidia"),
+        pytest.param(template({"amd.com/gpu": 2}, {"cpu": "4"}), 2, id="amd"),
+        pytest.param(template({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 1}), 2, id="two"),
+    ],
+)
+def test_gpus_of_a_replica_are_those_of_its_containers(found, gpus):
+    """Whole cards, whatever the plugin."""
+    assert replica_gpus(found).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        pytest.param(template({"nvidia.com/mig-1g.5gb": 1}), "nvidia.com/mig-1g.5gb", id="mig"),
+        pytest.param(template({"nvidia.com/gpu.shared": 1}), "nvidia.com/gpu.shared", id="shared"),
+        pytest.param(template({"nvidia.com/gpumem": 8000}), "nvidia.com/gpumem", id="memory"),
+        pytest.param(template({}, claims=True), "resourceClaims", id="claims"),
+        pytest.param(template({"cpu": "8"}), "requests no GPU", id="none"),
+    ],
+)
+def test_what_is_no_whole_card_is_refused_with_the_way_out(found, named):
+    """By its name, and with the field that states the number."""
+    gpus = replica_gpus(found)
+    assert gpus.gpus is None
+    assert named in gpus.refused
+    assert gpus.refused.endswith("state cost.gpusPerReplica")
+
+
+def test_a_budget_is_read_from_its_object():
+    """Selectors as elsewhere in Kubernetes; a bad value is named."""
+    item = {
+        "metadata": {"name": "inference", "uid": "u", "generation": 3},
+        "spec": {"gpus": 64, "selector": {"matchLabels": {"tier": "prod"}}},
+    }
+    found = budget_record(item, None)
+    assert (found.gpus, found.generation, found.refused) == (64, 3, "")
+    assert found.selector[0].matches({"tier": "prod"})
+    refused = budget_record({**item, "spec": {"gpus": -1}}, None)
+    assert "gpus" in refused.refused
+
+
+@pytest.mark.parametrize("field", ["gpus", "gpus_per_replica", "kept_per_gpu"])
+def test_a_recorded_grant_that_cannot_be_is_refused(field):
+    """By its path: a plan divides by GPUs of a replica."""
+    grant = replace(Grant(budget="inference"), **{field: -1})
+    seen = replace(World(rate=GROWING, replicas=2).observe(15.0), grant=grant)
+    with pytest.raises(InvalidInputError, match=f"grant.{field}"):
+        check_observation(seen, None)

@@ -1,0 +1,146 @@
+"""A decision over many pools: the words for its split, and that it fits into a status."""
+
+from dataclasses import replace
+
+import pytest
+from tests.golden.decisions import SCALE_UP
+
+from servingslo.api.v1alpha1.status import MAX_PACKED_LENGTH
+from servingslo.cli.decision_document import fleet_of
+from servingslo.explain.changes import change_event, change_line, replica_count_change
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.limit_sentences import LIMIT_SENTENCES
+from servingslo.explain.pools import (
+    fleet_answer,
+    fleet_document,
+    fleet_summary_line,
+    fleet_verdicts,
+)
+from servingslo.explain.pools_text import fleet_lines, fleet_text
+from servingslo.packing import packed, unpacked
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.pools.decision import FleetDecision, GpuUse, SplitUse
+from servingslo.policy.pools.inputs import MOST_POOLS, Role
+from servingslo.reasons import Reason
+
+NAMES = tuple(f"card-{place}" for place in range(MOST_POOLS))
+
+
+def fleet_of_variants(names: tuple[str, ...] = NAMES) -> FleetDecision:
+    """The same decision for each of several Combined pools."""
+    return FleetDecision(
+        time_seconds=SCALE_UP.time_seconds,
+        namespace=SCALE_UP.namespace,
+        name=SCALE_UP.name,
+        pools={name: replace(SCALE_UP, pool=name) for name in names},
+        roles=dict.fromkeys(names, Role.COMBINED),
+        action=SCALE_UP.action,
+        reason=SCALE_UP.reason,
+        binding_pool=names[0],
+        gpus=GpuUse(before=6, after=10, wanted=12, most=10),
+        split=SplitUse(
+            rule="ByLoad", source="learned", shares_ratio=dict.fromkeys(names, 1 / len(names))
+        ),
+    )
+
+
+def test_the_whole_names_split_and_gpus() -> None:
+    """How traffic is divided and from where that is known; GPUs of at most so many."""
+    told = list(fleet_lines(fleet_of_variants(("h100", "l4"))))
+    assert "Split: by load (learned): h100 50.0 %, l4 50.0 %" in told
+    assert "GPUs: 6->10 of at most 10; the demand asks for 12" in told
+    before, after = SCALE_UP.replicas_before, SCALE_UP.replicas_after
+    change = f"h100 {before}->{after}/l4 {before}->{after}"
+    assert f"Decision: scale-up, {change} ({SCALE_UP.reason.value} of h100)" in told
+
+
+def test_lines_name_pools_in_the_order_of_the_spec() -> None:
+    """Decisions are in the order of their writes, which changes; a line that is cut says so."""
+    fleet = fleet_of_variants(("h100", "l4"))
+    written_last_first = {name: fleet.pools[name] for name in ("l4", "h100")}
+    fleet = replace(fleet, pools=written_last_first)
+    change = f"{SCALE_UP.replicas_before}->{SCALE_UP.replicas_after}"
+    assert f"h100 {change}/l4 {change}" in fleet_summary_line(fleet)
+    assert fleet_answer(fleet).startswith("h100: ")
+    long = fleet_answer(fleet_of_variants())
+    assert len(long) == 512
+    assert long.endswith("…")
+
+
+def test_a_split_that_is_only_observed_is_named_once() -> None:
+    """While laws are missing each pool plans for the share that it gets."""
+    parts = {"h100": 0.75, "l4": 0.25}
+    split = SplitUse(rule="Observed", source="observed", shares_ratio=parts)
+    told = list(fleet_lines(replace(fleet_of_variants(("h100", "l4")), split=split)))
+    assert "Split: as observed: h100 75.0 %, l4 25.0 %" in told
+
+
+def test_met_objectives_are_named_with_the_part_of_each_pool() -> None:
+    """A pool's own threshold is not the promise: SLOMet names both pools in their order."""
+    fleet = fleet_of_variants(("prefill", "decode"))
+    slow, fast = (
+        replace(
+            SCALE_UP,
+            objectives=tuple(
+                replace(one, threshold_seconds=threshold, share_low_ratio=1.0, share_high_ratio=1.0)
+                for one in SCALE_UP.objectives
+            ),
+        )
+        for threshold in (1.9, 0.1)
+    )
+    fleet = replace(fleet, pools={"decode": fast, "prefill": slow})
+    found = fleet_verdicts(fleet)[ConditionType.SLO_MET]
+    assert found.status is ConditionStatus.TRUE, found
+    first, second = found.message.split("; decode: ")
+    assert first.startswith("prefill: ")
+    assert "1.9s: met" in first
+    assert "0.1s: met" in second
+
+
+def test_a_decision_on_as_many_pools_as_there_may_be_fits_into_a_status() -> None:
+    """Each pool has a smaller part; nothing of the whole is lost."""
+    fleet = fleet_of_variants()
+    long = replace(SCALE_UP, steps=SCALE_UP.steps * 20)
+    document = fleet_document(fleet, {name: replace(long, pool=name) for name in NAMES})
+    assert len(packed(document)) <= MAX_PACKED_LENGTH
+    again = fleet_of(unpacked(packed(document)), fleet.namespace, fleet.name)
+    assert again is not None
+    assert (again.split, again.gpus, again.roles) == (fleet.split, fleet.gpus, fleet.roles)
+    assert again.replicas_after == fleet.replicas_after
+    assert fleet_text(again).count("\nObjective ") > 0
+
+
+def test_a_document_of_one_target_is_no_fleet() -> None:
+    """It has no pools."""
+    assert fleet_of({"time": "2026-11-26T00:00:00Z"}, "inference", "chat") is None
+
+
+def test_a_change_names_its_pool_in_line_event_and_key() -> None:
+    """Two pools that make the same change are two events."""
+    target = ScaleTarget(api_version="apps/v1", kind="Deployment", name="x")
+    changes = [
+        replica_count_change(replace(SCALE_UP, pool=pool), target) for pool in ("h100", "l4", "")
+    ]
+    events = [change_event(change) for change in changes if change is not None]
+    assert [event.message.partition(":")[0] for event in events[:2]] == ["h100", "l4"]
+    assert len({event.key for event in events}) == 3
+    assert changes[0] is not None
+    assert changes[2] is not None
+    assert f"name={SCALE_UP.name} pool=h100 target=" in change_line(changes[0])
+    assert "pool=" not in change_line(changes[2])
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason.POOL_UNSEEN,
+        Reason.OTHER_POOL_AWAKE,
+        Reason.GPUS_REACHED,
+        Reason.LEAST_COST,
+        Reason.MOVE_DOES_NOT_PAY,
+        Reason.PODS_LOST,
+    ],
+)
+def test_what_pools_are_held_by_has_a_sentence(reason: Reason) -> None:
+    """It is no bare word for the person on call."""
+    assert len(LIMIT_SENTENCES[reason].split()) > 4

@@ -1,0 +1,116 @@
+"""Pods of targets of other kinds: of an adapter, and groups of pods that are one replica."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from servingslo.adapters.kubernetes.api.selectors import parse_selector
+from servingslo.adapters.kubernetes.pods.inventory import Inventory
+from servingslo.adapters.kubernetes.pods.records import OwnerRecord, pod_record
+
+
+def pod(owner: str | None) -> dict:
+    """A pod that the selector matches."""
+    references = [] if owner is None else [{"uid": owner, "controller": True}]
+    metadata = {"namespace": "a", "name": "chat-0", "uid": "pod", "labels": {"app": "chat"}}
+    return {"metadata": metadata | {"ownerReferences": references}, "spec": {}, "status": {}}
+
+
+@pytest.mark.parametrize(
+    ("chain", "found"),
+    [
+        pytest.param((), False, id="of-none"),
+        pytest.param(("group",), True, id="of-another-kind"),
+        pytest.param(("rs", "deployment", "group"), True, id="of-a-deployment-of-another-kind"),
+        pytest.param(("rs", "deployment", None), False, id="of-a-plain-deployment"),
+        pytest.param(("rs", None), False, id="of-a-plain-replica-set"),
+    ],
+)
+def test_pods_of_another_kinds_workload_are_those_of_its_adapter(
+    chain: tuple[str | None, ...], found: bool
+) -> None:
+    """Whatever selector a status states, it adopts no pod of a plain Deployment."""
+    inventory = Inventory(client=None)  # type: ignore[arg-type]  # it is never started
+    inventory._pod_changed(None, pod_record(pod(chain[0] if chain else None), None))
+    for uid, owner in pairwise(chain):
+        assert uid is not None
+        inventory._owner_changed(
+            None,
+            OwnerRecord(namespace="a", uid=uid, owner_uid=owner, replicas=1, created_seconds=1.0),
+        )
+    pods = inventory.workload_pods(
+        "a", target_uid="adapter", selector=parse_selector("app=chat"), strict=False
+    )
+    assert [one.name for one in pods] == (["chat-0"] if found else [])
+
+
+def member(name: str, owner: str, *, ready: bool = True, **conditions: Any) -> dict:
+    """A pod of a group, ready from its tenth second on or not, scheduled unless stated."""
+    place = "0" if name.count("-") == 1 else name[-1]
+    metadata = {
+        "namespace": "a",
+        "name": name,
+        "uid": f"uid-{name}",
+        "labels": {"app": "chat", "place": place},
+        "ownerReferences": [{"uid": owner, "controller": True}],
+        "creationTimestamp": "2026-11-27T10:00:00Z",
+    }
+    since = f"2026-11-27T10:00:1{place}Z"
+    told = [
+        {"type": "Ready", "status": str(ready), "lastTransitionTime": since},
+        conditions or {"type": "PodScheduled", "status": "True", "lastTransitionTime": since},
+    ]
+    return {"metadata": metadata, "spec": {}, "status": {"conditions": told}}
+
+
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("workers", "ready", "ready_after", "unschedulable"),
+    [
+        pytest.param(
+            [member("chat-0-1", "workers"), member("chat-0-2", "workers")],
+            True, 12.0, False, id="all",
+        ),
+        pytest.param(
+            [member("chat-0-1", "workers"), member("chat-0-2", "workers", ready=False)],
+            False, None, False, id="one-is-not",
+        ),
+        pytest.param([member("chat-0-1", "workers")], False, None, False, id="one-is-missing"),
+        pytest.param(
+            [
+                member("chat-0-1", "workers"),
+                member("chat-0-2", "workers", ready=False, **UNSCHEDULABLE),
+            ],
+            False, None, True, id="no-node-for-one",
+        ),
+    ],
+)  # fmt: skip
+def test_a_group_is_ready_and_waits_as_all_its_pods_do(
+    workers: list[dict], ready: bool, ready_after: float | None, unschedulable: bool
+) -> None:
+    """The leader is selected alone; its workers are those of the StatefulSet that it owns."""
+    inventory = Inventory(client=None)  # type: ignore[arg-type]  # it is never started
+    for uid, owner, replicas in (("leaders", "set", 1), ("workers", "uid-chat-0", 2)):
+        inventory._owner_changed(
+            None,
+            OwnerRecord(
+                namespace="a", uid=uid, owner_uid=owner, replicas=replicas, created_seconds=1.0
+            ),
+        )
+    for item in (member("chat-0", "leaders"), *workers):
+        inventory._pod_changed(None, pod_record(item, None))
+    (found,) = inventory.workload_pods(
+        "a", target_uid="set", selector=parse_selector("app=chat,place=0"), strict=False
+    )
+    sample = found.sample(1.8e9, engine=None)
+    assert (found.name, sample.ready, sample.ready_after_seconds) == ("chat-0", ready, ready_after)
+    assert bool(sample.unschedulable_reason) is unschedulable
+    assert (sample.scheduled_after_seconds is None) == (len(workers) < 2 or unschedulable)

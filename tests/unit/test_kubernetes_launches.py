@@ -1,0 +1,48 @@
+"""Command lines are read once, and again when something in them changes."""
+
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
+from servingslo.adapters.kubernetes.pods.launches import Launches
+from servingslo.adapters.kubernetes.pods.records import pod_record
+from servingslo.runtimes.catalogue import profile
+
+VLLM = profile("vllm")
+
+
+class _Maps:
+    """One ConfigMap, whose content changes."""
+
+    def __init__(self) -> None:
+        self.seqs = "48"
+
+    async def data(self, _namespace, _name, _at_seconds):
+        return {"N": self.seqs}
+
+
+def _pod(name: str, seqs: str, **container):
+    engine = {"name": "vllm", "args": ["vllm", "serve", "m", f"--max-num-seqs={seqs}"]}
+    metadata = {"namespace": "n", "name": name, "uid": name}
+    return pod_record({"metadata": metadata, "spec": {"containers": [engine | container]}}, None)
+
+
+async def test_pods_of_one_template_are_read_once() -> None:
+    """Also what they keep in memory is one record; another template's is another."""
+    launches, (a, b, c) = Launches(NoConfigMaps()), [_pod("a", "8"), _pod("b", "8"), _pod("c", "9")]
+    assert a.containers is b.containers
+    read = [
+        await launches.of(launches.engine(pod.containers, None, "vllm"), "n", None, VLLM)
+        for pod in (a, b, c)
+    ]
+    assert read[0] is read[1]
+    assert [one.arguments.max_num_seqs for one in read] == [8, 8, 9]
+
+
+async def test_a_value_of_a_config_map_is_followed() -> None:
+    """The words of the pod are the same, and what they stand for is not."""
+    maps = _Maps()
+    launches = Launches(maps)
+    source = {"configMapKeyRef": {"name": "m", "key": "N"}}
+    (engine,) = _pod("a", "$(N)", env=[{"name": "N", "valueFrom": source}]).containers
+    before = await launches.of(engine, "n", None, VLLM)
+    maps.seqs = "64"
+    after = await launches.of(engine, "n", None, VLLM)
+    assert [one.arguments.max_num_seqs for one in (before, after)] == [48, 64]

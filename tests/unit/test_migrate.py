@@ -1,0 +1,387 @@
+"""`servingslo migrate`: what of an HPA and a ScaledObject is taken over, and what is reported."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.cli_calls import CLI, Called
+
+from servingslo.api.convert import parse_spec
+from servingslo.cli.manifest import read_spec
+
+HPA: dict[str, Any] = {
+    "apiVersion": "autoscaling/v2",
+    "kind": "HorizontalPodAutoscaler",
+    "metadata": {"name": "llama-chat", "namespace": "inference"},
+    "spec": {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llama-chat"},
+        "minReplicas": 2,
+        "maxReplicas": 16,
+        "metrics": [
+            {
+                "type": "Pods",
+                "pods": {
+                    "metric": {"name": "vllm_num_requests_waiting"},
+                    "target": {"type": "AverageValue", "averageValue": "5"},
+                },
+            }
+        ],
+        "behavior": {
+            "scaleUp": {"stabilizationWindowSeconds": 0, "tolerance": "50m"},
+            "scaleDown": {
+                "stabilizationWindowSeconds": 600,
+                "selectPolicy": "Min",
+                "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
+            },
+        },
+    },
+    "status": {"currentReplicas": 3, "desiredReplicas": 3},
+}
+TTFT = (
+    "histogram_quantile(0.95,\n  sum by (le)"
+    ' (rate(vllm:time_to_first_token_seconds_bucket{pod=~"a)|b"}[1m])))\n'
+)
+SCALED_OBJECT: dict[str, Any] = {
+    "apiVersion": "keda.sh/v1alpha1",
+    "kind": "ScaledObject",
+    "metadata": {"name": "llama-chat", "namespace": "inference"},
+    "spec": {
+        "scaleTargetRef": {"name": "llama-chat"},
+        "triggers": [
+            {"type": "prometheus", "metadata": {"query": "sum(q)", "threshold": "5"}},
+        ],
+    },
+}
+
+
+def changed(source: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """The resource with these fields of its spec."""
+    return {**source, "spec": {**source["spec"], **spec}}
+
+
+def annotated(source: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """The resource with these fields of its metadata."""
+    return {**source, "metadata": {**source["metadata"], **metadata}}
+
+
+def prometheus(query: str, threshold: str, **more: Any) -> dict[str, Any]:
+    """A trigger of KEDA."""
+    return {"type": "prometheus", "metadata": {"query": query, "threshold": threshold}, **more}
+
+
+def called(cli: CLI, *documents: Any, flags: tuple[str, ...] = ()) -> Called:
+    """The command with these documents as standard input."""
+    return cli(
+        "migrate", "-", *flags, stdin="---\n".join(json.dumps(one) + "\n" for one in documents)
+    )
+
+
+def spec_of(cli: CLI, document: Any, *flags: str) -> dict[str, Any]:
+    """The spec that is written; the product's own validation takes it."""
+    done = called(cli, document, flags=flags)
+    assert done.exit_code == 0, done.err
+    made = yaml.safe_load(done.out)
+    parse_spec(made["spec"])
+    return dict(made["spec"])
+
+
+def comments(cli: CLI, document: Any) -> str:
+    """What the command says about what it did."""
+    return "\n".join(
+        line for line in called(cli, document).out.splitlines() if line.lstrip().startswith("#")
+    )
+
+
+def test_an_hpa_becomes_a_serving_slo_in_recommend(cli: CLI) -> None:
+    """Target, bounds and behavior; no field of the status."""
+    assert spec_of(cli, HPA, "--objective", "tpot:p95:50ms") == {
+        "targetRef": {"kind": "Deployment", "name": "llama-chat"},
+        "mode": "Recommend",
+        "objectives": [{"metric": "tpot", "percentile": 95, "threshold": "50ms"}],
+        "replicas": {"min": 2, "max": 16},
+        "behavior": {
+            "scaleUp": {"stabilizationWindowSeconds": 0},
+            "scaleDown": {
+                "stabilizationWindowSeconds": 600,
+                "selectPolicy": "Min",
+                "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
+            },
+        },
+    }
+
+
+def test_what_is_written_is_read_back_as_a_manifest(cli: CLI, tmp_path) -> None:
+    """By `plan -f`, comments and all, with name and namespace of the source."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(called(cli, HPA).out, encoding="utf-8")
+    assert read_spec(path)["mode"] == "Recommend"
+    made = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert made["metadata"] == {"name": "llama-chat", "namespace": "inference"}
+
+
+def test_what_of_an_hpa_cannot_be_taken_over_is_said(cli: CLI) -> None:
+    """Metric, tolerance, the default of policies; and that the objectives are an example."""
+    said = comments(cli, HPA)
+    assert "spec.metrics[0] Pods vllm_num_requests_waiting, AverageValue 5: the replica" in said
+    assert "spec.behavior.scaleUp.tolerance 50m: there is no tolerance" in said
+    assert "spec.behavior.scaleUp.policies: the HPA's default" in said
+    assert "An example: state the objectives" in said
+    assert "kubectl delete hpa llama-chat, then mode: Auto" in said
+
+
+def test_an_hpa_to_zero_has_an_idle_time(cli: CLI) -> None:
+    """The window before its step down; and the gateway that it needs is named."""
+    made = spec_of(cli, changed(HPA, minReplicas=0))
+    assert made["replicas"] == {"min": 0, "max": 16, "idleAfter": "10m"}
+    assert "a gateway counts this workload's requests" in comments(cli, changed(HPA, minReplicas=0))
+
+
+@pytest.mark.parametrize(
+    ("target", "ref"),
+    [
+        pytest.param(
+            {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "l"},
+            {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "l"},
+            id="leaders",
+        ),
+        pytest.param({"kind": "StatefulSet", "name": "s"}, {"kind": "StatefulSet", "name": "s"}),
+    ],
+)
+def test_other_targets_keep_their_version(cli: CLI, target: Any, ref: Any) -> None:
+    """Without one it is apps/v1, the default of both."""
+    assert spec_of(cli, changed(HPA, scaleTargetRef=target))["targetRef"] == ref
+
+
+def test_annotations_of_the_variant_autoscaler_are_reported(cli: CLI) -> None:
+    """Its count is replaced, its cost has no currency, and it has no objective."""
+    annotations = {
+        "llm-d.ai/managed": "true",
+        "llm-d.ai/model-id": "meta/llama",
+        "llm-d.ai/variant-cost": "40.0",
+    }
+    metric = {
+        "type": "External",
+        "external": {
+            "metric": {"name": "wva_desired_replicas"},
+            "target": {"type": "AverageValue", "averageValue": 1},
+        },
+    }
+    source = annotated(changed(HPA, metrics=[metric]), annotations=annotations)
+    assert "cost" not in spec_of(cli, source)
+    said = comments(cli, source)
+    assert "wva_desired_replicas, AverageValue 1: the count of llm-d's variant" in said
+    assert "[llm-d.ai/variant-cost] 40.0: a relative number without a currency" in said
+    assert "[llm-d.ai/model-id] meta/llama: nothing is grouped" in said
+
+
+def test_a_scaled_object_has_keda_s_defaults(cli: CLI) -> None:
+    """0 to 100 replicas, idle for five minutes; without a fallback the count is kept."""
+    made = spec_of(cli, SCALED_OBJECT)
+    assert made["targetRef"] == {"kind": "Deployment", "name": "llama-chat"}
+    assert made["replicas"] == {"min": 0, "max": 100, "idleAfter": "5m"}
+    assert "fallback" not in made
+    assert "behavior" not in made
+
+
+@pytest.mark.parametrize(
+    ("fallback", "wanted"),
+    [
+        pytest.param(
+            {"failureThreshold": 4, "replicas": 6},
+            {"behavior": "Floor", "replicas": 6, "staleAfter": "1m"},
+            id="static",
+        ),
+        pytest.param(
+            {"failureThreshold": 0, "replicas": 30, "behavior": "currentReplicasIfHigher"},
+            {"behavior": "Floor", "replicas": 16, "staleAfter": "1s"},
+            id="higher, above the maximum",
+        ),
+        pytest.param(
+            {"failureThreshold": 2, "replicas": 6, "behavior": "currentReplicas"},
+            {"staleAfter": "30s"},
+            id="current",
+        ),
+        pytest.param(
+            {"failureThreshold": 100_000, "replicas": 6, "behavior": "currentReplicasIfLower"},
+            {"staleAfter": "86400s"},
+            id="lower",
+        ),
+        pytest.param({"failureThreshold": 3, "replicas": 0}, {"staleAfter": "45s"}, id="none"),
+    ],
+)
+def test_a_fallback_never_removes_replicas(cli: CLI, fallback: Any, wanted: Any) -> None:
+    """Floor or Hold, after as many polls as KEDA waits."""
+    source = changed(SCALED_OBJECT, fallback=fallback, maxReplicaCount=16, pollingInterval=15)
+    assert spec_of(cli, source)["fallback"] == wanted
+
+
+def test_the_behavior_of_keda_s_hpa_is_taken_over(cli: CLI) -> None:
+    """From where KEDA has it."""
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 120}}
+    advanced = {
+        "horizontalPodAutoscalerConfig": {"behavior": behavior},
+        "scalingModifiers": {"formula": "a + b", "target": "2"},
+        "restoreToOriginalReplicaCount": True,
+    }
+    source = changed(SCALED_OBJECT, advanced=advanced, idleReplicaCount=0, minReplicaCount=2)
+    made = spec_of(cli, source)
+    assert made["behavior"] == behavior
+    assert made["replicas"] == {"min": 2, "max": 100}
+    said = comments(cli, source)
+    for field in ("scalingModifiers.formula a + b", "restoreToOriginal", "spec.idleReplicaCount 0"):
+        assert field in said
+
+
+@pytest.mark.parametrize(
+    ("query", "threshold", "wanted"),
+    [
+        pytest.param(TTFT, "0.5", ("ttft", 95, "500ms"), id="ttft"),
+        pytest.param(TTFT.replace("0.95", ".999"), "2", ("ttft", 99.9, "2s"), id="p99.9"),
+        pytest.param(
+            "histogram_quantile(0.9, sum(rate(vllm:e2e_request_latency_seconds_bucket[5m])))",
+            "1.25",
+            ("latency", 90, "1250ms"),
+            id="latency",
+        ),
+        pytest.param(f"{TTFT} * 2", "0.5", None, id="not the percentile itself"),
+        pytest.param(f"{TTFT} + sum(q)", "0.5", None, id="a sum"),
+        pytest.param(TTFT.replace("0.95", "0.3"), "0.5", None, id="below the median"),
+        pytest.param(TTFT, "7200", None, id="longer than an hour"),
+        pytest.param(TTFT, "fast", None, id="no number"),
+        pytest.param(
+            TTFT.replace("time_to_first_token", "inter_token_latency"), "0.05", None, id="gaps"
+        ),
+        pytest.param(TTFT.replace("vllm:", "mine:"), "0.5", None, id="no engine's"),
+    ],
+)
+def test_a_trigger_on_a_percentile_of_latency_is_an_objective(
+    cli: CLI, query: str, threshold: str, wanted: tuple[str, float, str] | None
+) -> None:
+    """Metric, percentile and threshold; any other query is reported with the reason."""
+    source = changed(SCALED_OBJECT, triggers=[prometheus(query, threshold, metricType="Value")])
+    made, said = spec_of(cli, source), comments(cli, source)
+    if wanted is None:
+        assert "not from a threshold" in said
+        assert "An example" in said
+    else:
+        metric, percentile, written = wanted
+        assert made["objectives"] == [
+            {"metric": metric, "percentile": percentile, "threshold": written}
+        ]
+        assert "An example" not in said
+
+
+def test_the_user_s_objectives_win_over_those_of_triggers(cli: CLI) -> None:
+    """And one metric and percentile is there once."""
+    source = changed(SCALED_OBJECT, triggers=[prometheus(TTFT, "0.5"), prometheus(TTFT, "1")])
+    assert len(spec_of(cli, source)["objectives"]) == 1
+    made = spec_of(cli, source, "--objective", "ttft:p99:1500ms")
+    assert made["objectives"] == [{"metric": "ttft", "percentile": 99, "threshold": "1500ms"}]
+    assert "spec.triggers[0].metricType AverageValue: divides the latency" in comments(cli, source)
+
+
+def test_a_list_of_the_cluster_is_read_without_the_hpa_that_keda_made(cli: CLI) -> None:
+    """One ServingSLO for each ScaledObject and each other HPA."""
+    owner = {"kind": "ScaledObject", "name": "llama-chat", "controller": True}
+    made_by_keda = annotated(HPA, name="keda-hpa-llama-chat", ownerReferences=[owner])
+    other = annotated(HPA, name="other")
+    items = [made_by_keda, other, SCALED_OBJECT]
+    done = called(cli, {"apiVersion": "v1", "kind": "List", "items": items}, {"kind": "Deployment"})
+    made = list(yaml.safe_load_all(done.out))
+    assert [one["metadata"]["name"] for one in made] == ["other", "llama-chat"]
+    alone = called(cli, made_by_keda)
+    assert alone.refuses("ownerReferences", "migrate scaledobject/llama-chat"), alone.err
+
+
+def test_a_comment_ends_only_where_it_should(cli: CLI) -> None:
+    """Line breaks and control characters of a query add no line to the manifest."""
+    query = "sum(q)\nmode: Auto\u2028spec: {}\x85x: 1\r\x00"
+    source = changed(SCALED_OBJECT, triggers=[prometheus(query, "5")])
+    made = spec_of(cli, source)
+    assert made["mode"] == "Recommend"
+    assert set(made) == {"targetRef", "mode", "objectives", "replicas"}
+
+
+def test_the_namespace_of_a_flag_is_for_manifests_without_one(cli: CLI) -> None:
+    """What the manifest states wins."""
+    bare = {**HPA, "metadata": {"name": "llama-chat"}}
+    flags = ("-n", "team")
+    assert yaml.safe_load(called(cli, bare).out)["metadata"] == {"name": "llama-chat"}
+    for source, namespace in ((bare, "team"), (HPA, "inference")):
+        made = yaml.safe_load(called(cli, source, flags=flags).out)
+        assert made["metadata"]["namespace"] == namespace
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        pytest.param(
+            changed(HPA, maxReplicas=0), ("spec.maxReplicas: 0", "from 1 to 10000"), id="max"
+        ),
+        pytest.param(
+            changed(HPA, minReplicas=20),
+            ("spec.minReplicas: 20", "at most maxReplicas, 16"),
+            id="min above max",
+        ),
+        pytest.param(
+            {**HPA, "apiVersion": "autoscaling/v1"},
+            ("apiVersion: 'autoscaling/v1'", "autoscaling/v2"),
+            id="an old HPA",
+        ),
+        pytest.param(
+            changed(HPA, behavior={"scaleUp": {"stabilizationWindowSeconds": 4000}}),
+            ("spec.behavior.scaleUp.stabilizationWindowSeconds: 4000", "from 0 to 3600"),
+            id="window",
+        ),
+        pytest.param(
+            changed(HPA, metrics=[{"type": "Pods"}]),
+            ("spec.metrics[0].pods is missing", "required by type Pods"),
+            id="a metric without its source",
+        ),
+        pytest.param(
+            changed(SCALED_OBJECT, minReplicaCount=101),
+            ("spec.minReplicaCount: 101", "at most maxReplicaCount, 100"),
+            id="min above KEDA's default",
+        ),
+        pytest.param(
+            changed(SCALED_OBJECT, triggers=[]), ("spec.triggers", "at least 1"), id="no trigger"
+        ),
+        pytest.param(
+            annotated(
+                HPA,
+                annotations={"llm-d.ai/managed": "true", "llm-d.ai/variant-cost": "-1"},
+            ),
+            ("llm-d.ai/variant-cost", "'-1'", "a number, 0 or more"),
+            id="cost",
+        ),
+        pytest.param({"kind": "Deployment"}, ("kind: 'Deployment'", "ScaledObject"), id="neither"),
+        pytest.param(None, ("kind is missing",), id="nothing"),
+    ],
+)
+def test_bad_input_is_refused_with_field_value_and_range(
+    cli: CLI, document: Any, words: tuple[str, ...]
+) -> None:
+    """Exit code 2 and one line that names standard input."""
+    done = called(cli, document)
+    assert done.refuses("standard input", *words), done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(("nosuch.yaml",), ("FILE: 'nosuch.yaml'", "hpa/NAME"), id="no file"),
+        pytest.param(("hpa/chat",), ("--namespace is missing", "hpa/chat"), id="no namespace"),
+        pytest.param(("hpa/", "-n", "a"), ("NAME: ''", "a DNS name"), id="no name"),
+        pytest.param(("so/../x", "-n", "a"), ("NAME: '../x'",), id="no path of the API"),
+        pytest.param(("hpa/chat", "-n", "A/b"), ("--namespace: 'A/b'", "a DNS label"), id="label"),
+        pytest.param(("-", "--objective", "x"), ("--objective: 'x'", "ttft:p99"), id="objective"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    cli: CLI, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """Before a cluster is asked."""
+    done = cli("migrate", *arguments)
+    assert done.refuses(*words), done.err

@@ -1,0 +1,327 @@
+"""Other autoscalers' own code: what is sent to it, what it answers, and what it cannot.
+
+Tests of a peer's own decisions run where it is installed or built, and say so elsewhere.
+"""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.unit.rule_world import SETTING, World, lengths
+from tests.unit.sim_fleets import FLEET, Script, run, trace
+
+from servingslo.errors import InvalidInputError, ServingSLOError
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.policy.inputs import Observation
+from servingslo_lab.sim.fleets.cluster import Wanted
+from servingslo_lab.sim.fleets.events import EngineStep, Events
+from servingslo_lab.sim.kept import source_digest
+from servingslo_lab.sim.peers import aibrix, dynamo
+from servingslo_lab.sim.peers.dynamo_profile import decode_step, profiled_steps
+from servingslo_lab.sim.peers.line_process import (
+    LineProcess,
+    decoded,
+    encoded,
+    program_path,
+)
+from servingslo_lab.sim.policies import REAL_RULES, policy_of, summary_of
+
+ECHO = "import sys\nfor line in sys.stdin: print(line.strip(), flush=True)"
+
+
+def dynamo_or_skip() -> None:
+    """Skip, with the reason, where its planner cannot be imported."""
+    try:
+        dynamo.planner()
+    except InvalidInputError as error:
+        pytest.skip(f"ai-dynamo is not installed here: {error}")
+
+
+def aibrix_or_skip() -> None:
+    """Skip, with the reason, where its program is neither built nor can be."""
+    if not program_path(aibrix.PROGRAM).exists():
+        pytest.skip(
+            "AIBrix's program is not built here: "
+            f"{'make benchmark-peers builds it' if shutil.which('go') else 'it needs Go'}"
+        )
+
+
+class Answers:
+    """A line process that remembers what it was sent and gives the same answer."""
+
+    def __init__(self, answer: dict[str, object]) -> None:
+        self.given, self.sent = answer, []
+
+    def __call__(self, setting: dict[str, object]) -> "Answers":
+        """Start."""
+        self.setting = setting
+        return self
+
+    def answer(self, observation: dict[str, object]) -> dict[str, object]:
+        """The answer to every line."""
+        json.loads(encoded(observation))
+        self.sent.append(observation)
+        return self.given
+
+
+# The line protocol
+
+
+def test_a_line_process_answers_each_line_and_ends():
+    """The echo of the setting is its answer to the first observation, here."""
+    process = LineProcess([sys.executable, "-c", ECHO], {"setting": 1})
+    assert process.answer({"seconds": 2.5}) == {"setting": 1}
+    assert process.answer({}) == {"seconds": 2.5}
+    process.close()
+
+
+def test_a_program_that_ends_is_named_with_what_it_said():
+    """Its standard error is the reason."""
+    process = LineProcess([sys.executable, "-c", "import sys; sys.exit('no such strategy')"], {})
+    with pytest.raises(ServingSLOError, match="no such strategy"):
+        process.answer({"seconds": 1.0})
+
+
+@pytest.mark.parametrize("line", ["not JSON\n", "[1]\n", "\n"])
+def test_an_answer_that_is_no_object_is_refused(line):
+    """With the line."""
+    with pytest.raises(ServingSLOError, match="a peer answered"):
+        decoded(line)
+
+
+def test_a_number_that_json_lacks_is_not_sent():
+    """The other side could not read it."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encoded({"value": float("nan")})
+
+
+# What AIBrix is sent
+
+
+def pods(*usages: float | None) -> Observation:
+    """Ready pods with this KV use; None for one that starts."""
+    shown = [
+        PodSample(name=f"p{place}")
+        if usage is None
+        else PodSample(
+            name=f"p{place}",
+            ready=True,
+            engines=(EngineSample(engine="0", kv_usage_ratio=usage, running=3.0, waiting=1.0),),
+        )
+        for place, usage in enumerate(usages)
+    ]
+    return Observation(
+        time_seconds=30.0, namespace="a", name="b", desired_replicas=len(shown), pods=tuple(shown)
+    )
+
+
+def test_apa_sees_a_starting_pod_as_zero_and_no_pod_without_a_node():
+    """Its fetcher returns 0 for a pod that does not answer; one without a node has no address."""
+    waiting = PodSample(name="new", unschedulable_reason="no GPU")
+    seen = pods(0.5, None)
+    assert aibrix.kv_of_pods(seen) == [0.5, 0.0]
+    assert aibrix.kv_of_pods(replace(seen, pods=(*seen.pods, waiting))) == [0.5, 0.0]
+
+
+def test_kpa_is_sent_the_total_and_its_answer_is_bounded():
+    """Twice four requests; 90 replicas are more than the fleet may have."""
+    answers = Answers({"replicas": 90, "reason": ""})
+    rule = aibrix.kpa(SETTING, aibrix.KPA_DEFAULTS, answers)
+    assert rule.decide(pods(0.1, 0.2)) == Wanted(replicas=SETTING.maximum)
+    assert answers.sent == [{"seconds": 30.0, "replicas": 2, "values": [8.0]}]
+    assert answers.setting["strategy"] == "KPA"
+
+
+# What engines report of each step
+
+
+class Subscribed(Script):
+    """A script that keeps the events too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Events] = []
+
+    def receive(self, events: Events) -> None:
+        """Keep them."""
+        self.events.append(events)
+
+
+def test_steps_add_up_to_what_is_scraped_at_the_same_time():
+    """Running, waiting and arrivals agree, and a step lasts as long as the law says."""
+    script = Subscribed()
+    arrivals = trace(rate=12.0)
+    fleet = replace(FLEET, scrape_lag_seconds=0.0)
+    run(script, fleet, trace=arrivals)
+    law = FLEET.engine_law
+    assert len(script.events) == len(script.seen) > 10
+    busy = 0
+    for seen, events in zip(script.seen, script.events, strict=True):
+        assert events.arrived == sum(arrivals.arrival_seconds <= seen.time_seconds)
+        for pod in seen.pods:
+            step, engine = events.steps[pod.name], pod.engines[0]
+            assert step.waiting + step.preempted == engine.waiting
+            if not step.duration_seconds:
+                continue
+            busy += 1
+            assert step.prefilling + step.decoding == engine.running
+            emitting = (step.duration_seconds - law.step_fixed_seconds
+                        - law.prefill_per_token_seconds * step.prefill_tokens
+                        - law.context_per_token_seconds * step.context_tokens
+                        ) / law.step_per_sequence_seconds  # fmt: skip
+            assert step.decoding - 1e-6 <= emitting <= engine.running + 1e-6
+    assert busy > 10
+
+
+def test_an_autoscaler_that_does_not_subscribe_gets_the_same_run():
+    """Events change nothing."""
+    plain, subscribed = run(Script()), run(Subscribed())
+    assert plain.ticks == subscribed.ticks
+    assert plain.replica_seconds == subscribed.replica_seconds
+
+
+# The profile
+
+
+def test_the_profile_covers_the_engine_within_its_limits():
+    """36 steps, as many as six by six, none with more than the memory holds."""
+    steps = profiled_steps(SETTING.law, SETTING.limits)
+    assert max(step.decoding for step in steps) <= SETTING.limits.max_num_seqs
+    assert max(step.context_tokens for step in steps) <= SETTING.limits.kv_capacity_tokens
+    assert 3 < len(steps) <= 36
+    assert decode_step(SETTING.law, 10, 100) == EngineStep(
+        duration_seconds=pytest.approx(0.02), decoding=10, context_tokens=1000
+    )
+
+
+# Names
+
+
+def test_a_real_policy_is_written_with_its_settings():
+    """`real:` belongs to the name."""
+    policy = policy_of("real:dynamo-sla:factor=0.5")
+    assert (policy.name, policy.parameters) == ("real:dynamo-sla", {"factor": 0.5})
+    assert summary_of("real:dynamo-sla:factor=0.5") == REAL_RULES["real:dynamo-sla"].summary
+    with pytest.raises(InvalidInputError, match="real:aibrix-kpa"):
+        policy_of("real:nobody")
+
+
+def test_a_peer_is_observed_at_its_own_interval():
+    """The rest of the fleet stays."""
+    paced = policy_of("real:dynamo-load").paced(FLEET)
+    assert (paced.scrape_interval_seconds, paced.scrape_lag_seconds) == (5.0, 0.0)
+    assert replace(paced, scrape_interval_seconds=15.0, scrape_lag_seconds=5.0) == FLEET
+    assert policy_of("real:hpa").paced(FLEET) == FLEET
+    assert policy_of("knative").paced(FLEET) == FLEET
+
+
+def test_kept_runs_of_a_peer_end_with_its_version(monkeypatch):
+    """Another ai-dynamo is another run; runs of rules do not depend on it."""
+    source_digest.cache_clear()
+    before, rule = source_digest("real:dynamo-sla"), source_digest("knative")
+    monkeypatch.setattr(dynamo, "_version", lambda _name: "9.9.9")
+    source_digest.cache_clear()
+    assert source_digest("real:dynamo-sla") != before
+    assert source_digest("knative") == rule
+    source_digest.cache_clear()
+
+
+def test_hpa_on_requests_follows_its_behavior():
+    """40 requests a pod at a target of 20: ⌈4 × 2⌉, which is twice and four more at once."""
+    hpa = World(policy_of("real:hpa:in_system=20").rule(SETTING))
+    assert hpa.look(4, each={"running": 30.0, "waiting": 10.0}) == 8
+
+
+# The peers themselves
+
+
+def test_apa_follows_its_own_arithmetic():
+    """0.9 of a target of 0.5 wants ⌈4 × 1.8⌉ = 8; then 0.1 falls to half at most."""
+    aibrix_or_skip()
+    apa = World(policy_of("real:aibrix-apa").rule(SETTING))
+    assert apa.look(4, each={"kv_usage_ratio": 0.9}) == 8
+    for _ in range(11):  # until the window of three minutes has only the new value
+        apa.look(8, each={"kv_usage_ratio": 0.1})
+    assert apa.look(8, each={"kv_usage_ratio": 0.1}) == 4
+
+
+def test_kpa_divides_the_total_by_its_target():
+    """1000 requests at 100 each, from 8: within twice the count."""
+    aibrix_or_skip()
+    kpa = World(policy_of("real:aibrix-kpa").rule(SETTING))
+    assert kpa.look(8, each={"running": 100.0, "waiting": 25.0}) == 10
+
+
+def dynamo_world(policy: str, step: EngineStep, replicas: int = 2) -> World:
+    """Its planner after a minute of this step on every engine."""
+    rule = policy_of(policy).rule(SETTING)
+    found = World(rule)
+    rule.receive(Events(arrived=0, steps={f"p{n}": step for n in range(replicas)}))
+    return found
+
+
+def test_dynamo_adds_one_if_every_engine_is_above_its_target():
+    """49 sequences take 59 ms a step, of 50 ms allowed."""
+    dynamo_or_skip()
+    loaded = replace(decode_step(SETTING.law, 49, 300), waiting=20, waiting_tokens=60_000)
+    planner = dynamo_world("real:dynamo-load", loaded)
+    assert [planner.look(2, each=lengths(10.0, 100.0, 10.0)) for _ in range(3)][-1] == 3
+
+
+def test_dynamo_removes_one_if_the_rest_would_do():
+    """One decode an engine is nothing."""
+    dynamo_or_skip()
+    planner = dynamo_world("real:dynamo-load", decode_step(SETTING.law, 1, 300))
+    assert [planner.look(2, each=lengths(10.0, 100.0, 10.0)) for _ in range(3)][-1] == 1
+
+
+def test_dynamo_holds_while_pods_start():
+    """Its own rule: a load decision may only reduce what is pending."""
+    dynamo_or_skip()
+    loaded = replace(decode_step(SETTING.law, 49, 300), waiting=20, waiting_tokens=60_000)
+    planner = dynamo_world("real:dynamo-load", loaded)
+    assert planner.look(3, unready=1, each=lengths(10.0, 100.0, 10.0)) == 3
+
+
+def test_dynamo_follows_its_thresholds():
+    """9,000 of 15,000 tokens are 60 %: above 50, not above 100, and not below 60."""
+    dynamo_or_skip()
+    step = decode_step(SETTING.law, 30, 300)
+    assert dynamo_world("real:dynamo-thresholds:up_percent=50", step).look(2) == 3
+    assert dynamo_world("real:dynamo-thresholds", step).look(2) == 2
+
+
+def mixed(batch: int, prompt: int) -> EngineStep:
+    """A step that computes one prompt beside its decodes."""
+    decodes = decode_step(SETTING.law, batch, 300)
+    law = SETTING.law
+    more = law.step_per_sequence_seconds + law.prefill_per_token_seconds * prompt
+    seconds = decodes.duration_seconds + more
+    return replace(decodes, duration_seconds=seconds, prefilling=1, prefill_tokens=prompt)
+
+
+def test_dynamo_orders_for_the_requests_that_were_started():
+    """200 a second, and 20 decodes a step of 50 ms are 40 a second of an engine: 5 replicas.
+
+    Its throughput loop decides after 180 s, from a fit that may be off by one replica. It knows
+    the cost of a mixed step only from steps with a prompt in them.
+    """
+    dynamo_or_skip()
+    rule = policy_of("real:dynamo-throughput").rule(SETTING)
+    planner, wanted = World(rule), []
+    for tick in range(14):
+        steps = {f"p{n}": mixed(20 + tick, 50 * tick + 100 * n) for n in range(2)}
+        rule.receive(Events(arrived=tick * 3000, steps=steps))
+        wanted.append(planner.look(2, each=lengths(10.0 + tick, 100.0, 10.0)))
+    assert wanted[:12] == [2] * 12
+    assert wanted[12] in {5, 6}
+
+
+def test_without_dynamo_the_reason_is_said():
+    """Not an import error of a module that the user has never heard of."""
+    if "none" not in dynamo.sources().split()[1]:
+        pytest.skip("ai-dynamo is installed here")
+    with pytest.raises(InvalidInputError, match="an environment with ai-dynamo"):
+        policy_of("real:dynamo-sla").rule(SETTING)

@@ -1,0 +1,322 @@
+"""Classes in the planner: who orders replicas, whose lane closes first, and what is reported."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from policy_world import REPLICAS_ONLY as TARGETS
+from policy_world import Run, World, steady
+
+from servingslo.api.convert import targets_from_spec
+from servingslo.controller.recordings.recording import observation_line, replay
+from servingslo.estimation.gateway.classes import whole_sample
+from servingslo.estimation.requests.arrivals import ArrivalState, count_classes
+from servingslo.estimation.requests.misses import Misses, of_classes, over
+from servingslo.estimation.sample import GatewayInstance, GatewaySample
+from servingslo.explain.changes import change_line
+from servingslo.explain.classes import class_lines, lanes_change
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.events import events
+from servingslo.explain.samples import metric_samples
+from servingslo.explain.text import text
+from servingslo.policy.classes.inputs import ClassTargets
+from servingslo.policy.inputs import AdmissionMode, InForce, Limits, ReplicaTargets, SignalProblem
+from servingslo.policy.knobs.decisions import LANES
+from servingslo.policy.knobs.in_flight.gateway import (
+    FORMER,
+    LIMIT,
+    NOT_HELD_SECONDS,
+    STEP_SECONDS,
+)
+from servingslo.policy.knobs.lanes.bounds import SURGE_READINGS
+from servingslo.policy.knobs.lanes.decision import LaneState
+from servingslo.policy.planner import plan
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateways import CountedWhen
+
+CHAT = ClassTargets(name="chat", route="chat", policy="chat", objectives=TARGETS.objectives)
+JOB = replace(CHAT, name="job", priority=-10, route="job", policy="job-lane")
+WITH = replace(TARGETS, classes=(CHAT, JOB), admission_mode=AdmissionMode.AUTO)
+THREE = replace(WITH, replicas=ReplicaTargets(minimum=3, maximum=12))
+
+
+@dataclass
+class ClassRun(Run):
+    """A world whose requests are of two classes by a fixed part, and whose lanes are written.
+
+    job_part: of all arrivals. refused_per_second: of the job, on top. refusal: why no lane may be
+    written. passed_by: of the job, in flight in addition to its lane; None: what the engines have.
+    failed_per_second: answered with 5xx, by class.
+    """
+
+    job_part: float = 0.5
+    refused_per_second: dict = field(default_factory=dict)
+    passed_by: float | None = None
+    failed_per_second: dict = field(default_factory=dict)
+    failed: dict = field(default_factory=dict)
+    silent_from: float = 1e9
+    refusal: SignalProblem | None = None
+    standing: dict = field(default_factory=dict)
+    totals: dict = field(default_factory=dict)
+
+    def tick(self):
+        """One tick: observe, decide, act, the lanes included."""
+        at = self.world.now + 15.0
+        observation = self.world.observe(at)
+        in_system = sum(
+            (engine.running or 0.0) + (engine.waiting or 0.0)
+            for pod in observation.pods
+            for engine in pod.engines
+        )
+        passed = len(self.world.records) + in_system
+        classes = {}
+        for name, part in (("chat", 1.0 - self.job_part), ("job", self.job_part)):
+            refused = self.totals.get(name, 0.0) + 15.0 * self.refused_per_second.get(name, 0.0)
+            self.totals[name] = refused
+            failed = self.failed.get(name, 0.0) + 15.0 * self.failed_per_second.get(name, 0.0)
+            self.failed[name] = failed
+            active = in_system * part
+            if name == "job" and self.passed_by is not None:
+                active = (self.standing.get(name) or 0.0) + self.passed_by
+            classes[name] = GatewaySample(
+                counted=CountedWhen.PASSED_ON,
+                instances=(
+                    GatewayInstance(
+                        name="proxy",
+                        age_seconds=2.0,
+                        requests_total=passed * part + refused,
+                        rejected_total=refused,
+                        queued=0.0,
+                        active=active,
+                        errors_total=failed,
+                        aborted_total=0.0,
+                    ),
+                )
+                if at < self.silent_from
+                else (),
+            )
+        observation = replace(
+            observation,
+            classes=classes,
+            gateway=whole_sample(classes.values()),
+            in_force={LANES: InForce(values=self.values(), refused=self.refusal)},
+        )
+        decision, self.state = plan(observation, self.targets, self.limits, self.state, at)
+        self.decisions.append(decision)
+        self.observations.append(observation)
+        if decision.apply_replicas:
+            self.world.scale(decision.replicas_after)
+        for one in decision.classes:
+            if one.change_reason is not None:
+                self.standing[one.name] = None if decision.lanes.puts_back else one.after
+        return decision
+
+    def values(self):
+        """The bounds as the actuator finds them."""
+        found = {}
+        for name in ("chat", "job"):
+            limit = self.standing.get(name)
+            found[f"{name}.{LIMIT}"] = limit
+            if limit is not None:
+                found[f"{name}.{FORMER}"] = None
+        return found
+
+
+def story(targets=WITH, rate=8.0, replicas=3, **more):
+    """Three replicas under this rate, half of it the job's."""
+    return ClassRun(World(rate=steady(rate), replicas=replicas), targets, Limits(), **more)
+
+
+def test_replicas_are_ordered_for_what_does_not_shed():
+    """Half of the demand is the job's: the count is what the other half needs."""
+    with_classes, without = story(), story(TARGETS)
+    with_classes.until(600.0)
+    without.until(600.0)
+    last = with_classes.decisions[-1]
+    assert last.demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
+    assert last.replicas_after < without.decisions[-1].replicas_after
+
+
+def test_classes_of_priority_zero_and_more_order_all():
+    """Then the demand is that of the workload."""
+    alike = replace(WITH, classes=(CHAT, replace(JOB, priority=0)))
+    told = story(alike)
+    told.until(600.0)
+    assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(8.0, rel=0.3)
+
+
+def test_a_silent_gateway_keeps_the_last_known_part():
+    """The job does not order replicas because its counters are missing for a while."""
+    told = story(silent_from=600.0)
+    told.until(600.0)
+    assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
+
+
+def test_the_first_requests_of_a_job_wait_as_its_own():
+    """Envoy exports no queue of a route before its first request; then all wait at once."""
+
+    def samples(waiting):
+        chat = GatewayInstance(name="proxy", age_seconds=0.0, requests_total=50.0, queued=0.0)
+        job = replace(chat, requests_total=0.0, queued=waiting)
+        return {
+            name: GatewaySample(counted=CountedWhen.PASSED_ON, instances=(one,))
+            for name, one in (("chat", chat), ("job", job))
+        }
+
+    state, _ = count_classes(ArrivalState(), samples(None), frozenset({"job"}), 0.0, 60.0)
+    state, flows = count_classes(state, samples(90.0), frozenset({"job"}), 15.0, 60.0)
+    assert flows["job"].requests_per_second == pytest.approx(6.0)
+    assert state.sheddable is not None
+    assert state.sheddable.offered_ratio == 1.0
+
+
+def test_a_sheddable_class_with_a_share_orders_up_to_it():
+    """A quarter of 12 replicas is 3: no more, though its demand needs it."""
+    shared = replace(WITH, classes=(CHAT, replace(JOB, share_ratio=0.25)))
+    told, plain = story(shared, job_part=0.8, rate=6.0), story(job_part=0.8, rate=6.0)
+    told.until(450.0)
+    plain.until(450.0)
+    assert 1 <= plain.decisions[-1].replicas_after < told.decisions[-1].replicas_after <= 3
+    assert any(step.inputs.get("sheddable_replicas") for step in told.decisions[-1].steps)
+
+
+def test_the_highest_lane_has_the_fleets_bound_and_the_job_what_is_left():
+    """The job's lane is the smaller one, and grows when chat has less in flight."""
+    busy, idle = story(THREE, job_part=0.3, rate=4.0), story(THREE, job_part=0.7, rate=4.0)
+    for told in (busy, idle):
+        told.until(600.0)
+        chat, job = told.decisions[-1].classes
+        assert chat.before > job.before >= 1
+    assert idle.decisions[-1].classes[1].before > busy.decisions[-1].classes[1].before
+
+
+def test_lanes_are_restored_when_they_may_not_be_written_any_more():
+    """And the reason of the actuator is reported."""
+    told = story()
+    told.until(600.0)
+    assert told.standing["job"] is not None
+    told.refusal = SignalProblem(reason=Reason.NOT_PERMITTED, detail="class job: no label")
+    decision = told.tick()
+    assert decision.lanes.puts_back
+    assert told.standing == {"chat": None, "job": None}
+    assert told.tick().lanes.reason is Reason.NOT_PERMITTED
+    assert "class job: no label" in verdicts(decision)[ConditionType.ADMISSION_BOUND].message
+
+
+def test_a_first_lane_waits_for_readings():
+    """The first requests say little of the mix; a lane that is there at a restart stays."""
+    told = story()
+    told.until(900.0)
+    written = [d for d in told.decisions if d.classes[1].change_reason is not None]
+    assert told.decisions.index(written[0]) >= SURGE_READINGS - 1
+    again = replace(told, state=replace(told.state, knobs={}), decisions=[])
+    before = dict(told.standing)
+    again.tick()
+    assert again.decisions[0].classes[1].before == before["job"]
+    assert not again.decisions[0].lanes.puts_back
+
+
+def test_mode_recommend_reports_lanes_and_writes_none():
+    """The wanted lane stands beside what is in force."""
+    told = story(replace(WITH, admission_mode=AdmissionMode.RECOMMEND))
+    told.until(600.0)
+    assert told.standing == {}
+    chat, job = told.decisions[-1].classes
+    assert (chat.before, job.change_reason) == (None, None)
+    assert chat.after > job.after
+
+
+def test_who_is_refused_is_reported_by_class():
+    """State, rates, lane: in the line, the text, the gauges and the change."""
+    told = story(THREE, rate=4.0, refused_per_second={"job": 5.0})
+    told.until(600.0)
+    last = told.decisions[-1]
+    chat, job = last.classes
+    assert (chat.state, job.state) == (LaneState.OPEN, LaneState.FULL)
+    assert job.refused_per_second == pytest.approx(5.0)
+    lines = list(class_lines(last))
+    assert "class=job priority=-10 state=Full" in lines[1]
+    assert "job (priority -10): Full" in text(last)
+    gauges = {
+        (one.labels["class"], one.labels["outcome"]): one.value
+        for one in metric_samples(last)
+        if one.name == "servingslo_class_requests_per_second"
+    }
+    assert gauges["job", "refused"] == pytest.approx(5.0)
+    written = next(d for d in told.decisions if lanes_change(d) is not None)
+    line = change_line(lanes_change(written))
+    assert "target=BackendTrafficPolicy/chat,job-lane knob=lanes lane_chat=unknown->" in line
+
+
+@pytest.mark.parametrize(
+    ("passed_by", "refused", "reported"),
+    [
+        pytest.param(-1.0, 5.0, False, id="held"),
+        pytest.param(1.0, 5.0, False, id="race-of-workers"),
+        pytest.param(40.0, 0.0, True, id="passed-by"),
+    ],
+)
+def test_a_lane_that_does_not_hold_is_reported(passed_by, refused, reported):
+    """After a minute of readings above it: state, condition, gauge and event name the class."""
+    told = story(THREE, rate=4.0, refused_per_second={"job": refused}, passed_by=passed_by)
+    told.until(600.0)
+    reasons = {one.lanes.reason for one in told.decisions}
+    assert (Reason.LIMIT_NOT_HELD in reasons) is reported
+    assert (LaneState.UNBOUND in {one.classes[1].state for one in told.decisions}) is reported
+    if not reported:
+        return
+    first = next(n for n, d in enumerate(told.decisions) if d.lanes.reason is Reason.LIMIT_NOT_HELD)
+    before, now = told.decisions[first - 1], told.decisions[first]
+    written = [d.time_seconds for d in told.decisions[:first] if d.classes[1].change_reason]
+    assert now.time_seconds - written[-1] >= STEP_SECONDS + NOT_HELD_SECONDS
+    assert now.classes[0].state is not LaneState.UNBOUND
+    verdict = verdicts(now)[ConditionType.ADMISSION_BOUND]
+    assert verdict.status is ConditionStatus.FALSE
+    assert "more of class job is in flight" in verdict.message
+    gauges = [one for one in metric_samples(now) if one.name == "servingslo_admission_bound"]
+    assert [one.labels["reason"] for one in gauges] == ["LimitNotHeld"]
+    assert [one.reason for one in events(now, before)] == [Reason.LIMIT_NOT_HELD]
+
+
+@pytest.mark.parametrize("name", ["chat", "job"])
+def test_availability_is_of_the_classes_that_order_replicas(name):
+    """A tenth of all requests fails: chat's count, the job's do not."""
+    told = story(replace(WITH, availability_target_ratio=0.99), failed_per_second={name: 0.8})
+    told.until(900.0)
+    report = told.decisions[-1].availability
+    assert report.uncounted == ()
+    assert report.answered_ratio == pytest.approx(0.8 if name == "chat" else 1.0, abs=0.06)
+
+
+def test_a_recording_of_classes_is_replayed_to_the_digit():
+    """Class counts and lanes are in the recorded observation."""
+    spec = {
+        "targetRef": {"kind": "Deployment", "name": "llama"},
+        "objectives": [
+            {"metric": "ttft", "percentile": 95, "threshold": "1s"},
+            {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
+        ],
+        "replicas": {"max": 12},
+        "batching": {"mode": "Off"},
+        "admission": {"mode": "Auto"},
+        "classes": [
+            {"name": "chat", "route": "chat"},
+            {"name": "job", "route": "job", "policy": "job-lane", "priority": -10},
+        ],
+    }
+    told = story(targets_from_spec(spec), refused_per_second={"job": 2.0})
+    told.until(600.0)
+    lines = map(observation_line, told.observations)
+    assert [one.decision for one in replay(lines, instead=spec)] == told.decisions
+
+
+def test_each_class_has_an_error_budget_of_its_own():
+    """Engines do not tell classes apart: what they missed is shared, refusals are the class's."""
+    served = Misses(requests=100.0, least=10.0, most=20.0)
+    told = of_classes(served, {"chat": (60.0, 0.0), "job": (80.0, 40.0)}, {"chat"})
+    assert (told.requests, told.least, told.most) == (60.0, 6.0, 12.0)
+    job = told.classes["job"]
+    assert (job.requests, job.least, job.most) == (80.0, 44.0, 48.0)
+    window = over(60.0, (told, told))
+    assert (window.requests, window.classes["job"].most) == (120.0, 96.0)
+    assert of_classes(served, {}, set()) == served

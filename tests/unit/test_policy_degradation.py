@@ -1,0 +1,253 @@
+"""Degradation in the planner: what it follows, what verifies a step, what ends it."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from degraded_world import DEGRADING, DegradedRun, SplitWorld
+from policy_world import stepped
+
+from servingslo.api.convert import targets_from_spec
+from servingslo.controller.recordings.recording import observation_line, replay
+from servingslo.estimation.gateway.fallback import FallbackUse
+from servingslo.explain.changes import change_line
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.log_line import log_line
+from servingslo.explain.parts.degradation import weights_change
+from servingslo.explain.samples import metric_samples
+from servingslo.explain.text import text
+from servingslo.policy.inputs import Limits, Mode, SignalProblem
+from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
+from servingslo.policy.knobs.degradation.steps import (
+    FULL_SECONDS,
+    GROWTH,
+    STEP_SECONDS,
+    StepMemory,
+    Verdict,
+    judge,
+)
+from servingslo.reasons import Reason
+
+# Three replicas carry about eight requests a second; the crowd is half as many more.
+CALM, CROWD = 4.0, 15.0
+BEGINS, ENDS = 600.0, 2100.0
+
+
+def crowd(**world):
+    """A crowd that three replicas cannot serve, for 25 minutes."""
+    offered = stepped((0.0, CALM), (BEGINS, CROWD), (ENDS, CALM))
+    return SplitWorld(rate=None, replicas=2, offered=offered, **world)
+
+
+def story(world=None, **changed):
+    """A run of that crowd."""
+    return DegradedRun(world or crowd(), replace(DEGRADING, **changed), Limits())
+
+
+@pytest.fixture(scope="module")
+def played():
+    """The whole crowd, once."""
+    return story().until(3600.0)
+
+
+def test_nothing_goes_to_the_fallback_in_calm(played):
+    """The share stays 0, and the decision says so."""
+    calm = played.between(300.0, BEGINS)
+    assert {d.degradation.after for d in calm} == {0.0}
+    assert {d.degradation.reason for d in calm} == {Reason.NOT_DEGRADED}
+
+
+def test_a_crowd_gets_every_replica_first_then_the_fallback_then_all_back(played):
+    """In this order, and each step is at most twice the last, half a minute apart."""
+    first = next(d for d in played.decisions if d.degradation.after > 0.0)
+    assert first.replicas_before == 3
+    assert first.degradation.change_reason is Reason.DEGRADATION_RAISED
+    assert first.degradation.cause is Reason.MAX_REPLICAS_REACHED
+    assert first.degradation.after <= FIRST_STEP_RATIO
+    assert max(played.shares) <= 0.5
+    changes = [d for d in played.decisions if d.degradation.change_reason is not None]
+    for before, after in itertools.pairwise(changes):
+        assert after.time_seconds - before.time_seconds >= STEP_SECONDS
+        assert after.degradation.after <= max(FIRST_STEP_RATIO, GROWTH * after.degradation.before)
+    assert played.share_at(ENDS) > 0.2
+    assert played.shares[-1] == 0.0
+    assert played.decisions[-1].degradation.reason is Reason.NOT_DEGRADED
+
+
+def test_noise_of_the_counts_does_not_move_the_share_to_and_fro():
+    """While a crowd grows for a quarter of an hour, at most one step back of ten."""
+
+    def growing(seconds):
+        return CALM + (CROWD - CALM) * min(max(seconds - BEGINS, 0.0) / 900.0, 1.0)
+
+    run = story(SplitWorld(rate=None, replicas=2, offered=growing)).until(BEGINS + 900.0)
+    assert sum(b < a for a, b in itertools.pairwise(run.shares)) <= 1
+    assert run.shares[-1] >= 0.25
+
+
+def test_it_keeps_the_objectives_of_those_who_stay(played):
+    """Of the requests in the second half of the crowd; without a fallback most are late."""
+    start, end = (BEGINS + ENDS) / 2.0, ENDS
+    world = crowd()
+    without = DegradedRun(world, replace(DEGRADING, degradation=None), Limits()).until(ENDS + 60)
+    assert played.share_within(1.0, 0.05, start, end) > 0.9
+    assert without.share_within(1.0, 0.05, start, end) < 0.5
+
+
+def test_the_ledger_says_where_requests_went(played):
+    """Offered is the truth, and the fallback's part is degraded."""
+    decision = played.at(ENDS - 60.0)
+    ledger = decision.demand.ledger
+    assert ledger.offered_per_second == pytest.approx(CROWD, rel=0.35)
+    share = played.share_at(ENDS - 90.0)
+    assert ledger.degraded_per_second == pytest.approx(share * CROWD, rel=0.05)
+    whole = ledger.admitted_per_second + ledger.degraded_per_second + ledger.queueing_per_second
+    assert ledger.offered_per_second == pytest.approx(whole + (ledger.refused_per_second or 0.0))
+
+
+def test_every_report_names_the_share(played):
+    """Log line, explain, gauges, condition, change."""
+    decision = next(d for d in played.decisions if d.degradation.before > 0.2)
+    assert "degradation=" in log_line(decision)
+    assert "fallback_share=" in log_line(decision)
+    assert "degraded=" in log_line(decision)
+    assert "to Service/small of at most 50.0 %" in text(decision)
+    assert "requests/s go there" in text(decision)
+    gauges = {sample.name: sample.value for sample in metric_samples(decision)}
+    assert gauges["servingslo_fallback_share_ratio"] == decision.degradation.after
+    told = verdicts(decision)[ConditionType.FALLBACK_USABLE]
+    assert told.status is ConditionStatus.TRUE
+    raised = next(d for d in played.decisions if d.degradation.change_reason is not None)
+    line = change_line(weights_change(raised))
+    assert "knob=route-weights fallback_thousandths=0->50 outcome=written" in line
+    assert "no further replica: MaxReplicasReached" in line
+
+
+def test_a_full_fallback_is_not_used_further():
+    """It takes one request a second: the share goes back to what it took, and no higher."""
+    world = crowd(takes=1.0)
+    run = story(world).until(ENDS)
+    full = [d for d in run.decisions if d.degradation.change_reason is Reason.FALLBACK_FULL]
+    since = full[0].time_seconds
+    later = [share for d, share in zip(run.decisions, run.shares, strict=True)
+             if since < d.time_seconds < since + FULL_SECONDS]  # fmt: skip
+    assert max(later) * CROWD <= 1.0
+    assert verdicts(full[0])[ConditionType.FALLBACK_USABLE].status is ConditionStatus.FALSE
+
+
+def test_a_slow_fallback_is_full_too():
+    """Its answers take three times as long at a share above a fifth."""
+
+    class Slow(SplitWorld):
+        def observe(self, at):
+            self.answer_seconds = 6.0 if self.share > 0.2 else 2.0
+            return super().observe(at)
+
+    offered = stepped((0.0, CALM), (BEGINS, CROWD))
+    run = story(Slow(rate=None, replicas=2, offered=offered)).until(BEGINS + 600.0)
+    full = next(d for d in run.decisions if d.degradation.reason is Reason.FALLBACK_FULL)
+    assert full.degradation.before > 0.2
+    assert full.degradation.after <= 0.2
+
+
+def test_a_fallback_that_nobody_counts_is_left():
+    """Two minutes after the first step, and for a while nothing goes there."""
+    run = story(crowd(counted=False)).until(BEGINS + 600.0)
+    assert 0.0 < max(run.shares) <= FIRST_STEP_RATIO
+    left = next(d for d in run.decisions if d.degradation.reason is Reason.FALLBACK_UNSEEN)
+    assert left.degradation.puts_back
+    after = run.between(left.time_seconds + 15.0, left.time_seconds + FULL_SECONDS - 15.0)
+    assert {d.degradation.after for d in after} == {0.0}
+
+
+def test_a_step_that_no_request_followed_is_not_verified():
+    """A gateway that has not taken the weights over yet is waited for."""
+    nothing = FallbackUse(
+        requests_per_second=0.0,
+        refused_per_second=0.0,
+        refused_at_gateway_per_second=0.0,
+        mean_seconds=None,
+        requests=0.0,
+        began_seconds=20.0,
+    )
+    step = StepMemory(share=0.05, since_seconds=0.0)
+    assert judge(step, nothing, None, 30.0)[0] is Verdict.WAITING
+    some = replace(nothing, requests_per_second=0.1, requests=1.0)
+    verdict, step = judge(step, some, None, 30.0)
+    assert (verdict, step.verified) == (Verdict.GOOD, 0.05)
+
+
+def test_no_share_while_a_replica_more_can_be_had():
+    """The same crowd with room for every replica that it needs."""
+    run = story(replicas=replace(DEGRADING.replicas, maximum=64)).until(BEGINS + 900.0)
+    assert set(run.shares) == {0.0}
+
+
+def test_no_room_in_the_cluster_is_a_cause_as_well():
+    """The scheduler finds no place for the fourth replica."""
+    world = crowd(room=3)
+    run = story(world, replicas=replace(DEGRADING.replicas, maximum=64)).until(BEGINS + 900.0)
+    first = next(d for d in run.decisions if d.degradation.after > 0.0)
+    assert first.degradation.cause is Reason.UNSCHEDULABLE_PODS
+
+
+@pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
+def test_nothing_is_decided_where_nothing_is_carried_out(mode):
+    """The actuator then puts the owner's weights back."""
+    run = story(mode=mode)
+    run.tick()
+    assert run.decisions[-1].degradation is None
+
+
+def test_weights_that_may_not_be_changed_any_more_are_put_back():
+    """The label is gone: ours go, and the reason is reported."""
+    run = story().until(BEGINS + 400.0)
+    assert run.world.share > 0.0
+    run.refused = SignalProblem(reason=Reason.NOT_PERMITTED, detail="no label")
+    decided = run.tick().degradation
+    assert decided.change_reason is Reason.WEIGHTS_PUT_BACK
+    assert run.world.share == 0.0
+    assert run.tick().degradation.change_reason is None
+    run.refused = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail="no answer")
+    assert run.tick().degradation.reason is Reason.CLUSTER_UNAVAILABLE
+
+
+def test_without_metrics_the_share_is_kept():
+    """Nothing is known, so nothing moves."""
+    run = story().until(BEGINS + 400.0)
+    share = run.world.share
+    run.world.hidden_pods = {pod.name for pod in run.world.pods}
+    for _ in range(8):
+        decided = run.tick().degradation
+    assert decided.reason is Reason.METRICS_MISSING
+    assert run.world.share == share > 0.0
+
+
+def test_a_degraded_request_counts_by_its_own_weight():
+    """The promised share of a whole crowd: by weight 1 it is best, by 0 worst."""
+    attained = []
+    for weight in (0.0, 0.5, 1.0):
+        wanted = replace(DEGRADING.degradation, counts_as_ratio=weight)
+        run = story(degradation=wanted).until(ENDS)
+        attained.append(run.decisions[-1].promise.attained_ratio)
+    assert attained[0] < attained[1] < attained[2]
+
+
+def test_a_recording_replays():
+    """Each observation as a line, to the same decisions."""
+    spec = {
+        "targetRef": {"kind": "Deployment", "name": "llama"},
+        "objectives": [
+            {"metric": "ttft", "percentile": 95, "threshold": "1s"},
+            {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
+        ],
+        "replicas": {"min": 1, "max": 3},
+        "batching": {"mode": "Off"},
+        "degradation": {"route": "llama", "fallback": "small"},
+    }
+    run = DegradedRun(crowd(), targets_from_spec(spec), Limits()).until(BEGINS + 400.0)
+    lines = [observation_line(one) for one in run.observations]
+    again = [entry.decision.degradation for entry in replay(lines, instead=spec)]
+    assert again == [d.degradation for d in run.decisions]
+    assert any(d.after for d in again)

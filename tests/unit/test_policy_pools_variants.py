@@ -1,0 +1,116 @@
+"""Variants in a closed loop: one composition for both cards, and replicas for pods that vanish."""
+
+from dataclasses import replace
+from functools import cache
+
+from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, reasons, steady
+
+from servingslo.policy.inputs import CostTargets, Limits, ReplicaTargets, ScaleTarget
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
+from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.state import FleetState, VariantMemory
+from servingslo.policy.pools.variants.losses import LossState
+from servingslo.reasons import Reason
+
+PRICES = {"dear": 4.0, "spot": 1.0}
+RATE_PER_SECOND = 6.0
+TICKS = 80
+# Twenty pods lost in ten hours of pods: with starts of five minutes one is missing at times.
+SPOT = LossState(losses=20.0, pod_hours=10.0)
+
+
+def fleet() -> FleetTargets:
+    """The same card at two prices."""
+    return FleetTargets(
+        pools=tuple(
+            PoolTargets(
+                name=name,
+                role=Role.COMBINED,
+                targets=replace(
+                    TARGETS,
+                    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name=name),
+                    replicas=ReplicaTargets(minimum=1, maximum=12),
+                    cost=CostTargets(gpu_hourly=price),
+                    cold_start_seconds=300.0,
+                ),
+            )
+            for name, price in PRICES.items()
+        )
+    )
+
+
+@cache
+def lived(losses=()):
+    """Decisions of both pools. losses: what was learnt of pods that vanish, by pool."""
+    targets, state = fleet(), FleetState(variants=VariantMemory(losses=dict(losses)))
+    worlds = {
+        name: World(rate=steady(RATE_PER_SECOND), replicas=4, seed=seed)
+        for seed, name in enumerate(PRICES, start=1)
+    }
+    told = []
+    for tick in range(1, TICKS + 1):
+        at = tick * TICK_SECONDS
+        seen = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
+        decision, state = plan_pools(seen, targets, Limits(), state, at)
+        told.append(decision)
+        for name, one in decision.pools.items():
+            if one.apply_replicas:
+                worlds[name].scale(one.replicas_after)
+    return told
+
+
+def test_counts_are_decided_together_at_the_least_price():
+    """The dear card is left with its minimum, where its own demand would ask for more."""
+    later = [one.pools["dear"] for one in lived()[-20:]]
+    assert all(Reason.LEAST_COST in reasons(one) for one in later)
+    assert later[-1].replicas_after < 4
+
+
+def test_a_bound_that_keeps_demand_from_being_carried_is_the_reason():
+    """A maximum of every pool, or the GPUs of all, names itself; neither is called met demand."""
+    bounded = fleet()
+    least = {
+        pool.name: replace(pool.targets, replicas=ReplicaTargets(minimum=1, maximum=1))
+        for pool in bounded.pools
+    }
+    for targets, reason in (
+        (replace(bounded, gpus_max=2), Reason.GPUS_REACHED),
+        (bounded.with_targets(least), Reason.MAX_REPLICAS_REACHED),
+    ):
+        worlds = {
+            name: World(rate=steady(RATE_PER_SECOND), replicas=1, seed=seed)
+            for seed, name in enumerate(PRICES, start=1)
+        }
+        state, said = FleetState(), []
+        for tick in range(1, 31):
+            at = tick * TICK_SECONDS
+            seen = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
+            decision, state = plan_pools(seen, targets, Limits(), state, at)
+            said.append({one.reason for one in decision.pools.values()})
+        assert said[-1] == {reason}, said
+
+
+def test_the_split_is_reported_with_its_source():
+    """Shares of the demand sum to one."""
+    split = lived()[-1].split
+    assert split is not None
+    assert sum(split.shares_ratio.values()) == 1.0
+    assert split.source in {"assumed", "learned"}
+
+
+def test_pods_that_vanish_are_ordered_on_top():
+    """With the losses an hour that were measured; none without a loss."""
+
+    def steps(told):
+        return [
+            step
+            for one in told
+            for decision in one.pools.values()
+            for step in decision.steps
+            if step.reason is Reason.PODS_LOST
+        ]
+
+    assert not steps(lived())
+    lost = steps(lived((("spot", SPOT),)))
+    assert lost
+    assert all(step.inputs["spare_replicas"] >= 1 for step in lost)
