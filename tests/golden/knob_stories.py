@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import Header, Outcome, Recorder
+from servingslo.controller.recordings.recording import Header, Outcome, Recorder
 from servingslo.explain.changes import Knob
 from servingslo.policy.inputs import Limits, Observation, Targets
 

@@ -21,12 +21,11 @@ import numpy as np
 from tests.golden.knob_stories import STORIES, Story
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import (
+from servingslo.controller.recordings.recording import (
     HEADER,
     Header,
     Outcome,
     Recorder,
-    initial_state,
     reconciled,
     replay,
 )
@@ -35,13 +34,14 @@ from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.cluster import Wanted, simulate
-from servingslo_lab.sim.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
-from servingslo_lab.sim.pods import WORKLOAD_NAME
+from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
+from servingslo_lab.sim.fleets.pods import WORKLOAD_NAME
 from servingslo_lab.sim.production import limits_wanted
-from servingslo_lab.sim.workloads import (
+from servingslo_lab.sim.traces.workloads import (
     RateCourse,
     constant,
     flash_crowd,
@@ -242,7 +242,7 @@ class RecordedPlanner:
 
     def __post_init__(self) -> None:
         self.spec = {**SPEC, **self.case.spec}
-        self.state = initial_state(None, NOON_SECONDS)
+        self.state = PlannerState()
         self._header(NOON_SECONDS)
 
     def _header(self, now: float, *, carry_on: bool = False) -> None:
