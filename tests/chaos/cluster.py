@@ -51,6 +51,9 @@ class Write:
     now, and lasting: the least of the last ten minutes and of now. waiting: requests in queues, at
     most in the last five minutes.
     sick: pods that are slow or lie. requested: since the operator began to make this request.
+    target: what was scaled. unseen, gross: of its own pods, and those of another target whose pods
+    are all unseen or all gross. ordered: counts of all targets after it. edited: whether somebody
+    else set the count of another one in the last minute.
     """
 
     at: float
@@ -68,6 +71,9 @@ class Write:
     ready: int
     cold_start: float
     sick: int
+    target: str = TARGET
+    ordered: Mapping[str, int] = field(default_factory=dict)
+    edited: bool = False
 
 
 @dataclass
@@ -80,9 +86,12 @@ class Fault:
 
 @dataclass
 class Cluster:
-    """Engines, API server, watch and clock. `at_point` is told of each step of the operator."""
+    """Engines, API server, watch and clock. `at_point` is told of each step of the operator.
 
-    world: World
+    worlds: by target. struck: the one that faults and people act on now; `world` is its.
+    """
+
+    worlds: dict[str, World]
     rng: random.Random
     peak_rate: Callable[[float, float], float]
     least_rate: Callable[[float, float], float]
@@ -90,28 +99,45 @@ class Cluster:
     now: float = 0.0
     wall_offset: float = 0.0
     records: dict[str, ResourceRecord] = field(default_factory=dict)
-    scalers: tuple[str, ...] = ()
+    struck: str = ""
+    scaled_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     watch_gap: bool = False
-    target_gone: bool = False
-    set_by: str | None = None
-    put_back: int | None = None
+    gone: set = field(default_factory=set)
+    set_by: dict[str, str] = field(default_factory=dict)
+    edits: dict[str, float] = field(default_factory=dict)
     sick: set = field(default_factory=set)
     writes: list[Write] = field(default_factory=list)
     status_writes: int = 0
     events: int = 0
     requests: int = 0
     on_record: Callable[[], None] = lambda: None
-    _queues: list = field(default_factory=list)
+    _queues: dict[str, list] = field(default_factory=dict)
     _ills: list = field(default_factory=list)
-    _view: WorkloadView | None = None
-    _view_at: float = -math.inf
-    _last: ClusterMetrics | None = None
-    _last_sight: tuple = (None, (), ())
+    _views: dict[str, WorkloadView] = field(default_factory=dict)
+    _viewed: dict[str, float] = field(default_factory=dict)
+    _last_sight: dict[str, tuple] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.prometheus = FakePrometheus(lambda: self.now, self.spend)
         self._scraped_until = self.now
+        self.struck = self.struck or next(iter(self.worlds))
+
+    @property
+    def world(self) -> World:
+        """Of the target that is struck now."""
+        return self.worlds[self.struck]
+
+    @property
+    def engines(self) -> dict:
+        """All that serve, by pod."""
+        worlds = self.worlds.values()
+        return {name: engine for w in worlds for name, engine in w.service.engines.items()}
+
+    @property
+    def pods(self) -> list:
+        """The pods of all targets."""
+        return [pod for world in self.worlds.values() for pod in world.pods]
 
     # Time
 
@@ -126,17 +152,25 @@ class Cluster:
     def pass_to(self, at: float) -> None:
         """As `spend`, up to a time."""
         while (due := self._scraped_until + SCRAPE_SECONDS) <= at:
-            self.world.advance(due)
-            self.prometheus.scrape(due, self.world.service.engines)
+            for world in self.worlds.values():
+                world.advance(due)
+            self.prometheus.scrape(due, self.engines)
+            self._count_queues(due)
             self._scraped_until = due
-        if at > self.world.now:
-            self.world.advance(at)
         self.now = max(self.now, at)
-        service = self.world.service
-        engines = (*service.engines.values(), *service.draining.values())
-        self._queues.append((self.now, sum(engine.waiting for engine in engines)))
+        for world in self.worlds.values():
+            if at > world.now:
+                world.advance(at)
+            world.records.clear()
+        self._count_queues(self.now)
         self._ills.append((self.now, len(self.sick)))
-        self.world.records.clear()
+
+    def _count_queues(self, at: float) -> None:
+        for name, world in self.worlds.items():
+            service = world.service
+            engines = (*service.engines.values(), *service.draining.values())
+            waiting = sum(engine.waiting for engine in engines)
+            self._queues.setdefault(name, []).append((at, waiting))
 
     def thaw(self, seconds: float) -> None:
         """The operator stands still for so long; a second later pods are scraped once more.
@@ -146,7 +180,7 @@ class Cluster:
         self.pass_to(self.now + seconds)
         due = self._scraped_until + SCRAPE_SECONDS
         self.pass_to(max(due - 1.0, self.now))
-        self.prometheus.scrape(self.now, self.world.service.engines)
+        self.prometheus.scrape(self.now, self.engines)
 
     # The API server
 
@@ -224,22 +258,23 @@ class Cluster:
         """A JSON Patch of /scale with a test of the count."""
         self.at_point("write")
         cut = self._request(writes=True)
-        if self.target_gone:
+        if target.name in self.gone:
             raise NotFoundError("the target is gone")
-        if self.world.desired != before:
-            raise WriteConflictError(f"replicas are {self.world.desired}, not {before} any more")
-        self._record(before, after)
+        world = self.worlds[target.name]
+        if world.desired != before:
+            raise WriteConflictError(f"replicas are {world.desired}, not {before} any more")
+        self._record(target.name, before, after)
         self.pass_to(self.now)
-        self.world.scale(after)
-        self.set_by = OURS
+        world.scale(after)
+        self.set_by[target.name] = OURS
         self.at_point("written")
         if cut:
             raise ClusterUnavailableError("connection reset")
 
-    def _record(self, before: int, after: int) -> None:
+    def _record(self, target: str, before: int, after: int) -> None:
         self.pass_to(self.now)
-        owner = self.owner()
-        failed, unseen, gross = self._last_sight
+        owner, world = self.owner(), self.worlds[target]
+        failed, unseen, gross = self._last_sight.get(target, (None, (), ()))
         self.writes.append(
             Write(
                 at=self.now,
@@ -247,7 +282,7 @@ class Cluster:
                 after=after,
                 spec=None if owner is None else owner.spec,
                 others=(
-                    *self.scalers,
+                    *self.scaled_by.get(target, ()),
                     *(() if owner is None or owner.ref.name == NAME else (owner.ref.name,)),
                 ),
                 reading=self.prometheus.readings,
@@ -256,10 +291,18 @@ class Cluster:
                 gross=gross,
                 rate=self.peak_rate(self.now - 900.0, self.now + 300.0),
                 lasting=self.least_rate(self.now - 600.0, self.now),
-                waiting=max(n for at, n in self._queues if at >= self.now - 300.0),
-                ready=len(self.world.service.engines),
-                cold_start=self.world.cold_start,
+                waiting=max(n for at, n in self._queues[target] if at >= self.now - 300.0),
+                ready=len(world.service.engines),
+                cold_start=world.cold_start,
                 sick=max(n for at, n in self._ills if at >= self.now - 600.0),
+                target=target,
+                ordered={
+                    name: after if name == target else one.desired
+                    for name, one in self.worlds.items()
+                },
+                edited=any(
+                    name != target and at >= self.now - 60.0 for name, at in self.edits.items()
+                ),
             )
         )
 
@@ -271,29 +314,31 @@ class Cluster:
 
     def invalidate(self, namespace: str, target: ScaleTarget) -> None:
         """The next look passes over the watch."""
-        self._view_at = -math.inf
+        self._viewed.pop(target.name, None)
 
     async def read_workload(self, target: ScaleTarget) -> WorkloadView:
         """What the watch has told, or a look where it is too old."""
         self.at_point("view")
-        if self.target_gone:
+        if target.name in self.gone:
             problem = SignalProblem(reason=Reason.TARGET_NOT_FOUND, detail=target.name)
             return WorkloadView(target=target, problems=(problem,))
-        age = self.now - self._view_at
+        view = self._views.get(target.name)
+        age = self.now - self._viewed.get(target.name, -math.inf)
         old = age > WATCH_SECONDS or (not self.watch_gap and age > 0.0)
-        if self._view is None or old:
+        if view is None or old:
             try:
                 self._request()
             except ClusterError as error:
                 problem = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail=str(error))
-                if self._view is None or age > WATCH_SECONDS:
+                if view is None or age > WATCH_SECONDS:
                     return WorkloadView(target=target, problems=(problem,))
-                return replace(self._view, problems=(*self._view.problems, problem))
-            self._view, self._view_at = self._seen(target), self.now
-        return self._view
+                return replace(view, problems=(*view.problems, problem))
+            view = self._views[target.name] = self._seen(target)
+            self._viewed[target.name] = self.now
+        return view
 
     def _seen(self, target: ScaleTarget) -> WorkloadView:
-        world = self.world
+        world = self.worlds[target.name]
         limits = world.spec.limits
         stated = EngineArguments(
             max_num_seqs=limits.max_num_seqs,
@@ -306,34 +351,48 @@ class Cluster:
         return WorkloadView(
             target=target,
             desired_replicas=world.desired,
-            replicas_set_by=self.set_by,
+            replicas_set_by=self.set_by.get(target.name),
             current_replicas=len(world.pods),
             rollout_in_progress=world.rollout,
             pods=pods,
             arguments={pod.name: stated for pod in pods},
-            problems=tuple(map(_scaler, self.scalers)),
+            problems=tuple(map(_scaler, self.scaled_by.get(target.name, ()))),
         )
 
     async def other_scalers(self, namespace: str, target: ScaleTarget) -> tuple:
         """Who else scales the target, on the server."""
         self.at_point("scalers")
         self._request()
-        return tuple(map(_scaler, self.scalers))
+        return tuple(map(_scaler, self.scaled_by.get(target.name, ())))
 
     def saw(self, metrics: ClusterMetrics) -> None:
         """A reading has come to the operator: how good it was, by what Prometheus had."""
-        ready = [p.name for p in self.world.pods if p.ready_at <= self.now - 90.0]
-        pages = {name: self.prometheus.pages.get(name) for name in ready}
+        down = self.prometheus.down or self.prometheus.empty
+        found = {name: self._sight(world) for name, world in self.worlds.items()}
+        for name, (_, unseen, gross) in found.items():
+            others = [one for other, one in found.items() if other != name]
+            blind = [pod for ready, lost, _ in others if len(lost) == len(ready) for pod in lost]
+            false = [pod for ready, _, lies in others if len(lies) == len(ready) for pod in lies]
+            failed = "no metrics" if down else None
+            self._last_sight[name] = failed, (*unseen, *blind), (*gross, *false)
+        self.prometheus.readings += 1
+
+    def _sight(self, world: World) -> tuple[list, tuple, tuple]:
+        """Pods that have long been ready, those of them that are unseen, and that lie grossly."""
+        ready = [p.name for p in world.pods if p.ready_at <= self.now - 90.0]
+        # A page that is stamped by a clock ahead is in no answer yet.
+        told_at = self.prometheus.told_at
+        pages = {
+            name: [page for page in self.prometheus.pages.get(name, ()) if page.at <= told_at]
+            for name in ready
+        }
         unseen = tuple(
             name for name, kept in pages.items()
             if not kept or not kept[-1].lines or self.now - kept[-1].truly_at > 120.0
         )  # fmt: skip
-        # One that is stamped by a clock ahead is in no answer yet.
-        answered = {name: self.prometheus.newest(name, self.prometheus.told_at) for name in ready}
+        answered = {name: self.prometheus.newest(name, told_at) for name in ready}
         gross = tuple(name for name, page in answered.items() if page is not None and page.gross)
-        down = self.prometheus.down or self.prometheus.empty
-        self._last_sight = ("no metrics" if down else None, unseen, gross)
-        self.prometheus.readings += 1
+        return ready, unseen, gross
 
     # People and machines
 
@@ -361,7 +420,8 @@ class Cluster:
         if self.world.desired != count:
             self.pass_to(self.now)
             self.world.scale(count)
-            self.set_by = by
+            self.set_by[self.struck] = by
+            self.edits[self.struck] = self.now
 
     def lose_pods(self, count: int) -> None:
         """A node is gone with some pods; their controller makes others."""

@@ -1,6 +1,6 @@
 """A storm of faults drawn by a seed on the rig: real API server, Prometheus and operator process.
 
-    python -m tests.chaos.live --faults 200 [--seed 1]
+    python -m tests.chaos.live --faults 200 [--seed 1] [--pools]
 
 Faults come at random moments and overlap, and people go on asking for things. The checker reads the
 audit log afterwards. Ends with 1 where an invariant did not hold; the last line has the figures.
@@ -56,15 +56,20 @@ def story_of(journal: Journal, orders: Sequence[Order]) -> list[str]:
     return [*(f"{at:.1f} {what}" for at, what in sorted(events)), *journal.log[-_LAST_LINES:]]
 
 
-def blown(rig: Rig, namespace: str, *, seed: int, faults: int, folder: Path) -> Outcome:
-    """A storm on a rig that is for it alone, and what was wrong with it."""
+def blown(
+    rig: Rig, namespace: str, *, seed: int, faults: int, folder: Path, pools: bool = False
+) -> Outcome:
+    """A storm on a rig that is for it alone, and what was wrong with it.
+
+    pools: a resource with a prefill and a decode pool is in it.
+    """
     began = time.monotonic()
     with rig.scrape_plan_kept():
         engines = Engines(rig)
         rig.configure_prometheus(http_sd_url=f"{engines.url}/sd", scrape_interval_seconds=1.0)
         install_chart(rig)
         operator = Operator(rig, f"--tick-seconds={TICK_SECONDS:g}", name=f"operator-{seed}")
-        storm = Storm(rig, namespace, engines, operator, seed, folder)
+        storm = Storm(rig, namespace, engines, operator, seed, folder, pools)
         try:
             storm.begin()
             storm.blow(faults)
@@ -91,6 +96,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pools", action="store_true", help="Also prefill and decode.")
     options = parser.parse_args()
     with Rig.start() as rig, tempfile.TemporaryDirectory() as folder:
         rig.add_nodes(8)
@@ -100,6 +106,7 @@ def main() -> int:
             seed=options.seed,
             faults=options.faults,
             folder=Path(folder),
+            pools=options.pools,
         )
     if outcome.wrong:
         print("\n".join([*outcome.story, *outcome.wrong]))

@@ -79,11 +79,13 @@ class End:
 class Journal:
     """What happened. rates: true requests per second by workload. waiting: by time and workload.
 
+    per_engine: what one engine serves at most, of workloads where that is another rate.
     deeds: what people did to counts, likewise. ticks: of the operator, about. kills: of the
     operator and of the API server.
     """
 
     rates: Mapping[str, float]
+    per_engine: Mapping[str, float] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     spells: list[Spell] = field(default_factory=list)
     waiting: list[tuple[float, str, int]] = field(default_factory=list)
@@ -128,15 +130,17 @@ def violations(journal: Journal, orders: Sequence[Order]) -> list[str]:
     return [*found, *_of_end(journal), *_of_log(journal)]
 
 
-def need(rate: float) -> int:
+def need(rate: float, per_engine: float = MOST_PER_ENGINE) -> int:
     """Replicas without which a rate cannot be served, whatever the objectives."""
-    return max(math.ceil(rate / MOST_PER_ENGINE), 1)
+    return max(math.ceil(rate / per_engine), 1)
 
 
-def most(rate: float, waiting: float = 0.0, sick: int = 0) -> int:
+def most(
+    rate: float, waiting: float = 0.0, sick: int = 0, per_engine: float = MOST_PER_ENGINE
+) -> int:
     """Replicas that nothing true can ask more than."""
     load = rate + waiting / DRAIN_SECONDS
-    return math.ceil(ORDER_FACTOR * load / MOST_PER_ENGINE) + ORDER_SLACK + sick
+    return math.ceil(ORDER_FACTOR * load / per_engine) + ORDER_SLACK + sick
 
 
 def _of_order(journal: Journal, order: Order) -> Iterator[str]:
@@ -151,7 +155,8 @@ def _of_order(journal: Journal, order: Order) -> Iterator[str]:
     highest = max(spec["replicas"]["max"] for spec in specs if spec is not None)
     if order.after < order.before <= highest and (blind := _blind(journal, order)):
         yield f"fewer without sight: {blind}"
-    enough = min(need(journal.rates[order.name]), *(spec["replicas"]["max"] for spec in allowed))
+    least = need(journal.rates[order.name], _per_engine(journal, order.name))
+    enough = min(least, *(spec["replicas"]["max"] for spec in allowed))
     if order.after < order.before and order.after < enough:
         yield f"fewer than {enough} for {journal.rates[order.name]:.1f}/s, {_all(allowed)}"
     if order.after > order.before and order.after > max(stated, _top(journal, order)):
@@ -224,9 +229,13 @@ def _top(journal: Journal, order: Order) -> int:
         if spell.began <= order.answered and spell.ended >= since
     )
     queue = max(waited, default=0)
-    top = most(journal.rates[order.name], queue, sick)
+    top = most(journal.rates[order.name], queue, sick, _per_engine(journal, order.name))
     # Without a law a fleet that is seen full is doubled: nothing else can be known.
     return max(top, 2 * order.before) if queue else top
+
+
+def _per_engine(journal: Journal, name: str) -> float:
+    return journal.per_engine.get(name, MOST_PER_ENGINE)
 
 
 def _of_end(journal: Journal) -> Iterator[str]:
@@ -235,9 +244,9 @@ def _of_end(journal: Journal) -> Iterator[str]:
         spec = changes[-1].spec
         if spec is None or spec.get("mode", "Auto") != "Auto":
             continue
-        bounds, rate = spec["replicas"], journal.rates[name]
-        low = min(max(need(rate), bounds["min"]), bounds["max"])
-        high = min(max(most(rate), bounds["min"]), bounds["max"])
+        bounds, rate, each = spec["replicas"], journal.rates[name], _per_engine(journal, name)
+        low = min(max(need(rate, each), bounds["min"]), bounds["max"])
+        high = min(max(most(rate, per_engine=each), bounds["min"]), bounds["max"])
         if not low <= end.count <= high:
             yield f"{name}: {end.count} replicas in the end, not {low} to {high}"
         conditions = {entry["type"]: entry for entry in end.status.get("conditions") or ()}

@@ -14,7 +14,7 @@ from servingslo.adapters.prometheus.queries import GROUP_LABEL, NOW, build_queri
 from servingslo.errors import MetricsUnavailableError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
-from servingslo_lab.sim import layout
+from servingslo_lab.sim.replicas import layout
 
 SCRAPE_SECONDS = 15.0
 LOOKBACK_SECONDS = 300.0  # Prometheus's own default, --query.lookback-delta

@@ -15,6 +15,16 @@ import requests
 import urllib3
 from tests.chaos.live_checker import Asked, End, Journal, Order, Spell, orders_of, violations
 from tests.chaos.live_faults import KINDS, PARTS, POD_FAULTS
+from tests.chaos.live_pools import (
+    PER_ENGINE,
+    RATE_PER_SECOND,
+    RESOURCE,
+    TARGETS,
+    TRAFFIC,
+    pools_of,
+    resource_of,
+    status_of,
+)
 from tests.integration.operator_under_test import (
     SERVICE_ACCOUNT,
     Engines,
@@ -56,7 +66,7 @@ class _Due:
 
 @dataclass
 class Storm:
-    """The workloads, the operator, and what is broken now."""
+    """The workloads, the operator, and what is broken now. pools: also prefill and decode."""
 
     rig: Rig
     namespace: str
@@ -64,6 +74,7 @@ class Storm:
     operator: Operator
     seed: int
     folder: Path
+    pools: bool = False
     drawn: list[str] = field(default_factory=list)
     _broken: set[str] = field(default_factory=set)
     _due: list[_Due] = field(default_factory=list)
@@ -71,20 +82,25 @@ class Storm:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.journal = Journal(rates=RATES)
+        self.rates = RATES | (dict.fromkeys(TARGETS, RATE_PER_SECOND) if self.pools else {})
+        self.journal = Journal(rates=self.rates, per_engine=PER_ENGINE)
         self.user = Tenant(self.rig, self.namespace, self.engines)
         self.autoscaling = kubernetes.client.AutoscalingV2Api(self.rig.api_client())
         self._numbers = itertools.count()
 
     def begin(self) -> None:
         """Workloads under constant demand, each with a ServingSLO."""
-        for name, rate in RATES.items():
-            self.user.create_deployment(name, replicas=START[name])
-            trace = steady_trace(self.folder / f"{name}.csv", rate=rate, seconds=60.0)
-            self.user.begin_traffic(trace, name=name, duration_seconds=7200.0)
+        for name, rate in self.rates.items():
+            self.user.create_deployment(name, replicas=START.get(name, 2))
+            tokens, cached = TRAFFIC.get(name, (128, 0.0))
+            trace = steady_trace(
+                self.folder / f"{name}.csv", rate=rate, seconds=60.0, output_tokens=tokens
+            )
+            self.user.begin_traffic(trace, name=name, duration_seconds=7200.0, cached_ratio=cached)
+        for name in self._resources():
             self._create(name)
         self.operator.start(timeout_seconds=60.0)
-        for name in RATES:
+        for name in self._resources():
             self.user.wait_condition("MetricsFresh", "True", name=name, timeout_seconds=90.0)
         time.sleep(WARM_SECONDS)
 
@@ -138,7 +154,7 @@ class Storm:
         self._looked_at = time.monotonic()
         with suppress(requests.RequestException, ValueError):
             stats = requests.get(f"{self.engines.url}/stats", timeout=5).json()
-            for name in RATES:
+            for name in self.rates:
                 traffic = stats["traffic"].get(f"{self.namespace}-{name}", {"engines": ()})
                 waiting = sum(engine["waiting"] for engine in traffic["engines"])
                 self.journal.waiting.append((_now(), name, waiting))
@@ -153,7 +169,7 @@ class Storm:
         kind, _, shortest, longest = self.rng.choices(
             possible, [weight for _, weight, *_ in possible]
         )[0]
-        name = self.rng.choice(sorted(RATES))
+        name = self.rng.choice(sorted(self.rates))
         seconds = self.rng.uniform(shortest, longest)
         begin: Callable[[str, str], Callable[[], None] | None] = (
             self._break_pod if kind in POD_FAULTS else getattr(self, f"_{kind.replace('-', '_')}")
@@ -280,10 +296,11 @@ class Storm:
 
     def _recreates(self, _kind: str, name: str) -> None:
         asked = _now()
-        self.user.delete_slo(name)
-        self._note(name, None, asked)
+        self.user.delete_slo(resource_of(name))
+        for target in _targets(resource_of(name)):
+            self._note(target, None, asked)
         time.sleep(self.rng.choice([0.0, 0.3, 3.0]))
-        self._create(name, low=self.rng.choice([1, 2, 3]))
+        self._create(resource_of(name), low=self.rng.choice([1, 2, 3]))
 
     def _scales(self, _kind: str, name: str) -> None:
         self._set(self.rng.randint(1, 8), name)
@@ -299,15 +316,36 @@ class Storm:
 
     def _create(self, name: str, *, low: int = 1) -> None:
         spec = {"mode": "Auto", "replicas": {"min": low, "max": MOST_REPLICAS}}
-        asked = _now()
-        self.user.create_slo(name, **spec)
-        self._note(name, spec, asked)
+        asked, targets = _now(), _targets(name)
+        if name == RESOURCE:
+            alone = {"targetRef": None, "replicas": None, "coldStart": None}
+            pools = pools_of(dict.fromkeys(targets, spec))
+            self.user.create_slo(name, **alone, mode="Auto", pools=pools)
+        else:
+            self.user.create_slo(name, **spec)
+        for target in targets:
+            self._note(target, spec, asked)
 
     def _patch(self, name: str, changes: dict) -> None:
-        before = next(one.spec for one in reversed(self.journal.asked) if one.name == name)
-        asked = _now()
-        self.user.patch_slo(changes, name)
-        self._note(name, {**(before or {}), **changes}, asked)
+        """Change what a workload's resource asks for; a mode is that of all its pools."""
+        resource, asked = resource_of(name), _now()
+        targets = _targets(resource) if "mode" in changes else (name,)
+        new = {target: {**self._asked(target), **changes} for target in targets}
+        if resource == RESOURCE:
+            of_all = {target: new.get(target) or self._asked(target) for target in TARGETS}
+            changes = {"mode": of_all[name]["mode"], "pools": pools_of(of_all)}
+        self.user.patch_slo(changes, resource)
+        for target, spec in new.items():
+            self._note(target, spec, asked)
+
+    def _asked(self, name: str) -> dict:
+        """What was asked last of a workload."""
+        spec = next(one.spec for one in reversed(self.journal.asked) if one.name == name)
+        return dict(spec or {})
+
+    def _resources(self) -> list[str]:
+        """Names of the ServingSLOs of the storm."""
+        return list(dict.fromkeys(map(resource_of, self.rates)))
 
     def _note(self, name: str, spec: dict | None, asked: float) -> None:
         self.journal.asked.append(Asked(name=name, spec=spec, asked=asked, answered=_now()))
@@ -332,16 +370,26 @@ class Storm:
         assert process is not None
         if not process.running:
             process.start()
-        for name in RATES:
-            if not self.user.slo_exists(name):
-                self._create(name)
+        for name in self.rates:
+            if not self.user.slo_exists(resource_of(name)):
+                self._create(resource_of(name))
             self._patch(name, {"mode": "Auto", "replicas": {"min": 1, "max": MOST_REPLICAS}})
 
     def _note_ends(self) -> None:
-        for name in RATES:
-            self.journal.ends[name] = End(
-                count=self.user.replicas(name), status=self.user.status(name)
-            )
+        for name in self.rates:
+            status = self.user.status(resource_of(name))
+            told = status_of(status, name) if name in TARGETS else status
+            self.journal.ends[name] = End(count=self.user.replicas(name), status=told)
 
     def _of_ends(self) -> Journal:
-        return Journal(rates=RATES, asked=self.journal.asked, ends=self.journal.ends)
+        return Journal(
+            rates=self.rates,
+            per_engine=PER_ENGINE,
+            asked=self.journal.asked,
+            ends=self.journal.ends,
+        )
+
+
+def _targets(resource: str) -> tuple[str, ...]:
+    """The workloads that a ServingSLO scales."""
+    return tuple(TARGETS) if resource == RESOURCE else (resource,)

@@ -17,6 +17,7 @@ from tests.chaos.cluster import (
     NAME,
     RIVAL,
     SCRAPE_PHASE_SECONDS,
+    TARGET,
     Cluster,
     Killed,
     Write,
@@ -28,16 +29,16 @@ from tests.unit.policy_world import World
 
 from servingslo.adapters.clock import SteadyClock
 from servingslo.adapters.metrics_export import OperatorMetrics
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler
-from servingslo.controller.recording import Recorder
+from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
-from servingslo.controller.reporter import Reporter
-from servingslo.controller.stored_state import learned_of
+from servingslo.controller.reporting.reporter import Reporter
+from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.controller.undoing import Undoing
 from servingslo.policy.inputs import Limits
 
@@ -48,16 +49,15 @@ FAULTS = 60
 # After a last look that takes longer the plan is void; a shorter one may be overtaken unseen.
 LOOK_SECONDS = 10.0
 _MOST_LOOKS = 4
+PREFILL, DECODE = "llama-prefill", "llama-decode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What stood at the end: the count, the status, and what the truth asks for."""
+    """What stood at the end: the count of each target, the status, and what the truth asks for."""
 
-    count: int
-    pods: int
+    counts: Mapping[str, int]
     rate: float
-    waiting: float
     status: Mapping[str, Any]
     spec: Mapping[str, Any]
     learned_bytes: int
@@ -76,7 +76,6 @@ class Told:
     writes: list[Write] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
     deaths: list[tuple[float, str]] = field(default_factory=list)
-    counts: list[tuple[float, int]] = field(default_factory=list)
     events: int = 0
     status_writes: int = 0
     storm_end: float = 0.0
@@ -102,11 +101,14 @@ class _Lines(logging.Handler):
 class _Metrics:
     reader: PrometheusReader
     cluster: Cluster
+    gateway: Any = None
 
     async def read(self):
         self.cluster.at_point("read")
         metrics = await self.reader.read()
         self.cluster.saw(metrics)
+        if self.gateway is not None:
+            metrics = self.gateway.added(metrics)
         self.cluster.at_point("read-done")
         return metrics
 
@@ -141,10 +143,10 @@ class _Resources:
 
 
 class Operator:
-    """One process of the operator on the cluster."""
+    """One process of the operator on the cluster. gateway: whose objects it may write, if any."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
+    def __init__(self, cluster: Cluster, gateway: Any = None) -> None:
+        self.cluster, self.gateway = cluster, gateway
         clock = SteadyClock(wall=cluster.now_seconds, monotonic=lambda: cluster.now)
         self.reader = PrometheusReader(
             CONFIG,
@@ -155,9 +157,13 @@ class Operator:
         workloads = _Workloads(cluster)
         adapters = Adapters(
             clock=clock,
-            metrics=_Metrics(self.reader, cluster),
+            metrics=_Metrics(self.reader, cluster, gateway),
             workloads=workloads,
-            actuators=(ReplicaCount(cluster, workloads), EngineLimits(cluster)),
+            actuators=(
+                ReplicaCount(cluster, workloads),
+                EngineLimits(cluster),
+                *(() if gateway is None else gateway.actuators),
+            ),
             resources=_Resources(cluster),
             events=cluster,
             exporter=OperatorMetrics(),
@@ -186,6 +192,9 @@ class Operator:
         self.registry.take_woken()
         await self.controller._relist_when_due(self.cluster.now)
         await self.controller._tick(tuple(self.registry.resources))
+        if self.gateway is not None and self.controller._listed:
+            self.controller.undoing.ask()
+            await self.controller.undoing.when_due(self.cluster.now)
         for _ in range(_MOST_LOOKS):
             woken = self.registry.take_woken()
             if not woken:
@@ -201,19 +210,23 @@ class Operator:
 class Story:
     """Draws a story by its seed and lives it."""
 
-    def __init__(self, seed: int, fault_count: int = FAULTS, only: tuple[str, ...] = ()) -> None:
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What did not hold in addition to what the checker reads."""
+        return ()
+
+    def __init__(
+        self,
+        seed: int,
+        fault_count: int = FAULTS,
+        only: tuple[str, ...] = (),
+        *,
+        pools: bool = False,
+    ) -> None:
         rng = self.rng = random.Random(seed)
         self.rate = _demand(rng)
-        world = World(
-            rate=self.rate,
-            replicas=rng.choice((1, 2, 3)),
-            seed=rng.randrange(1 << 16),
-            cold_start=rng.choice((30.0, 60.0, 120.0)),
-            prompt_median=400.0,
-            output_median=600.0,
-        )
         self.cluster = Cluster(
-            world=world,
+            worlds=_pools(rng, self.rate) if pools else {TARGET: _world(rng, self.rate)},
             rng=random.Random(rng.getrandbits(32)),
             peak_rate=lambda a, b: max(self.rate(a + i * (b - a) / 24.0) for i in range(25)),
             least_rate=lambda a, b: min(self.rate(a + i * (b - a) / 24.0) for i in range(25)),
@@ -221,6 +234,8 @@ class Story:
             on_record=self._watched,
         )
         self.spec = _spec(rng)
+        if pools:
+            self.spec = of_pools(self.spec, rng)
         faults = draw(rng, fault_count, STORM_TICKS, only)
         self.told = Told(seed=seed, faults=faults)
         self.told.ticks = WARM_TICKS + STORM_TICKS + CALM_TICKS
@@ -244,6 +259,10 @@ class Story:
             logger.level, logger.propagate = before
         return self.told
 
+    def made(self) -> Operator:
+        """A new process of the operator."""
+        return Operator(self.cluster)
+
     async def _live(self) -> None:
         cluster = self.cluster
         cluster.put(NAME, self.spec)
@@ -251,9 +270,8 @@ class Story:
             at = tick * TICK_SECONDS + SCRAPE_PHASE_SECONDS + 2.0
             cluster.pass_to(at + self.told.stood_still)
             self._set(tick - WARM_TICKS)
-            self.told.counts.append((cluster.now, cluster.world.desired))
             if self.operator is None and tick >= self.down_until:
-                self.operator = Operator(cluster)
+                self.operator = self.made()
             if self.operator is None:
                 continue
             try:
@@ -276,15 +294,12 @@ class Story:
         cluster, told = self.cluster, self.told
         record = cluster.records[NAME]
         learned = learned_of(record.status)
-        engines = cluster.world.service.engines.values()
         told.writes = cluster.writes
         told.events, told.status_writes = cluster.events, cluster.status_writes
         told.storm_end = (WARM_TICKS + STORM_TICKS) * TICK_SECONDS + told.stood_still
         told.ending = Ending(
-            count=cluster.world.desired,
-            pods=len(cluster.world.pods),
+            counts={name: world.desired for name, world in cluster.worlds.items()},
             rate=self.rate(cluster.now),
-            waiting=float(sum(engine.waiting for engine in engines)),
             status=record.status,
             spec=record.spec,
             learned_bytes=len(repr(learned)),
@@ -346,7 +361,7 @@ class Story:
         if not cluster.watch_gap and self._missed_watch:
             self._missed_watch = False
             self._watched()
-        cluster.target_gone = "target-gone" in kinds
+        cluster.gone = {self._strike(f) for f in faults if f.kind == "target-gone"}
         for fault in self.told.faults:
             if fault.start == tick:
                 self._begin(fault)
@@ -354,6 +369,7 @@ class Story:
                 self._over(fault)
         back = next((f for f in faults if f.kind == "put-back"), None)
         if back is not None:
+            self._strike(back)
             cluster.set_count(back.rng().randint(1, 5), "argocd-controller")
 
     def _set_pages(self, faults: list[Fault]) -> None:
@@ -364,17 +380,24 @@ class Story:
                 continue
             how = known.get(fault.seed)
             if how is None:
-                rng, pods = fault.rng(), [p.name for p in self.cluster.world.pods]
+                rng, pods = fault.rng(), [p.name for p in self.cluster.pods]
                 some = rng.sample(pods, max(1, int(len(pods) * rng.choice((0.3, 0.6, 1.0)))))
                 how = Distortion(fault.kind, 1.0, frozenset(some), fault.seed)
             found.append(how)
         self.cluster.prometheus.distortions = found
         slow = {f.seed for f in faults if f.kind == "pod-slow"}
-        living = {pod.name for pod in self.cluster.world.pods}
+        living = {pod.name for pod in self.cluster.pods}
         self.cluster.sick = {pod for how in found for pod in how.pods & living} | slow
+
+    def _strike(self, fault: Fault) -> str:
+        """The target that a fault is about, which the cluster then acts on."""
+        names = sorted(self.cluster.worlds)
+        self.cluster.struck = names[fault.seed % len(names)]
+        return self.cluster.struck
 
     def _begin(self, fault: Fault) -> None:
         cluster, rng = self.cluster, fault.rng()
+        self._strike(fault)
         match fault.kind:
             case "killed" | "frozen":
                 self.armed.append(fault)
@@ -400,7 +423,7 @@ class Story:
             case "paused" | "recommend" | "bounds" | "recreated" | "deleted" | "by-hand":
                 self._person(fault.kind, rng)
             case "hpa":
-                cluster.scalers = ("HorizontalPodAutoscaler/llama",)
+                self._scaled_by_another()
             case "rival" if not cluster.watch_gap:
                 # None that is made can be older than ours: an owner that was there was seen.
                 cluster.put(RIVAL, {**self.spec, "mode": "Recommend"}, uid="uid-rival")
@@ -420,22 +443,36 @@ class Story:
             case "bounds":
                 low = rng.randint(1, 4)
                 bounds = {"min": low, "max": low + rng.randint(0, 4)}
-                cluster.put(NAME, {**self.spec, "replicas": bounds})
+                cluster.put(NAME, self._bounded(bounds))
             case "recreated":
                 low = rng.randint(1, 4)
                 bounds = {"min": low, "max": low + 3}
-                cluster.put(
-                    NAME, {**self.spec, "replicas": bounds}, uid=f"uid-{rng.getrandbits(32)}"
-                )
+                cluster.put(NAME, self._bounded(bounds), uid=f"uid-{rng.getrandbits(32)}")
             case "deleted":
                 cluster.delete(NAME)
             case "by-hand":
                 cluster.set_count(rng.randint(1, 6), "kubectl-scale")
             case "hpa-now":
-                cluster.scalers = ("HorizontalPodAutoscaler/llama",)
+                self._scaled_by_another()
+
+    def _bounded(self, bounds: Mapping[str, int]) -> dict[str, Any]:
+        """The spec with other bounds, of the target that is struck."""
+        if "pools" not in self.spec:
+            return {**self.spec, "replicas": bounds}
+        pools = [
+            {**pool, "replicas": bounds}
+            if pool["targetRef"]["name"] == self.cluster.struck
+            else pool
+            for pool in self.spec["pools"]
+        ]
+        return {**self.spec, "pools": pools}
+
+    def _scaled_by_another(self) -> None:
+        self.cluster.scaled_by = {self.cluster.struck: ("HorizontalPodAutoscaler/llama",)}
 
     def _over(self, fault: Fault) -> None:
         cluster = self.cluster
+        self._strike(fault)
         match fault.kind:
             case "paused" | "recommend" | "bounds" | "recreated" | "deleted":
                 cluster.put(NAME, self.spec)
@@ -444,7 +481,7 @@ class Story:
             case "pod-slow":
                 self.cluster.heal()
             case "hpa":
-                cluster.scalers = ()
+                cluster.scaled_by = {}
             case "rival":
                 cluster.delete(RIVAL)
 
@@ -456,15 +493,54 @@ class Story:
         prometheus.second_source = False
         prometheus.slow_seconds = prometheus.behind_seconds = prometheus.clock_ahead = 0.0
         prometheus.distortions = []
-        cluster.faults, cluster.watch_gap, cluster.target_gone = [], False, False
-        cluster.scalers, cluster.sick = (), set()
-        cluster.settle_rollout()
-        cluster.room(None)
-        self.cluster.heal()
+        cluster.faults, cluster.watch_gap, cluster.gone = [], False, set()
+        cluster.scaled_by, cluster.sick = {}, set()
+        for target in cluster.worlds:
+            cluster.struck = target
+            cluster.settle_rollout()
+            cluster.room(None)
+            cluster.heal()
         self.armed = []
         cluster.delete(RIVAL)
         cluster.put(NAME, self.spec)
         self._watched()
+
+
+def _world(rng: random.Random, rate: Callable[[float], float], **others: Any) -> World:
+    lengths = {"prompt_median": 400.0, "output_median": 600.0}
+    return World(
+        rate=rate,
+        replicas=rng.choice((1, 2, 3)),
+        seed=rng.randrange(1 << 16),
+        cold_start=rng.choice((30.0, 60.0, 120.0)),
+        **{**lengths, **others},
+    )
+
+
+def _pools(rng: random.Random, rate: Callable[[float], float]) -> dict[str, World]:
+    """Prefill, whose answers are of one token, and decode, whose prompts come with their cache."""
+    return {
+        PREFILL: _world(rng, rate, named=PREFILL, output_median=1.0),
+        DECODE: _world(rng, rate, named=DECODE, prompt_median=16.0),
+    }
+
+
+def of_pools(spec: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The spec with a prefill and a decode pool in place of its target, some bounded in GPUs."""
+    pools = [
+        {
+            "name": name,
+            "role": role,
+            "targetRef": {**spec["targetRef"], "name": target},
+            "replicas": spec["replicas"],
+            "batching": spec["batching"],
+        }
+        for name, role, target in (("prefill", "Prefill", PREFILL), ("decode", "Decode", DECODE))
+    ]
+    of_one = {"targetRef", "replicas", "batching"}
+    found = {name: value for name, value in spec.items() if name not in of_one}
+    gpus = rng.choice((None, 8, 16))
+    return {**found, "pools": pools, **({} if gpus is None else {"gpus": {"max": gpus}})}
 
 
 def _point(fault: Fault) -> str:

@@ -1,12 +1,15 @@
 """The checker sees each wrong that it is there for: records by hand, one wrong in each."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.chaos.checker import most, need, violations
-from tests.chaos.cluster import Write
-from tests.chaos.story import Ending, Told
+from tests.chaos.checker import _of_writes, most, need, violations
+from tests.chaos.cluster import TARGET, Write
+from tests.chaos.story import DECODE, PREFILL, Ending, Told, of_pools
+
+from servingslo.api.convert import fleet_targets_of, parse_spec
 
 SPEC: dict[str, Any] = {"replicas": {"min": 1, "max": 8}}
 WRITE = Write(
@@ -15,10 +18,8 @@ WRITE = Write(
 )  # fmt: skip
 LINE = "changed namespace=x name=y target=Deployment/z knob=replicas replicas=2->3 outcome=written"
 ENDING = Ending(
-    count=3,
-    pods=3,
+    counts={TARGET: 3},
     rate=2.5,
-    waiting=0.0,
     status={
         "replicas": {"desired": 3},
         "conditions": [
@@ -66,6 +67,73 @@ def test_a_forbidden_write_is_seen(changes: dict[str, Any], wrong: str) -> None:
     assert wrong in found[0]
 
 
+POOLED: dict[str, Any] = {
+    "pools": [
+        {"targetRef": {"name": PREFILL}, "replicas": {"min": 0, "max": 8}},
+        {"targetRef": {"name": DECODE}, "replicas": {"min": 1, "max": 8}},
+    ],
+    "gpus": {"max": 4},
+}
+IN_POOL = replace(WRITE, spec=POOLED, target=DECODE, ordered={PREFILL: 1, DECODE: 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        pytest.param({}, "", id="good"),
+        pytest.param({"ordered": {PREFILL: 2, DECODE: 3}}, "5 GPUs", id="gpus"),
+        pytest.param({"ordered": {PREFILL: 2, DECODE: 3}, "edited": True}, "", id="edited-by-hand"),
+        pytest.param(
+            {"target": PREFILL, "before": 1, "after": 0, "ordered": {PREFILL: 0, DECODE: 3}},
+            "zero alone",
+            id="zero-alone",
+        ),
+        pytest.param(
+            {"target": PREFILL, "before": 3, "after": 9, "ordered": {PREFILL: 3, DECODE: 1}},
+            "outside",
+            id="own-bounds",
+        ),
+        pytest.param(
+            {"before": 3, "after": 1, "ordered": {PREFILL: 1, DECODE: 1}},
+            "fewer than 2",
+            id="own-physics",
+        ),
+    ],
+)
+def test_a_forbidden_write_of_a_pool_is_seen(changes: dict[str, Any], wrong: str) -> None:
+    """Each pool has its bounds and its physics; GPUs and zero are over all of them."""
+    told = _told(replace(IN_POOL, **changes))
+    told.ending = None
+    found = list(_of_writes(told))
+    assert (wrong in found[0]) if wrong else found == []
+
+
+def test_pools_beside_their_bound_at_the_end_are_seen() -> None:
+    """A role that stayed too small while GPUs were free, and more GPUs than there may be."""
+    good = replace(ENDING, counts={PREFILL: 1, DECODE: 2}, spec=POOLED)
+    assert violations(_told(ending=replace(good, status={**good.status}))) == []
+    short = replace(good, counts={PREFILL: 2, DECODE: 1})
+    assert any("llama-decode has 1" in line for line in violations(_told(ending=short)))
+    many = replace(good, counts={PREFILL: 8, DECODE: 2}, spec={"pools": POOLED["pools"]})
+    assert any("llama-prefill has 8" in line for line in violations(_told(ending=many)))
+    assert not any(
+        "llama-prefill has" in line for line in violations(_told(ending=replace(many, rate=0.2)))
+    )
+    over = replace(good, counts={PREFILL: 1, DECODE: 4})
+    assert any("5 GPUs of at most 4" in line for line in violations(_told(ending=over)))
+
+
+def test_the_spec_of_pools_is_one_that_the_api_takes() -> None:
+    """Stories begin with it."""
+    whole = {
+        "targetRef": {"kind": "Deployment", "name": TARGET},
+        "objectives": [{"metric": "ttft", "percentile": 95, "threshold": "2s"}],
+        "replicas": {"min": 1, "max": 8},
+        "batching": {"mode": "Off"},
+    }
+    assert fleet_targets_of(parse_spec(of_pools(whole, random.Random(1)))) is not None
+
+
 def test_what_the_user_allows_at_most_is_obeyed_without_sight() -> None:
     """Numbers that cannot be do not stand above the bounds that the user has set."""
     lowered = replace(WRITE, before=9, after=2, gross=("a",), failed="no metrics", lasting=9.0)
@@ -90,8 +158,8 @@ def test_a_silent_write_and_an_invented_one_are_seen() -> None:
 @pytest.mark.parametrize(
     ("changes", "wrong"),
     [
-        pytest.param({"count": 1}, "not 2 to", id="too-few"),
-        pytest.param({"count": 9}, "not 2 to", id="too-many"),
+        pytest.param({"counts": {TARGET: 1}}, "not 2 to", id="too-few"),
+        pytest.param({"counts": {TARGET: 9}}, "not 2 to", id="too-many"),
         pytest.param({"learned_bytes": 1_000_000}, "bytes", id="memory"),
         pytest.param({"status": {**ENDING.status, "conditions": []}}, "Ready is", id="not-ready"),
         pytest.param({"status": {**ENDING.status, "replicas": {}}}, "status tells", id="status"),

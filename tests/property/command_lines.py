@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from servingslo.adapters.kubernetes import workloads
-from servingslo.adapters.kubernetes.config_maps import NoConfigMaps, started_with
-from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps, started_with
+from servingslo.adapters.kubernetes.pods.launches import read_launch
+from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.runtimes.catalogue import profile
 
 VLLM = profile("vllm")
@@ -80,8 +80,10 @@ def read(case: Case, runtime: str = "vllm") -> Read:
     line = asyncio.run(
         started_with(container, "n", NoConfigMaps(), None, has_file=bool(known.launch.config))
     )
-    limits = workloads._arguments(line, known)
-    launch = workloads._launch(container, line, known)
+    found = read_launch(container, line, known)
+    limits, launch = found.arguments, found.launch
+    assert limits is not None
+    assert launch is not None
     return Read(
         seqs=limits.max_num_seqs,
         tokens=limits.max_num_batched_tokens,

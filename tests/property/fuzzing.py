@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from servingslo import explain
 from servingslo.api.v1alpha1.status import ServingSLOStatus
-from servingslo.controller.status import conditions_field, status_fields
+from servingslo.controller.reporting.status import conditions_field, status_fields
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.state import PlannerState

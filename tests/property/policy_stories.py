@@ -90,9 +90,11 @@ def pods(draw, name):
         ready=ready,
         deleting=draw(st.booleans()),
         age_seconds=draw(st.one_of(st.none(), st.floats(0.0, 1e5))),
-        ready_after_seconds=draw(st.one_of(st.none(), st.floats(1.0, 500.0))) if ready else None,
+        ready_after_seconds=draw(st.one_of(st.none(), st.floats(1.0, 500.0))),
         ready_for_seconds=draw(st.one_of(st.none(), st.floats(0.0, 1e5))) if ready else None,
         restarts=draw(st.integers(0, 2)),
+        failing_reason=draw(st.sampled_from([None, "CrashLoopBackOff after OOMKilled"])),
+        unready_for_seconds=None if ready else draw(st.one_of(st.none(), st.floats(0.0, 1e5))),
         unschedulable_reason=draw(st.sampled_from([None, "Insufficient nvidia.com/gpu"])),
         engines=tuple(draw(st.lists(engines(), max_size=2))),
     )

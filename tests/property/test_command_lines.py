@@ -29,7 +29,7 @@ from tests.property.command_variants import plain_case, shell_case
 from tests.property.fuzzing import EXAMPLES, unhurried
 
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.vllm import VLLM
+from servingslo.runtimes.engines.vllm import VLLM
 
 pytestmark = unhurried
 LONGEST_TOLD = 600

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servingslo.adapters.kubernetes.leases import LeaseRecord
-from servingslo.controller.election import Election, Terms
+from servingslo.controller.lease.election import Election, Terms
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,

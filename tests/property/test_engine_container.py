@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.fuzzing import fuzzed, unhurried
 
-from servingslo.adapters.kubernetes.batching import _patch as patch_of
-from servingslo.adapters.kubernetes.batching import container_at
-from servingslo.adapters.kubernetes.engine_container import FIELD, engine_container
-from servingslo.adapters.kubernetes.records import ContainerRecord, container_records
+from servingslo.adapters.kubernetes.batch_limits.writer import _patch as patch_of
+from servingslo.adapters.kubernetes.batch_limits.writer import container_at
+from servingslo.adapters.kubernetes.pods.engine_container import FIELD, engine_container
+from servingslo.adapters.kubernetes.pods.records import ContainerRecord, container_records
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.policy.ports import EngineArguments
 

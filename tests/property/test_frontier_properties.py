@@ -4,6 +4,8 @@
 2. What a fleet carries rises with its count.
 3. A looser objective never needs more, and carries no less.
 4. Another threshold never changes another constraint's row.
+5. What was found before limits and lengths moved a little never leads to fewer replicas than what
+   is found anew.
 """
 
 from dataclasses import replace
@@ -14,7 +16,7 @@ from policy_stories import QUICK
 from tests.cards import H100, H100_LIMITS, L4, L4_LIMITS
 from tests.sizing_cases import case
 
-from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet
+from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet, Frontier
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
@@ -34,11 +36,12 @@ goals = st.tuples(
 )
 shares = st.floats(min_value=0.01, max_value=1.2)
 engines = st.sampled_from([1, 2])
+small = st.floats(min_value=-0.02, max_value=0.02)
 
 
 @st.composite
-def cases(draw):
-    """A case with one objective, some way above what a request takes alone."""
+def mixes(draw):
+    """A mix of requests on a card."""
     (law, limits), (prompt, output) = draw(cards), draw(lengths)
     workload = Workload(
         arrival_rate_per_second=1.0,
@@ -46,8 +49,14 @@ def cases(draw):
         output=LengthDistribution.from_samples([0.3 * output, output, 2.0 * output]),
         arrival_dispersion=draw(dispersions),
     )
+    return workload, law, limits
+
+
+@st.composite
+def cases(draw, mix=None):
+    """A case with one objective, some way above what a request takes alone."""
     judged = case(
-        model=latency_model(workload, law, limits),
+        model=latency_model(*(mix or draw(mixes()))),
         routing=draw(st.sampled_from(list(Routing))),
         largest_count=LARGEST_COUNT,
         engines_per_replica=draw(engines),
@@ -56,6 +65,26 @@ def cases(draw):
     alone = max(judged.frontier.unloaded_seconds(metric, percentile), 0.01)
     goal = Objective(metric=metric, percentile=percentile, threshold_seconds=factor * alone)
     return replace(judged, objectives=(goal,))
+
+
+@st.composite
+def moves(draw):
+    """A case, and what hands its frontier on to the one after limits and prompts have moved."""
+    workload, law, limits = mix = draw(mixes())
+    judged = draw(cases(mix))
+    looser, longer = draw(small), draw(small)
+    prompt = replace(
+        workload.prompt, tokens=tuple((1.0 + longer) * one for one in workload.prompt.tokens)
+    )
+    model = latency_model(replace(workload, prompt=prompt), law, limits)
+    (goal,) = judged.objectives
+    moved = replace(goal, threshold_seconds=(1.0 + looser) * goal.threshold_seconds)
+
+    def move_on():
+        frontier = Frontier(model, judged.frontier, abs(longer))
+        return replace(judged, objectives=(moved,), frontier=frontier)
+
+    return judged, move_on
 
 
 def direct(judged, rate, slack):
@@ -117,3 +146,16 @@ def test_another_threshold_never_changes_another_row(judged, factor):
     for fleet in fleets:
         judged.frontier.greatest_rate_per_second(judged.limit(changed), fleet)
     assert before == [judged.frontier.greatest_rate_per_second(other, fleet) for fleet in fleets]
+
+
+@QUICK
+@given(moves(), shares)
+def test_a_small_move_never_leads_to_too_few(move, share):
+    """Invariant 5: but where a percentile is at its limit, or falls under load."""
+    judged, move_on = move
+    rate = share * LARGEST_COUNT * judged.saturation_per_second
+    size(judged, Load(rate_per_second=rate))
+    moved = move_on()
+    need = size(moved, Load(rate_per_second=rate)).needs[-1]
+    found = moved.largest_count + 1 if need.replicas is None else need.replicas
+    assert direct(moved, rate * (1.0 - RATE_RATIO), 1.0 + FALL_RATIO) <= found

@@ -15,17 +15,17 @@ from tests.property.fuzzing import fuzzed, is_said, unhurried
 
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.estimation.windows.plausible import LARGEST_COUNT
-from servingslo.runtimes.arguments import (
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.runtimes.launch.arguments import (
     BatchArguments,
     command_words,
     parse_batch_arguments,
     replace_batch_arguments,
 )
-from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.command_line import expanded
-from servingslo.runtimes.config_file import config_file, config_path
-from servingslo.runtimes.launch_arguments import parse_launch_arguments
-from servingslo.runtimes.shell_words import LONGEST_LINE_CHARACTERS
+from servingslo.runtimes.launch.command_line import expanded
+from servingslo.runtimes.launch.config_file import config_file, config_path
+from servingslo.runtimes.launch.settings import parse_launch_arguments
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 pytestmark = unhurried
 # A Kubernetes object is 1.5 MiB at most; a message with a whole word in it would be as long.

@@ -27,7 +27,7 @@ from tests.chaos.prometheus import (
 from tests.property.fuzzing import fuzzed, is_said, remembered, tell, unhurried
 from tests.unit.policy_world import TARGETS, World, steady
 
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import Limits, Observation

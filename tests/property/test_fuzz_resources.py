@@ -23,7 +23,7 @@ from servingslo import explain
 from servingslo.adapters.kubernetes.resources import resource_record
 from servingslo.api.v1alpha1.status import MAX_MESSAGE_LENGTH
 from servingslo.controller.registry import Registry
-from servingslo.controller.status import conditions_field
+from servingslo.controller.reporting.status import conditions_field
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState

@@ -24,11 +24,12 @@ from servingslo.policy.knobs.in_flight.gateway import (
     LOWEST_STEP,
     RAISED_ABOVE,
     STEP_SECONDS,
-    held_against,
+    LimitMemory,
+    LimitWrite,
     limit_of_each,
     limit_to_write,
+    track_bound,
 )
-from servingslo.policy.knobs.in_flight.memory import LimitMemory, LimitWrite
 
 if TYPE_CHECKING:
     from servingslo.reasons import Reason
@@ -55,7 +56,7 @@ class Story:
         """One tick; returns the bound in force after it."""
         self.now += TICK_SECONDS
         needed = limit_of_each(serving * per_replica, proxies)
-        self.memory = held_against(self.standing, self.memory, needed=needed, now_seconds=self.now)
+        self.memory = track_bound(self.standing, self.memory, needed=needed, now_seconds=self.now)
         wanted, reason = limit_to_write(
             self.standing,
             self.memory,
