@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from servingslo_lab.rig.build import ensure_tools
-from servingslo_lab.rig.versions import HELM
+from servingslo_lab.rig.programs.versions import HELM
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -22,6 +22,7 @@ _WATCHED = tuple(f"watchNamespaces[{place}]={name}" for place, name in enumerate
 CASES: dict[str, tuple[str, ...]] = {
     "default": (),
     "one-replica": ("replicaCount=1",),
+    "shards": ("shards=3",),
     "namespaced": ("rbac.clusterRoles=false", "crds.install=false", *_WATCHED),
     "watched-namespaces": _WATCHED,
     "recommend": ("mode=Recommend", "limits.maxReplicas=40", "limits.maxStep=5"),
@@ -31,6 +32,11 @@ CASES: dict[str, tuple[str, ...]] = {
         "prometheus.caConfigMap=prometheus-ca",
         "prometheus.tenant=team",
         "imagePullSecrets[0].name=registry",
+    ),
+    "own-token": (
+        "prometheus.url=https://thanos-querier.openshift-monitoring.svc:9091",
+        "prometheus.bearerTokenFile=/var/run/secrets/kubernetes.io/serviceaccount/token",
+        "prometheus.caFile=/var/run/secrets/kubernetes.io/serviceaccount/service-ca.crt",
     ),
     "network-policy": (
         "networkPolicy.enabled=true",
@@ -50,6 +56,11 @@ CASES: dict[str, tuple[str, ...]] = {
         "networkPolicy.enabled=true",
     ),
     "envoy-gateway": ("gateway.profile=envoy-gateway",),
+    "degradation": (
+        "gateway.profile=envoy-gateway",
+        "admission.kinds[0]=BackendTrafficPolicy",
+        "degradation.enabled=true",
+    ),
     "istio": ("gateway.profile=istio", "admission.kinds[0]=DestinationRule"),
     "engines": (
         "engines.ranges[0]=10.0.0.0/16",
@@ -79,6 +90,15 @@ CASES: dict[str, tuple[str, ...]] = {
         "podLabels.team=serving",
         "podSecurityContext.runAsUser=1000",
         "admission.kinds[0]=DestinationRule",
+    ),
+    # As with --reuse-values, of a release that was installed before the chart had defaults here.
+    "partial-contexts": (
+        "podSecurityContext.runAsNonRoot=null",
+        "podSecurityContext.seccompProfile=null",
+        "podSecurityContext.runAsUser=1000",
+        "securityContext.allowPrivilegeEscalation=null",
+        "securityContext.capabilities=null",
+        "securityContext.readOnlyRootFilesystem=false",
     ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",

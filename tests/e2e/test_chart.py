@@ -7,6 +7,7 @@ import kubernetes
 import pytest
 import yaml
 
+from servingslo.controller.shards.placement import MOST_SHARDS
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
 
@@ -69,6 +70,9 @@ def test_install_upgrade_and_uninstall_keep_the_crd(rig: Rig, release: str) -> N
     _install(rig, release, "mode=Recommend")
     deployment = apps.read_namespaced_deployment(f"{INSTALLED}-servingslo-operator", release)
     assert "--mode=Recommend" in deployment.spec.template.spec.containers[0].args
+    notes = rig.helm("get", "notes", INSTALLED, f"--namespace={release}").stdout
+    assert f"kubectl delete lease {INSTALLED}-servingslo-operator -n {release}\n" in notes
+    assert "metadata.name=servingslo-acting-operator" in notes
     rig.helm("uninstall", INSTALLED, f"--namespace={release}")
     after = extensions.read_custom_resource_definition(CRD_NAME)
     assert after.metadata.uid == before.metadata.uid
@@ -80,7 +84,7 @@ def test_install_upgrade_and_uninstall_keep_the_crd(rig: Rig, release: str) -> N
 def test_the_chart_s_crd_is_the_generated_one(rig: Rig) -> None:
     """The template renders the CRD of crds/, but for the annotations that keep it."""
     generated = yaml.safe_load((ROOT / "crds" / "servingslo.dev_servingslos.yaml").read_text())
-    rendered = _only(_render(rig), "CustomResourceDefinition")
+    rendered = _only(_render(rig), "CustomResourceDefinition", CRD_NAME)
     assert rendered["spec"] == generated["spec"]
     assert rendered["metadata"]["name"] == generated["metadata"]["name"]
 
@@ -98,6 +102,8 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
     [
         pytest.param("mode=Auot", "mode", id="mode"),
         pytest.param("replicaCount=6", "replicaCount", id="replicas"),
+        pytest.param("shards=0", "shards", id="no-shard"),
+        pytest.param(f"shards={MOST_SHARDS + 1}", "shards", id="many-shards"),
         pytest.param("leaderElection.leaseSeconds=4", "leaseSeconds", id="short-lease"),
         pytest.param("leaderElection.renewSeconds=9", "renewSeconds", id="late-renewal"),
         pytest.param("leaderElection.retrySeconds=4", "retrySeconds", id="rare-attempts"),
@@ -108,6 +114,17 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("tickSeconds=0", "tickSeconds", id="tick"),
         pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
         pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
+        pytest.param("prometheus.caFile=ca.crt", "caFile", id="ca-without-folder"),
+        pytest.param(
+            "prometheus.bearerTokenSecret=a,prometheus.bearerTokenFile=/b",
+            "prometheus.bearerTokenFile: /b is not allowed",
+            id="two-tokens",
+        ),
+        pytest.param(
+            "prometheus.caConfigMap=a,prometheus.caFile=/b",
+            "prometheus.caFile: /b is not allowed",
+            id="two-authorities",
+        ),
         pytest.param("limits.maxReplicas=-1", "maxReplicas", id="limit"),
         pytest.param("watchNamespaces[0]=Not_A_Name", "watchNamespaces", id="namespace"),
         pytest.param("batching.apply.enabled=yes-please", "enabled", id="switch"),
@@ -118,6 +135,9 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("runtimes.vllm.metrics.running=a b", "running", id="runtime-metric"),
         pytest.param("runtimes.vllm.port=8000", "port", id="runtime-field"),
         pytest.param("gateway.labels.workload=a b", "workload", id="gateway-label"),
+        pytest.param(
+            r"podLabels.app\.kubernetes\.io/name=mine", "app.kubernetes.io/name", id="own-label"
+        ),
         pytest.param("mod=Auto", "mod", id="unknown-value"),
     ],
 )
@@ -183,7 +203,7 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     assert flags == ["--admission-kind=BackendTrafficPolicy"]
     assert jobs[0]["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
-        "release", "--all", "--admission-kind=BackendTrafficPolicy",
+        "release", "--all", "--admission-kind=BackendTrafficPolicy", "--no-degradation",
     ]  # fmt: skip
     patched, flags, jobs = parts("admission.kinds[0]=DestinationRule")
     assert "destinationrules" in patched
@@ -191,16 +211,17 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     _, flags, jobs = parts("batching.apply.enabled=true")
     assert flags == []
     assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
-        "release", "--all", "--admission-kind=EngineArguments",
+        "release", "--all", "--admission-kind=EngineArguments", "--no-degradation",
     ]  # fmt: skip
 
 
 @pytest.mark.rig
 def test_watched_namespaces_limit_the_binding(rig: Rig) -> None:
-    """With watchNamespaces there are role bindings in those alone and none for the cluster."""
+    """With watchNamespaces there are role bindings in those alone; for the cluster, of budgets."""
     documents = _render(rig, "watchNamespaces={team-a,team-b}")
-    kinds = [document["kind"] for document in documents]
-    assert "ClusterRoleBinding" not in kinds
+    # Budgets are cluster-scoped; their role is for them, and for labels of namespaces.
+    everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == "ClusterRoleBinding"]
+    assert [name.endswith("-budgets") for name in everywhere] == [True]
     bound = [
         d["metadata"]["namespace"]
         for d in documents
@@ -228,6 +249,33 @@ def test_one_pod_of_several_is_left_and_a_new_one_is_ready_before_an_old_one_end
     assert budget["selector"] == deployment["selector"]
     single = {document["kind"] for document in _render(rig, "replicaCount=1")}
     assert "PodDisruptionBudget" not in single
+
+
+@pytest.mark.rig
+def test_each_shard_has_a_pod_and_a_lease_and_one_pod_stands_by(rig: Rig) -> None:
+    """The Role permits every Lease that any number of shards may need; a drain ends one pod."""
+    documents = _render(rig, "shards=3")
+    deployment = _only(documents, "Deployment")["spec"]
+    assert deployment["replicas"] == 4
+    assert "--shards=3" in deployment["template"]["spec"]["containers"][0]["args"]
+    named = [rule for rule in _only(documents, "Role")["rules"] if "resourceNames" in rule]
+    numbers = range(1, MOST_SHARDS)
+    lease = "servingslo-operator"
+    wanted = {lease, f"{lease}-next", *(f"{lease}-{number}" for number in numbers)}
+    assert set(named[0]["resourceNames"]) == wanted
+    assert named == [r for r in _only(_render(rig), "Role")["rules"] if "resourceNames" in r]
+    assert _only(documents, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    few = _only(_render(rig, "shards=3", "replicaCount=1"), "Deployment")
+    assert few["spec"]["replicas"] == 3
+    none = _only(_render(rig, "shards=3", "replicaCount=0"), "Deployment")
+    assert none["spec"]["replicas"] == 0
+    with pytest.raises(RigError, match="shards: 2 is not allowed"):
+        _render(
+            rig,
+            "shards=2",
+            "keda.externalScaler.enabled=true",
+            "keda.externalScaler.plainText=true",
+        )
 
 
 @pytest.mark.rig

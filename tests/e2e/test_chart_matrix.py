@@ -25,7 +25,7 @@ from servingslo.api.v1alpha1 import API_VERSION, GROUP, PLURAL, VERSION
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.versions import KUBECONFORM
+from servingslo_lab.rig.programs.versions import KUBECONFORM
 from servingslo_lab.rig.waiting import wait_until
 
 CRDS = Path(__file__).parent / "data" / "prometheus-operator"
@@ -145,6 +145,25 @@ def test_kubeconform_would_find_something(schemas: Path, right: str, wrong: str)
     assert "is invalid" in done.stdout
 
 
+def test_a_part_of_a_security_context_leaves_the_rest_in_force(rig: Rig) -> None:
+    """A user ID or a writable file system keeps the other restrictions."""
+    (pod,) = (
+        item["spec"]["template"]["spec"]
+        for item in yaml.safe_load_all(rendered("partial-contexts"))
+        if item and item["kind"] == "Deployment"
+    )
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert pod["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
 def test_the_namespaced_mode_has_no_cluster_role(rig: Rig) -> None:
     """Roles in the watched namespaces alone, with what the ClusterRole would have had."""
     objects = [item for item in yaml.safe_load_all(rendered("namespaced")) if item]
@@ -193,7 +212,9 @@ def test_a_release_lives_through_upgrade_rollback_and_uninstall(
 ) -> None:
     """From the chart of before, with what was learnt: nothing of a resource is lost on the way."""
     name = f"life{major}"
-    common = (f"--namespace={namespace}", "--set=replicaCount=0", "--take-ownership")
+    # The CRDs stay after an uninstall: Helm 4 says who owned their fields, Helm 3 takes them.
+    take = ["--take-ownership"] + (["--force-conflicts"] if major == 4 else [])
+    common = (f"--namespace={namespace}", "--set=replicaCount=0", *take)
     custom = kubernetes.client.CustomObjectsApi(rig.api_client())
     apps = kubernetes.client.AppsV1Api(rig.api_client())
 

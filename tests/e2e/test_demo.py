@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from servingslo_lab.cli.demo import dashboard
 from servingslo_lab.rig.cluster import Rig
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +61,10 @@ def test_a_minute_of_demo_decides_and_leaves_pictures(rig: Rig, tmp_path: Path) 
     written = {path.suffix: path.stat().st_size for path in out.iterdir()}
     assert {".png", ".html"} <= set(written)
     assert all(size > 0 for size in written.values())
+    panels = {panel.title: panel for panel in dashboard.loads((out / "panels.json").read_text())}
+    for title in ("Replicas", "Arrivals and what is expected of them", "A round of decisions"):
+        assert panels[title].lines
+        assert all(line.points for line in panels[title].lines)
     assert (left_behind(temporary), list(temporary.iterdir())) == ([], [])
 
 
@@ -85,8 +90,10 @@ def test_an_interrupt_as_its_folder_appears_leaves_nothing_behind(rig: Rig, tmp_
     "moment",
     [
         pytest.param("starting etcd", id="while the control plane starts"),
-        pytest.param("helm install", id="while the chart is installed"),
-        pytest.param("decided ", id="while traffic flows"),
+        pytest.param(
+            "helm install", id="while the chart is installed", marks=pytest.mark.acceptance
+        ),
+        pytest.param("decided ", id="while traffic flows", marks=pytest.mark.acceptance),
     ],
 )
 def test_an_interrupt_leaves_nothing_behind(rig: Rig, tmp_path: Path, moment: str) -> None:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from kubernetes.dynamic import DynamicClient
 
-from servingslo.api.crd import custom_resource_definition
+from servingslo.api.crd import budget_definition, custom_resource_definition
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.upstream_crds import (
+from servingslo_lab.rig.programs.upstream_crds import (
     ENVOY_GATEWAY,
     GATEWAY_API,
     ISTIO,
@@ -28,7 +28,7 @@ CHART = ROOT / "charts" / "servingslo-operator"
 FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/servingslo.yaml"))
 # Argo CD's own CRD is not on the rig: its Application is parsed, and no server is asked.
 UNASKED_GROUPS = ("argoproj.io/",)
-CRD_NAME = custom_resource_definition()["metadata"]["name"]
+OURS = {one["metadata"]["name"]: one for one in (custom_resource_definition(), budget_definition())}
 ALREADY_THERE = 409
 
 
@@ -40,20 +40,20 @@ def client(rig: Rig) -> Iterator[DynamicClient]:
     """
     api = rig.api_client()
     extensions = kubernetes.client.ApiextensionsV1Api(api)
-    names = [CRD_NAME, *(m["metadata"]["name"] for one in (ISTIO, KEDA) for m in manifests(one))]
+    names = [*OURS, *(m["metadata"]["name"] for one in (ISTIO, KEDA) for m in manifests(one))]
     there = {one.metadata.name for one in extensions.list_custom_resource_definition().items}
     install_crds(api, GATEWAY_API, ENVOY_GATEWAY, ISTIO, KEDA)
-    if CRD_NAME not in there:
-        extensions.create_custom_resource_definition(custom_resource_definition())
-        rig.wait_for(lambda: _is_established(extensions), what="the CRD is served")
+    for name in OURS.keys() - there:
+        extensions.create_custom_resource_definition(OURS[name])
+    rig.wait_for(lambda: all(_is_established(extensions, name) for name in OURS), what="CRDs")
     yield DynamicClient(api)
     for name in names:
         if name not in there:
             extensions.delete_custom_resource_definition(name)
 
 
-def _is_established(extensions: kubernetes.client.ApiextensionsV1Api) -> bool:
-    conditions = extensions.read_custom_resource_definition(CRD_NAME).status.conditions or []
+def _is_established(extensions: kubernetes.client.ApiextensionsV1Api, name: str) -> bool:
+    conditions = extensions.read_custom_resource_definition(name).status.conditions or []
     return any(c.type == "Established" and c.status == "True" for c in conditions)
 
 

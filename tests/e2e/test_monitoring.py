@@ -13,7 +13,7 @@ import yaml
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.versions import PROMTOOL
+from servingslo_lab.rig.programs.versions import PROMTOOL
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"

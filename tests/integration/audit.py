@@ -11,17 +11,26 @@ from itertools import pairwise
 
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
-from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING
+from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, GATEWAY_LIMITS, LANES
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 # Of whichever release: its name ends so.
 _OF_AN_OPERATOR = re.compile(rf"system:serviceaccount:[^:]+:([^:]+-)?{SERVICE_ACCOUNT}")
 # Written all the time, and no change of a target.
-_TOLD_ELSEWHERE = {("events", None), ("servingslos", "status"), ("leases", None)}
+_TOLD_ELSEWHERE = {
+    ("events", None),
+    ("servingslos", "status"),
+    ("servingbudgets", "status"),
+    ("leases", None),
+}
 # Questions about one's own rights: created, never stored.
-_KNOBS = dict.fromkeys(("backendtrafficpolicies", "destinationrules"), "gateway-limits")
+_KNOBS = {
+    **dict.fromkeys(("backendtrafficpolicies", "destinationrules"), GATEWAY_LIMITS),
+    "httproutes": "route-weights",
+}
 _PLURALS = {"BackendTrafficPolicy": "backendtrafficpolicies"}
 _BOUND = "max_parallel_requests"
+_SHARE, _WEIGHTS_RECORD = "fallback_thousandths", "/metadata/annotations/servingslo.dev~1weights"
 _BOUND_PATHS = {
     "/spec/circuitBreaker/maxParallelRequests",
     "/spec/trafficPolicy/connectionPool/http/http2MaxRequests",
@@ -88,11 +97,14 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         if pairs["knob"] == DYNAMIC_BATCHING:
             # Limits on servers themselves: the API server knows nothing of them.
             continue
+        if pairs["knob"] == LANES:
+            yield from _told_lanes(pairs)
+            continue
         kind, name = pairs["target"].split("/")
         removed = pairs.get("flags_removed", "").split(",")
         values = {
             key: int(pairs[key].split("->")[-1])
-            for key in ("replicas", *_LIMITS, _BOUND)
+            for key in ("replicas", *_LIMITS, _BOUND, _SHARE)
             if key in pairs and key not in removed and _is_set(key, pairs[key])
         }
         write = Write(
@@ -102,6 +114,16 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
             values=tuple(sorted(values.items())),
         )
         yield pairs["outcome"], write
+
+
+def _told_lanes(pairs: dict[str, str]) -> Iterator[tuple[str, Write]]:
+    """One change of lanes as the bounds that it writes, each in the policy of its class."""
+    kind, policies = pairs["target"].split("/")
+    lanes = [change for name, change in pairs.items() if name.startswith("lane_")]
+    for policy, change in zip(policies.split(","), lanes, strict=True):
+        set_to = [(_BOUND, int(change.split("->")[-1]))] if _is_set(_BOUND, change) else []
+        target = f"{_PLURALS[kind]}/{policy}"
+        yield pairs["outcome"], Write(pairs["namespace"], target, GATEWAY_LIMITS, tuple(set_to))
 
 
 def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
@@ -167,9 +189,12 @@ def _released(patch: object) -> bool:
 
 
 def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
-    """The values that a JSON Patch of /scale or of a container's arguments sets."""
+    """The values that a JSON Patch of /scale, of a container's arguments or of a route sets."""
     found = {}
     for change in patch:
+        if change["path"] == _WEIGHTS_RECORD and change["op"] != "test":
+            found[_SHARE] = _thousandths(patch, change.get("value"))
+            break
         if "/env/" in change["path"]:
             found[change["value"]["name"].lower()] = int(change["value"]["value"])
         if change["op"] != "add":
@@ -189,3 +214,15 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
             if name.startswith("--") and limit in _LIMITS and value.isdecimal():
                 found[limit] = int(value)
     yield from found.items()
+
+
+def _thousandths(patch: list[dict], record: str | None) -> int:
+    """The share of the weights that a patch sets for backends that had none by its record.
+
+    record: None where it is taken away with the last of the operator's weights.
+    """
+    if record is None:
+        return 0
+    weights = [one["value"] for one in patch if one["path"].endswith("/weight")]
+    added = zip(weights, json.loads(record)["former"], strict=True)
+    return round(1000 * sum(now for now, former in added if former == 0) / sum(weights))

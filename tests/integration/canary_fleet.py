@@ -9,11 +9,11 @@ from typing import Any
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant, steady_trace
 
-from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.runtimes.command_line import expanded
+from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
+from servingslo.runtimes.launch.command_line import expanded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.uneven_law import UNEVEN_ANNOTATION
+from servingslo_lab.rig.simulated.uneven_law import UNEVEN_ANNOTATION
 
 FEW = 8
 VARIABLE = "MAX_NUM_SEQS"

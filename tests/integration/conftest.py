@@ -9,7 +9,7 @@ from tests.integration.operator_under_test import Engines, Operator, Tenant, ins
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.upstream_crds import (
+from servingslo_lab.rig.programs.upstream_crds import (
     ENVOY_GATEWAY,
     GATEWAY_API,
     KEDA,

@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
 
+from tests.integration.half_open import HalfOpenProxy
 from tests.integration.operator_under_test import RELEASE_NAMESPACE, Operator
 
 from servingslo_lab.rig.cluster import Rig
@@ -42,6 +45,33 @@ def candidate(rig: Rig, *settings: str, program: str = "servingslo.cli") -> Oper
     return Operator(rig, *SETTINGS, *settings, name=name, program=program)
 
 
+@dataclass
+class Candidate:
+    """One operator, and what it reaches the API server through."""
+
+    operator: Operator
+    proxy: HalfOpenProxy
+
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self.operator.process is not None and self.operator.process.running
+
+    def stop(self) -> None:
+        """In order."""
+        self.proxy.mend()
+        self.operator.stop()
+        self.proxy.stop()
+
+
+def started_behind_proxy(rig: Rig, operator: Operator) -> Candidate:
+    """This operator, started, with a way of its own to the API server."""
+    address = urlsplit(rig.api_url)
+    proxy = HalfOpenProxy(address.hostname or "127.0.0.1", address.port or 443)
+    operator.reach_through(proxy.port)
+    operator.start()
+    return Candidate(operator=operator, proxy=proxy)
+
+
 def leads(operator: Operator) -> bool:
     """Whether it says so, by its gauge."""
     return "servingslo_leader 1.0" in operator.metrics()
@@ -49,10 +79,10 @@ def leads(operator: Operator) -> bool:
 
 def identity_of(operator: Operator) -> str:
     """As its log has it, of the process that runs now."""
-    return _identities_of(operator)[-1]
+    return identities_of(operator)[-1]
 
 
-def _identities_of(operator: Operator) -> list[str]:
+def identities_of(operator: Operator) -> list[str]:
     """Of each of its processes, in order."""
     lines = operator.log_lines("identity=")
     return [line.partition("identity=")[2].split()[0] for line in lines]
@@ -69,7 +99,7 @@ def strays(seen: list[AuditedWrite], operators: Iterable[Operator]) -> list[Audi
 
     The audit log has those of operators of other tests as well, which led by other Leases.
     """
-    ours = set().union(*map(_identities_of, operators))
+    ours = set().union(*map(identities_of, operators))
     holder, found = None, []
     for write in seen:
         if write.holder is not None:
@@ -79,22 +109,32 @@ def strays(seen: list[AuditedWrite], operators: Iterable[Operator]) -> list[Audi
     return found
 
 
-def _writes(entries: Iterator[dict]) -> Iterator[AuditedWrite]:
+def audited(
+    entries: Iterable[dict[str, Any]], verbs: frozenset[str]
+) -> Iterator[tuple[float, str, str, dict[str, Any]]]:
+    """Successful requests of operators: when answered, by which process, of what, and the entry."""
     for entry in entries:
         identity = _IDENTITY.search(entry.get("userAgent", ""))
         if (
             identity is None
             or entry["stage"] != "ResponseComplete"
             or entry["responseStatus"]["code"] >= 300
-            or entry["verb"] not in {"create", "patch", "update", "delete"}
+            or entry["verb"] not in verbs
         ):
             continue
         reference = entry["objectRef"]
         what = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
-        of_release = what == "leases" and reference["namespace"] == RELEASE_NAMESPACE
+        seconds = datetime.fromisoformat(entry["stageTimestamp"]).timestamp()
+        yield seconds, identity[1], what, entry
+
+
+def _writes(entries: Iterable[dict[str, Any]]) -> Iterator[AuditedWrite]:
+    verbs = frozenset({"create", "patch", "update", "delete"})
+    for seconds, identity, what, entry in audited(entries, verbs):
+        of_release = what == "leases" and entry["objectRef"]["namespace"] == RELEASE_NAMESPACE
         yield AuditedWrite(
-            seconds=datetime.fromisoformat(entry["stageTimestamp"]).timestamp(),
-            identity=identity[1],
+            seconds=seconds,
+            identity=identity,
             what=what,
             holder=entry["requestObject"]["spec"]["holderIdentity"] if of_release else None,
         )

@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 DATA = Path(__file__).parent / "data"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keda.md"
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+PAGE = HOW_TO / "keda.md"
 SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
 
 
@@ -19,6 +20,18 @@ def documented(needle: str, namespace: str, name: str) -> dict[str, Any]:
         text.replace("inference", namespace).replace("llama-chat", name)
     )
     return found
+
+
+def documented_for_kserve(namespace: str, scaler_port: int) -> list[dict[str, Any]]:
+    """The LLMInferenceService and the ServingSLO of the page about KServe, for a scaler here."""
+    text = (HOW_TO / "kserve.md").read_text("utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    there = "servingslo-operator-keda.servingslo-system.svc:6000"
+    assert there in block
+    block = block.replace(there, f"127.0.0.1:{scaler_port}")
+    return list(
+        yaml.safe_load_all(block.replace("namespace: inference", f"namespace: {namespace}"))
+    )
 
 
 def scaler_settings(port: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from tests.integration.operator_under_test import Tenant
 
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
+from servingslo_lab.rig.programs.versions import KEDA_ADAPTER, KEDA_OPERATOR
 from servingslo_lab.rig.waiting import free_port
 
 NAMESPACE = "kube-system"
@@ -91,27 +91,36 @@ def run_metrics_server(rig: Rig, certificates: Path, metrics_port: int) -> None:
     process.wait_for(available, what=f"{API} is available", timeout_seconds=_START_SECONDS)
 
 
-def apply_documented(tenant: Tenant, scaler_port: int, **changes: object) -> None:
-    """What the page tells users to apply for workload chat, with these fields of its spec."""
+def apply_authentication(tenant: Tenant) -> None:
+    """The authority of the scaler, as the page has it applied."""
     authority = base64.b64encode(_AUTHORITY.encode()).decode()
     tenant.core.create_namespaced_secret(
         tenant.namespace,
         {"metadata": {"name": "servingslo-scaler-ca"}, "data": {"ca.crt": authority}},
     )
-    authentication = documented("kind: TriggerAuthentication", tenant.namespace, "chat")
+    tenant.custom.create_namespaced_custom_object(
+        namespace=tenant.namespace,
+        body=documented("kind: TriggerAuthentication", tenant.namespace, "chat"),
+        field_validation="Strict",
+        **_AUTHENTICATIONS,
+    )
+
+
+def apply_documented(tenant: Tenant, scaler_port: int, **changes: object) -> None:
+    """What the page tells users to apply for workload chat, with these fields of its spec."""
+    apply_authentication(tenant)
     scaled_object = documented("type: external-push", tenant.namespace, "chat")
     scaled_object["spec"].update(changes)
     scaled_object["spec"]["triggers"][0]["metadata"]["scalerAddress"] = f"127.0.0.1:{scaler_port}"
-    for body, where in ((authentication, _AUTHENTICATIONS), (scaled_object, SCALED_OBJECTS)):
-        tenant.custom.create_namespaced_custom_object(
-            namespace=tenant.namespace, body=body, field_validation="Strict", **where
-        )
+    tenant.custom.create_namespaced_custom_object(
+        namespace=tenant.namespace, body=scaled_object, field_validation="Strict", **SCALED_OBJECTS
+    )
 
 
-def conditions(tenant: Tenant) -> dict[str, str]:
-    """What KEDA says of ScaledObject chat: the status of each condition by its type."""
+def conditions(tenant: Tenant, name: str = "chat") -> dict[str, str]:
+    """What KEDA says of a ScaledObject: the status of each condition by its type."""
     found = tenant.custom.get_namespaced_custom_object(
-        namespace=tenant.namespace, name="chat", **SCALED_OBJECTS
+        namespace=tenant.namespace, name=name, **SCALED_OBJECTS
     )
     return {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", ())}
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servingslo_lab.rig.engine_pods import ENGINE_LABEL, KIND_ANNOTATION
-from servingslo_lab.rig.kwok import GPU_RESOURCE, READY_DELAY_ANNOTATION
+from servingslo_lab.rig.kubernetes.kwok import GPU_RESOURCE, READY_DELAY_ANNOTATION
+from servingslo_lab.rig.simulated.engine_pods import ENGINE_LABEL, KIND_ANNOTATION
 
 OBJECTIVES = (
     {"metric": "ttft", "percentile": 95, "threshold": "2s"},

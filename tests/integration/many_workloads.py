@@ -1,5 +1,6 @@
 """Many workloads at constant demand, each with as many replicas as that needs, and a ServingSLO."""
 
+import os
 import re
 import threading
 import time
@@ -189,7 +190,7 @@ class ManyWorkloads:
 
 
 class Watched:
-    """What an operator does while a block runs: its ticks, its probes, its memory.
+    """What an operator does while a block runs: its ticks, their CPU time, its probes, its memory.
 
     page_seconds: its metrics are asked for so often; a page of 500 resources takes it 0.2 s.
     """
@@ -203,6 +204,7 @@ class Watched:
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=target) for target in (self._probe, self._count)]
         self.tick_seconds: list[float] = []
+        self.cpu_seconds: list[float] = []
         self.probe_seconds: list[float] = []
         self.refused_probes = 0
 
@@ -234,14 +236,18 @@ class Watched:
             self.refused_probes += answer is None
 
     def _count(self) -> None:
-        before = self._ticks()
+        before, used = self._ticks(), _cpu_seconds_of(self._pid)
         while not self._ended.wait(self._page_seconds):
             after = self._ticks()
             if after is None or before is None:
-                before = after
+                before, used = after, _cpu_seconds_of(self._pid)
                 continue
             ticks = round(after[0] - before[0])
-            self.tick_seconds += [(after[1] - before[1]) / ticks] * ticks if ticks > 0 else []
+            if ticks > 0:
+                now = _cpu_seconds_of(self._pid)
+                self.tick_seconds += [(after[1] - before[1]) / ticks] * ticks
+                self.cpu_seconds += [(now - used) / ticks] * ticks
+                used = now
             before = after
 
     def _ticks(self) -> tuple[float, float] | None:
@@ -253,6 +259,12 @@ class Watched:
 def orders(operator: Operator) -> list[str]:
     """Lines of its log about changed replica counts."""
     return operator.log_lines(" changed ", "knob=replicas")
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    """CPU time of a process, in user and kernel mode. Source: proc_pid_stat(5), utime and stime."""
+    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _status_of(pid: int, field_name: str) -> float:

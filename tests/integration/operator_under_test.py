@@ -19,7 +19,7 @@ from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.cli.decision_document import last_document
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.kwok import FAILURE_ANNOTATION
+from servingslo_lab.rig.kubernetes.kwok import FAILURE_ANNOTATION
 from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +40,7 @@ KILLED = "the test killed the operator"
 
 def install_chart(rig: Rig, *settings: str) -> None:
     """Everything of the chart but the running operator, which is a process of the test."""
+    wait_until(lambda: not _is_ending(rig), what="the former release's namespace is gone")
     rig.helm(
         "upgrade",
         "--install",
@@ -54,6 +55,13 @@ def install_chart(rig: Rig, *settings: str) -> None:
     )
 
 
+def _is_ending(rig: Rig) -> bool:
+    """Whether another test deletes the namespace of the release now."""
+    core = kubernetes.client.CoreV1Api(rig.api_client())
+    found = core.list_namespace(field_selector=f"metadata.name={RELEASE_NAMESPACE}").items
+    return any(one.status.phase == "Terminating" for one in found)
+
+
 class Operator:
     """`servingslo run` as a process, with the token of a ServiceAccount (namespace, name)."""
 
@@ -64,9 +72,11 @@ class Operator:
         name: str = "operator",
         account: tuple[str, str] = (RELEASE_NAMESPACE, SERVICE_ACCOUNT),
         program: str = "servingslo.cli",
+        prefix: Sequence[str] = (),
     ) -> None:
+        """prefix: a command that starts the operator in its turn."""
         self._rig = rig
-        self._program = program
+        self._command = (*prefix, sys.executable, "-m", program)
         self._name = name
         self._settings = settings
         self._kubeconfig = rig.kubeconfig_for_service_account(*account)
@@ -90,9 +100,7 @@ class Operator:
         self.process = self._rig.run_process(
             self._name,
             [
-                sys.executable,
-                "-m",
-                self._program,
+                *self._command,
                 "run",
                 f"--prometheus-url={self._rig.prometheus_url}",
                 "--prometheus-timeout-seconds=2",
@@ -152,7 +160,7 @@ class Engines:
             [
                 sys.executable,
                 "-m",
-                "servingslo_lab.rig.engines",
+                "servingslo_lab.rig.simulated.engines",
                 "--kubeconfig",
                 str(rig.admin_kubeconfig),
             ],
@@ -326,11 +334,11 @@ class Tenant:
         self.engines.send("/traffic", document)
         self._traffic.add(key)
 
-    def end_traffic(self) -> None:
-        """End all traffic of this tenant."""
-        for key in self._traffic:
+    def end_traffic(self, *names: str) -> None:
+        """End the traffic of these workloads, or all of this tenant."""
+        for key in [f"{self.namespace}-{name}" for name in names] or list(self._traffic):
             self.engines.send(f"/traffic/{key}", None, method="DELETE")
-        self._traffic.clear()
+            self._traffic.discard(key)
 
     def served(self, name: str = "chat") -> dict[str, Any]:
         """The truth about the traffic so far."""

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.programs import versions
 from servingslo_lab.rig.prometheus import Prometheus, ScrapePlan
 
 TEXT_FORMAT = "text/plain; version=0.0.4"
@@ -131,7 +131,8 @@ def running_prometheus(
 class Proxy:
     """What stands between reader and Prometheus, and what it saw.
 
-    required: headers without which it answers 401. warnings: added to every answer. failures: how
+    required: headers without which it answers 401. admits: whom else it answers, by the token that
+    they bear; None: anybody. warnings: added to every answer. failures: how
     many requests it fails with 503 first. body: sent instead of Prometheus's answer.
     trickle_seconds: pause between single bytes of the answer. late_seconds: for how long answers
     lie before they go on. behind_seconds: how far the clock is behind that it is asked for.
@@ -140,6 +141,7 @@ class Proxy:
     target: str
     url: str = ""
     required: dict[str, str] = field(default_factory=dict)
+    admits: Callable[[str], bool] | None = None
     warnings: list[str] = field(default_factory=list)
     failures: int = 0
     body: bytes | None = None
@@ -184,7 +186,10 @@ def _forwarding(proxy: Proxy) -> type[_Handler]:
     class Handler(_Handler):
         def do_GET(self):
             proxy.requests.append(self.path)
-            if any(self.headers.get(name) != value for name, value in proxy.required.items()):
+            bearer = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+            stranger = proxy.admits is not None and not proxy.admits(bearer)
+            required = proxy.required.items()
+            if stranger or any(self.headers.get(name) != value for name, value in required):
                 self.answer(401, "text/plain", b"who are you?")
             elif proxy.failures:
                 proxy.failures -= 1

@@ -14,9 +14,9 @@ from tests.integration.operator_under_test import (
     ticks_pass,
 )
 
-from servingslo.adapters.kubernetes.batching import KubernetesBatching
-from servingslo.adapters.kubernetes.client import connect
-from servingslo.adapters.kubernetes.discovery import Discovery
+from servingslo.adapters.kubernetes.api.client import connect
+from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import requests
+from tests.integration.crd_server import (
+    CRD_NAME,
+    CRDS,
+    MINIMAL,
+    STATUS,
+    Server,
+    resources,
+)
 from tests.unit import api_cases
 from tests.unit.api_cases import BadSpec, GoodSpec
 
@@ -21,112 +28,6 @@ REFUSED = [
     *api_cases.missing_fields(),
     *api_cases.broken_rules(),
 ]
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-CRD_NAME = custom_resource_definition()["metadata"]["name"]
-TIMEOUT_SECONDS = 30
-MINIMAL = {
-    "targetRef": {"kind": "Deployment", "name": "llama-chat"},
-    "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "500ms"}],
-    "replicas": {"max": 8},
-}
-TIME = "2026-01-02T03:04:05Z"
-STATUS = {
-    "errorBudget": {"remaining": 0.72},
-    "observedGeneration": 3,
-    "reason": "KVCacheBound",
-    "summary": "ttft p99 ≤ 0.5s: met. 5 replicas: KV cache memory binds",
-    "replicas": {"current": 3, "ready": 2, "desired": 5},
-    "bindingConstraint": "kv-cache",
-    "observed": {
-        "arrivalsPerSecond": 41.2,
-        "objectives": [
-            {"metric": "ttft", "percentile": 99, "observedSeconds": 0.5, "shareLow": 0.9}
-        ],
-    },
-    "predicted": {"utilization": 0.71},
-    "model": {"fitError": 0.02, "source": "fit", "runtime": "vllm"},
-    "batching": {"current": {"maxNumSeqs": 256}, "lastChange": TIME},
-    "admission": {"admittedPerSecond": 52.5, "queueLimit": 12, "shedFraction": 0},
-    "conditions": [
-        {
-            "type": "SLOMet",
-            "status": "True",
-            "reason": "WithinObjectives",
-            "message": "All objectives are met.",
-            "lastTransitionTime": TIME,
-            "observedGeneration": 3,
-        },
-        {
-            "type": "Ready",
-            "status": "True",
-            "reason": "Ready",
-            "message": "the target is watched and decided for",
-            "lastTransitionTime": TIME,
-            "observedGeneration": 3,
-        },
-    ],
-    "lastDecision": {
-        "time": TIME,
-        "action": "scale-up",
-        "reason": "KVCacheBound",
-        "replicasBefore": 3,
-        "replicasAfter": 5,
-        "steps": [
-            {"stage": "bounds", "before": 9, "after": 5, "inputs": {"max": 5}},
-            {"stage": "batching", "before": None, "after": "recommended", "inputs": {}},
-        ],
-    },
-    "decisions": ["2026-01-02T03:03:50Z hold replicas=3 reason=DemandMet"],
-    "learned": {
-        "data": "eJyrBQAAewB7",
-        "schemaVersion": 1,
-        "savedAt": TIME,
-        "state": {"fit": [1.5, [2, 3]], "events": [[12.5, 2]]},
-    },
-}
-
-
-class Server:
-    """The API server by plain HTTP: messages and headers arrive as they are sent."""
-
-    def __init__(self, rig: Rig) -> None:
-        configuration = rig.api_client().configuration
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._session.verify = configuration.ssl_ca_cert
-        authentication = configuration.auth_settings()["BearerToken"]
-        self._session.headers[authentication["key"]] = authentication["value"]
-        self._url = configuration.host
-
-    def call(self, method: str, path: str, **options: Any) -> requests.Response:
-        """The answer, whatever its status."""
-        return self._session.request(
-            method, f"{self._url}{path}", timeout=TIMEOUT_SECONDS, **options
-        )
-
-    def create(
-        self,
-        namespace: str,
-        spec: object,
-        *,
-        validation: str = "Strict",
-        dry_run: bool = True,
-        name: str = "llama-chat",
-    ) -> requests.Response:
-        """The answer to creating a ServingSLO with this spec."""
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": spec,
-        }
-        params = {"fieldValidation": validation} | ({"dryRun": "All"} if dry_run else {})
-        return self.call("POST", resources(namespace), json=body, params=params)
-
-
-def resources(namespace: str) -> str:
-    """The path of the ServingSLOs of a namespace."""
-    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}"
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +119,11 @@ COUNTS = [-1, 0, 1, 2, 8, 9, 1024, 10000, 10001, 65536, 2**31, 2**53, 3.0]
 ODD_VALUES = {
     "objectives[1].threshold": DURATION_PARTS,
     "coldStart": DURATION_PARTS,
+    "transfer": DURATION_PARTS,
+    "pools[0].coldStart": DURATION_PARTS,
+    "pools[0].name": NAME_PARTS,
+    "gpus.max": COUNTS,
+    "pools[1].replicas.min": COUNTS,
     "fallback.staleAfter": DURATION_PARTS,
     "kvCache.model.weights": QUANTITY_PARTS,
     "kvCache.model.workspace": QUANTITY_PARTS,
@@ -291,6 +197,44 @@ def test_the_api_server_fills_in_the_defaults_of_the_models(server: Server) -> N
     assert answer.json()["spec"] == expected
 
 
+def test_pools_get_the_defaults_of_the_models(server: Server) -> None:
+    """A pool that states nothing more than its bounds is stored as the operator reads it."""
+    spec = {"objectives": MINIMAL["objectives"], "pools": pools("h100", "l4")}
+    answer = server.create("default", spec)
+    assert answer.status_code == 201, answer.text
+    expected = parse_spec(spec).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert answer.json()["spec"] == expected
+
+
+def test_a_stored_resource_moves_from_its_target_to_pools_and_back(
+    server: Server, namespace: str
+) -> None:
+    """Defaults that the API server stored before do not count as stated."""
+    server.create(namespace, MINIMAL, dry_run=False)
+    path = f"{resources(namespace)}/llama-chat"
+    apart = {"targetRef": None, "replicas": {"max": None}, "pools": pools("h100", "l4")}
+    merge = {"Content-Type": "application/merge-patch+json"}
+    moved = server.call("PATCH", path, json={"spec": apart}, headers=merge)
+    assert moved.status_code == 200, moved.text
+    assert moved.json()["spec"]["coldStart"] == "Measured"
+    together = {"targetRef": MINIMAL["targetRef"], "replicas": {"max": 8}, "pools": None}
+    back = server.call("PATCH", path, json={"spec": together}, headers=merge)
+    assert back.status_code == 200, back.text
+
+
+def pools(*names: str) -> list[dict[str, Any]]:
+    """Combined pools of these names."""
+    return [
+        {
+            "name": name,
+            "targetRef": {"kind": "Deployment", "name": f"llama-{name}"},
+            "replicas": {"max": 8},
+            "cost": {"gpuHourly": 2.5},
+        }
+        for name in names
+    ]
+
+
 def test_a_resource_without_spec_is_refused(server: Server, namespace: str) -> None:
     """Nothing is scaled by a resource that says nothing."""
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "empty"}}
@@ -326,7 +270,7 @@ def test_there_is_no_scale_subresource(server: Server, namespace: str) -> None:
 def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     """`kubectl get sslo` shows target, counts, SLO, READY, the reason and utilization.
 
-    `-o wide` also shows mode, binding constraint and error budget.
+    `-o wide` also shows mode, binding constraint, error budget and pools.
     """
     created = server.create(namespace, MINIMAL, dry_run=False).json()
     path = resources(namespace)
@@ -339,6 +283,7 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "MODE",
         "BINDING",
         "BUDGET",
+        "POOLS",
     ]
     (row,) = table["rows"]
     shown = dict(zip(names, row["cells"], strict=True))
@@ -355,10 +300,11 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "MODE",
         "BINDING",
         "BUDGET",
+        "POOLS",
     ]
     del shown["AGE"]
-    cells = ("llama-chat", "llama-chat", 3, 5, "True", "True", "KVCacheBound", 0.71)
-    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", 0.72)
+    cells = ("llama-chat", "llama-prefill + 1 more", 3, 5, "True", "True", "KVCacheBound", 0.71)
+    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", 0.72, "prefill 2/decode 1")
 
 
 def test_short_name_and_category_are_served(server: Server) -> None:

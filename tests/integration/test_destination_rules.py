@@ -12,7 +12,7 @@ from tests.integration.gateway_manifests import MANAGED, Gateway, begin
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.upstream_crds import ISTIO, install_crds
+from servingslo_lab.rig.programs.upstream_crds import ISTIO, install_crds
 
 RULE = ("networking.istio.io", "v1")
 RULES = "destinationrules"
@@ -173,7 +173,7 @@ def test_release_tells_what_it_may_not_look_through_and_does_the_rest(
 def _released(operator: Operator, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            sys.executable, "-m", "servingslo.cli", "release", "--all",
+            sys.executable, "-m", "servingslo.cli", "release", "--all", "--no-degradation",
             f"--kubeconfig={operator.kubeconfig}", *arguments,
         ],
         capture_output=True, text=True, check=False, timeout=60,

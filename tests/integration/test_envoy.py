@@ -12,7 +12,7 @@ from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.envoy_front import EnvoyFront, policy_manifest
+from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
 from servingslo_lab.rig.waiting import http_get, wait_until
 
 BOUND = 5

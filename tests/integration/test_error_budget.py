@@ -15,17 +15,17 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.integration.prometheus_world import running_prometheus
 
-from servingslo.adapters.prometheus.budgets import Budgets
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion
-from servingslo.policy.replicas.error_budget import budget_report
-from servingslo.runtimes.gateways import gateway_profile
-from servingslo_lab.rig import versions
+from servingslo.policy.replicas.promise import budget_report
+from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.programs import versions
 
 HOUR, DAY = 3600, 86400
 DAYS = 28

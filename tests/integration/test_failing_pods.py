@@ -5,7 +5,7 @@ from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo.cli.decision_document import decision_of
 from servingslo.explain.text import text
-from servingslo_lab.rig.kwok import FAILURE_ANNOTATION
+from servingslo_lab.rig.kubernetes.kwok import FAILURE_ANNOTATION
 
 CRASH = "CrashLoopBackOff after exit code 1"
 

@@ -7,17 +7,21 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from tests.integration.failover import TAKEOVER_SECONDS, candidate, leads, strays, writes
-from tests.integration.half_open import HalfOpenProxy
+from tests.integration.failover import (
+    TAKEOVER_SECONDS,
+    Candidate,
+    candidate,
+    leads,
+    started_behind_proxy,
+    strays,
+    writes,
+)
 from tests.integration.operator_under_test import (
     TICK_SECONDS,
     Engines,
-    Operator,
     Tenant,
     install_chart,
     steady_trace,
@@ -39,35 +43,14 @@ SLACK_SECONDS = 5.0
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1800)]
 
 
-@dataclass
-class Candidate:
-    """One operator, and what it reaches the API server through."""
-
-    operator: Operator
-    proxy: HalfOpenProxy
-
-    def alive(self) -> bool:
-        """Whether its process runs."""
-        return self.operator.process is not None and self.operator.process.running
-
-
 @pytest.fixture
 def pair(rig: Rig, engines: Engines) -> Iterator[list[Candidate]]:
     """Two operators of one release, each with a way of its own to the API server."""
     install_chart(rig)
-    address = urlsplit(rig.api_url)
-    both = []
-    for _ in range(2):
-        proxy = HalfOpenProxy(address.hostname or "127.0.0.1", address.port or 443)
-        operator = candidate(rig)
-        operator.reach_through(proxy.port)
-        operator.start()
-        both.append(Candidate(operator=operator, proxy=proxy))
+    both = [started_behind_proxy(rig, candidate(rig)) for _ in range(2)]
     yield both
     for one in both:
-        one.proxy.mend()
-        one.operator.stop()
-        one.proxy.stop()
+        one.stop()
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from servingslo.explain.log_line import log_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.reasons import Reason
-from servingslo.runtimes.gateways import NO_GATEWAY, gateway_profile
+from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 from servingslo_lab.cli.fitting.sources import LiveSource, live_samples
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.sim.rebuilt import trace_from_metrics
+from servingslo_lab.sim.traces.rebuilt import trace_from_metrics
 
 ROUTE = "chat-route"
 GATEWAY = "envoy-gateway"

@@ -14,7 +14,7 @@ from servingslo_lab.rig.cluster import Rig
 
 RELEASE = (
     sys.executable, "-m", "servingslo.cli", "release", "--all",
-    "--admission-kind=BackendTrafficPolicy",
+    "--admission-kind=BackendTrafficPolicy", "--no-degradation",
 )  # fmt: skip
 KINDS = "admission.kinds[0]=BackendTrafficPolicy"
 

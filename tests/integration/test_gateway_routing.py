@@ -7,10 +7,10 @@ from typing import Any
 import kubernetes
 import pytest
 
-from servingslo.adapters.kubernetes.client import connect
-from servingslo.adapters.kubernetes.gateway_routing import GatewayRouting
+from servingslo.adapters.kubernetes.api.client import connect
+from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.upstream_crds import ENVOY_GATEWAY, manifests
+from servingslo_lab.rig.programs.upstream_crds import ENVOY_GATEWAY, manifests
 
 GATEWAY = ("gateway.networking.k8s.io", "v1")
 ENVOY = ("gateway.envoyproxy.io", "v1alpha1")

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-import requests
 from tests.integration.audit import audited_writes
 from tests.integration.keda_manifests import SCALED_OBJECTS, documented
 from tests.integration.operator_under_test import Engines, Operator, Tenant, ticks_pass
+from tests.integration.promql import series_of
 
 from servingslo_lab.rig.cluster import Rig
 
@@ -19,12 +19,7 @@ GRACE_SECONDS = 75.0
 def _told(rig: Rig, scaled_object: dict[str, Any]) -> list[str]:
     """What the trigger's query answers, as KEDA asks it."""
     (trigger,) = scaled_object["spec"]["triggers"]
-    answer = requests.get(
-        f"{rig.prometheus_url}/api/v1/query",
-        params={"query": trigger["metadata"]["query"]},
-        timeout=10,
-    ).json()
-    return [series["value"][1] for series in answer["data"]["result"]]
+    return [series["value"][1] for series in series_of(rig, trigger["metadata"]["query"])]
 
 
 @pytest.mark.usefixtures("keda_crds")

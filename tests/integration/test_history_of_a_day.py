@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.integration.prometheus_world import running_prometheus
 
-from servingslo_lab.rig import versions
 from servingslo_lab.rig.build import ensure_tools
+from servingslo_lab.rig.programs import versions
 
 HOUR = 3600
 SAMPLE_SECONDS = 30

@@ -14,9 +14,9 @@ from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.gateway_objects import ENGINE_PORT
-from servingslo_lab.rig.istio import GATEWAY_NAMESPACE, ROOT_NAMESPACE, IstioFront
-from servingslo_lab.rig.versions import ISTIOD
+from servingslo_lab.rig.gateways.gateway_objects import ENGINE_PORT
+from servingslo_lab.rig.gateways.istio import GATEWAY_NAMESPACE, ROOT_NAMESPACE, IstioFront
+from servingslo_lab.rig.programs.versions import ISTIOD
 from servingslo_lab.rig.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1200)]

@@ -2,23 +2,37 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.integration.audit import audited_writes
 from tests.integration.failover import candidate, leads
-from tests.integration.keda_manifests import DATA, SCALED_OBJECTS, scaler_settings
+from tests.integration.keda_manifests import (
+    DATA,
+    SCALED_OBJECTS,
+    documented_for_kserve,
+    scaler_settings,
+)
 from tests.integration.keda_processes import (
+    apply_authentication,
     apply_documented,
     conditions,
     run_metrics_server,
     run_operator,
 )
-from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
+from tests.integration.kserve_stand_in import SERVICES, install_crd, service, stand_in
+from tests.integration.operator_under_test import (
+    Engines,
+    Operator,
+    Tenant,
+    install_chart,
+    steady_trace,
+)
 
 from servingslo_lab.rig.cluster import Rig, RigOptions
-from servingslo_lab.rig.control_plane import FrontProxy
-from servingslo_lab.rig.upstream_crds import KEDA, install_crds
-from servingslo_lab.rig.versions import KEDA_ADAPTER, KEDA_OPERATOR
+from servingslo_lab.rig.kubernetes.control_plane import FrontProxy
+from servingslo_lab.rig.programs.upstream_crds import KEDA, install_crds
+from servingslo_lab.rig.programs.versions import KEDA_ADAPTER, KEDA_OPERATOR
 from servingslo_lab.rig.waiting import free_port
 
 pytest.importorskip("grpc", reason="the extra `keda` is not installed")
@@ -29,6 +43,8 @@ PATIENCE_SECONDS = 120.0
 # Dozens of syncs of the HPA, which come each second here.
 SETTLED_SECONDS = 20.0
 FIXED_FALLBACK = 14
+# Far beyond what one of these engines serves within the objectives.
+SURGE_PER_SECOND = 12.0
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 RIG_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER)
@@ -163,5 +179,52 @@ def test_keda_and_the_hpa_carry_our_count_out_exactly(
         timeout_seconds=PATIENCE_SECONDS,
     )
     assert counts_while(user, SETTLED_SECONDS) == {11}
+    lines = rig.audit_log.read_text(encoding="utf-8").splitlines()
+    assert [w for w in audited_writes(lines) if w.namespace == user.namespace] == []
+
+
+@pytest.mark.usefixtures("pair")
+def test_a_kserve_service_follows_its_load_by_its_own_scaled_object(
+    rig: Rig, user: Tenant, port: int, tmp_path: Path
+) -> None:
+    """As its page says: KServe's ScaledObject asks the operator, and KEDA's HPA sets the child.
+
+    KServe's controller is a stand-in; the operator itself writes no count.
+    """
+    install_crd(rig)
+    apply_authentication(user)
+    made, slo = documented_for_kserve(user.namespace, port)
+    made["spec"] = {**service("llama", app="chat")["spec"], **made["spec"]}
+    made["spec"]["scaling"]["keda"]["pollingInterval"] = POLLING_SECONDS
+    child, scaled_object = "llama-kserve", "llama-kserve-keda"
+    with stand_in(rig, user.namespace):
+        user.custom.create_namespaced_custom_object(
+            namespace=user.namespace, body=made, field_validation="Strict", **SERVICES
+        )
+        user.create_slo("llama", **{**slo["spec"], "coldStart": "5s"})
+        user.wait_condition("MetricsFresh", "True", name="llama")
+        user.wait(
+            lambda: (
+                {"Ready": "True", "Active": "True"}.items()
+                <= conditions(user, scaled_object).items()
+            ),
+            what="KEDA takes the count",
+            timeout_seconds=PATIENCE_SECONDS,
+        )
+        assert user.replicas(child) == 1
+        surge = steady_trace(tmp_path / "surge.csv", rate=SURGE_PER_SECOND, seconds=30)
+        user.begin_traffic(surge, duration_seconds=600)
+        user.wait(
+            lambda: user.ready_replicas(child) >= 2,
+            what="the child follows the load",
+            timeout_seconds=PATIENCE_SECONDS,
+        )
+        user.end_traffic()
+        user.wait_condition("Ready", "True", "Ready", name="llama")
+        for name in (f"ScaledObject/{scaled_object}", f"keda-hpa-{scaled_object}"):
+            user.wait_message("Ready", name, name="llama")
+    found = user.apps.read_namespaced_deployment(child, user.namespace).metadata.managed_fields
+    managers = {one.manager for one in found if "f:replicas" in (one.fields_v1.get("f:spec") or {})}
+    assert managers == {"kube-controller-manager"}
     lines = rig.audit_log.read_text(encoding="utf-8").splitlines()
     assert [w for w in audited_writes(lines) if w.namespace == user.namespace] == []

@@ -11,7 +11,7 @@ from tests.integration.operator_under_test import (
     ticks_pass,
 )
 
-from servingslo.controller.recording import replay
+from servingslo.controller.recordings.recording import replay
 from servingslo.explain.log_line import log_line, material_change
 
 # One replica of these engines serves about six such requests per second.

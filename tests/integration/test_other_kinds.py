@@ -1,32 +1,49 @@
 """Targets of other projects, by their own CRDs: /scale is read and patched, their pods are found.
 
-Their controllers do not run: what they would write, a status and pods, the test writes.
+Their controllers do not run: what they would write, a status and pods, the test writes. Kinds whose
+CRD is in no Go module have a CRD of the test's own, with the same names and paths of /scale.
+Sources: LeaderWorkerSet KEP-849 (DisaggregatedSetRoleScaler); the operator of NVIDIA Dynamo,
+api/v1alpha1 and api/v1beta1 (DynamoGraphDeploymentScalingAdapter).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import kubernetes
 import pytest
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.upstream_crds import ARGO_ROLLOUTS, LEADER_WORKER_SET, install_crds
+from servingslo_lab.rig.programs.upstream_crds import (
+    ARGO_ROLLOUTS,
+    LEADER_WORKER_SET,
+    install_crds,
+)
 
 SELECTOR = "app=chat"
+ALREADY_THERE = 409
+CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind: where it is served, a spec around a pod template, and what its status tells."""
+    """One kind: where it is served, a spec around a pod template, and what its status tells.
+
+    owns_pods: they are its descendants; of an adapter they are those of the workload behind it.
+    """
 
     group: str
     version: str
     kind: str
     plural: str
+    owns_pods: bool = True
 
     def spec(self, template: dict[str, Any]) -> dict[str, Any]:
         """One replica of this template."""
+        if not self.owns_pods:
+            return {"replicas": 1}
         if self.kind == "LeaderWorkerSet":
             return {
                 "replicas": 1,
@@ -42,7 +59,51 @@ class Kind:
             return {"replicas": replicas, "readyReplicas": replicas, "hpaPodSelector": SELECTOR}
         return {"HPAReplicas": replicas, "replicas": replicas, "selector": SELECTOR}
 
+    def crd(self, *versions: str) -> dict[str, Any]:
+        """The least CRD with this kind's names and paths of /scale, served in all versions."""
+        scale = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{self.plural}.{self.group}"},
+            "spec": {
+                "group": self.group,
+                "names": {"kind": self.kind, "plural": self.plural},
+                "scope": "Namespaced",
+                "versions": [
+                    {
+                        "name": version,
+                        "served": True,
+                        "storage": version == versions[-1],
+                        "subresources": {"status": {}, "scale": scale},
+                        "schema": {"openAPIV3Schema": schema},
+                    }
+                    for version in versions
+                ],
+            },
+        }
 
+
+ROLE_SCALER = Kind(
+    group="disaggregatedset.x-k8s.io",
+    version="v1",
+    kind="DisaggregatedSetRoleScaler",
+    plural="disaggregatedsetrolescalers",
+    owns_pods=False,
+)
+DYNAMO = Kind(
+    group="nvidia.com",
+    version="v1alpha1",
+    kind="DynamoGraphDeploymentScalingAdapter",
+    plural="dynamographdeploymentscalingadapters",
+    owns_pods=False,
+)
+DYNAMO_BETA = replace(DYNAMO, version="v1beta1")
 KINDS = (
     Kind(
         group="leaderworkerset.x-k8s.io",
@@ -51,15 +112,18 @@ KINDS = (
         plural="leaderworkersets",
     ),
     Kind(group="argoproj.io", version="v1alpha1", kind="Rollout", plural="rollouts"),
+    ROLE_SCALER,
+    DYNAMO,
+    DYNAMO_BETA,
 )
 
 
 @pytest.fixture(scope="module")
 def chart_settings() -> tuple[str, ...]:
-    """The administrator allows both."""
+    """The administrator allows all of them."""
     return tuple(
         setting
-        for place, kind in enumerate(KINDS)
+        for place, kind in enumerate(KINDS[:-1])  # the last is another version of the one before
         for setting in (
             f"extraScalableKinds[{place}].apiGroup={kind.group}",
             f"extraScalableKinds[{place}].resource={kind.plural}",
@@ -69,12 +133,45 @@ def chart_settings() -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def other_crds(rig: Rig) -> None:
-    """The projects' own CRDs."""
-    install_crds(rig.api_client(), ARGO_ROLLOUTS, LEADER_WORKER_SET)
+    """The projects' own CRDs, and those of the test."""
+    client = rig.api_client()
+    install_crds(client, ARGO_ROLLOUTS, LEADER_WORKER_SET)
+    custom = kubernetes.client.CustomObjectsApi(client)
+    own = (ROLE_SCALER.crd("v1"), DYNAMO.crd(DYNAMO.version, DYNAMO_BETA.version))
+    for crd in own:
+        try:
+            custom.create_cluster_custom_object(*CRDS, crd)
+        except kubernetes.client.ApiException as error:
+            if error.status != ALREADY_THERE:
+                raise
+    for kind in (ROLE_SCALER, DYNAMO, DYNAMO_BETA):
+        rig.wait_for(partial(is_served, custom, kind), what=f"{kind.kind} is served")
+
+
+def is_served(custom: kubernetes.client.CustomObjectsApi, kind: Kind) -> bool:
+    """Whether objects of this kind can be listed."""
+    try:
+        custom.list_cluster_custom_object(kind.group, kind.version, kind.plural)
+    except kubernetes.client.ApiException:
+        return False
+    return True
+
+
+def behind(tenant: Tenant) -> dict[str, Any]:
+    """The workload that an adapter scales: any object of a kind that is not watched."""
+    made = tenant.core.create_namespaced_config_map(
+        tenant.namespace, {"metadata": {"name": "behind"}}
+    )
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "behind",
+        "uid": made.metadata.uid,
+    }
 
 
 @pytest.mark.usefixtures("other_crds")
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.kind}-{kind.version}")
 def test_a_kind_of_another_project_is_scaled(
     operator: Operator, tenant: Tenant, kind: Kind
 ) -> None:
@@ -92,9 +189,10 @@ def test_a_kind_of_another_project_is_scaled(
         },
         **where,
     )
-    pods["metadata"]["ownerReferences"] = [
-        {**target, "uid": made["metadata"]["uid"], "controller": True}
-    ]
+    owner = {**target, "uid": made["metadata"]["uid"], "controller": True}
+    if not kind.owns_pods:
+        owner = {**behind(tenant), "controller": True}
+    pods["metadata"]["ownerReferences"] = [owner]
     tenant.apps.create_namespaced_replica_set(tenant.namespace, pods)
 
     def follow(replicas: int) -> None:

@@ -15,15 +15,17 @@ from tests.integration.prometheus_pods import (
 from tests.integration.prometheus_world import Pages, proxying, running_prometheus, serving_pages
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.history import prometheus_now_seconds, read_history
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.runtimes.gateways import CountedWhen, gateway_profile
+from servingslo.runtimes.gateway_catalogue import gateway_profile
+from servingslo.runtimes.gateways import CountedWhen
 from servingslo_lab.rig.prometheus import Prometheus
 
 pytestmark = pytest.mark.rig
 ENVOY = Path(__file__).parents[1] / "golden" / "data" / "envoy_1.40.0_metrics.txt"
+ENDINGS = ENVOY.with_name("envoy_1.40.0_endings.txt")
 GATEWAYS = "gateways"
 
 
@@ -75,6 +77,25 @@ inference_objective_request_error_total{{{_MODEL},{_REFUSED}}} 4
 inference_extension_flow_control_queue_size{{inference_pool="chat",{_MODEL}}} 3
 inference_pool_ready_pods{{name="chat"}} 2
 """
+_FLOW = 'inference_pool="busy",model_name="m",target_model_name="m"'
+_ENDED = "inference_extension_flow_control_request_queue_duration_seconds_count"
+# As v1.5.0 with flow control: two tenants, a priority of which nothing was passed on yet.
+PICKER_BANDS = f"""
+inference_objective_request_total{{{_MODEL},priority="0"}} 40
+inference_objective_request_total{{{_MODEL},priority="-10"}} 12
+inference_objective_request_error_total{{{_MODEL},error_code="ResourceExhausted"}} 7
+inference_objective_request_error_total{{{_MODEL},error_code="ServiceUnavailable"}} 2
+inference_extension_flow_control_queue_size{{fairness_id="a",priority="0",{_FLOW}}} 1
+inference_extension_flow_control_queue_size{{fairness_id="a",priority="-10",{_FLOW}}} 4
+inference_extension_flow_control_queue_size{{fairness_id="b",priority="-10",{_FLOW}}} 2
+{_ENDED}{{fairness_id="a",priority="0",outcome="Dispatched",{_FLOW}}} 40
+{_ENDED}{{fairness_id="a",priority="-10",outcome="Dispatched",{_FLOW}}} 12
+{_ENDED}{{fairness_id="a",priority="-10",outcome="RejectedCapacity",{_FLOW}}} 3
+{_ENDED}{{fairness_id="b",priority="-10",outcome="EvictedTTL",{_FLOW}}} 2
+{_ENDED}{{fairness_id="b",priority="-20",outcome="RejectedCapacity",{_FLOW}}} 4
+inference_extension_flow_control_pool_saturation{{inference_pool="busy"}} 1.25
+inference_pool_ready_pods{{name="busy"}} 2
+"""
 # A version in transition has both names on its page; they count the same requests.
 PICKER_NEW = """
 llm_d_epp_request_total{model_name="m",target_model_name="m",fairness_id="f",priority="0"} 70
@@ -98,11 +119,14 @@ def pages() -> Iterator[Pages]:
         served.add("envoy-2-again", envoy, namespace=GATEWAYS, pod="envoy-2", job="other")
         cluster = f"httproute/{NAMESPACE}/unasked/rule/0"
         known = f'envoy_cluster_membership_total{{envoy_cluster_name="{cluster}"}} 1\n'
+        endings = ENDINGS.read_text(encoding="utf-8")
+        served.add("envoy-ended", endings, namespace=GATEWAYS, pod="ended")
         served.add("envoy-new", known, namespace=GATEWAYS, pod="new")
         served.add("envoy-aged", f"{stale} 5 {round(1000 * old)}\n", namespace=GATEWAYS, pod="aged")
         served.add("ingress", ISTIO_INGRESS, namespace=GATEWAYS, pod="ingress")
         served.add("sidecar", ISTIO_SIDECAR, namespace="shop", pod="web-1")
         served.add("picker-chat", PICKER_OLD, namespace=NAMESPACE, pod="chat-epp")
+        served.add("picker-busy", PICKER_BANDS, namespace=NAMESPACE, pod="busy-epp")
         served.add("picker-code", PICKER_NEW, namespace=NAMESPACE, pod="code-epp")
         served.add("engine", running(4), namespace=NAMESPACE, pod="chat-0")
         yield served
@@ -201,6 +225,19 @@ def test_an_endpoint_picker_s_counters_are_those_of_its_pool(prometheus: Prometh
     assert _counters(_sample(found, "code").instances[0]) == (70.0, None, None, None)
 
 
+def test_an_endpoint_picker_s_flow_control_is_read_by_priority(prometheus: Prometheus) -> None:
+    """Of each priority what arrived, what was refused and what waits; tenants are added."""
+    sample = _sample(read(prometheus.url, "gateway-api-inference-extension"), "busy")
+    assert _counters(sample.instances[0]) == (61.0, 9.0, None, 7.0)
+    assert sample.instances[0].saturation_ratio == 1.25
+    found = {one.priority: _counters(one.instances[0]) for one in sample.priorities}
+    assert found == {
+        -20: (4.0, 4.0, None, None),
+        -10: (17.0, 5.0, None, 6.0),
+        0: (40.0, None, None, 1.0),
+    }
+
+
 def test_an_old_counter_says_how_old_it_is(prometheus: Prometheus) -> None:
     """Prometheus answers with its own time; the age is that of the sample."""
     (instance,) = _sample(read(prometheus.url, "envoy-gateway"), "aged").instances
@@ -218,11 +255,28 @@ def test_a_route_that_envoy_knows_has_counted_nothing_before_its_first_request(
     assert _counters(instance) == (0.0, None, None, None)
 
 
-def test_a_gateway_costs_one_query_and_no_names_of_workloads(prometheus: Prometheus) -> None:
-    """The same query for a cluster of any size, without anything that a tenant wrote."""
+def test_a_real_envoy_s_endings_and_times_are_read(prometheus: Prometheus) -> None:
+    """How requests ended, and how long whole answers took, as the capture's README has it."""
+    found = read(prometheus.url, "envoy-gateway")
+    endings = {}
+    for name in ("ok", "fail", "slow", "stream", "cut", "drop", "retry"):
+        (instance,) = _sample(found, name).instances
+        endings[name] = (instance.errors_total, instance.aborted_total, instance.cut_total)
+    assert endings == {
+        "ok": (0.0, 0.0, 0.0), "fail": (3.0, 0.0, 0.0), "slow": (2.0, 1.0, 0.0),
+        "stream": (0.0, 2.0, 0.0), "cut": (0.0, 0.0, 2.0), "drop": (2.0, 0.0, 2.0),
+        "retry": (2.0, 0.0, 0.0),
+    }  # fmt: skip
+    latency = _sample(found, "ok").instances[0].latency_seconds
+    assert latency is not None
+    assert (latency.count, latency.sum) == (4.0, pytest.approx(0.221, abs=0.001))
+
+
+def test_a_gateway_costs_two_queries_and_no_names_of_workloads(prometheus: Prometheus) -> None:
+    """The same queries for a cluster of any size, without anything that a tenant wrote."""
     with proxying(prometheus.url) as proxy:
         read(proxy.url, "istio")
-        assert len(proxy.requests) == FIRST_READING_QUERIES + 1
+        assert len(proxy.requests) == FIRST_READING_QUERIES + 2
         assert not any("chat" in request for request in proxy.requests)
 
 

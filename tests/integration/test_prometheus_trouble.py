@@ -18,7 +18,7 @@ from tests.integration.prometheus_pods import (
 )
 from tests.integration.prometheus_world import Pages, proxying
 
-from servingslo.adapters.prometheus.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
 from servingslo_lab.rig.prometheus import Prometheus
@@ -149,11 +149,11 @@ def test_what_an_answer_spent_on_its_way_is_in_every_age(prometheus):
     """A sample is never called younger than it is, and the time of its scrape does not move."""
     with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
         punctual = _scraped_seconds(asyncio.run(reader.read()))
-        proxy.late_seconds = 0.6
+        proxy.late_seconds = 0.4
         late = _scraped_seconds(asyncio.run(reader.read()))
         assert late == pytest.approx(punctual, abs=0.3)
     with proxying(prometheus.url) as proxy:
-        proxy.late_seconds = 0.6
+        proxy.late_seconds = 0.4
         assert _scraped_seconds(read_once(proxy.url)) <= punctual + 0.3
 
 

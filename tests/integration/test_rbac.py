@@ -23,6 +23,9 @@ _SCALE = frozenset({"get", "patch"})
 EXPECTED = {
     ("servingslo.dev", "servingslos"): _READ,
     ("servingslo.dev", "servingslos/status"): frozenset({"get", "patch"}),
+    ("servingslo.dev", "servingbudgets"): _READ,
+    ("servingslo.dev", "servingbudgets/status"): frozenset({"patch"}),
+    ("", "namespaces"): _READ,
     ("", "pods"): _READ,
     ("apps", "deployments"): _READ,
     ("apps", "statefulsets"): _READ,

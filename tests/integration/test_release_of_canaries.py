@@ -9,9 +9,9 @@ from typing import Any
 import kubernetes
 from tests.integration.manifests import workload
 
-from servingslo.adapters.kubernetes.batch_canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.canary_records import CANARY_ANNOTATION
-from servingslo.adapters.kubernetes.client import connect
+from servingslo.adapters.kubernetes.api.client import connect
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import wait_until

@@ -7,8 +7,9 @@ import kubernetes
 import pytest
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig import kwok, versions
 from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.kubernetes import kwok
+from servingslo_lab.rig.programs import versions
 
 _CLOCK_GRAIN = timedelta(seconds=1)  # the API stores whole seconds
 

@@ -27,7 +27,7 @@ class Engines:
         self.process = rig.run_process(
             f"engines-{port}",
             [
-                sys.executable, "-m", "servingslo_lab.rig.engines",
+                sys.executable, "-m", "servingslo_lab.rig.simulated.engines",
                 "--kubeconfig", str(rig.admin_kubeconfig), "--port", str(port),
             ],
         )  # fmt: skip

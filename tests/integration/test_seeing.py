@@ -4,12 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 from tests.dashboards.servingslo import queries
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
+from tests.integration.promql import series_of
 
 from servingslo_lab.rig.cluster import Rig
 
@@ -34,14 +33,6 @@ def seen(rig: Rig, operator: Operator, tenant: Tenant, tmp_path: Path) -> Tenant
     return tenant
 
 
-def _asked(rig: Rig, expression: str) -> list[Any]:
-    answer = requests.get(
-        f"{rig.prometheus_url}/api/v1/query", params={"query": expression}, timeout=10
-    ).json()
-    assert answer["status"] == "success", answer
-    return list(answer["data"]["result"])
-
-
 def _call(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "servingslo.cli", *arguments],
@@ -58,17 +49,22 @@ def test_every_panel_answers_and_tables_tell_the_same(rig: Rig, seen: Tenant) ->
 
     def expression(query: str) -> str:
         chosen = query.replace("$namespace", seen.namespace).replace("$name", "chat")
+        chosen = chosen.replace("$pool", ".*")
         return chosen.replace("$__rate_interval", "30s")
 
-    empty: set[str] = set()
+    # This resource has a single target and no classes. Growth has data only while it misses, so
+    # a panel that once had data is not asked again.
+    empty = {
+        (panel, query)
+        for panel, query in queries()
+        if 'pool!=""' not in query and "servingslo_class_" not in query
+    }
 
     def answered() -> bool:
-        for panel, query in queries():
-            if not _asked(rig, expression(query)):
-                empty.add(f"{panel}: {query}")
-                return False
-            empty.discard(f"{panel}: {query}")
-        return True
+        for panel, query in list(empty):
+            if series_of(rig, expression(query)):
+                empty.discard((panel, query))
+        return not empty
 
     try:
         seen.wait(answered, what="data in every panel", timeout_seconds=PATIENCE_SECONDS)

@@ -87,6 +87,7 @@ def all_have_them(engines: TritonPods) -> bool:
     return len(found) >= 2 and min(found) > 2
 
 
+@pytest.mark.acceptance
 def test_limits_are_set_on_one_pod_then_on_all_and_again_on_a_successor(
     tenant: Tenant, operator: Operator, engines: TritonPods, clients: Clients
 ) -> None:

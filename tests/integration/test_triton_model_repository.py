@@ -15,7 +15,7 @@ import pytest
 
 from servingslo.adapters.engines.channel import EngineChannel, engine_options
 from servingslo.adapters.engines.model_repository import ModelRepository
-from servingslo.adapters.kubernetes.records import pod_record
+from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import EngineRefusedError
 from servingslo.policy.knobs.decisions import BatcherLimits

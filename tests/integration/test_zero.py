@@ -11,7 +11,7 @@ from tests.integration.gateway_manifests import Gateway
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace, ticks_pass
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.envoy_front import EnvoyFront, policy_manifest
+from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
 
 IDLE_AFTER_SECONDS = 20.0
 # What is seen of a workload for the first time is watched for two minutes before anything goes.
@@ -148,5 +148,5 @@ def test_without_a_gateway_that_knows_it_nothing_sleeps(operator: Operator, tena
     tenant.wait_condition(
         "ScalingLimited", "True", "NoWakeUpSignal", timeout_seconds=PATIENCE_SECONDS
     )
-    tenant.wait_message("Ready", "does not sleep")
+    tenant.wait_message("Ready", "not scaled to zero")
     assert tenant.replicas() == 1

@@ -7,7 +7,7 @@ started with. The ConfigMap has the name of the ServingSLO and the label `toy: "
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servingslo.adapters.kubernetes.client import KubeClient, Patch
+from servingslo.adapters.kubernetes.api.client import KubeClient, Patch
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import ClusterError, InvalidObjectError, WriteConflictError
@@ -81,7 +81,7 @@ class ToyActuator:
                 continue
             name, _, uid = owner.partition("/")
             ref = ResourceRef(namespace=meta["namespace"], name=name, uid=uid)
-            if acting(ref) is not None:
+            if acting(ref) != ():
                 continue
             body = {"metadata": {"annotations": {OWNER: None}}, "data": {KEY: None}}
             await self.client.patch(_path(ref.namespace, name), body, Patch.MERGE)

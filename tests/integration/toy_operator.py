@@ -9,11 +9,11 @@ import sys
 
 from tests.integration.toy_actuator import ToyActuator
 
-from servingslo.cli.operate import operate
 from servingslo.cli.prometheus_flags import PrometheusFlags
-from servingslo.cli.run_options import RunOptions
+from servingslo.cli.running.operate import operate
+from servingslo.cli.running.run_options import RunOptions
 from servingslo.controller.actuators.catalogue import ACTUATORS
-from servingslo.controller.leadership import NAMESPACE_TERMS
+from servingslo.controller.lease.leadership import NAMESPACE_TERMS
 from servingslo.policy.inputs import Limits
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.cli import operate
 from servingslo.cli.main import main
-from servingslo.cli.run_options import RunOptions
+from servingslo.cli.running import operate
+from servingslo.cli.running.run_options import RunOptions
 
 ENGINES_EACH_TURN = 100
 _read_options = operate.prometheus_config

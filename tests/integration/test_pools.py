@@ -1,0 +1,188 @@
+"""Two pools under one ServingSLO: ordered writes, a pool that is gone, Recommend, moved specs."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.integration.audit import timed_writes
+from tests.integration.operator_under_test import (
+    LENGTH_SPREAD,
+    Operator,
+    Tenant,
+    steady_trace,
+    ticks_pass,
+)
+
+from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
+
+NAME = "llama"
+PREFILL, DECODE = "llama-prefill", "llama-decode"
+GPUS = 4
+# Of the simulated small card, as the catalogue has it.
+LAW = {
+    "stepFixedSeconds": 0.015,
+    "stepPerSequenceSeconds": 0.00015,
+    "prefillPerTokenSeconds": 0.00008,
+    "contextPerTokenSeconds": 0.0000004,
+}
+FITTED_WITHIN_SECONDS = 150.0
+WARM_SECONDS = 120.0
+_TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+def pools(*, least: int = 1, law: bool = True) -> list[dict]:
+    """A prefill and a decode pool. least: replicas of decode."""
+    found = [
+        {
+            "name": name,
+            "role": role,
+            "targetRef": {"kind": "Deployment", "name": target},
+            "replicas": {"min": minimum, "max": 3},
+            "coldStart": "5s",
+        }
+        for name, role, target, minimum in (
+            ("prefill", "Prefill", PREFILL, 1),
+            ("decode", "Decode", DECODE, least),
+        )
+    ]
+    return [{**one, "serviceLaw": LAW} for one in found] if law else found
+
+
+def create(tenant: Tenant, *, least: int = 1, **spec: object) -> None:
+    """Two Deployments of one replica, and one ServingSLO over both."""
+    for target in (PREFILL, DECODE):
+        tenant.create_deployment(target)
+    alone = {"targetRef": None, "replicas": None, "coldStart": None}
+    tenant.create_slo(NAME, **alone, pools=pools(least=least), **spec)
+
+
+def begin(tenant: Tenant, folder: Path, *, rate: float, prompt: int, output: int) -> None:
+    """Requests that pass both pools: one token of prefill, and a cached prompt for decode."""
+    for target, tokens, cached in ((PREFILL, 1, 0.0), (DECODE, output, 0.999)):
+        trace = steady_trace(
+            folder / f"{target}-{rate}-{prompt}-{output}.csv",
+            rate=rate, seconds=60, prompt_tokens=prompt, output_tokens=tokens,
+            spread=LENGTH_SPREAD,
+        )  # fmt: skip
+        tenant.begin_traffic(trace, name=target, duration_seconds=900, cached_ratio=cached)
+
+
+def by_name(tenant: Tenant) -> dict[str, dict]:
+    """The pools of the status."""
+    return {one["name"]: one for one in tenant.status(NAME).get("pools", ())}
+
+
+def shown(tenant: Tenant) -> dict[str, object]:
+    """The cells of `kubectl get sslo -o wide`."""
+    client = tenant.rig.api_client()
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{tenant.namespace}/{PLURAL}"
+    method, url, headers, *_ = client.param_serialize(
+        "GET", path, header_params={"Accept": _TABLE}, auth_settings=["BearerToken"]
+    )
+    answer = client.call_api(method, url, headers)
+    table = json.loads(answer.read())
+    names = [column["name"] for column in table["columnDefinitions"]]
+    return dict(zip(names, table["rows"][0]["cells"], strict=True))
+
+
+def sums_after_writes(tenant: Tenant, begin_counts: dict[str, int]) -> Iterator[int]:
+    """Replicas of both Deployments after each write of the operator, by the audit log."""
+    counts = dict(begin_counts)
+    lines = tenant.rig.audit_log.read_text(encoding="utf-8").splitlines()
+    for _, write in sorted(timed_writes(lines), key=lambda one: one[0]):
+        target = write.target.removeprefix("deployments/")
+        if write.namespace == tenant.namespace and target in counts:
+            counts[target] = dict(write.values)["replicas"]
+            yield sum(counts.values())
+
+
+def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
+    tenant: Tenant, operator: Operator, tmp_path: Path
+) -> None:
+    """Long prompts order prefill; long answers then decode, into GPUs that prefill gave back.
+
+    The counts never ask for more GPUs than allowed, and both pools are shown.
+    """
+    create(tenant, gpus={"max": GPUS})
+    tenant.wait_condition("MetricsFresh", "True", name=NAME)
+    begin(tenant, tmp_path, rate=16.0, prompt=1500, output=10)
+    tenant.wait(lambda: tenant.replicas(PREFILL) == 3, what="3 of prefill", timeout_seconds=150)
+    assert tenant.replicas(DECODE) == 1
+    status = by_name(tenant)
+    assert set(status) == {"prefill", "decode"}
+    assert status["prefill"]["role"] == "Prefill"
+    assert status["decode"]["target"] == f"Deployment/{DECODE}"
+    tenant.wait(
+        lambda: shown(tenant)["Pools"] == "prefill 3/decode 1", what="kubectl shows both pools"
+    )
+    assert shown(tenant)["Desired"] == GPUS
+    assert shown(tenant)["Target"] == f"{PREFILL} + 1 more"
+
+    tenant.end_traffic()
+    begin(tenant, tmp_path, rate=8.0, prompt=200, output=500)
+    tenant.wait(lambda: tenant.replicas(DECODE) == 3, what="3 of decode", timeout_seconds=240)
+    assert tenant.replicas(PREFILL) == 1
+    sums = list(sums_after_writes(tenant, {PREFILL: 1, DECODE: 1}))
+    # Two steps up at least, the donor's step down and the receiver's step up.
+    assert len(sums) >= 3
+    assert max(sums) == GPUS
+    assert operator.log_lines("decided", tenant.namespace, "pool=decode", "action=scale-up")
+
+
+def test_a_pool_whose_target_is_gone_keeps_the_other_from_stepping_down(
+    tenant: Tenant, operator: Operator, tmp_path: Path
+) -> None:
+    """The other one steps down once the target is back."""
+    create(tenant, least=2)
+    tenant.wait(lambda: tenant.ready_replicas(DECODE) == 2, what="2 of decode")
+    tenant.wait_condition("MetricsFresh", "True", name=NAME)
+    begin(tenant, tmp_path, rate=1.0, prompt=200, output=20)
+    tenant.wait(
+        lambda: (tenant.served(DECODE)["over"] or 0) > 20, what="requests, whose lengths are known"
+    )
+    tenant.apps.delete_namespaced_deployment(PREFILL, tenant.namespace)
+    tenant.patch_slo({"pools": pools(least=1)}, NAME)
+    # With so little load it would step down once its pods are known for two minutes.
+    tenant.wait(
+        lambda: by_name(tenant)["decode"]["reason"] == "PoolUnseen",
+        what="decode is held", timeout_seconds=2 * WARM_SECONDS,
+    )  # fmt: skip
+    ticks_pass(operator)
+    assert tenant.replicas(DECODE) == 2
+    assert by_name(tenant)["prefill"]["reason"] == "TargetNotFound"
+    tenant.create_deployment(PREFILL)
+    tenant.wait(
+        lambda: tenant.replicas(DECODE) == 1,
+        what="decode steps down", timeout_seconds=2 * WARM_SECONDS,
+    )  # fmt: skip
+
+
+def test_recommend_changes_neither_pool(tenant: Tenant, operator: Operator) -> None:
+    """The counts that it would order are in the status."""
+    create(tenant, least=2, mode="Recommend")
+    versions = [tenant.version(name) for name in (PREFILL, DECODE)]
+    tenant.wait(lambda: bool(by_name(tenant)), what="a decision")
+    ticks_pass(operator)
+    assert [tenant.replicas(name) for name in (PREFILL, DECODE)] == [1, 1]
+    assert [tenant.version(name) for name in (PREFILL, DECODE)] == versions
+    decode = tenant.decision(NAME)["pools"]["decode"]
+    assert (decode["recommendedReplicas"], decode["limitedBy"]) == (2, "RecommendOnly")
+
+
+def test_a_resource_moved_to_pools_keeps_its_law(
+    tenant: Tenant, operator: Operator, tmp_path: Path
+) -> None:
+    """The law that was fitted to a Deployment is at once that of its pool."""
+    tenant.create_deployment(PREFILL)
+    tenant.create_deployment(DECODE)
+    tenant.create_slo(NAME, targetRef={"kind": "Deployment", "name": DECODE})
+    begin(tenant, tmp_path, rate=4.0, prompt=500, output=100)
+    tenant.wait_condition("ModelTrusted", "True", name=NAME, timeout_seconds=FITTED_WITHIN_SECONDS)
+    assert tenant.status(NAME)["model"]["source"] == "fit"
+    alone = {"targetRef": None, "replicas": None, "coldStart": None}
+    tenant.patch_slo({**alone, "pools": pools(law=False)}, NAME)
+    tenant.wait(lambda: "decode" in by_name(tenant), what="pools in the status")
+    status = by_name(tenant)
+    assert status["decode"]["model"]["source"] == "fit"
+    # A law takes eight windows: the pool that is new has none yet.
+    assert status["prefill"].get("model", {}).get("source") != "fit"
