@@ -18,7 +18,7 @@ from tests.unit.estimation_fleet import SimulatedFleet, Traffic, engine_sample, 
 from servingslo.estimation.sample import EngineSample
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.traces.trace import read_trace
-from servingslo_lab.sim import layout
+from servingslo_lab.sim.replicas import layout
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 SCRAPE_SECONDS, STEP_SECONDS, BETWEEN_STARTS_SECONDS = 15.0, 0.05, 30.0

@@ -37,8 +37,8 @@ from tests.benchmarks.matrix import ROOT
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.policy.decision import Decision
 from servingslo_lab.sim.backtest import _workers
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.hindsight import LEAST_FORESIGHT_WORK, best_foresight, foresight_at
+from servingslo_lab.sim.bounds.hindsight import LEAST_FORESIGHT_WORK, best_foresight, foresight_at
+from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.kept import source_digest, store
 from servingslo_lab.sim.policies import OURS
 from servingslo_lab.sim.production import Knobs, Production, benchmark_targets

@@ -17,9 +17,9 @@ from tests.benchmarks.guard_unseen import fleet_of
 from tests.benchmarks.matrix_blind_cases import CARD_RATES
 
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.fleet import ClientSpec, SlowPods
-from servingslo_lab.sim.service import Routing
-from servingslo_lab.sim.workloads import generated, uniform_lengths
+from servingslo_lab.sim.fleets.fleet import ClientSpec, SlowPods
+from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.traces.workloads import generated, uniform_lengths
 
 _TAG = 89  # of random generators
 # Prompts that take at most half of the TTFT objective alone, on the small card.

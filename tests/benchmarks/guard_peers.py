@@ -16,8 +16,8 @@ from tests.benchmarks.guard_rows import ROWS
 from tests.benchmarks.matrix import TRACE, peers
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.hindsight import best_static
+from servingslo_lab.sim.bounds.hindsight import best_static
+from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.policies import OURS, STATIC, policy_of
 from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.scenario import Scenario, autoscaler_of, objectives_of

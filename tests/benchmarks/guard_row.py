@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.oracle import interval_work
+from servingslo_lab.sim.bounds.oracle import interval_work
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scenario import WARM_SECONDS
 
 # None of them is a seed of the benchmark (1 to 3), of the search for settings, or of the blind

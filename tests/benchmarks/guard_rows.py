@@ -20,9 +20,9 @@ from tests.benchmarks.matrix_blind_cases import (
 )
 
 from servingslo.traces.trace import Trace, read_trace
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.standard import standard_case
-from servingslo_lab.sim.workloads import (
+from servingslo_lab.sim.traces.workloads import (
     LengthSource,
     RateCourse,
     generated,

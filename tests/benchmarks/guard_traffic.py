@@ -10,8 +10,8 @@ import numpy as np
 from tests.benchmarks.matrix_blind_cases import points
 
 from servingslo.traces.trace import IntArray, Trace
-from servingslo_lab.sim.transforms import superposed
-from servingslo_lab.sim.workloads import LengthSource, RateCourse, generated
+from servingslo_lab.sim.traces.transforms import superposed
+from servingslo_lab.sim.traces.workloads import LengthSource, RateCourse, generated
 
 _TAG = 83  # of random generators, beside 77 of the blind cases and 79 of the older rows
 # Lengths are lognormal. Means and spreads of prompts and outputs are drawn from these ranges.

@@ -7,8 +7,8 @@ from tests.benchmarks.guard_traffic import agents, plain_noise, swell, traffic_o
 from tests.benchmarks.matrix import COLD_START_SECONDS
 from tests.benchmarks.matrix_blind_cases import CARD_RATES, CARDS
 
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec, Slowing, SlowPods
-from servingslo_lab.sim.service import Routing
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec, Slowing, SlowPods
+from servingslo_lab.sim.fleets.service import Routing
 
 
 def fleet_of(card: str, cold_start_seconds: float = COLD_START_SECONDS) -> FleetSpec:

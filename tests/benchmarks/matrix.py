@@ -13,7 +13,7 @@ from pathlib import Path
 
 from servingslo.errors import InvalidInputError
 from servingslo_lab.sim.backtest import run, runs_of
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, RULES, STATIC, Policy, policy_of
 from servingslo_lab.sim.scenario import Cell, Scenario

@@ -20,13 +20,13 @@ from tests.benchmarks.matrix_burst_cases import BURST_CASES
 
 from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.backtest import run_cell
-from servingslo_lab.sim.fleet import ColdStart
-from servingslo_lab.sim.oracle import interval_work
+from servingslo_lab.sim.bounds.oracle import interval_work
+from servingslo_lab.sim.fleets.fleet import ColdStart
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.policies import STATIC, policy_of
 from servingslo_lab.sim.scenario import Cell, Scenario
 from servingslo_lab.sim.scoring import Score
-from servingslo_lab.sim.trace_files import write_trace
+from servingslo_lab.sim.traces.trace_files import write_trace
 
 SEEDS = (31, 32)
 CASES = {**COURSES, **BURST_CASES}

@@ -12,9 +12,9 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.traces.trace import Trace, read_trace
-from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.production import benchmark_targets
-from servingslo_lab.sim.workloads import (
+from servingslo_lab.sim.traces.workloads import (
     LengthSource,
     RateCourse,
     generated,

@@ -12,7 +12,12 @@ from tests.benchmarks.matrix_blind_cases import Blind, points, walk
 
 from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.production import benchmark_targets
-from servingslo_lab.sim.workloads import RateCourse, lengths_of, mixed_lengths, uniform_lengths
+from servingslo_lab.sim.traces.workloads import (
+    RateCourse,
+    lengths_of,
+    mixed_lengths,
+    uniform_lengths,
+)
 
 DOCUMENTS = uniform_lengths((2_000, 8_000), (10, 60))
 BOOKS = uniform_lengths((15_000, 50_000), (20, 200))

@@ -21,7 +21,7 @@ from tests.benchmarks.matrix_offices import outcomes_of_offices
 from tests.benchmarks.matrix_parts import outcomes_without, scenarios
 from tests.benchmarks.matrix_search import CASES, SEED, Setting, near, searched
 
-from servingslo_lab.sim import bound
+from servingslo_lab.sim.bounds import bound
 from servingslo_lab.sim.kept import key_of, store
 from servingslo_lab.sim.policies import ORACLE, OURS, policy_of
 from servingslo_lab.sim.scenario import Cell, Scenario

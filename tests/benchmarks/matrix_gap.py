@@ -18,11 +18,11 @@ from tests.benchmarks.simulator import Still
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
-from servingslo_lab.sim.bound import least_work_seconds
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import FleetSpec
+from servingslo_lab.sim.bounds.bound import least_work_seconds
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scenario import Scenario
-from servingslo_lab.sim.workloads import constant, generated, lengths_of
+from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 SOURCE = Path(__file__)
 MINUTE_SECONDS = 60.0

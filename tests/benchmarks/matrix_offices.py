@@ -16,13 +16,13 @@ from tests.benchmarks.matrix import COLD_START_SECONDS, KEPT, SMALL, TRACE, outc
 from tests.benchmarks.seasons import BIN_SECONDS, DAY, DAY_DEVIATION, HOUR, MONDAY, offices
 
 from servingslo.traces.trace import Trace, read_trace
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.past import Past
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
 from servingslo_lab.sim.scenario import Cell, Scenario
-from servingslo_lab.sim.trace_files import write_trace
-from servingslo_lab.sim.workloads import RateCourse, generated, lengths_of
+from servingslo_lab.sim.traces.trace_files import write_trace
+from servingslo_lab.sim.traces.workloads import RateCourse, generated, lengths_of
 
 OFFICE_SEEDS = (1, 2)
 NAME = "l4 offices"

@@ -66,7 +66,7 @@ _FILES = {
     "results.json": "the same with intervals, percentiles and who beats whom",
     "settings.csv": "every trace against all searched settings of all rules",
     "another-simulator.csv": "the same rows by an independent simulator, here / there",
-    "bound.csv": "costs over a proven lower bound (`sim/bound.py`)",
+    "bound.csv": "costs over a proven lower bound (`sim/bounds/bound.py`)",
     "gap.csv": "what the gap between oracle and bound consists of",
     "parts.csv": "the planner without each of its parts",
     "days.csv": "error budgets over a day",

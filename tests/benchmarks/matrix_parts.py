@@ -24,13 +24,12 @@ from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.replicas import demand, requirement
-from servingslo.policy.replicas.calibration import calibrated
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase
-from servingslo.policy.stages import STAGES, Guard, Learner, Stages, safe
+from servingslo.policy.stages import STAGES, Guard, Learner, Stages, calibrate, check_step_down
 from servingslo_lab.sim import production
 from servingslo_lab.sim.backtest import oracle_of
-from servingslo_lab.sim.cluster import simulate
+from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.kept import key_of, store
 from servingslo_lab.sim.outcome import Outcome, outcome_of
 from servingslo_lab.sim.policies import OURS, policy_of
@@ -116,14 +115,14 @@ def _by_means_alone(stack: ExitStack) -> None:
 PARTS: Mapping[str, tuple[Taken, str]] = {
     "forecast": (_estimates(_present), "the plan is for the present rate, with its uncertainty"),
     "quantile": (_without_quantile, "the plan is for the median of demand, in calm and in crowds"),
-    "N − 1": (_left_out(safe), "steps down are not checked against future demand"),
+    "N − 1": (_left_out(check_step_down), "steps down are not checked against future demand"),
     "percentiles": (_by_means, "TPOT is sized by its mean, TTFT by its median"),
     "ceiling": (
         _without_ceiling,
         f"the utilization ceiling is {GREATEST_UTILIZATION:g} whatever demand did",
     ),
     "ceiling and percentiles": (_by_means_alone, "both, as in rules that size by means"),
-    "calibration": (_left_out(calibrated), "the laws are not corrected by observed latencies"),
+    "calibration": (_left_out(calibrate), "the laws are not corrected by observed latencies"),
     "backlog": (
         lambda stack: _put(stack, demand, "_backlog_at_lead", lambda *_, **__: 0.0),
         "no replicas are ordered to drain the queue",

@@ -23,9 +23,9 @@ from servingslo.models.fleet.frontier import whole_count
 from servingslo.policy.inputs import Observation
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim.backtest import oracle_of
-from servingslo_lab.sim.cluster import Wanted, simulate
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.oracle import INTERVAL_SECONDS, interval_work
+from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
+from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import ORACLE, policy_of
 from servingslo_lab.sim.scenario import LARGEST_FLEET, Cell, fleet_of
 

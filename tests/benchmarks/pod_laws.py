@@ -26,8 +26,8 @@ from servingslo.estimation.windows.counters import EngineMemory, advance
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.engine_kinds import EngineKind, engine_kind
 from servingslo.traces.trace import read_trace
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 REPLICAS = 4

@@ -1,101 +1,187 @@
-"""Prefill and decode in pools of their own beside one pool of as many replicas.
+"""Several pools under one promise beside other ways to scale them.
 
-Run `python -m tests.benchmarks.pools` from the repository root. Every split of the replicas is
-played on the same requests; the best one is the split with the largest share in SLO.
+    python -m tests.benchmarks.pools [--rows path-crowd] [--policies servingslo] [--seeds 6]
+
+Prints a table: attained share, cost, and cost over the best static counts in hindsight of the same
+seed. Runs are kept under `out/pools` by all that they depend on, so a stopped call goes on.
 """
 
+import argparse
 import sys
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import mean
 
-import numpy as np
-from tests.benchmarks.simulator import CONVERSATION, Still
+from tests.benchmarks.matrix import ROOT
+from tests.benchmarks.simulator import CONVERSATION
 
-from servingslo.traces.trace import Trace, read_trace
-from servingslo_lab.sim.backend import best_backend
-from servingslo_lab.sim.cluster import simulate
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.pools.cluster import simulate_pools
-from servingslo_lab.sim.pools.fleet import PoolsSpec
-from servingslo_lab.sim.result import RunResult
-from servingslo_lab.sim.standard import TPOT_SECONDS, TTFT_SECONDS
-from servingslo_lab.sim.workloads import (
-    LONG_CONTEXT,
-    LengthSource,
-    constant,
-    generated,
-    lengths_of,
-    mixed_lengths,
-)
+from servingslo_lab.cli.backtesting.inputs import PATH_POLICIES, VARIANT_POLICIES
+from servingslo_lab.sim.backtest import run
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.outcome import Outcome
+from servingslo_lab.sim.policies import OPTIMUM, OURS, STATIC, policy_of
+from servingslo_lab.sim.pools.cases import PATH_CASES, VARIANT_CASES
+from servingslo_lab.sim.pools.fleet import AnyPools, PoolsSpec, VariantsSpec
+from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.scoring import Score
 
-SECONDS = 900.0
+KEPT = ROOT / "out" / "pools"
+MOST_SEEDS = 6
+LARGEST_RELATIVE_COST = 1.25
+"""Cost over the best static counts in hindsight that the planner may have."""
+
+_PATH = PoolsSpec(prefill=FleetSpec(engine="l4-small"), decode=FleetSpec(engine="l4-small"))
+# The median prompt of the conversation: half of the requests go to decode directly.
+_HALF_DIRECT = replace(_PATH, skip_prompt_tokens=1020)
+_CARDS = {"h100": FleetSpec(engine="h100-8b"), "l4": FleetSpec(engine="l4-small")}
+_SPLITS = {
+    "by load": VariantsSpec(pools=_CARDS),
+    "by pod": VariantsSpec(pools=_CARDS, routing=Routing.ROUND_ROBIN),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Requests a second on so many replicas of a card."""
+class Line:
+    """One policy on one row, over its seeds.
 
-    name: str
-    engine: str
-    replicas: int
-    rate_per_second: float
-    lengths: LengthSource
+    share_ratio, dollars: means. least_share_ratio: of all seeds. relative_cost: over the best
+    static counts, mean and largest; None if none met the share.
+    """
 
-    def trace(self, seed: int) -> Trace:
-        """Poisson arrivals."""
-        rng = np.random.default_rng(seed)
-        return generated(constant(self.rate_per_second, SECONDS), self.lengths, rng)
+    row: str
+    policy: str
+    share_ratio: float
+    least_share_ratio: float
+    dollars: float
+    relative_cost: tuple[float, float] | None
 
 
-def loads() -> tuple[Load, ...]:
-    """Conversation, and the same with long prompts among it, on both cards."""
-    talk = lengths_of(read_trace(CONVERSATION))
-    mixed = mixed_lengths(talk, LONG_CONTEXT, 0.2)
-    return tuple(
-        Load(name=name, engine=engine, replicas=10, rate_per_second=rate, lengths=lengths)
-        for engine, name, rate, lengths in (
-            ("h100-8b", "conversation", 130.0, talk),
-            ("h100-8b", "a fifth long prompts", 40.0, mixed),
-            ("l4-small", "conversation", 26.0, talk),
-            ("l4-small", "a fifth long prompts", 9.0, mixed),
+def scenarios(trace: Path = CONVERSATION) -> dict[str, Scenario]:
+    """All rows: five of prefill and decode, three of two cards under each split."""
+
+    def one(name: str, case: str, pools: AnyPools) -> Scenario:
+        first = next(iter(pools.fleets.values()))
+        return Scenario(
+            name=name, fleet=first, trace_path=str(trace), case=case, warm=True, pools=pools
         )
-    )
+
+    rows = {case: one(case, case, _PATH) for case in PATH_CASES}
+    name = "path-conversation half direct"
+    rows[name] = one(name, "path-conversation", _HALF_DIRECT)
+    for case in VARIANT_CASES:
+        for split, pools in _SPLITS.items():
+            name = f"{case} {split}"
+            rows[name] = one(name, case, pools)
+    return rows
 
 
-def row(name: str, result: RunResult) -> str:
-    """Share in SLO and the tails, as a line of a table."""
-    ttft = 1e3 * np.quantile(result.ttft_seconds, 0.99)
-    tpot = 1e3 * np.quantile(result.tpot_seconds, (0.5, 0.99))
-    share = 100.0 * result.share_in_slo(TTFT_SECONDS, TPOT_SECONDS)
-    return f"| {name} | {share:.2f} | {ttft:.0f} | {tpot[0]:.1f} | {tpot[1]:.1f} |"
+def cells_of(scenario: Scenario, policies: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+    """The runs of a row; the static counts are always among them. policies: empty for all."""
+    on_a_path = isinstance(scenario.pools, PoolsSpec)
+    known = PATH_POLICIES if on_a_path else (*VARIANT_POLICIES, OPTIMUM)
+    chosen = [name for name in known if not policies or name in policies or name == STATIC]
+    return [
+        Cell(
+            scenario=scenario, policy=policy_of(name), seed=seed,
+            against_oracle=False, with_timeline=False,
+        )
+        for name in chosen
+        for seed in seeds
+    ]  # fmt: skip
+
+
+def lines_of(outcomes: Sequence[Outcome]) -> Iterator[Line]:
+    """A line for each row and policy with a score, in the order of the outcomes."""
+    static = {
+        (one.scenario, one.seed): dollars_of(one.score)
+        for one in outcomes
+        if one.policy == STATIC and one.score is not None
+    }
+    for (row, policy), group in groupby(outcomes, key=lambda one: (one.scenario, one.policy)):
+        found = list(group)
+        scores = [one.score for one in found if one.score is not None]
+        if not scores:
+            continue
+        relative = [
+            dollars_of(one.score) / static[row, one.seed]
+            for one in found
+            if one.score is not None and (row, one.seed) in static
+        ]
+        shares = [score.share_ratio for score in scores]
+        yield Line(
+            row=row,
+            policy=policy,
+            share_ratio=mean(shares),
+            least_share_ratio=min(shares),
+            dollars=mean(dollars_of(score) for score in scores),
+            relative_cost=(mean(relative), max(relative)) if relative else None,
+        )
+
+
+def dollars_of(score: Score) -> float:
+    """Dollars of all pools."""
+    return sum(pool.dollars for pool in score.pools)
+
+
+def table(lines: Sequence[Line]) -> Iterator[str]:
+    """The lines as Markdown."""
+    yield "| row | policy | in SLO, % | least seed, % | $ | × static, mean | × static, most |"
+    yield "|---|---|---|---|---|---|---|"
+    for one in lines:
+        relative = one.relative_cost
+        over = "- | -" if relative is None else f"{relative[0]:.2f} | {relative[1]:.2f}"
+        yield (
+            f"| {one.row} | {one.policy} | {100 * one.share_ratio:.2f} | "
+            f"{100 * one.least_share_ratio:.2f} | {one.dollars:.2f} | {over} |"
+        )
+
+
+def misses(lines: Sequence[Line], target: float) -> Iterator[str]:
+    """Where the planner misses the target, or is too expensive; nothing without a static row."""
+    for one in lines:
+        if one.policy != OURS or one.relative_cost is None:
+            continue
+        if one.share_ratio < target:
+            yield f"{one.row}: {100 * one.share_ratio:.2f} % in SLO"
+        if one.relative_cost[0] > LARGEST_RELATIVE_COST:
+            yield f"{one.row}: {one.relative_cost[0]:.2f} × the best static counts"
 
 
 def main() -> None:
-    """Print the table, and how fast the simulator is with two pools."""
-    write = sys.stdout.write
-    write(
-        "| load | in SLO, % | p99 TTFT, ms | p50 TPOT, ms | p99 TPOT, ms |\n|---|---|---|---|---|\n"
+    """Run what is missing and print the table; ends with 1 where the planner misses."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="", help="words in their names, with commas; all without")
+    parser.add_argument("--policies", default="", help="names, with commas between them")
+    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, choices=range(1, MOST_SEEDS + 1))
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--kept", type=Path, default=KEPT)
+    chosen = parser.parse_args()
+    words = [word for word in chosen.rows.split(",") if word]
+    policies = [name for name in chosen.policies.split(",") if name]
+    rows = [
+        row for name, row in scenarios().items() if not words or any(word in name for word in words)
+    ]
+    seeds = range(1, chosen.seeds + 1)
+    cells = [cell for row in rows for cell in cells_of(row, policies, seeds)]
+    chosen.kept.mkdir(parents=True, exist_ok=True)
+    outcomes = run(
+        cells,
+        chosen.kept,
+        processes=chosen.processes,
+        done=lambda cell: _say(f"{cell.scenario.name}: {cell.policy.label}, seed {cell.seed}"),
     )
-    speeds = []
-    for load in loads():
-        trace = load.trace(1)
-        fleet = FleetSpec(engine=load.engine, initial_replicas=load.replicas)
-        one = simulate(fleet, trace, Still(), seed=0)
-        splits: dict[int, RunResult] = {}
-        for prefill in range(1, load.replicas):
-            spec = PoolsSpec(
-                prefill=FleetSpec(engine=load.engine, initial_replicas=prefill),
-                decode=FleetSpec(engine=load.engine, initial_replicas=load.replicas - prefill),
-            )
-            began = time.process_time()
-            splits[prefill] = simulate_pools(spec, trace, Still(), Still(), seed=0).result
-            speeds.append(60e-6 * len(trace) / (time.process_time() - began))
-        best = max(splits, key=lambda n: splits[n].share_in_slo(TTFT_SECONDS, TPOT_SECONDS))
-        name = f"{load.engine} {load.name}, {load.rate_per_second:g}/s"
-        write(row(f"{name}: one pool of {load.replicas}", one) + "\n")
-        write(row(f"{best} prefill, {load.replicas - best} decode", splits[best]) + "\n")
-    backend = best_backend().name
-    write(f"\n{np.median(speeds):.1f} M requests/min with two pools, {backend}\n")
+    lines = list(lines_of(outcomes))
+    sys.stdout.write("\n".join(table(lines)) + "\n")
+    found = list(misses(lines, rows[0].objectives.share)) if rows else []
+    sys.stdout.write("".join(f"\nmissed: {one}" for one in found) + "\n" * bool(found))
+    sys.exit(1 if found else 0)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """What one operator does with many workloads, beside a real API server and a real Prometheus.
 
-    python -m tests.benchmarks.scale --resources 100 --pods 400 [--minutes 5] [--tick-seconds 15]
+    python -m tests.benchmarks.scale --resources 100 500 1000 2000 [--minutes 5] [--tick-seconds 15]
 
+A row for each number of resources, with four pods each, and the growth from the first to the last.
 At constant demand, which each workload's count just serves. Everything runs on this machine, the
-control plane, Prometheus and the simulated engines too; how busy it is stands beside the figures.
+control plane, Prometheus and the simulated engines too; how busy it is stands in each row.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -21,11 +23,12 @@ from tests.integration.many_workloads import ManyWorkloads, Watched, orders
 from tests.integration.operator_under_test import Engines, Operator, install_chart, process_use
 
 from servingslo_lab.rig.cluster import Rig, RigOptions
-from servingslo_lab.rig.waiting import wait_until
+from servingslo_lab.rig.waiting import http_get, wait_until
 
 _DECIDED = re.compile(r" decided namespace=(\S+) name=(\S+) ")
 _FIRST_WITHIN_SECONDS = 240.0
 _RESTARTED_TICKS = 4
+_PODS_EACH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,9 @@ class Figures:
     """One row of the table.
 
     load_average: of the machine, at the end; what others run on it is in there. cores_used: by the
-    operator; tick_cpu_seconds: of that for each tick. orders_learning: until most laws were
+    operator; tick_cpu_median_seconds, tick_cpu_p99_seconds: of that from one tick to the next, with
+    the statuses that are written between. status_writes_a_minute, queries_a_minute: to the API
+    server, and to Prometheus. orders_learning: until most laws were
     trusted, orders: afterwards, orders_restarted: after a restart.
     """
 
@@ -54,11 +59,14 @@ class Figures:
     orders: int
     orders_restarted: int
     cores_used: float
-    tick_cpu_seconds: float
+    tick_cpu_median_seconds: float
+    tick_cpu_p99_seconds: float
+    status_writes_a_minute: float
+    queries_a_minute: float
     load_average: float
 
 
-def measure(options: argparse.Namespace) -> Figures:
+def measure(options: argparse.Namespace, resources: int) -> Figures:
     """Start everything, watch it, restart the operator, and stop everything."""
     tick = options.tick_seconds
     with (
@@ -71,8 +79,8 @@ def measure(options: argparse.Namespace) -> Figures:
         many = ManyWorkloads(
             rig=rig,
             engines=engines,
-            resources=options.resources,
-            pods=options.pods,
+            resources=resources,
+            pods=_PODS_EACH * resources,
             folder=Path(folder),
             traffic_seconds=60.0 * options.minutes + 600.0,
             # Windows of behavior as by default.
@@ -97,6 +105,7 @@ def _watch(
 ) -> Figures:
     assert operator.process is not None
     began, before = time.monotonic(), process_use(operator.process.pid)
+    counted = _status_writes(many.rig), _queries(many.rig)
     learning: list[str] = []
     with Watched(operator, page_seconds=0.5 * options.tick_seconds) as watched:
         while time.monotonic() < began + 60.0 * options.minutes:
@@ -113,10 +122,11 @@ def _watch(
     seen, ordered = many.seen(operator), orders(operator)
     used = process_use(operator.process.pid)[0] - before[0]
     seconds = time.monotonic() - began
+    writes, queries = _status_writes(many.rig) - counted[0], _queries(many.rig) - counted[1]
     operator.stop()
     again = _start(operator, many)
     time.sleep(_RESTARTED_TICKS * options.tick_seconds)
-    probes = sorted(watched.probe_seconds)
+    probes, cpu = sorted(watched.probe_seconds), sorted(watched.cpu_seconds) or [0.0]
     figures = Figures(
         resources=many.resources,
         pods=many.pods,
@@ -135,7 +145,10 @@ def _watch(
         orders=len(ordered) - len(learning) + 1 if learning else 0,
         orders_restarted=len(orders(operator)) - len(ordered),
         cores_used=used / seconds,
-        tick_cpu_seconds=used / max(len(watched.tick_seconds), 1),
+        tick_cpu_median_seconds=median(cpu),
+        tick_cpu_p99_seconds=cpu[int(0.99 * len(cpu))],
+        status_writes_a_minute=60.0 * writes / seconds,
+        queries_a_minute=60.0 * queries / seconds,
         load_average=os.getloadavg()[1],
     )
     operator.stop()
@@ -157,25 +170,69 @@ def _start(operator: Operator, many: ManyWorkloads) -> float:
     return time.monotonic() - began
 
 
+def _status_writes(rig: Rig) -> float:
+    """Patches of ServingSLOs that the API server has taken."""
+    client = rig.api_client()
+    method, url, headers, *_ = client.param_serialize(
+        "GET", "/metrics", auth_settings=["BearerToken"]
+    )
+    page = client.call_api(method, url, headers).read().decode()
+    return _sum_of(page, "apiserver_request_total", 'resource="servingslos"', 'verb="PATCH"')
+
+
+def _queries(rig: Rig) -> float:
+    """Instant and range queries that Prometheus has answered."""
+    page = http_get(f"{rig.prometheus_url}/metrics") or ""
+    return _sum_of(page, "prometheus_http_requests_total", 'handler="/api/v1/query')
+
+
+def _sum_of(page: str, name: str, *labels: str) -> float:
+    lines = (line for line in page.splitlines() if line.startswith(f"{name}{{"))
+    return sum(
+        float(line.rsplit(" ", 1)[1]) for line in lines if all(label in line for label in labels)
+    )
+
+
+def growth(rows: Sequence[Figures]) -> dict[str, float]:
+    """What each further resource adds, from the smallest row to the largest."""
+    first, last = (pick(rows, key=lambda row: row.resources) for pick in (min, max))
+    more = last.resources - first.resources
+    return {
+        "tick_cpu_milliseconds": 1000.0
+        * (last.tick_cpu_median_seconds - first.tick_cpu_median_seconds)
+        / more,
+        "peak_mebibytes": (last.peak_mebibytes - first.peak_mebibytes) / more,
+        "status_writes_a_minute": (last.status_writes_a_minute - first.status_writes_a_minute)
+        / more,
+    }
+
+
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def main() -> None:
-    """Measure once, and print the figures as JSON."""
+    """Measure each number of resources, and print the rows as JSON, then the growth."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--resources", type=int, default=100)
-    parser.add_argument("--pods", type=int, default=400)
+    parser.add_argument("--resources", type=int, nargs="+", default=[100, 500, 1000, 2000])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--tick-seconds", type=float, default=15.0)
     parser.add_argument("--program", default="servingslo.cli", help="the module that is run")
-    figures = measure(parser.parse_args())
-    rounded = {
-        name: round(value, 3) if isinstance(value, float) else value
-        for name, value in asdict(figures).items()
-    }
+    options = parser.parse_args()
+    rows: list[Figures] = []
+    for resources in options.resources:
+        rows.append(measure(options, resources))
+        _print(asdict(rows[-1]))
+    if len({row.resources for row in rows}) > 1:
+        _print({"each_further_resource": growth(rows)})
+
+
+def _print(figures: Mapping[str, object]) -> None:
+    text = json.dumps(figures, default=str)
+    rounded = json.loads(text, parse_float=lambda number: round(float(number), 3))
     sys.stdout.write(f"{json.dumps(rounded)}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -22,16 +22,16 @@ import numpy as np
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
 from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recording import HEADER, observations
+from servingslo.controller.recordings.recording import HEADER, observations
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.traces.trace import Trace
 from servingslo_lab.rig.cluster import Rig, RigOptions
-from servingslo_lab.sim.cluster import Wanted, simulate
-from servingslo_lab.sim.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.trace_files import write_trace
-from servingslo_lab.sim.workloads import RateCourse, generated, uniform_lengths
+from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.traces.trace_files import write_trace
+from servingslo_lab.sim.traces.workloads import RateCourse, generated, uniform_lengths
 
 TICK_SECONDS, SCRAPE_SECONDS = 15.0, 1.0
 COLD_START_SECONDS = 30.0

@@ -13,7 +13,7 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo_lab.sim.engine import Engine, RequestRecord
+from servingslo_lab.sim.replicas.engine import Engine, RequestRecord
 
 PERCENTILES = (50.0, 95.0, 99.0)
 METRICS = ("ttft", "tpot")

@@ -145,10 +145,15 @@ _LENGTHS = {
 }
 
 
+def lengths_of(lengths: Lengths) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt and output tokens of these requests."""
+    return _LENGTHS[lengths]()
+
+
 def compare(case: Case) -> Comparison:
     """Simulate and predict one case."""
     rng = np.random.default_rng(case.seed)
-    pool = _LENGTHS[case.lengths]()
+    pool = lengths_of(case.lengths)
     rate = case.rate_per_second * case.replica_count
     if case.burst is None:
         arrivals = step_simulation.poisson_arrivals(rate, case.request_count, rng)

@@ -28,7 +28,7 @@ from tests.validation.engine_process import (
 )
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.kwok import (
+from servingslo_lab.rig.kubernetes.kwok import (
     FAILURE_ANNOTATION,
     READY_DELAY_ANNOTATION,
     STOP_DELAY_ANNOTATION,

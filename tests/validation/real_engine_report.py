@@ -79,7 +79,7 @@ def _counts(run: Mapping[str, Any]) -> Iterator[str]:
     for sample in run["samples"]:
         now = (sample["replicas"], sample["ready"])
         if now != before:
-            decision = sample["status"].get("lastDecision") or {}
+            decision = last_document(sample["status"]) or {}
             why = f"{decision.get('reason', '')} {decision.get('detail') or ''}"
             yield f"{sample['seconds']:7.0f}  {now[0]:5} {now[1]:5}  {why.strip()}"
         before = now

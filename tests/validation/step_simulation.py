@@ -222,6 +222,17 @@ def _run(  # noqa: C901, PLR0912, PLR0915 - one loop for the compiler
     return first, last, started, area, square, departed, preempted_count
 
 
+def _pass(fleet, arrivals, prompts, cached, outputs, generator, window):
+    """Times of the first token, the last one and the start of each request, and sums over time."""
+    pick = generator.integers(0, fleet.replica_count, len(arrivals))
+    return _run(
+        arrivals, prompts, cached, outputs, pick, fleet.a, fleet.b, fleet.c,
+        fleet.d, fleet.max_num_seqs, fleet.max_num_batched_tokens,
+        fleet.kv_capacity_tokens // fleet.block_tokens, fleet.block_tokens, fleet.replica_count,
+        fleet.least_loaded, *window,
+    )  # fmt: skip
+
+
 def simulate(
     fleet: Fleet,
     arrivals: np.ndarray,
@@ -234,14 +245,10 @@ def simulate(
     """Outcome of these arrivals (seconds, sorted) with these lengths (tokens)."""
     prompts = prompts.astype(np.int64)
     cached = np.minimum((prompts * cached_ratio).astype(np.int64), prompts - 1)
-    pick = generator.integers(0, fleet.replica_count, len(arrivals))
     start, end = warm_up_ratio * arrivals[-1], 0.95 * arrivals[-1]
-    first, last, started, area, square, departed, preempted = _run(
-        arrivals, prompts, cached, outputs.astype(np.int64), pick, fleet.a, fleet.b, fleet.c,
-        fleet.d, fleet.max_num_seqs, fleet.max_num_batched_tokens,
-        fleet.kv_capacity_tokens // fleet.block_tokens, fleet.block_tokens, fleet.replica_count,
-        fleet.least_loaded, start, end,
-    )  # fmt: skip
+    first, last, started, area, square, departed, preempted = _pass(
+        fleet, arrivals, prompts, cached, outputs.astype(np.int64), generator, (start, end)
+    )
     counted = (arrivals >= start) & (arrivals < end) & ~np.isnan(last)
     several = counted & (outputs > 1)
     span = last[several] - first[several]
@@ -258,6 +265,57 @@ def simulate(
         running_variance=square / time - mean**2,
         departed_per_second=departed / (end - start),
         preemption_count=preempted,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathOutcome:
+    """What clients of two pools saw, in seconds: the first token is that of decode.
+
+    tpot: of requests with several tokens. handed: time before decode of those that pass prefill.
+    """
+
+    ttft: np.ndarray
+    tpot: np.ndarray
+    latency: np.ndarray
+    handed: np.ndarray
+
+
+def simulate_pools(
+    prefill: Fleet,
+    decode: Fleet,
+    arrivals: np.ndarray,
+    lengths: tuple[np.ndarray, np.ndarray],
+    through: np.ndarray,
+    transfer_seconds: np.ndarray,
+    generator: np.random.Generator,
+) -> PathOutcome:
+    """Outcome of requests of which some pass the prefill pool, then a transfer, then decode.
+
+    lengths: prompt and output tokens. through: which pass it; transfer_seconds: of each request.
+    A prefill engine makes one token. Decode computes the last prompt token of those that pass, and
+    whole prompts of the others. It never holds prefill up, so that the pools are simulated in turn.
+    """
+    prompts, outputs = (tokens.astype(np.int64) for tokens in lengths)
+    window = 0.15 * arrivals[-1], 0.95 * arrivals[-1]
+    there = arrivals.astype(float)
+    one, none = np.ones(through.sum(), np.int64), np.zeros(through.sum(), np.int64)
+    first, *_ = _pass(prefill, arrivals[through], prompts[through], none, one, generator, window)
+    there[through] = first + transfer_seconds[through]
+    order = np.argsort(there, kind="stable")
+    cached = np.where(through, prompts - 1, 0)
+    found = _pass(
+        decode, there[order], prompts[order], cached[order], outputs[order], generator, window
+    )
+    first, last = np.empty(len(arrivals)), np.empty(len(arrivals))
+    first[order], last[order] = found[0], found[1]
+    counted = (arrivals >= window[0]) & (arrivals < window[1]) & ~np.isnan(last)
+    several = counted & (outputs > 1)
+    return PathOutcome(
+        ttft=(first - arrivals)[counted],
+        tpot=(last - first)[several] / (outputs[several] - 1),
+        latency=(last - arrivals)[counted],
+        handed=(there - arrivals)[counted & through],
     )
 
 

@@ -7,12 +7,12 @@ from tests.validation import step_simulation
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.backend import compiled_backend
-from servingslo_lab.sim.cluster import FINISHING_SECONDS, Wanted, simulate
-from servingslo_lab.sim.engine import Engine, Outcome
-from servingslo_lab.sim.fleet import FleetSpec
-from servingslo_lab.sim.service import Routing, Service
+from servingslo_lab.sim.fleets.cluster import FINISHING_SECONDS, Wanted, simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.fleets.service import Routing, Service
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.backend import compiled_backend
+from servingslo_lab.sim.replicas.engine import Engine, Outcome
 
 COUNT = 6000
 

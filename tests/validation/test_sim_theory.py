@@ -15,9 +15,9 @@ from scipy.special import stdtrit
 from tests.textbook import queueing
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim import layout
-from servingslo_lab.sim.engine import Engine, Outcome, RequestRecord
-from servingslo_lab.sim.workloads import constant, generated
+from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.replicas.engine import Engine, Outcome, RequestRecord
+from servingslo_lab.sim.traces.workloads import constant, generated
 
 REPLICATIONS = 8
 CONFIDENCE = 0.999
