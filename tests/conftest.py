@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_rig
 from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.image.build import Image, build, load
 
 # Room for every test that does not ask for GPU shortage; those add labelled nodes of their own.
 _SHARED_NODE_COUNT = 8
@@ -115,6 +117,13 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     with Rig.start(RigOptions()) as running:
         running.add_nodes(_SHARED_NODE_COUNT)
         yield running
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The operator's image in a folder, from the Dockerfile; SERVINGSLO_IMAGE names one there."""
+    there = os.environ.get("SERVINGSLO_IMAGE")
+    return load(Path(there)) if there else build(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture

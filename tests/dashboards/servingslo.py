@@ -3,7 +3,8 @@
     python -m tests.dashboards.servingslo
 
 One row for each question. Queries speak of what the operator exports and of nothing else, so that
-the dashboard needs no recording rule and no other exporter.
+the dashboard needs no recording rule and no other exporter. A resource with pools has a line for
+each pool, and one for all of them where a sum means something: replicas and cost.
 """
 
 from collections.abc import Iterator
@@ -19,9 +20,13 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefre
 ROOT = Path(__file__).parents[2]
 PATH = ROOT / "charts" / "servingslo-operator" / "files" / "dashboard.json"
 _DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-_CHOSEN = '{namespace=~"$namespace", name=~"$name"}'
-_RESOURCE = "namespace, name"
-_OBJECTIVE = "namespace, name, metric, percentile"
+_CHANGED = '{namespace=~"$namespace", name=~"$name"}'
+# A single target has no label `pool`, which equals an empty one: `.*` matches it too.
+_CHOSEN = '{namespace=~"$namespace", name=~"$name", pool=~"$pool"}'
+_OF_POOLS = '{namespace=~"$namespace", name=~"$name", pool=~"$pool", pool!=""}'
+_WHOLE = "namespace, name"
+_RESOURCE = f"{_WHOLE}, pool"
+_OBJECTIVE = f"{_RESOURCE}, metric, percentile"
 _WIDTH, _HEIGHT = 12, 8
 
 
@@ -48,6 +53,12 @@ def _of(metric: str, by: str = _RESOURCE) -> str:
     return f"max by ({by}) ({metric}{_CHOSEN})"
 
 
+def _sum_of(metric: str, label: str = "") -> str:
+    """A gauge summed over the pools of a resource; nothing of a single target."""
+    also = f", {label}" if label else ""
+    return f"sum by ({_WHOLE}{also}) (max by ({_RESOURCE}{also}) ({metric}{_OF_POOLS}))"
+
+
 def _rate_of(share: str) -> str:
     """Requests per second that a share of the arrivals is."""
     return f"({share}) * on ({_RESOURCE}) group_left {_of('servingslo_arrivals_per_second')}"
@@ -61,7 +72,8 @@ def _burn(window: str) -> str:
     return f"sum_over_time(({missed})[{window}:15s]) / sum_over_time(({allowed})[{window}:15s])"
 
 
-_NAME = "{{namespace}}/{{name}}"
+_NAME = "{{namespace}}/{{name}} {{pool}}"
+_ALL = "{{namespace}}/{{name}} all pools"
 _NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
 
 ROWS: dict[str, tuple[Picture, ...]] = {
@@ -90,6 +102,32 @@ ROWS: dict[str, tuple[Picture, ...]] = {
                 Query(
                     expression=_of("servingslo_objective_seconds", _OBJECTIVE),
                     legend=f"{_NAMED} threshold",
+                ),
+            ),
+        ),
+    ),
+    "Where does the time go?": (
+        Picture(
+            title="Mean time of a request by part",
+            says="gateway is the gateway and the network between it and the engines. A part "
+            "that nothing exports has no line.",
+            unit="s",
+            queries=(
+                Query(
+                    expression=_of("servingslo_latency_part_mean_seconds", f"{_RESOURCE}, part"),
+                    legend=f"{_NAME} {{{{part}}}}",
+                ),
+            ),
+        ),
+        Picture(
+            title="Growth of each part since the objectives were met",
+            says="Only while an objective is missed. More replicas mend neither gateway nor "
+            "transfer.",
+            unit="s",
+            queries=(
+                Query(
+                    expression=_of("servingslo_latency_part_grown_seconds", f"{_RESOURCE}, part"),
+                    legend=f"{_NAME} {{{{part}}}}",
                 ),
             ),
         ),
@@ -124,6 +162,36 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             ),
         ),
     ),
+    "Which class is refused?": (
+        Picture(
+            title="Requests of each class",
+            says="Offered and refused at the gateway, of resources with classes.",
+            unit="reqps",
+            queries=(
+                Query(
+                    expression=_of(
+                        "servingslo_class_requests_per_second", _RESOURCE + ", class, outcome"
+                    ),
+                    legend=f"{_NAME} {{{{class}}}} {{{{outcome}}}}",
+                ),
+            ),
+        ),
+        Picture(
+            title="In flight and lane of each class",
+            says="What a class has in flight, and what it may have at each proxy.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=_of("servingslo_class_in_flight_requests", _RESOURCE + ", class"),
+                    legend=f"{_NAME} {{{{class}}}}",
+                ),
+                Query(
+                    expression=_of("servingslo_class_lane_requests", _RESOURCE + ", class"),
+                    legend=f"{_NAME} {{{{class}}}} lane",
+                ),
+            ),
+        ),
+    ),
     "Why this many?": (
         Picture(
             title="Replicas",
@@ -136,6 +204,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
                     expression=_of("servingslo_replicas_recommended"),
                     legend=f"{_NAME} recommended",
                 ),
+                Query(expression=_sum_of("servingslo_desired_replicas"), legend=f"{_ALL} desired"),
             ),
         ),
         Picture(
@@ -197,6 +266,19 @@ ROWS: dict[str, tuple[Picture, ...]] = {
                 Query(expression=_of("servingslo_model_trusted"), legend=f"{_NAME} trusted"),
             ),
         ),
+        Picture(
+            title="GPUs busy, as measured and as the law explains",
+            says="Shares of the last minutes, where DCGM is scraped; far apart, no law is trusted.",
+            unit="percentunit",
+            queries=(
+                Query(
+                    expression=_of("servingslo_gpu_utilization_ratio"), legend=f"{_NAME} measured"
+                ),
+                Query(
+                    expression=_of("servingslo_gpu_law_utilization_ratio"), legend=f"{_NAME} law"
+                ),
+            ),
+        ),
     ),
     "Is the budget spent?": (
         Picture(
@@ -207,6 +289,20 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             queries=(
                 Query(expression=_burn("1h"), legend=f"{_NAMED} 1 h"),
                 Query(expression=_burn("1d"), legend=f"{_NAMED} 1 d"),
+            ),
+        ),
+        Picture(
+            title="Requests without a whole answer",
+            says="Refused, failed (5xx and timeouts) and aborted, per second.",
+            unit="reqps",
+            queries=(
+                Query(
+                    expression="max by (" + _RESOURCE + ", outcome) "
+                    "(servingslo_requests_per_second"
+                    + _CHOSEN.replace("}", ', outcome=~"refused|failed|aborted"}')
+                    + ")",
+                    legend=f"{_NAME} {{{{outcome}}}}",
+                ),
             ),
         ),
         Picture(
@@ -226,6 +322,10 @@ ROWS: dict[str, tuple[Picture, ...]] = {
                     expression=_of("servingslo_cost_per_hour", _RESOURCE + ", currency"),
                     legend=f"{_NAME} {{{{currency}}}}",
                 ),
+                Query(
+                    expression=_sum_of("servingslo_cost_per_hour", "currency"),
+                    legend=f"{_ALL} {{{{currency}}}}",
+                ),
             ),
         ),
         Picture(
@@ -238,6 +338,28 @@ ROWS: dict[str, tuple[Picture, ...]] = {
                     f"avg_over_time(({_of('servingslo_replicas_current')})[1d:15s])",
                     legend=_NAME,
                 ),
+                Query(
+                    expression="24 * "
+                    f"avg_over_time(({_sum_of('servingslo_replicas_current')})[1d:15s])",
+                    legend=_ALL,
+                ),
+            ),
+        ),
+    ),
+    "What energy does it take?": (
+        Picture(
+            title="Joules an output token",
+            says="Energy of the GPUs over the last minutes, idle ones included.",
+            unit="joule",
+            queries=(Query(expression=_of("servingslo_joules_per_output_token"), legend=_NAME),),
+        ),
+        Picture(
+            title="Power of the GPUs",
+            says="Where DCGM's exporter is scraped.",
+            unit="watt",
+            queries=(
+                Query(expression=_of("servingslo_gpu_power_watts"), legend=_NAME),
+                Query(expression=_sum_of("servingslo_gpu_power_watts"), legend=_ALL),
             ),
         ),
     ),
@@ -264,7 +386,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             queries=(
                 Query(
                     expression="sum by (knob, outcome) "
-                    f"(rate(servingslo_changes_total{_CHOSEN}[$__rate_interval])) or vector(0)",
+                    f"(rate(servingslo_changes_total{_CHANGED}[$__rate_interval])) or vector(0)",
                     legend="{{knob}} {{outcome}}",
                 ),
                 Query(
@@ -299,6 +421,9 @@ def rendered() -> str:
         .with_variable(dashboard.DatasourceVariable("datasource").type("prometheus"))
         .with_variable(_variable("namespace", "servingslo_replicas_current"))
         .with_variable(_variable("name", 'servingslo_replicas_current{namespace=~"$namespace"}'))
+        .with_variable(
+            _variable("pool", 'servingslo_replicas_current{namespace=~"$namespace", name=~"$name"}')
+        )
     )
     numbers = count(1)
     for title, pictures in ROWS.items():
@@ -334,7 +459,7 @@ def _panel(picture: Picture) -> timeseries.Panel:
             common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True)  # noqa: FBT003
         )
     )
-    for letter, query in zip("ABC", picture.queries, strict=False):
+    for letter, query in zip("ABCD", picture.queries, strict=False):
         panel = panel.with_target(
             prometheus.Dataquery()
             .expr(query.expression)

@@ -15,17 +15,25 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from tests.pictures import architecture, decision
 
-from servingslo_lab.cli.demo import story
+from servingslo_lab.cli.demo import dashboard, story
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "pictures"
 RECORDING = FOLDER / "surge.json"
+ANSWERS = FOLDER / dashboard.ANSWERS_NAME
 # Text stays text, and names of elements are the same in each run.
 STEADY = {
     "svg.hashsalt": "servingslo",
     "svg.fonttype": "none",
     "font.size": 10,
     "font.family": "sans-serif",
+}
+# Drawn by the demo itself; here again from what it recorded.
+RECORDED: Mapping[str, Callable[[Path], bool]] = {
+    "surge": lambda path: story.draw(story.loads(RECORDING.read_text(encoding="utf-8")), path),
+    "dashboard": lambda path: dashboard.draw(
+        dashboard.loads(ANSWERS.read_text(encoding="utf-8")), path
+    ),
 }
 FIGURES: Mapping[str, Callable[[], Any]] = {
     "architecture": architecture.figure,
@@ -36,9 +44,10 @@ FIGURES: Mapping[str, Callable[[], Any]] = {
 def draw(folder: Path, suffix: str) -> list[Path]:
     """Draw all pictures into a folder; their paths."""
     mpl.use("Agg")
-    surge = folder / f"surge{suffix}"
-    story.draw(story.loads(RECORDING.read_text(encoding="utf-8")), surge)
-    paths = [surge]
+    paths = []
+    for name, draw_recorded in RECORDED.items():
+        paths.append(folder / f"{name}{suffix}")
+        draw_recorded(paths[-1])
     for name, figure_of in FIGURES.items():
         with mpl.rc_context(STEADY):
             figure = figure_of()
