@@ -26,7 +26,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml lab/pyproject.toml
 rig: setup ## build once, into the user's cache, all that `make test` and `make demo` need (about twenty minutes on two cores)
 	$(BIN)/python -m servingslo_lab.rig.build
 
-demo: rig ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers
+demo: setup ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers, SCENARIO=disaggregated MINUTES=10 for prefill and decode pools, SCENARIO=classes MINUTES=32 for chat and a background job
 	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 
 test: rig ## the tests, on the real control plane and Prometheus of the rig, beside those that need none
@@ -96,6 +96,12 @@ benchmark-search: setup ## the best settings of other autoscalers' rules, into t
 benchmark-full: setup ## as benchmark, with every cold start and failures on every trace
 	$(BIN)/python -m tests.benchmarks.matrix_report --plan full --processes $(PROCESSES)
 
+benchmark-peers: setup ## other autoscalers' own code beside ours, into docs/benchmarks-peers.md; continues where it stopped; PEERS=path/to/python of an environment with ai-dynamo, SEEDS=1 ROWS=words MINUTES=n for less
+	$(or $(PEERS),$(BIN)/python) -m tests.benchmarks.peers $(if $(SEEDS),--seeds $(SEEDS)) $(if $(ROWS),--rows "$(ROWS)") $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES))
+
+compare: setup ## ServingSLO, an HPA and KEDA live on the rig, on the same traffic; picture in out/compare.png; SEEDS=1 MINUTES=12 for less
+	$(BIN)/python -m tests.benchmarks.compare $(if $(SEEDS),--seeds $(SEEDS)) $(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES))
+
 guard: setup ## whether the promise is kept, and at what price beside the committed baseline (minutes); ROWS=words SEEDS=2 for a part, KEPT=1 for the rows that no setting is chosen on
 	$(BIN)/python -m tests.benchmarks.guard --processes $(PROCESSES) $(if $(ROWS),--rows "$(ROWS)") $(if $(SEEDS),--seeds $(SEEDS)) $(if $(KEPT),--kept)
 
@@ -105,8 +111,8 @@ guard-baseline: setup ## write the guard's baseline from this checkout
 golden: setup ## write the decisions of the fourteen recordings anew, after a change that is meant to move them
 	$(BIN)/python -m tests.golden.replay_cases
 
-chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=60 lives one story again and tells it, STORIES=0:20 for fewer; LIVE=200 faults on the rig
-	$(if $(LIVE),$(BIN)/python -m tests.chaos.live --faults $(LIVE) $(if $(SEED),--seed $(SEED)),$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED),--seeds $(STORIES)) --faults $(FAULTS) --processes $(PROCESSES) $(if $(ONLY),--only $(ONLY)))
+chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=60 lives one story again and tells it, STORIES=0:20 for fewer; POOLS=1 prefill and decode; GATEWAY=classes or degradation; LIVE=200 faults on the rig
+	$(if $(LIVE),$(BIN)/python -m tests.chaos.live --faults $(LIVE) $(if $(SEED),--seed $(SEED)) $(if $(POOLS),--pools),$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED),--seeds $(STORIES)) --faults $(FAULTS) --processes $(PROCESSES) $(if $(ONLY),--only $(ONLY)) $(if $(POOLS),--pools) $(if $(GATEWAY),--gateway $(GATEWAY)))
 
 acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=install,validate for some, VLLM=path/to/python for a real engine
 	$(BIN)/python -m tests.acceptance.run $(if $(ONLY),--only $(ONLY)) $(if $(VLLM),--vllm $(VLLM))
@@ -115,12 +121,12 @@ real-engine: rig ## real vLLM engines, one, two and one again, scaled by the ope
 	@$(if $(VLLM),,echo "VLLM=path/to/python is needed: docs/how-to/real-engine.md" >&2; exit 1)
 	$(BIN)/python -m tests.validation.real_engine_loop --vllm $(VLLM)
 
-interop: setup ## beside real KEDA and istiod, which are built first (once); part of acceptance
+interop: setup ## beside real KEDA, istiod and Kueue, which are built first (once); part of acceptance
 	$(BIN)/python -m servingslo_lab.rig.build --all
 	$(BIN)/python -m tests.acceptance.run --only interop
 
-image-check: setup ## the image's own steps in a temporary folder, as its user on a read-only root where this machine lets us
-	$(BIN)/python -m pytest --acceptance tests/e2e/test_image.py $(PYTEST_ARGS)
+image-check: rig ## the image from the Dockerfile's steps, and as a release's pods on the rig; no container runtime, no root
+	$(BIN)/python -m pytest --acceptance tests/e2e/test_image.py tests/integration/test_as_a_pod.py $(PYTEST_ARGS)
 
 sbom: ## what the image's Python environment holds, as CycloneDX with licences, into dist; ENVIRONMENT=folder of one that is there
 	rm -rf out/sbom && mkdir -p out/sbom $(dir $(SBOM))
@@ -138,13 +144,13 @@ chart-docs: setup ## write the chart's README and the descriptions of its schema
 dashboard: setup ## write the Grafana dashboard of the chart anew
 	$(BIN)/python -m tests.dashboards.servingslo
 
-pictures: setup ## draw docs/pictures again, from text and the recorded demo; of a new recording: copy out/surge.json there first
+pictures: setup ## draw docs/pictures again, from text and the recorded demo; of a new recording: copy out/surge.json or out/panels.json there first
 	$(BIN)/python -m tests.pictures.draw
 
 lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml -o requirements.lock
 	$(COMPILE) --upgrade pyproject.toml --extra keda --constraints requirements.lock -o requirements-keda.lock
-	$(COMPILE) --upgrade pyproject.toml lab/pyproject.toml --group dev --all-extras --no-emit-package servingslo -o requirements-dev.lock
+	$(COMPILE) --upgrade pyproject.toml lab/pyproject.toml --group dev --extra keda --extra report --extra compiled --no-emit-package servingslo -o requirements-dev.lock
 	$(COMPILE) --upgrade --group build --constraints requirements-dev.lock -o requirements-build.lock
 	$(COMPILE) --upgrade --group sbom -o requirements-sbom.lock
 
