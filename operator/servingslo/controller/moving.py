@@ -49,7 +49,7 @@ class Moving:
         selected = self._budgets(every)
         if selected is None:
             return
-        wanted = placement(selected, shards).resources
+        wanted = placement(selected, shards)
         for entry in every:
             shard = wanted[entry.record.ref.uid]
             if shard != entry.place.shard:

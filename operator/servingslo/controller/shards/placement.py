@@ -43,28 +43,17 @@ def place_of(status: Mapping[str, Any]) -> Place:
     return Place(shard=shard if shard < MOST_SHARDS else 0, moves=moves)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """The shard of each resource and of each budget, by uid, as it should be."""
-
-    resources: Mapping[str, int]
-    budgets: Mapping[str, int]
-
-
-def placement(selected: Mapping[str, Collection[str]], shards: int) -> Placement:
-    """Where each resource should be.
+def placement(selected: Mapping[str, Collection[str]], shards: int) -> dict[str, int]:
+    """The shard where each resource should be, by uid.
 
     selected: uids of the budgets of each resource, by its uid. All resources that are joined by
     budgets are on one shard, because one process shares a budget.
     """
     joined = _joined(selected)
-    return Placement(
-        resources={
-            uid: shard_of(min(joined[next(iter(budgets))]) if budgets else uid, shards)
-            for uid, budgets in selected.items()
-        },
-        budgets={uid: shard_of(min(group), shards) for uid, group in joined.items()},
-    )
+    return {
+        uid: shard_of(min(joined[next(iter(budgets))]) if budgets else uid, shards)
+        for uid, budgets in selected.items()
+    }
 
 
 def shard_of(key: str, shards: int) -> int:
