@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,16 +16,13 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     Histogram,
-    Metric,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
+from servingslo.adapters.decided_metrics import DecidedMetrics, Resource
 from servingslo.explain.changes import Change
-from servingslo.explain.samples import DESIRED, GAUGES, NOT_READY, metric_samples
 from servingslo.policy.budget.sharing import Sharing
 from servingslo.policy.decision import Decision
 
@@ -37,8 +34,6 @@ HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 _RESOURCE_LABELS = ("namespace", "name")
-# Of a resource with several pools; empty, and so absent for Prometheus, for a single target.
-_POOL_LABEL = "pool"
 
 _BUDGET_GAUGES = {
     "gpus": "GPUs of a ServingBudget.",
@@ -47,11 +42,6 @@ _BUDGET_GAUGES = {
     "short_gpus": "GPUs that are wanted and not granted.",
     "lost_requests_per_second": "Requests that those would keep within their objectives.",
 }
-
-# Namespace, name, and the pool.
-Resource = tuple[str, str, str]
-# A family's name, and values of its labels.
-_Sample = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +64,18 @@ class OperatorMetrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._leads: Callable[[], bool] = lambda: True
-        self._decided = CollectorRegistry()
         self._decided_at: dict[Resource, float] = {}
         self._pools: dict[tuple[str, str], set[str]] = {}
         self._handed_over: dict[Resource, int | None] = {}
         self._handed_over_seconds = handed_over_seconds
-        self.registry.register(_Shown(self._decided, self._leading, self._is_recent))
+        self._decided = DecidedMetrics(self._leading, self._is_recent)
+        self.registry.register(self._decided)
         self._aside: Callable[[], int] = lambda: 0
         self._monotonic = monotonic
         self._started = monotonic()
         self._last_tick: float | None = None
         self._last_success: float | None = None
         self._overrun = ""
-        self._shown: dict[Resource, dict[_Sample, Gauge]] = {}
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
         self._decisions = Counter(
@@ -138,16 +127,6 @@ class OperatorMetrics:
             name: Gauge(f"servingslo_budget_{name}", text, ("budget",), registry=self.registry)
             for name, text in _BUDGET_GAUGES.items()
         }
-        self._gauges = {
-            family.name: Gauge(
-                family.name,
-                family.help,
-                (*_RESOURCE_LABELS, _POOL_LABEL, *family.labels),
-                registry=self._decided,
-            )
-            for family in GAUGES
-        }
-        self._labels = {family.name: family.labels for family in GAUGES}
 
     def follow(self, leads: Callable[[], bool], aside: Callable[[], int]) -> None:
         """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
@@ -165,22 +144,12 @@ class OperatorMetrics:
             gauge.labels(str(shard)).set_function(partial(_held, held, shard))
 
     def observe_decision(self, decision: Decision) -> None:
-        """Count a decision and export its numbers; values that are now unknown are removed."""
+        """Count a decision and export its numbers; none of the one before."""
         self._decisions.labels(decision.action.value, decision.reason.value).inc()
         resource = (decision.namespace, decision.name, decision.pool)
         self._decided_at[resource] = self._monotonic()
         self._pools.setdefault((decision.namespace, decision.name), set()).add(decision.pool)
-        before = self._shown.get(resource, {})
-        shown: dict[_Sample, Gauge] = {}
-        for sample in metric_samples(decision):
-            labels = (*resource, *[sample.labels[name] for name in self._labels[sample.name]])
-            key = sample.name, labels
-            # Looking up a gauge's labels takes longer than everything else here.
-            gauge = before.get(key) or self._gauges[sample.name].labels(*labels)
-            gauge.set(sample.value)
-            shown[key] = gauge
-        self._remove(before.keys() - shown.keys())
-        self._shown[resource] = shown
+        self._decided.show(resource, decision)
         given = decision.handed_over
         self._handed_over[resource] = None if given is None else given.replicas
 
@@ -197,14 +166,9 @@ class OperatorMetrics:
         """
         resource = (namespace, name, "")
         for other in self._pools_of(namespace, name):
-            self._remove(self._shown.pop(other, {}))
+            self._decided.forget(other)
             self._handed_over.pop(other, None)
-        shown: dict[_Sample, Gauge] = {}
-        if not_ready is not None:
-            labels = (*resource, not_ready)
-            gauge = shown[NOT_READY, labels] = self._gauges[NOT_READY].labels(*labels)
-            gauge.set(1)
-        self._shown[resource] = shown
+        self._decided.show(resource, not_ready)
         self._pools.setdefault((namespace, name), set()).add("")
 
     def keep_pools(self, namespace: str, name: str, pools: Collection[str]) -> None:
@@ -230,7 +194,7 @@ class OperatorMetrics:
 
     def _forget_pool(self, resource: Resource) -> None:
         namespace, name, pool = resource
-        self._remove(self._shown.pop(resource, {}))
+        self._decided.forget(resource)
         self._decided_at.pop(resource, None)
         self._handed_over.pop(resource, None)
         self._pools.get((namespace, name), set()).discard(pool)
@@ -308,50 +272,9 @@ class OperatorMetrics:
         since = self._started if self._last_success is None else self._last_success
         return self._monotonic() - since
 
-    def _remove(self, samples: Iterable[_Sample]) -> None:
-        for name, labels in samples:
-            self._gauges[name].remove(*labels)
-
 
 def _held(held: Callable[[], Collection[int]], shard: int) -> float:
     return float(shard in held())
-
-
-class _Shown(Collector):
-    """The collected values of decisions, while this process leads."""
-
-    def __init__(
-        self,
-        decided: CollectorRegistry,
-        leads: Callable[[], bool],
-        recent: Callable[[str, str, str], bool],
-    ) -> None:
-        self._decided = decided
-        self._leads = leads
-        self._recent = recent
-
-    def collect(self) -> Iterable[Metric]:
-        """The leader's metric families; none on a standby. Outdated replica counts are omitted."""
-        if not self._leads():
-            return
-        for family in self._decided.collect():
-            if family.name == DESIRED:
-                labelled = [
-                    (s.labels["namespace"], s.labels["name"], s.labels[_POOL_LABEL])
-                    for s in family.samples
-                ]
-                kept = zip(family.samples, labelled, strict=True)
-                family.samples = [s for s, resource in kept if self._recent(*resource)]
-            family.samples = [_without_empty_pool(sample) for sample in family.samples]
-            yield family
-
-
-def _without_empty_pool(sample: Sample) -> Sample:
-    """The sample without the label of a pool where there is a single target."""
-    if sample.labels.get(_POOL_LABEL):
-        return sample
-    labels = {name: value for name, value in sample.labels.items() if name != _POOL_LABEL}
-    return sample._replace(labels=labels)
 
 
 class HealthServer:
