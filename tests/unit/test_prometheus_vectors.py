@@ -89,3 +89,47 @@ def test_warnings_stay_with_an_answer() -> None:
     document = vector_document(_body([_series("up", {"pod": "a"}, "1")], warnings=["a store"]))
     assert document is not None
     assert document["warnings"] == ["a store"]
+
+
+@given(
+    st.lists(
+        st.lists(st.builds(_series, _NAMES, _LABELS, _VALUES), min_size=1, max_size=8),
+        min_size=1,
+        max_size=20,
+    ),
+    st.booleans(),
+)
+def test_labels_of_earlier_readings_change_no_answer(
+    readings: list[list[dict[str, Any]]], again: bool
+) -> None:
+    """Also when they are dropped meanwhile; equal labels of one reading are one object."""
+    known = Known()
+    for result in readings:
+        known.begin()
+        document = vector_document(_body(result))
+        assert document is not None
+        groups = list(groups_of(document["data"]["result"], known, again=again))
+        fresh = list(groups_of(document["data"]["result"], Known()))
+        assert [(one.name, one.labels.by_name, repr(one.values)) for one in groups] == [
+            (one.name, one.labels.by_name, repr(one.values)) for one in fresh
+        ]
+
+
+def test_labels_are_parsed_once_and_dropped_when_they_are_gone() -> None:
+    """A pod's labels are one object over readings; those of a pod that is gone cost no memory."""
+    known = Known()
+
+    def read(pod: str) -> Any:
+        known.begin()
+        document = vector_document(_body([_series("running", {"pod": pod}, "1")]))
+        assert document is not None
+        (group,) = groups_of(document["data"]["result"], known, again=True)
+        return group.labels
+
+    first = read("gone")
+    assert all(read("gone") is first for _ in range(20))
+    for _ in range(20):
+        read("here")
+    kept = [known.by_text, known._labels_before, known.heads, known._heads_before]
+    assert not any("gone" in str(one) for one in kept)
+    assert all(len(one) <= 1 for one in kept)

@@ -20,6 +20,9 @@ _EDGE = '"le":"'
 _END = '"]}'
 _NEXT = '"]},'
 _UP_TO_VALUE_END = -len(_NEXT)
+# After this many readings, texts that were not met since are dropped: two minutes of ticks of 15 s.
+# A pod that is gone costs memory for so long.
+_KEPT_READINGS = 8
 # A quote inside of a string is escaped, so what is looked for never begins in one.
 _ESCAPE = "\\"
 
@@ -29,25 +32,79 @@ _Run = tuple[str, str, int, int, dict[str, float]]
 _NO_RUN: _Run = ("no series begins so", "", 0, 0, {})
 
 
+# A pod, the labels that tell its scrapes apart, and the engine.
+Place = tuple[tuple[str, str], tuple[tuple[str, ...], str]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """Labels of series, without name and edge. Equal ones of one reading are one object."""
+    """Labels of series, without name and edge. Equal ones of one reading are one object.
 
+    text: what they are known by. places: where their series belong, by the label that names the
+    engine; kept by the reader.
+    """
+
+    text: object
     by_name: Mapping[str, str]
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+# A series without its value: name, edge and the other labels.
+_Head = tuple[str, str, Labels]
 
 
 @dataclass(slots=True)
 class Known:
-    """The labels that were parsed in this reading."""
+    """The labels that were parsed in the last readings.
+
+    Engines export the same series at every scrape, so nearly all texts are known. heads: of series
+    that every reading asks for.
+    """
 
     by_text: dict[object, Labels] = field(default_factory=dict)
+    heads: dict[str, _Head] = field(default_factory=dict)
+    _readings: int = 0
+    _labels_before: dict[object, Labels] = field(default_factory=dict)
+    _heads_before: dict[str, _Head] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Begin a reading; what was not read for long is dropped."""
+        self._readings += 1
+        if self._readings % _KEPT_READINGS == 0:
+            self._labels_before, self.by_text = self.by_text, {}
+            self._heads_before, self.heads = self.heads, {}
 
     def labels(self, text: str) -> Labels:
         """The labels in a part of a JSON object."""
         labels = self.by_text.get(text)
         if labels is None:
-            labels = self.by_text[text] = Labels(parsed_json(f"{{{text.removesuffix(',')}}}"))
+            labels = self._labels_before.get(text)
+            if labels is None:
+                labels = Labels(text, parsed_json(f"{{{text.removesuffix(',')}}}"))
+            self.by_text[labels.text] = labels
         return labels
+
+    def head(self, text: str, *, again: bool) -> _Head:
+        """The labels of a series, from its text without an escape up to its value.
+
+        again: whether the next readings have it too.
+        """
+        head = self._heads_before.get(text) or self._parsed(text)
+        self.by_text[head[2].text] = head[2]
+        if again:
+            self.heads[text] = head
+        return head
+
+    def _parsed(self, text: str) -> _Head:
+        name, labels, edge = "", text, ""
+        if text.startswith(_NAME):
+            end = text.index('"', len(_NAME))
+            name, labels = text[len(_NAME) : end], text[end + 2 :]
+        place = labels.find(_EDGE)
+        if place >= 0:
+            end = labels.index('"', place + len(_EDGE))
+            edge, labels = labels[place + len(_EDGE) : end], labels[:place] + labels[end + 2 :]
+        return name, edge, self.labels(labels)
 
 
 class Group(NamedTuple):
@@ -76,14 +133,15 @@ class Vector(Sequence[Mapping[str, Any]]):
             return [_series(part) for part in self._parts[place]]
         return _series(self._parts[place])
 
-    def groups(self, known: Known) -> Iterator[Group]:
+    def groups(self, known: Known, *, again: bool = False) -> Iterator[Group]:
         """Its series by name and labels; one that is repeated counts once.
 
         The buckets of a histogram mostly follow each other. Then each is compared with the one
         before it, up to its edge and from there to its value.
         """
-        found: dict[tuple[str, str], Group] = {}
+        found: dict[tuple[str, Labels], Group] = {}
         escaped = []
+        heads = known.heads
         before, after, edge_at, value_at, values = _NO_RUN
         for part in self._parts:
             if part.startswith(before):
@@ -94,23 +152,19 @@ class Vector(Sequence[Mapping[str, Any]]):
                         values[edge] = float(part[end + value_at : _UP_TO_VALUE_END])
                     continue
             text, _, rest = part.partition(_VALUE)
-            if _ESCAPE in text:
-                escaped.append(_series(part))
-                continue
+            head = heads.get(text)
+            if head is None:
+                if _ESCAPE in text:
+                    escaped.append(_series(part))
+                    continue
+                head = known.head(text, again=again)
+            name, edge, labels = head
             value = float(rest[rest.index('"') + 1 : _UP_TO_VALUE_END])
-            name, labels, edge = "", text, ""
-            if text.startswith(_NAME):
-                end = text.index('"', len(_NAME))
-                name, labels = text[len(_NAME) : end], text[end + 2 :]
-            place = labels.find(_EDGE)
-            if place >= 0:
-                end = labels.index('"', place + len(_EDGE))
-                edge, labels = labels[place + len(_EDGE) : end], labels[:place] + labels[end + 2 :]
             group = found.get((name, labels))
             if group is None:
-                found[name, labels] = group = Group(name, known.labels(labels), {})
+                found[name, labels] = group = Group(name, labels, {})
             group.values.setdefault(edge, value)
-            if place >= 0:
+            if _EDGE in text:
                 before, after, edge_at, value_at, values = _run(part, group.values)
         yield from found.values()
         yield from groups_of(escaped, known)
@@ -143,16 +197,23 @@ def vector_document(body: bytes) -> Mapping[str, Any] | None:
     return cast("Mapping[str, Any]", document)
 
 
-def groups_of(series: Iterable[Mapping[str, Any]], known: Known) -> Iterator[Group]:
-    """The series of an answer by groups. Raises: KeyError, TypeError, ValueError if malformed."""
+def groups_of(
+    series: Iterable[Mapping[str, Any]], known: Known, *, again: bool = False
+) -> Iterator[Group]:
+    """The series of an answer by groups.
+
+    again: whether the next readings have the same series, so that their labels are kept.
+    Raises: KeyError, TypeError, ValueError if malformed.
+    """
     if isinstance(series, Vector):
-        yield from series.groups(known)
+        yield from series.groups(known, again=again)
         return
     found: dict[tuple[str, Labels], dict[str, float]] = {}
     for one in series:
         named = dict(one["metric"])
         name, edge = named.pop(NAME_LABEL, ""), named.pop(EDGE_LABEL, "")
-        labels = known.by_text.setdefault(tuple(named.items()), Labels(named))
+        key = tuple(named.items())
+        labels = known.by_text.setdefault(key, Labels(key, named))
         values = found.setdefault((name, labels), {})
         values.setdefault(edge, float(one["value"][1]))
     for (name, labels), values in found.items():

@@ -7,7 +7,7 @@ are distinguished by their ports, see `servers`.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,8 @@ class Assembly:
     """Collects the answers of one reading. Series have the form of the Prometheus HTTP API.
 
     Invalid labels of an engine spoil only that engine, because a tenant controls its page.
-    seen: servers and engines of pods in earlier readings; None for a single reading.
+    seen: servers and engines of pods in earlier readings; None for a single reading. known: labels
+    that earlier readings parsed.
     Raises, from every method: KeyError, TypeError or ValueError if an answer is malformed.
     """
 
@@ -45,8 +46,9 @@ class Assembly:
         gpu: GPUMetrics,
         config: PrometheusConfig,
         seen: SeenServers | None = None,
+        known: Known | None = None,
     ) -> None:
-        self._profiles = profiles
+        self._names = tuple((profile, profile.metric_names) for profile in profiles)
         self._gpu = gpu
         self._config = config
         self._seen = SeenServers() if seen is None else seen
@@ -62,7 +64,8 @@ class Assembly:
         )
         self._products: dict[tuple[Pod, str], str] = {}
         self._edges = Edges()
-        self._known = Known()
+        self._known = Known() if known is None else known
+        self._known.begin()
         self._elapsed_seconds = 0.0
         self._records: dict[tuple[Labels, str], Scraped] = {}
         self._splits = {
@@ -94,7 +97,7 @@ class Assembly:
 
     def add_numbers(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add gauges, counters and capacities; the parts of a counter are summed."""
-        for name, group, values in groups_of(series, self._known):
+        for name, group, values in groups_of(series, self._known, again=True):
             labels, value = group.by_name, next(iter(values.values()))
             scraped = self._record(group, name)
             if name in self._capacities:
@@ -111,21 +114,32 @@ class Assembly:
                     by_model = scraped.tokens_by_model
                     by_model[model] = by_model.get(model, 0.0) + value
 
-    def add_ages(self, series: Iterable[Mapping[str, Any]]) -> None:
-        """Add the ages of engine groups and of GPUs, in seconds."""
-        for one in series:
-            labels, age = one["metric"], float(one["value"][1])
-            group, _, engine_label = labels[GROUP_LABEL].partition("/")
+    def add_ages(
+        self,
+        series: Iterable[Mapping[str, Any]],
+        is_sure: Callable[[Mapping[str, str], float], bool] = lambda _labels, _age: True,
+    ) -> int:
+        """Add the ages of engine groups and of GPUs, in seconds; return how many were added.
+
+        is_sure: whether an age of these labels is trusted; others are left out.
+        """
+        count = 0
+        for _, labels, values in groups_of(series, self._known, again=True):
+            age = next(iter(values.values()))
+            if not is_sure(labels.by_name, age):
+                continue
+            count += 1
+            group, _, engine_label = labels.by_name[GROUP_LABEL].partition("/")
             if group == GPU_GROUP:
-                self._add_gpu_value(labels, GPU_GROUP, age)
+                self._add_gpu_value(labels.by_name, GPU_GROUP, age)
             else:
                 self._scraped_at(labels, engine_label).ages[group] = age
+        return count
 
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the fields of GPUs."""
-        for one in series:
-            labels = one["metric"]
-            self._add_gpu_value(labels, labels["__name__"], float(one["value"][1]))
+        for name, labels, values in groups_of(series, self._known, again=True):
+            self._add_gpu_value(labels.by_name, name, next(iter(values.values())))
 
     def add_histograms(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the buckets, sums and counts of one histogram field."""
@@ -173,17 +187,21 @@ class Assembly:
         engine_label = self._label_of.get(name, "")
         record = self._records.get((labels, engine_label))
         if record is None:
-            record = self._scraped_at(labels.by_name, engine_label)
+            record = self._scraped_at(labels, engine_label)
             self._records[labels, engine_label] = record
         return record
 
-    def _scraped_at(self, labels: Mapping[str, str], engine_label: str) -> Scraped:
+    def _scraped_at(self, labels: Labels, engine_label: str) -> Scraped:
         """The record for an engine's series; other runtimes' engine labels are ordinary labels."""
-        config = self._config
-        pod = (labels.get(config.namespace_label, ""), labels[config.pod_label])
-        source = tuple([labels.get(label, "") for label in config.source_labels])
-        engine = _first_label(labels, (engine_label,) if engine_label else self._engine_labels)
-        return self._scraped[pod][source, engine]
+        place = labels.places.get(engine_label)
+        if place is None:
+            named, config = labels.by_name, self._config
+            pod = (named.get(config.namespace_label, ""), named[config.pod_label])
+            source = tuple([named.get(label, "") for label in config.source_labels])
+            engine = _first_label(named, (engine_label,) if engine_label else self._engine_labels)
+            place = labels.places[engine_label] = pod, (source, engine)
+        pod, which = place
+        return self._scraped[pod][which]
 
     def _engines(
         self, pod: Pod, scraped: Mapping[tuple[Source, str], Scraped]
@@ -210,8 +228,8 @@ class Assembly:
             record = newest[engine, server]
             exported = record.names()
             name = self._seen.name(pod, server, engine)
-            for profile in self._profiles:
-                if exported & profile.metric_names:
+            for profile, names in self._names:
+                if exported & names:
                     yield engine_sample(name, record, profile, self._edges, self._elapsed_seconds)
 
     def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:

@@ -24,6 +24,7 @@ from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
 from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, ServerClock
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
+from servingslo.adapters.prometheus.vectors import Known
 from servingslo.errors import (
     ImplausibleMetricsError,
     MetricsUnavailableError,
@@ -77,6 +78,7 @@ class PrometheusReader:
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
         self._rotation = HistogramRotation(config, profiles)
         self._seen = SeenServers()
+        self._known = Known()
         self._answer_times = AnswerTimes()
         self._pace = ScrapePace()
 
@@ -133,18 +135,17 @@ class PrometheusReader:
                 # Some stores refuse queries of the future; then this check is not possible.
                 _LOG.info("samples in the future not looked for detail=%r", str(refused))
                 newest = []
-            stamps = {self._pod(one): float(one["value"][1]) for one in newest}
+            stamps = {self._pod(one["metric"]): float(one["value"][1]) for one in newest}
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
-        assembly = Assembly(self._profiles, DCGM, self._config, self._seen)
+        assembly = Assembly(self._profiles, DCGM, self._config, self._seen, self._known)
         for promql in (*self._queries.gauges, *self._queries.counters):
             with no_collection():
                 assembly.add_numbers(ask(promql).result)
         for promql in self._queries.adapters:
             with suppress(QueryRefusedError):  # Some stores know no topk: then none are known.
                 assembly.add_numbers(ask(promql).result)
-        ages = [one for promql in self._queries.ages for one in ask(promql).result]
-        assembly.add_ages(self._sure(ages, at_seconds))
+        self._add_ages(assembly, [ask(promql).result for promql in self._queries.ages], at_seconds)
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         whose = turn.matcher(self._config.pod_label)
@@ -179,25 +180,25 @@ class PrometheusReader:
             clocks_set=self._server_clock.times_set,
         )
 
-    def _sure(
-        self, ages: Sequence[Mapping[str, Any]], at_seconds: float
-    ) -> list[Mapping[str, Any]]:
-        """The trusted ages: of samples whose timestamps cannot come from another clock setting.
+    def _add_ages(
+        self, assembly: Assembly, answers: Sequence[Sequence[Any]], at_seconds: float
+    ) -> None:
+        """Add the trusted ages: of samples whose timestamps are of the clock's present setting.
 
         A process does not know whether the clock was set back before its start, except for a pod
         with samples in the future.
         Raises: ImplausibleMetricsError if there are ages and none is trusted.
         """
         after, future = self._server_clock.sure_after_seconds, self._future or {}
-        sure = [
-            one
-            for one in ages
-            if at_seconds - float(one["value"][1]) > max(after, future.get(self._pod(one), after))
-        ]
-        if ages and not sure:
+
+        def is_sure(labels: Mapping[str, str], age: float) -> bool:
+            least = max(after, future.get(self._pod(labels), after)) if future else after
+            return at_seconds - age > least
+
+        sure = sum([assembly.add_ages(answer, is_sure) for answer in answers])
+        if any(answers) and not sure:
             detail = "the clock of Prometheus was set: how old its samples are is not known yet"
             raise ImplausibleMetricsError(detail)
-        return sure
 
     def _too_slow(self) -> str:
         """Message that the whole reading took too long, not only its last query."""
@@ -207,8 +208,8 @@ class PrometheusReader:
         seconds = self._config.reading_timeout_seconds
         return f"the reading's {count} queries did not end within {seconds:.3g} s"
 
-    def _pod(self, series: Mapping[str, Any]) -> Pod:
-        labels, config = series["metric"], self._config
+    def _pod(self, labels: Mapping[str, str]) -> Pod:
+        config = self._config
         return labels.get(config.namespace_label, ""), labels.get(config.pod_label, "")
 
 
