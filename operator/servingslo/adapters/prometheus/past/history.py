@@ -1,7 +1,8 @@
 """Evaluate the queries of a reading at past times, to get what the reader would have read then."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from servingslo.adapters.prometheus.client import (
     PrometheusClient,
@@ -48,7 +49,7 @@ def read_history(
         for at_seconds in times_seconds:
             deadline = time.monotonic() + config.reading_timeout_seconds
             assembly = Assembly(profiles, DCGM, config, seen)
-            adders = (
+            adders: tuple[tuple[str, Callable[[Any], object]], ...] = (
                 *((promql, assembly.add_numbers) for promql in queries.gauges),
                 *((promql, assembly.add_numbers) for promql in queries.counters),
                 *((promql, assembly.add_numbers) for promql in queries.adapters),
