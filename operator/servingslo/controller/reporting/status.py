@@ -30,7 +30,6 @@ from servingslo.api.v1alpha1.status import (
     PredictedStatus,
     ReplicaStatus,
 )
-from servingslo.api.v1alpha1.status import Condition as ConditionStatusModel
 from servingslo.controller.reporting.latency_status import availability_status, latency_status
 from servingslo.controller.reporting.rounding import rounded
 from servingslo.estimation.pods.gpus import GpuUse
@@ -144,15 +143,13 @@ def observed_field(decision: Decision) -> Json:
 def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
     """The conditions in the form of a status."""
     return [
-        ConditionStatusModel.model_validate(
-            {
-                "type": condition.type.value,
-                "status": condition.status.value,
-                "reason": condition.reason.value,
-                "message": condition.message[:_LONGEST_MESSAGE],
-                "last_transition_time": timestamp_from_seconds(condition.last_transition_seconds),
-            }
-        ).model_dump(by_alias=True, mode="json", exclude_none=True)
+        {
+            "type": condition.type.value,
+            "status": condition.status.value,
+            "reason": condition.reason.value,
+            "message": condition.message[:_LONGEST_MESSAGE],
+            "lastTransitionTime": timestamp_from_seconds(condition.last_transition_seconds),
+        }
         for condition in conditions
     ]
 
