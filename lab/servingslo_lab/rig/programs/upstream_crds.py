@@ -24,7 +24,7 @@ from servingslo_lab.rig.waiting import wait_until
 
 LABEL = "CRDs of other projects"
 _DOWNLOAD_TIMEOUT_SECONDS = 600
-_ESTABLISHED_SECONDS = 30.0
+_ESTABLISHED_SECONDS = 90.0
 _ALREADY_THERE = 409
 _KIND = "CustomResourceDefinition"
 _CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")

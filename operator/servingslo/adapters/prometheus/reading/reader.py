@@ -136,7 +136,9 @@ class PrometheusReader:
                 _LOG.info("samples in the future not looked for detail=%r", str(refused))
                 newest = []
             stamps = {self._pod(one["metric"]): float(one["value"][1]) for one in newest}
-            self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > at_seconds}
+            # A scrape since the first query is no sample of the future.
+            latest = self._monotonic() + ahead
+            self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config, self._seen, self._known)
         for promql in (*self._queries.gauges, *self._queries.counters):
