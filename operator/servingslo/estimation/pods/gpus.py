@@ -10,8 +10,9 @@ etc/default-counters.csv.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.law.stated import coefficients
 from servingslo.estimation.law.trust import BusyShares
 from servingslo.estimation.pods.batch_limits import counted_several_times

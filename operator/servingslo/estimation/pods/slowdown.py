@@ -55,7 +55,7 @@ def observe(
         return tuple(known.values())
     for pod, equations in rows.items():
         for row in equations:
-            predicted = sum(x * value for x, value in zip(row.x, law, strict=True))
+            predicted = row.predicted(law)
             if row.scored and predicted > 0:
                 known[pod] = _after(known.get(pod) or PodSlowdown(pod=pod), -math.log(predicted))
     return tuple(known.values())

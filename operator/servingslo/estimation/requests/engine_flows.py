@@ -1,8 +1,9 @@
 """Flow of each engine, from its windows; what a vanished engine leaves to the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.windows.balance import arrivals_of, tells_all
 from servingslo.estimation.windows.counters import Window
 from servingslo.estimation.windows.endings import NOT_COUNTED, Endings
