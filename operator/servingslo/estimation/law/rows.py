@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from servingslo.copying import replace
 from servingslo.estimation.windows.counters import Window, tokens_per_sequence_step
+from servingslo.records import record
 
 # Executions and their time in microseconds, by batch size, as a server sums them up.
 BatchCounts = Mapping[int, tuple[int, int]]
@@ -39,7 +39,7 @@ BUSY_STEPS = 20
 ACCOUNTED_CONCURRENCY = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Row:
     """One equation 1 = x·(a, b, c), with its relative error.
 

@@ -6,7 +6,6 @@ counter means a restart: it then counts from zero again.
 """
 
 import math
-from dataclasses import dataclass
 
 from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, PodSample
@@ -31,6 +30,7 @@ from servingslo.estimation.windows.scrapes import (
     window_start,
 )
 from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.records import record
 
 # Groups read from one scrape share a timestamp, but PromQL evaluates their ages separately.
 SAME_SCRAPE_SECONDS = 0.5
@@ -47,7 +47,7 @@ DOUBTED_LAW_WINDOWS = 20
 STILL_WINDOWS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """The last scrapes of one engine, from which windows are measured.
 
@@ -73,7 +73,7 @@ class EngineMemory:
     since_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Window:
     """What one engine did between two scrapes; None if the engine does not export the number.
 
@@ -123,7 +123,7 @@ class Window:
     kv_used_after_tokens: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EngineStep:
     """One engine at one tick: its new memory and the windows that ended since the last tick.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.reasons import Reason
+from servingslo.records import record
 
 # Why a pod's metrics are not used, as named in an estimate.
 METRICS_MISSING = "metrics-missing"
@@ -29,7 +30,7 @@ FIRST_SCRAPE_SECONDS = 45.0
 SLOWER_RATIO = 1.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PodMetrics:
     """The state of one pod's metrics.
 

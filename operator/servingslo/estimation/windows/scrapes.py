@@ -1,12 +1,11 @@
 """Scrapes of an engine: their times, and from which one the next window is measured."""
 
-from dataclasses import dataclass
-
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows import plausible
+from servingslo.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Scrape:
     """A sample, its scrape time, and how often its pod's containers had restarted by then.
 
