@@ -7,7 +7,6 @@ each field of a frozen instance by name. A tick makes a hundred copies for each 
 import dataclasses
 from collections.abc import Callable
 from functools import cache
-from operator import attrgetter
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,11 +22,11 @@ else:
         slots = _slots_of(cls)
         if slots is None:
             return dataclasses.replace(one, **changes)
+        if not changes.keys() <= slots.setters.keys():
+            raise TypeError(f"{cls.__name__} has not all of these fields: {', '.join(changes)}")
         copy = object.__new__(cls)
-        for set_slot, value in zip(slots.setters, slots.values(one), strict=True):
-            set_slot(copy, value)
-        for name, value in changes.items():
-            slots.by_name[name](copy, value)
+        for name, set_slot in slots.setters.items():
+            set_slot(copy, changes[name] if name in changes else getattr(one, name))
         if slots.checks:
             copy.__post_init__()
         return copy
@@ -37,11 +36,9 @@ _Setter = Callable[[Any, Any], None]
 
 
 class _Slots(NamedTuple):
-    """Ways to read and set all fields of a class. checks: it has a `__post_init__`."""
+    """How all fields of a class are set. checks: it has a `__post_init__`."""
 
-    setters: tuple[_Setter, ...]
-    values: Callable[[Any], tuple[Any, ...]]
-    by_name: dict[str, _Setter]
+    setters: dict[str, _Setter]
     checks: bool
 
 
@@ -54,9 +51,4 @@ def _slots_of(cls: type) -> _Slots | None:
     if len(slots) < max(len(fields), 2) or not plain:
         return None
     setters: dict[str, _Setter] = {name: slot.__set__ for name, slot in slots.items() if slot}
-    return _Slots(
-        setters=tuple(setters.values()),
-        values=attrgetter(*setters),
-        by_name=setters,
-        checks=hasattr(cls, "__post_init__"),
-    )
+    return _Slots(setters=setters, checks=hasattr(cls, "__post_init__"))

@@ -15,7 +15,7 @@ from tests.unit.estimation_fleet import SimulatedFleet
 from tests.validation.grid import conversation_lengths
 from tests.validation.step_simulation import bursty_arrivals, poisson_arrivals
 
-from servingslo.estimation.law.least_squares import EMPTY_INFORMATION, add_row, solve_nonnegative
+from servingslo.estimation.law.least_squares import EMPTY_INFORMATION, add_rows, solve_nonnegative
 from servingslo.estimation.law.rows import regression_rows
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine_kinds import engine_kind
@@ -94,7 +94,7 @@ def accounted(scrapes: Scrapes) -> tuple[np.ndarray, float]:
     rows = [row for window in scrapes.windows for row in regression_rows(window)]
     information = EMPTY_INFORMATION
     for row in rows:
-        information = add_row(information, row.x, 1.0, 1.0)
+        information = add_rows(information, [(row.x, 1.0)], 1.0)
     law = np.array(solve_nonnegative(information))
     return law, spread(np.array([row.x for row in rows]) @ law - 1.0)
 

@@ -9,7 +9,7 @@ from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import LawFit, learn, standard_error_ratio
 from servingslo.estimation.law.least_squares import (
     EMPTY_INFORMATION,
-    add_row,
+    add_rows,
     residual_variance,
     solve_nonnegative,
 )
@@ -39,7 +39,7 @@ def test_residuals_are_as_large_as_promised_whatever_that_is(error_ratio: float)
     information = EMPTY_INFORMATION
     for _ in range(400):
         row = _row(rng, error_ratio)
-        information = add_row(information, row.x, 1.0 / error_ratio**2, 1.0)
+        information = add_rows(information, [(row.x, 1.0 / error_ratio**2)], 1.0)
     theta = solve_nonnegative(information)
     assert theta is not None
     assert 1.0 <= residual_variance(information, theta) < 1.3

@@ -7,10 +7,11 @@ table of fields.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
+from servingslo.copying import replace
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast.demand import ForecastState
 from servingslo.estimation.forecast.rate_filters import MODELS, FilterState

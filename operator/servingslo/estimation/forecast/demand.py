@@ -6,8 +6,9 @@ the same lead. If history has a season, the season is a third opinion (`season_o
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.forecast import realized_errors, season_offset
 from servingslo.estimation.forecast.mixtures import mixture_quantile

@@ -12,8 +12,9 @@ D. J. C. MacKay, "Bayesian online changepoint detection", 2007 (the restart).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.models.numerics import TINY_PROBABILITY
 from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 

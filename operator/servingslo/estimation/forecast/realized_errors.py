@@ -10,8 +10,9 @@ methods, where the damping is estimated from the series.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.forecast import season_offset, surges
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.surges import Surge

@@ -12,8 +12,9 @@ tutorial", 1999.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import Season, SeasonFinding
 from servingslo.units import SECONDS_PER_DAY

@@ -6,9 +6,10 @@ probability of a return is learnt: one surge in two comes again until some have 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
+from servingslo.copying import replace
 from servingslo.units import SECONDS_PER_HOUR
 
 # Factor over the forecast of one lead earlier. With a quantile of demand a tenth above its mean,

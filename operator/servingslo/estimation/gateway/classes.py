@@ -5,8 +5,9 @@ others only load the engines.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.gateway.counts import GatewayFlow, InstanceFlow, measure, total
 from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
 from servingslo.estimation.windows.endings import NOT_COUNTED, Endings

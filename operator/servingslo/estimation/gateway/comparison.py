@@ -9,9 +9,10 @@ before the gateway's first window began.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from servingslo.copying import replace
 from servingslo.estimation.windows.plausible import can_have_passed
 
 # A gateway that counts less than this share of the engines' requests does not see all traffic.

@@ -9,9 +9,9 @@ at a mean of m, which is that of Poisson for a large limit B and zero for full b
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
+from servingslo.copying import replace
 from servingslo.estimation.law.rows import BatchCounts, Row
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.lengths import Lengths, LengthState, ended_requests

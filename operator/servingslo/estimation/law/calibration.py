@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.models.engine.service_time import ServiceLaw
 

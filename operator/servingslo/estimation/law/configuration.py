@@ -1,8 +1,9 @@
 """The configuration that a fleet's pods share, to which a service law belongs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.sample import PodSample
 
 # Separates the products of a fleet on several kinds of cards.
@@ -54,25 +55,23 @@ def fleet_configuration(
     made = _made_by_template(newest)
     alike = [p for p in pods if _made_by_template(p) == made]
     cards = {card for p in alike if p.ready and (card := p.gpu_product)}
+    template_hash, image, max_num_seqs, max_num_batched_tokens = made
     configuration = Configuration(
-        template_hash=made.template_hash,
-        image=made.image,
+        template_hash=template_hash,
+        image=image,
         gpu_product=CARD_SEPARATOR.join(sorted(cards)) or None,
-        max_num_seqs=made.max_num_seqs,
-        max_num_batched_tokens=made.max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
     )
     return configuration, frozenset(p.name for p in alike)
 
 
-def _made_by_template(pod: PodSample) -> Configuration:
-    """Return the part of a pod's configuration that its template decides, without the card."""
-    engine = pod.engines[0] if pod.engines else None
-    return Configuration(
-        template_hash=pod.template_hash,
-        image=pod.image,
-        max_num_seqs=engine.max_num_seqs if engine else None,
-        max_num_batched_tokens=engine.max_num_batched_tokens if engine else None,
-    )
+def _made_by_template(pod: PodSample) -> tuple[str | None, str | None, int | None, int | None]:
+    """Return what a pod's template decides: its hash, the image and both limits."""
+    if not pod.engines:
+        return pod.template_hash, pod.image, None, None
+    engine = pod.engines[0]
+    return pod.template_hash, pod.image, engine.max_num_seqs, engine.max_num_batched_tokens
 
 
 def _cards(configuration: Configuration) -> frozenset[str]:

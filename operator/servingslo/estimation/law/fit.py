@@ -9,14 +9,15 @@ Reddi), appendix "Inference Foundations", equation 1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.least_squares import (
     EMPTY_INFORMATION,
     Information,
     Vector,
-    add_row,
+    add_rows,
     pull,
     residual_variance,
     solve_nonnegative,
@@ -136,12 +137,7 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
 
 def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     """Score one tick's windows against the present law, then update the fit with them."""
-    law = solution(fit) if rows else None
-    for row in rows:
-        predicted = (
-            None if law is None else sum(x * value for x, value in zip(row.x, law, strict=True))
-        )
-        fit = _update(fit, row, predicted)
+    fit = _with_rows(fit, rows, solution(fit)) if rows else fit
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration, and the
         # trusted law was of another engine.
@@ -157,41 +153,47 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     return fit
 
 
-def _update(fit: LawFit, row: Row, predicted_ratio: float | None) -> LawFit:
-    """Return the fit with one more window; a residual that stands out loses weight (Huber).
+def _with_rows(fit: LawFit, rows: Sequence[Row], law: Vector | None) -> LawFit:
+    """Return the fit with more windows; a residual that stands out loses weight (Huber).
 
-    predicted_ratio: predicted over observed busy time, out of sample; None before there is a law.
+    law: predicts their busy time out of sample; None before there is a law.
     """
-    weight = 1.0 / row.error_ratio**2
-    error_ratio, bias_ratio, scored = fit.error_ratio, fit.bias_ratio, fit.scored_count
-    if (
-        row.scored
-        and predicted_ratio is not None
-        and (fit.window_count >= LEAST_SCORED_WINDOWS or fit.inherited)
-    ):
-        # One wild window must not decide the trust gate, so its error is bounded.
-        error = min(max(predicted_ratio - 1.0, -1.0), 1.0)
-        step = 1.0 / min(scored + 1.0, ERROR_MEMORY_WINDOWS)
-        before = error_ratio if error_ratio is not None else abs(error)
-        error_ratio = before + step * (abs(error) - before)
-        bias_ratio += step * (error - bias_ratio)
-        scored += 1
-    if predicted_ratio is not None and scored >= LEAST_SCORED_WINDOWS:
-        deviation = abs(1.0 - predicted_ratio) / row.error_ratio
-        weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
     keep = 1.0 - 1.0 / FIT_MEMORY_WINDOWS
-    smoothing = 1.0 / min(fit.window_count + 1.0, ERROR_MEMORY_WINDOWS)
+    error_ratio, bias_ratio, scored = fit.error_ratio, fit.bias_ratio, fit.scored_count
+    windows, sequences_high = fit.window_count, fit.sequences_high
+    prefill_tokens, sequence_ratio = fit.prefill_per_step_tokens, fit.sequence_ratio
+    weighted = []
+    for row in rows:
+        weight = 1.0 / row.error_ratio**2
+        # Predicted over observed busy time.
+        ratio = None if law is None else row.predicted(law)
+        if row.scored and ratio is not None and (windows >= LEAST_SCORED_WINDOWS or fit.inherited):
+            # One wild window must not decide the trust gate, so its error is bounded.
+            error = min(max(ratio - 1.0, -1.0), 1.0)
+            step = 1.0 / min(scored + 1.0, ERROR_MEMORY_WINDOWS)
+            before = error_ratio if error_ratio is not None else abs(error)
+            error_ratio = before + step * (abs(error) - before)
+            bias_ratio += step * (error - bias_ratio)
+            scored += 1
+        if ratio is not None and scored >= LEAST_SCORED_WINDOWS:
+            deviation = abs(1.0 - ratio) / row.error_ratio
+            weight *= min(1.0, HUBER_DEVIATIONS / deviation) if deviation > 0 else 1.0
+        smoothing = 1.0 / min(windows + 1.0, ERROR_MEMORY_WINDOWS)
+        prefill_tokens += smoothing * (row.prefill_per_step_tokens - prefill_tokens)
+        sequences_high = max(sequences_high * keep, row.sequences)
+        sequence_ratio = row.sequence_ratio or sequence_ratio
+        windows += row.scored
+        weighted.append((row.x, weight))
     return replace(
         fit,
-        information=add_row(fit.information, row.x, weight, keep),
-        window_count=fit.window_count + row.scored,
+        information=add_rows(fit.information, weighted, keep),
+        window_count=windows,
         scored_count=scored,
         error_ratio=error_ratio,
         bias_ratio=bias_ratio,
-        sequences_high=max(fit.sequences_high * keep, row.sequences),
-        prefill_per_step_tokens=fit.prefill_per_step_tokens
-        + smoothing * (row.prefill_per_step_tokens - fit.prefill_per_step_tokens),
-        sequence_ratio=row.sequence_ratio or fit.sequence_ratio,
+        sequences_high=sequences_high,
+        prefill_per_step_tokens=prefill_tokens,
+        sequence_ratio=sequence_ratio,
     )
 
 

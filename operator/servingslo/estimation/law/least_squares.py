@@ -1,8 +1,11 @@
 """Weighted least squares in three unknowns, in information form, with bounds at zero."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import combinations
+
+from servingslo.copying import replace
 
 Vector = tuple[float, float, float]
 
@@ -39,26 +42,25 @@ class Information:
 EMPTY_INFORMATION = Information()
 
 
-def add_row(information: Information, x: Vector, weight: float, keep_ratio: float) -> Information:
-    """Return the equations at `keep_ratio` of their weight, with one more row 1 = x·θ.
+def add_rows(
+    information: Information, rows: Iterable[tuple[Vector, float]], keep_ratio: float
+) -> Information:
+    """Return the equations with more rows 1 = x·θ; each keeps `keep_ratio` of the weight before it.
 
-    weight: 1 / variance of the row.
+    rows: x, and the weight, 1 / variance, of each.
     """
-    information = information.scaled(keep_ratio)
-    n, m = information.normal, information.moment
-    w0, w1, w2 = weight * x[0], weight * x[1], weight * x[2]
+    k = keep_ratio
+    n0, n1, n2, n3, n4, n5 = information.normal
+    m0, m1, m2 = information.moment
+    squares, count = information.squares, information.weight
+    for (x0, x1, x2), weight in rows:
+        w0, w1, w2 = weight * x0, weight * x1, weight * x2
+        n0, n1, n2 = n0 * k + w0 * x0, n1 * k + w0 * x1, n2 * k + w0 * x2
+        n3, n4, n5 = n3 * k + w1 * x1, n4 * k + w1 * x2, n5 * k + w2 * x2
+        m0, m1, m2 = m0 * k + w0, m1 * k + w1, m2 * k + w2
+        squares, count = squares * k + weight, count * k + 1.0
     return Information(
-        normal=(
-            n[0] + w0 * x[0],
-            n[1] + w0 * x[1],
-            n[2] + w0 * x[2],
-            n[3] + w1 * x[1],
-            n[4] + w1 * x[2],
-            n[5] + w2 * x[2],
-        ),
-        moment=(m[0] + w0, m[1] + w1, m[2] + w2),
-        squares=information.squares + weight,
-        weight=information.weight + 1.0,
+        normal=(n0, n1, n2, n3, n4, n5), moment=(m0, m1, m2), squares=squares, weight=count
     )
 
 

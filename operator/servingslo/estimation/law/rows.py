@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
+from servingslo.copying import replace
 from servingslo.estimation.windows.counters import Window, tokens_per_sequence_step
+from servingslo.records import record
 
 # Executions and their time in microseconds, by batch size, as a server sums them up.
 BatchCounts = Mapping[int, tuple[int, int]]
@@ -38,7 +39,7 @@ BUSY_STEPS = 20
 ACCOUNTED_CONCURRENCY = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Row:
     """One equation 1 = x·(a, b, c), with its relative error.
 
@@ -52,6 +53,10 @@ class Row:
     prefill_per_step_tokens: float
     scored: bool = True
     sequence_ratio: float | None = None
+
+    def predicted(self, law: tuple[float, float, float]) -> float:
+        """Return x·(a, b, c): busy time by this law over the observed one."""
+        return self.x[0] * law[0] + self.x[1] * law[1] + self.x[2] * law[2]
 
     def scaled(self, ratio: float) -> "Row":
         """Usual pod's equation, from that of a pod whose steps take `ratio` times as long."""
@@ -105,11 +110,9 @@ def regression_rows(
 
 def _idle_at_an_end(window: Window) -> bool:
     """Return whether the engine is known to have been empty at one of the two scrapes."""
-    ends = (
-        (window.running_before, window.waiting_before),
-        (window.running_after, window.waiting_after),
+    return (window.running_before == 0.0 and not window.waiting_before) or (
+        window.running_after == 0.0 and not window.waiting_after
     )
-    return any(running == 0.0 and not waiting for running, waiting in ends)
 
 
 def _accounting_row(

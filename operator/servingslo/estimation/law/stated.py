@@ -5,8 +5,8 @@ dropped: measured saturation then decides, as without any law.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
+from servingslo.copying import replace
 from servingslo.estimation.law.fit import (
     ERROR_MEMORY_WINDOWS,
     LawFit,

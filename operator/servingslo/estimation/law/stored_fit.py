@@ -1,7 +1,6 @@
 """The fit of one configuration as JSON values: one table of fields for each class."""
 
-from dataclasses import replace
-
+from servingslo.copying import replace
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import ERROR_MEMORY_WINDOWS, LawFit, ScoredLaw
 from servingslo.estimation.law.least_squares import Information

@@ -10,9 +10,10 @@ is trusted and a prediction could be prepared with it; otherwise measured satura
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
+from servingslo.copying import replace
 from servingslo.estimation.law.fit import (
     LEAST_SCORED_WINDOWS,
     WRONG_RATIO,

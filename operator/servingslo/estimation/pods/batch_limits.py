@@ -14,9 +14,10 @@ What data show, and what they rule out:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
+from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.estimation.stored_fields import TEXT, Items, Keys, Number, Numbers, One, Record
 from servingslo.estimation.windows.counters import EngineStep, Window
@@ -204,7 +205,8 @@ def _with_tokens(evidence: LimitEvidence, window: Window, scraped: EngineSample)
     low = max(evidence.tokens_low, _certain_tokens(scraped))
     if steps >= LEAST_STEPS:
         low = max(low, mean / REFUTED_RATIO)
-    evidence = replace(evidence, tokens_low=low)
+    if low > evidence.tokens_low:
+        evidence = replace(evidence, tokens_low=low)
     if not _full_throughout(evidence, window, scraped):
         return evidence
     fullest = sorted((*evidence.full_tokens, mean), reverse=True)

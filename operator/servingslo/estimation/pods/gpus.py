@@ -9,9 +9,10 @@ etc/default-counters.csv.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.law.stated import coefficients
 from servingslo.estimation.law.trust import BusyShares
 from servingslo.estimation.pods.batch_limits import counted_several_times
@@ -94,16 +95,16 @@ def observe(
     # Several processes of such a pod count each step.
     several = {pod.name for pod in pods if counted_several_times(pod)}
     slow = {one.pod: one.ratio for one in slow_pods(slowdowns)}
-    read = {pod.name: _fresh(pod, stale_after_seconds) for pod in pods}
+    read = {pod.name: fresh for pod in pods if (fresh := _fresh(pod, stale_after_seconds))}
     elapsed = max((window.seconds for window in windows), default=0.0)
     state = _faded(state, math.exp(-elapsed / MEMORY_SECONDS)) if elapsed else state
-    for name, own in _by_pod(windows).items():
-        state = _with_pod(state, read.get(name, ()), own)
+    for name, own in _by_pod(windows, read).items():
+        state = _with_pod(state, read[name], own)
     before = state.compared_seconds
-    for name, own in _by_pod(paired).items():
+    for name, own in _by_pod(paired, read).items():
         # The GPUs of a pod with several engines cannot be assigned to them.
         if len(own) == 1 and name not in several:
-            state = _with_work(state, read.get(name, ()), own[0], slow.get(name, 1.0))
+            state = _with_work(state, read[name], own[0], slow.get(name, 1.0))
     grown = elapsed if state.compared_seconds > before else 0.0
     return replace(state, span_seconds=min(state.span_seconds + grown, MEMORY_SECONDS))
 
@@ -167,15 +168,18 @@ def use(
 
 
 def _fresh(pod: PodSample, stale_after_seconds: float) -> tuple[GPUSample, ...]:
+    if not pod.gpus:
+        return ()
     return tuple(
         gpu for gpu in pod.gpus if gpu.age_seconds is None or gpu.age_seconds <= stale_after_seconds
     )
 
 
-def _by_pod(windows: Sequence[Window]) -> dict[str, list[Window]]:
+def _by_pod(windows: Sequence[Window], pods: Collection[str]) -> dict[str, list[Window]]:
+    """Return the windows of these pods without a restart inside."""
     found: dict[str, list[Window]] = {}
     for window in windows:
-        if not (window.restarted or window.from_zero or window.still):
+        if window.pod in pods and not (window.restarted or window.from_zero or window.still):
             found.setdefault(window.pod, []).append(window)
     return found
 

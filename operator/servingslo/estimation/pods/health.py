@@ -1,8 +1,9 @@
 """Pods that are Ready but provide no capacity, and the saturation of the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.counters import Window
 
@@ -95,20 +96,20 @@ def _record(
 ) -> PodRecord:
     if not windows:
         return record
-    tokens = sum((w.generated_tokens or 0.0) + (w.prompt_tokens or 0.0) for w in windows)
-    first = sum(w.first_tokens or 0.0 for w in windows)
+    tokens = sum([(w.generated_tokens or 0.0) + (w.prompt_tokens or 0.0) for w in windows])
+    first = sum([w.first_tokens or 0.0 for w in windows])
+    if not (tokens <= 0 and first <= 0):
+        signs = record.serving_nothing or record.zero_throughput or record.missed_requests
+        return PodRecord(pod=record.pod) if signs else record
     waiting = all((w.waiting_before or 0.0) > 0 and (w.waiting_after or 0.0) > 0 for w in windows)
     running = all((w.running_before or 0.0) > 0 and (w.running_after or 0.0) > 0 for w in windows)
-    silent = tokens <= 0 and first <= 0
-    untouched = silent and not any(
-        (w.running_after or 0.0) + (w.waiting_after or 0.0) for w in windows
-    )
+    untouched = not any((w.running_after or 0.0) + (w.waiting_after or 0.0) for w in windows)
     settled = (pod.ready_for_seconds or 0.0) > ENDPOINT_GRACE_SECONDS
     missed = record.missed_requests + fair_share * max(w.seconds for w in windows)
     return replace(
         record,
-        serving_nothing=record.serving_nothing + 1 if silent and waiting else 0,
-        zero_throughput=record.zero_throughput + 1 if silent and running else 0,
+        serving_nothing=record.serving_nothing + 1 if waiting else 0,
+        zero_throughput=record.zero_throughput + 1 if running else 0,
         missed_requests=missed if untouched and settled else 0.0,
     )
 

@@ -11,6 +11,7 @@ from statistics import median_low
 
 from servingslo.estimation.law.least_squares import Vector
 from servingslo.estimation.law.rows import Row
+from servingslo.records import record
 
 # Windows of a pod that count: two minutes at 15 s scrapes.
 PACE_MEMORY_WINDOWS = 8.0
@@ -23,7 +24,7 @@ SLOW_RATIO = 1.3
 LARGEST_LOG = math.log(4.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PodSlowdown:
     """Logarithm of observed over predicted busy time, a moving average, and the windows in it."""
 
@@ -55,7 +56,7 @@ def observe(
         return tuple(known.values())
     for pod, equations in rows.items():
         for row in equations:
-            predicted = sum(x * value for x, value in zip(row.x, law, strict=True))
+            predicted = row.predicted(law)
             if row.scored and predicted > 0:
                 known[pod] = _after(known.get(pod) or PodSlowdown(pod=pod), -math.log(predicted))
     return tuple(known.values())

@@ -9,8 +9,9 @@ for a gateway that counts requests when they end. Refused requests are demand.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from servingslo.copying import replace
 from servingslo.estimation.gateway.classes import (
     Sheddable,
     begins,

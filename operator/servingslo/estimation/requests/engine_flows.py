@@ -1,13 +1,14 @@
 """Flow of each engine, from its windows; what a vanished engine leaves to the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+from servingslo.copying import replace
 from servingslo.estimation.windows.balance import arrivals_of, tells_all
 from servingslo.estimation.windows.counters import Window
 from servingslo.estimation.windows.endings import NOT_COUNTED, Endings
 from servingslo.estimation.windows.freshness import Freshness
 from servingslo.estimation.windows.unscraped_pods import hidden_seconds
+from servingslo.records import record
 
 # What is added to the error of the sum of flows if all engines are new.
 UNSETTLED_ERROR_RATIO = 0.2
@@ -16,7 +17,7 @@ UNSETTLED_ERROR_RATIO = 0.2
 VANISHED_SHARE = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EngineFlow:
     """The last measured flow of one engine, per second, over `seconds`.
 

@@ -107,8 +107,8 @@ def pooled_delta(
     counts between other edges cannot be added). None if no pair has buckets.
     """
     bounds: tuple[float, ...] | None = None
-    columns: list[tuple[float, ...]] = []
-    negative: list[tuple[float, ...]] = []
+    added: list[HistogramSample] = []
+    taken: list[HistogramSample] = []
     total = 0.0
     for before, after in pairs:
         if not after.upper_bounds or (bounds is not None and after.upper_bounds != bounds):
@@ -117,17 +117,16 @@ def pooled_delta(
         if before is not None and not fell and before.upper_bounds != after.upper_bounds:
             continue
         bounds = after.upper_bounds
-        columns.append((*after.cumulative_counts, after.count))
+        added.append(after)
         total += after.sum
         if before is not None and not fell:
-            negative.append((*before.cumulative_counts, before.count))
+            taken.append(before)
             total -= before.sum
     if bounds is None:
         return None
-    cumulative = [sum(column) for column in zip(*columns, strict=True)]
-    if negative:
-        old = [sum(column) for column in zip(*negative, strict=True)]
-        cumulative = [a - b for a, b in zip(cumulative, old, strict=True)]
+    cumulative = _summed(added)
+    if taken:
+        cumulative = [a - b for a, b in zip(cumulative, _summed(taken), strict=True)]
     finite = tuple(bound for bound in bounds if bound != float("inf"))
     # The total count includes the open bucket even if the sample has no infinite edge.
     edges = [*cumulative[: len(finite)], cumulative[-1]]
@@ -135,6 +134,12 @@ def pooled_delta(
     return HistogramDelta(
         upper_bounds=finite, counts=tuple(max(c, 0.0) for c in counts), sum=max(total, 0.0)
     )
+
+
+def _summed(samples: Sequence[HistogramSample]) -> list[float]:
+    """Return cumulative counts of samples with the same edges, and the total count as the last."""
+    columns = zip(*[sample.cumulative_counts for sample in samples], strict=True)
+    return [*map(sum, columns), sum([sample.count for sample in samples])]
 
 
 def merge(

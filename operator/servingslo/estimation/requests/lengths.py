@@ -9,8 +9,9 @@ gives the shape and is stretched to that mean. Prompts are counted at their firs
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.requests.histograms import HistogramDelta, length_distribution, merge
 from servingslo.estimation.requests.mix_change import (
     LEAST_MIX_REQUESTS,

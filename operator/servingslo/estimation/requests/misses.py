@@ -7,7 +7,9 @@ requests missed every objective.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from servingslo.copying import replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,9 @@ together, plan for first attempts, not for what comes again.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from servingslo.copying import replace
 
 # Prior: the mean between clients that never retry and the usual client library, which sends a
 # request at most three times, so that two of three refusals are retried.

@@ -12,8 +12,9 @@ so that a conclusion is unlearnt as fast as it was learnt.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.fleet.latency import Routing
 

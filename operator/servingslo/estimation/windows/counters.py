@@ -6,7 +6,6 @@ counter means a restart: it then counts from zero again.
 """
 
 import math
-from dataclasses import dataclass
 
 from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, PodSample
@@ -31,6 +30,7 @@ from servingslo.estimation.windows.scrapes import (
     window_start,
 )
 from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.records import record
 
 # Groups read from one scrape share a timestamp, but PromQL evaluates their ages separately.
 SAME_SCRAPE_SECONDS = 0.5
@@ -47,7 +47,7 @@ DOUBTED_LAW_WINDOWS = 20
 STILL_WINDOWS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
     """The last scrapes of one engine, from which windows are measured.
 
@@ -73,7 +73,7 @@ class EngineMemory:
     since_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Window:
     """What one engine did between two scrapes; None if the engine does not export the number.
 
@@ -123,7 +123,7 @@ class Window:
     kv_used_after_tokens: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class EngineStep:
     """One engine at one tick: its new memory and the windows that ended since the last tick.
 
@@ -269,6 +269,9 @@ def _at_window_start(
     if memory.restarts == restarts and not memory.exported <= exported:
         exported = memory.exported | exported
     since = counters_seconds if memory.since_seconds is None else memory.since_seconds
+    kept = counters is memory.counters and histograms is memory.histograms
+    if kept and exported == memory.exported and since == memory.since_seconds:
+        return memory
     return replace(
         memory, counters=counters, histograms=histograms, exported=exported, since_seconds=since
     )
@@ -291,8 +294,9 @@ def _scrape(
 
 def _is_newer(time_seconds: float, memory: EngineMemory, before: Scrape | None) -> bool:
     """Whether this was scraped after the last known and the last doubted scrape of its group."""
-    seen = (memory.doubted_seconds, None if before is None else before.time_seconds)
-    latest = max((seconds for seconds in seen if seconds is not None), default=-math.inf)
+    latest = -math.inf if before is None else before.time_seconds
+    if memory.doubted_seconds is not None:
+        latest = max(latest, memory.doubted_seconds)
     return time_seconds - latest >= SHORTEST_WINDOW_SECONDS
 
 
@@ -392,7 +396,7 @@ def _doubt(window: Window, law: ServiceLaw | None, slots: float | None) -> str:
         "inter_token_seconds": window.inter_token_sum_seconds,
     }
     return plausible.impossible(
-        {name: value for name, value in increases.items() if value is not None},
+        increases,
         seconds=window.seconds,
         requests_held=(window.running_before or 0.0) + (window.waiting_before or 0.0),
         slots=slots,

@@ -72,10 +72,10 @@ def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ..
 
     Empty if its runtime is unknown, as in observations that were stored without it.
     """
-    lacking = set(wanted) - exported_fields(engine)
-    profile = _profile(engine) if lacking else None
-    if profile is None:
+    exported = exported_fields(engine)
+    if exported.issuperset(wanted) or (profile := _profile(engine)) is None:
         return ()
+    lacking = set(wanted) - exported
     return tuple(_series(metric) for metric in profile.metrics if metric.field in lacking)
 
 
@@ -88,14 +88,20 @@ def missing_beside_siblings(
     long_known: engines whose histograms must have been read by now; in a large cluster histograms
     are read in turns.
     """
-    busy = [(pod, engine) for pod, engine in seen if _has_served(pod, engine)]
-    kinds: dict[tuple[object, ...], set[str]] = {}
-    for pod, engine in busy:
-        kinds.setdefault(_kind(pod, engine), set()).update(exported_fields(engine))
+    busy = [
+        (pod, engine, _kind(pod, engine), exported_fields(engine))
+        for pod, engine in seen
+        if _has_served(pod, engine)
+    ]
+    kinds: dict[tuple[object, ...], frozenset[str]] = {}
+    for _, _, kind, exported in busy:
+        kinds[kind] = kinds.get(kind, exported) | exported
     found = {}
-    for pod, engine in busy:
-        wanted = kinds[_kind(pod, engine)] - exported_fields(engine)
-        if (pod.name, engine.engine) not in long_known and not _has_histograms(engine):
+    for pod, engine, kind, exported in busy:
+        wanted = kinds[kind] - exported
+        if not wanted:
+            continue
+        if (pod.name, engine.engine) not in long_known and exported.isdisjoint(_HISTOGRAMS):
             wanted = wanted - {*_HISTOGRAMS}
         if lacking := missing_series(engine, wanted):
             found[pod.name, engine.engine] = lacking
@@ -115,7 +121,12 @@ def exported_by_none(
     wanted = {*GAUGES, *COUNTERS}
     if _are_read(pods, long_known):
         wanted |= {*_OF_LAWS, *histograms}
-    return _common([missing_series(engine, wanted) for engine in engines])
+    each = []
+    for engine in engines:
+        if not (missing := missing_series(engine, wanted)):
+            return ()
+        each.append(missing)
+    return _common(each)
 
 
 def missing_observations(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.reasons import Reason
+from servingslo.records import record
 
 # Why a pod's metrics are not used, as named in an estimate.
 METRICS_MISSING = "metrics-missing"
@@ -29,7 +30,7 @@ FIRST_SCRAPE_SECONDS = 45.0
 SLOWER_RATIO = 1.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PodMetrics:
     """The state of one pod's metrics.
 
@@ -98,29 +99,33 @@ def metrics_of(
     scrapes, None while unknown.
     """
     ages = [engine_age_seconds(engine) for engine in pod.engines]
-    age = max((own for own in ages if own is not None), default=None)
-    usable = tuple(
+    age = max([own for own in ages if own is not None], default=None)
+    usable = [
         engine
         for engine, own in zip(pod.engines, ages, strict=True)
         if not engine.impossible_metrics and is_usable(own, stale_after_seconds)
-    )
+    ]
     state = _state(pod, age, stale_after_seconds, scrape_seconds)
-    return PodMetrics(state=state, age_seconds=age, engines=usable)
+    return PodMetrics(state=state, age_seconds=age, engines=tuple(usable))
 
 
 def _state(
     pod: PodSample, age: float | None, stale_after_seconds: float, scrape_seconds: float | None
 ) -> Reason | None:
     """Return whether the gauges that decisions need are present and fresh."""
-    if any(engine.impossible_metrics for engine in pod.engines):
-        return Reason.METRICS_IMPLAUSIBLE
-    with_gauges = [e for e in pod.engines if e.running is not None or e.waiting is not None]
+    with_gauges, nan_metrics, half = 0, False, False
+    for engine in pod.engines:
+        if engine.impossible_metrics:
+            return Reason.METRICS_IMPLAUSIBLE
+        gauges = (engine.running is not None) + (engine.waiting is not None)
+        with_gauges += gauges > 0
+        nan_metrics |= bool(engine.nan_metrics)
+        half |= gauges == 1 and bool(engine.nan_metrics)
     if not with_gauges:
-        if any(engine.nan_metrics for engine in pod.engines):
+        if nan_metrics:
             return Reason.METRICS_NOT_A_NUMBER
         return None if is_new(pod, scrape_seconds) else Reason.METRICS_MISSING
-    half = [e for e in with_gauges if e.nan_metrics and (e.running is None or e.waiting is None)]
-    if age is None or half or len(with_gauges) < len(pod.engines):
+    if age is None or half or with_gauges < len(pod.engines):
         return Reason.METRICS_PARTIAL
     if age > stale_after_seconds:
         return Reason.METRICS_STALE
@@ -144,7 +149,7 @@ def assess(
     expected = 0
     for pod in pods:
         found = metrics_of(pod, stale_after_seconds, scrape_seconds)
-        used += ((pod, engine) for engine in found.engines)
+        used += [(pod, engine) for engine in found.engines]
         if not pod.ready or pod.deleting:
             continue
         if not found.engines and is_new(pod, scrape_seconds):
@@ -170,12 +175,8 @@ def engine_age_seconds(engine: EngineSample) -> float | None:
     has_counters = engine.generation_tokens_total is not None or bool(engine.finished_total)
     if not has_gauges and not has_counters:
         return None
-    ages = [
-        age
-        for age, present in (
-            (engine.gauges_age_seconds, has_gauges),
-            (engine.counters_age_seconds, has_counters),
-        )
-        if present and age is not None
-    ]
-    return max(ages) if ages else None
+    gauges = engine.gauges_age_seconds if has_gauges else None
+    counters = engine.counters_age_seconds if has_counters else None
+    if gauges is None or counters is None:
+        return counters if gauges is None else gauges
+    return max(gauges, counters)

@@ -34,6 +34,7 @@ _MOST = {
     "waiting": MOST_REQUESTS_HELD,
     "kv_usage_ratio": LARGEST_KV_USAGE,
 }
+_COUNTERS = ("generation_tokens", "prompt_tokens", "first_tokens", "finished", "rejected")
 # How much longer than the window an engine's own law may say that its work takes. At few sequences
 # the growth of a step per sequence is known only to a factor of three.
 # Judgement; measured by the largest ratio over honest windows of the recordings.
@@ -70,20 +71,24 @@ def find_restart(
 ) -> tuple[bool, str]:
     """Whether the counters restarted at zero, and why that is impossible; '' if it is possible."""
     old, new = _counters(before), _counters(after)
-    falls = [name for name in old if name in new and new[name] < old[name]]
+    falls = [
+        (name, was, now)
+        for name, was, now in zip(_COUNTERS, old, new, strict=True)
+        if was is not None and now is not None and now < was
+    ]
     if not falls:
         return False, ""
-    requests = [new[name] for name in ("first_tokens", "finished") if name in new]
-    few = max(requests) <= FEW_REQUESTS if requests else max(new.values()) <= FEW_TOKENS
+    known = {name: now for name, now in zip(_COUNTERS, new, strict=True) if now is not None}
+    requests = [known[name] for name in ("first_tokens", "finished") if name in known]
+    few = max(requests) <= FEW_REQUESTS if requests else max(known.values()) <= FEW_TOKENS
     if container_started or few:
         return True, ""
-    name = falls[0]
-    said = f"{name} fell from {old[name]:.6g} to {new[name]:.6g}, and no container started"
-    return True, said
+    name, was, now = falls[0]
+    return True, f"{name} fell from {was:.6g} to {now:.6g}, and no container started"
 
 
 def impossible(
-    increases: Mapping[str, float],
+    increases: Mapping[str, float | None],
     *,
     seconds: float,
     requests_held: float,
@@ -93,7 +98,7 @@ def impossible(
     """Return why no engine can have done this in a window, with the numbers; '' if it is possible.
 
     increases: of 'generation_tokens', 'prompt_tokens' (without cached ones), 'first_tokens',
-    'finished', 'aborted', 'rejected', 'steps' and 'inter_token_seconds', as far as they are known.
+    'finished', 'aborted', 'rejected', 'steps' and 'inter_token_seconds'; None if unknown.
     requests_held: running and waiting before it. slots: sequences that can run at once, None if
     unknown. law: of this engine, None while none is trusted.
     """
@@ -101,13 +106,13 @@ def impossible(
     most_prompt = MOST_PROMPT_TOKENS_PER_SECOND * seconds
     if law is not None:
         busy = (
-            law.step_fixed_seconds * increases.get("steps", 0.0)
-            + law.step_per_sequence_seconds * increases.get("generation_tokens", 0.0)
-            + law.prefill_per_token_seconds * increases.get("prompt_tokens", 0.0)
+            law.step_fixed_seconds * (increases.get("steps") or 0.0)
+            + law.step_per_sequence_seconds * (increases.get("generation_tokens") or 0.0)
+            + law.prefill_per_token_seconds * (increases.get("prompt_tokens") or 0.0)
         )
         if busy > FASTER_THAN_LAW * seconds:
             return f"the work of {busy:.3g} s by its own law grew in {seconds:.3g} s"
-    between = increases.get("inter_token_seconds", 0.0)
+    between = increases.get("inter_token_seconds") or 0.0
     if slots is not None and between > GAPS_OF_A_SLOT * slots * seconds:
         return f"{between:.4g} s between tokens in {seconds:.3g} s, with {slots:g} at once"
     bounds = {
@@ -122,7 +127,7 @@ def impossible(
     if generated is not None:
         bounds["first_tokens"] = BALANCE_RATIO * generated + BALANCE_REQUESTS
     if first is not None:
-        held = requests_held + increases.get("aborted", 0.0) + BALANCE_REQUESTS
+        held = requests_held + (increases.get("aborted") or 0.0) + BALANCE_REQUESTS
         bounds["finished"] = BALANCE_RATIO * first + held
     for name, most in bounds.items():
         value = increases.get(name)
@@ -150,16 +155,15 @@ def is_law(law: ServiceLaw) -> bool:
     )
 
 
-def _counters(sample: EngineSample) -> dict[str, float]:
-    """Counters of a sample that only grow while an engine runs, as far as they are known."""
-    found = {
-        "generation_tokens": sample.generation_tokens_total,
-        "prompt_tokens": sample.prompt_tokens_total,
-        "first_tokens": _count(sample.ttft_seconds),
-        "finished": sum(sample.finished_total.values()) if sample.finished_total else None,
-        "rejected": sample.rejected_total,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+def _counters(sample: EngineSample) -> tuple[float | None, ...]:
+    """Counters of a sample that only grow while an engine runs, in the order of `_COUNTERS`."""
+    return (
+        sample.generation_tokens_total,
+        sample.prompt_tokens_total,
+        _count(sample.ttft_seconds),
+        sum(sample.finished_total.values()) if sample.finished_total else None,
+        sample.rejected_total,
+    )
 
 
 def _count(histogram: HistogramSample | None) -> float | None:

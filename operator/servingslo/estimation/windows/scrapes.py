@@ -1,12 +1,11 @@
 """Scrapes of an engine: their times, and from which one the next window is measured."""
 
-from dataclasses import dataclass
-
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows import plausible
+from servingslo.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Scrape:
     """A sample, its scrape time, and how often its pod's containers had restarted by then.
 
@@ -54,8 +53,10 @@ def next_scrape(
 
 def counters_age_seconds(sample: EngineSample) -> float:
     """Return the age of the counters; if unknown, the age of the gauges, then 0."""
-    ages = (sample.counters_age_seconds, sample.gauges_age_seconds)
-    return next((age for age in ages if age is not None), 0.0)
+    age = sample.counters_age_seconds
+    if age is None:
+        age = sample.gauges_age_seconds
+    return 0.0 if age is None else age
 
 
 def counters_time_seconds(sample: EngineSample, now_seconds: float) -> float:

@@ -261,9 +261,14 @@ def carried_rate_per_second(
     """
     rows = [(limit, case.fleet(serving)) for limit in _limits(case, infeasible)]
     case.frontier.solve(rows)
-    ceiling = case.saturation_per_second * case.utilization_target_ratio * serving
+    ceiling = ceiling_rate_per_second(case, serving)
     carried = (case.frontier.greatest_rate_per_second(*row) for row in rows)
     return min(ceiling, *(rate / case.load_factor for rate in carried))
+
+
+def ceiling_rate_per_second(case: SizingCase, serving: int) -> float:
+    """The fleet rate at the utilization target: these replicas carry no more."""
+    return case.saturation_per_second * case.utilization_target_ratio * serving
 
 
 def _limits(case: SizingCase, infeasible: Sequence[Objective]) -> list[Limit]:

@@ -1,6 +1,7 @@
 """Find the batch limits with which a replica carries most: first the batch, then the budget."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.models.engine.admission import EngineBound, in_flight_bound
@@ -14,7 +15,13 @@ from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.knobs.decisions import LimitsPlan
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS
-from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second, size
+from servingslo.policy.replicas.sizing import (
+    Load,
+    SizingCase,
+    carried_rate_per_second,
+    ceiling_rate_per_second,
+    size,
+)
 from servingslo.runtimes.launch.write_refusals import BUDGET_BLOCK_TOKENS
 
 # vLLM's own largest default (API server on cards of 70 GiB and more).
@@ -37,6 +44,10 @@ FULL_STEP_RATIO = 0.9
 # Limits are compared as if tokens took this much longer (those 5 %). A law that is a little too
 # fast would choose a budget whose full steps all miss the objective.
 LAW_ERROR_RATIO = 1.05
+# Limits that miss a percentile by more than this at a rate carry less than the rate: percentiles
+# fall by at most 4 % where load grows.
+# Source: the remark on the shape of percentiles in `models/fleet/frontier.py`.
+CLEARLY_MISSED_RATIO = 1.1
 # A full step is judged with the batch that is seldom exceeded at the carried rate.
 BATCH_DEVIATIONS = 2.0
 # Fleet on which limits are compared: large enough for the gain of pooling, and always the same.
@@ -85,14 +96,20 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     overload in running requests. Limits in force that carry as many requests stay, unless their
     batch is too large.
     """
+    present = _compared(batch, current)
+    budgets = sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens})
+    if _is_unrivalled(batch, current, present, budgets):
+        plan, _ = _plan(batch, current, present)
+        return FoundLimits(today=plan, better=plan)
+    safe = _largest_batches(batch, budgets)
+    # Each search of a rate begins where the one before it ended, the first one anywhere.
     tried = {current: _compared(batch, current)}
-    safe: dict[int, int | None] = {}
-    near = None
-    for budget in sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens}):
-        near = safe[budget] = _tried(batch, budget, tried, near)
+    for budget, sequences in safe.items():
+        _try(batch, budget, sequences, tried)
+    tried[current] = present
     full = full_step_budget(batch, max(tried.values(), key=_carried))
     if full is not None and full not in safe:
-        safe[full] = _tried(batch, full, tried, current.max_num_seqs)
+        _try(batch, full, largest_batch(batch, full, current.max_num_seqs), tried)
     carried = {limits: _carried(case) for limits, case in tried.items()}
     most = max(carried.values())
     good = [limits for limits, rate in carried.items() if rate >= EQUAL_RATE_RATIO * most]
@@ -138,22 +155,69 @@ def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[
     return plan, carried
 
 
-def _tried(
-    batch: BatchCase, budget: int, tried: dict[BatchLimits, SizingCase], near: int | None
-) -> int | None:
-    """The largest batch with this budget; adds its case to those tried.
+def _is_unrivalled(
+    batch: BatchCase, current: BatchLimits, present: SizingCase, budgets: Sequence[int]
+) -> bool:
+    """Whether all other limits clearly carry less, by bounds that need few evaluations.
 
-    near: the largest batch with another budget.
+    present: the case with the current limits.
     """
-    sequences = largest_batch(batch, budget, near)
+    enough = EQUAL_RATE_RATIO * _carried(present)
+    if enough <= 0.0:
+        return False
+    if any(_may_reach(batch, budget, present, enough) for budget in budgets):
+        return False
+    full = full_step_budget(batch, present)
+    if full is None or full in budgets or not _may_reach(batch, full, present, enough):
+        return True
+    largest = largest_batch(batch, full, current.max_num_seqs)
+    return not _may_carry(batch, _with_batch(full, largest), enough)
+
+
+def _may_reach(batch: BatchCase, budget: int, present: SizingCase, rate_per_second: float) -> bool:
+    """Whether a batch that is safe with this budget may be large enough for this rate.
+
+    n sequences serve at most n/(T_fixed + n·t_req), see `saturation`, so that r needs a batch of
+    r·T_fixed/(1 − r·t_req). If the objectives do not hold with it, they hold with no larger one.
+    """
+    demand = present.model.demand
+    served = rate_per_second / present.utilization_target_ratio / COMPARED_REPLICAS
+    served *= present.load_factor / present.engines_per_replica
+    left = 1.0 - served * demand.marginal_seconds
+    if left <= 0.0:
+        return False
+    least = max(int(served * demand.fixed_seconds / left), batch.targets.min_sequences)
+    return least <= _most_sequences(batch, budget) and _full_batch_keeps(batch, least, budget)
+
+
+def _may_carry(batch: BatchCase, limits: BatchLimits | None, rate_per_second: float) -> bool:
+    """Whether a few replicas with these limits may carry this rate."""
+    if limits is None:
+        return False
+    case = _compared(batch, limits)
+    if ceiling_rate_per_second(case, COMPARED_REPLICAS) < rate_per_second:
+        return False
+    load = case.predicted(COMPARED_REPLICAS, rate_per_second)
+    kept = (case.kv_limit, *map(case.limit, case.objectives))
+    return all(limit.of(load) <= CLEARLY_MISSED_RATIO * limit.most for limit in kept)
+
+
+def _with_batch(budget: int, sequences: int | None) -> BatchLimits | None:
+    """The limits with this batch; None if no batch is safe, or if the budget cannot hold it."""
     if sequences is None or sequences >= budget:
-        return sequences
-    trial = BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
-    if trial not in tried:
+        return None
+    return BatchLimits(max_num_seqs=sequences, max_num_batched_tokens=budget)
+
+
+def _try(
+    batch: BatchCase, budget: int, sequences: int | None, tried: dict[BatchLimits, SizingCase]
+) -> None:
+    """Add the case with this budget and its largest batch to those tried."""
+    trial = _with_batch(budget, sequences)
+    if trial is not None and trial not in tried:
         beside = tried[next(reversed(tried))].frontier
         tried[trial] = _compared(batch, trial, beside)
         _carried(tried[trial])
-    return sequences
 
 
 def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
@@ -178,6 +242,23 @@ def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
     return min(blocks * BUDGET_BLOCK_TOKENS, TOKEN_BUDGETS[-1]) if blocks > 0 else None
 
 
+def _largest_batches(batch: BatchCase, budgets: Sequence[int]) -> dict[int, int | None]:
+    """The largest batch by budget; each search begins where the one before it ended."""
+    safe: dict[int, int | None] = {}
+    near = None
+    for budget in budgets:
+        near = safe[budget] = largest_batch(batch, budget, near)
+    return safe
+
+
+def _most_sequences(batch: BatchCase, budget: int) -> int:
+    """The largest batch that memory, the tenant and the budget allow."""
+    targets = batch.targets
+    fitting = kv_concurrency(batch.workload, batch.limits) * batch.case.kv_cache_target_ratio
+    ceiling = LARGEST_SEQUENCES if targets.max_sequences is None else targets.max_sequences
+    return max(min(ceiling, int(fitting), budget - 1), targets.min_sequences)
+
+
 def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int | None:
     """The most sequences with which a full batch still keeps the inter-token objectives.
 
@@ -185,11 +266,7 @@ def largest_batch(batch: BatchCase, budget: int, near: int | None = None) -> int
     not even the least allowed batch keeps them. budget: tokens of a step. near: where the search
     begins; it saves evaluations and changes the answer by no more than its resolution.
     """
-    targets = batch.targets
-    fitting = kv_concurrency(batch.workload, batch.limits) * batch.case.kv_cache_target_ratio
-    ceiling = LARGEST_SEQUENCES if targets.max_sequences is None else targets.max_sequences
-    high = max(min(ceiling, int(fitting), budget - 1), targets.min_sequences)
-    low = targets.min_sequences
+    low, high = batch.targets.min_sequences, _most_sequences(batch, budget)
     if _full_batch_keeps(batch, high, budget):
         return high
     known = False
