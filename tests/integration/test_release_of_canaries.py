@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,7 +84,9 @@ def test_the_pod_that_a_stateful_set_waits_for_is_evicted(rig: Rig, namespace: s
         ]
         for pod in new:
             note = {"metadata": {"uid": pod.metadata.uid, "annotations": {FAILURE: "crash-loop"}}}
-            core.patch_namespaced_pod(pod.metadata.name, namespace, note)
+            # Its controller may replace it meanwhile.
+            with contextlib.suppress(kubernetes.client.exceptions.NotFoundException):
+                core.patch_namespaced_pod(pod.metadata.name, namespace, note)
         return bool(new) and read()["status"]["readyReplicas"] < REPLICAS
 
     wait_until(crashes, what="the new pod crashes", timeout_seconds=PATIENCE_SECONDS)
