@@ -1,9 +1,9 @@
 """Without the operator: a canary is taken back, and the pod that hangs in it makes way."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
