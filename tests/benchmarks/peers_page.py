@@ -104,14 +104,20 @@ def page_tables(rows: Sequence[RowResult]) -> Iterator[str]:
         ("At its best setting on that very row", lambda row: row.best),
         ("At its defaults", lambda row: row.defaults),
     ):
-        names = [peer.removeprefix(f"{REAL}:") for peer in REAL_RULES]
+        peers = [peer for peer in REAL_RULES if any(peer in of(row) for row in rows)]
+        names = [peer.removeprefix(f"{REAL}:") for peer in peers]
         yield from ("", f"### {title}", "")
         yield f"| row | seeds | servingslo | {' | '.join(names)} |"
         yield "|" + "---|" * (len(names) + 3)
         for row in rows:
-            cells = [_cell(of(row).get(peer)) for peer in REAL_RULES]
-            seeds = ", ".join(map(str, row.ours.seeds))
+            cells = [_cell(of(row).get(peer)) for peer in peers]
+            seeds = _range(row.ours.seeds)
             yield f"| {row.row} | {seeds} | {row.ours.text} | {' | '.join(cells)} |"
+
+
+def _range(seeds: Sequence[int]) -> str:
+    """Seeds that follow each other: '61' or '61-66'."""
+    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
 
 
 def _cell(mean: Mean | None) -> str:
@@ -158,7 +164,7 @@ def readme_table(rows: Sequence[RowResult]) -> Iterator[str]:
     name = peer.removeprefix(f"{REAL}:")
     seeds = sorted({seed for row in whole for seed in row.ours.seeds})
     yield (
-        f"| in SLO, % @ replica-hours; seeds {', '.join(map(str, seeds))} | ServingSLO |"
+        f"| in SLO, % @ replica-hours; seeds {_range(seeds)} | ServingSLO |"
         f" {name}, at its defaults | at its best on that row |"
     )
     yield "|---|---|---|---|"

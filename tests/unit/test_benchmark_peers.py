@@ -55,7 +55,7 @@ def test_no_best_is_shown_of_a_part_of_the_grid_or_of_other_seeds():
     other = [run("a", OURS, 0.99, 10.0, seed=62), run("a", OURS, 0.99, 10.0)]
     (row,) = results([*other, *grid("a", 0.97, 12.0)])
     assert row.defaults == {}
-    assert "not run" in "\n".join(page_tables([row]))
+    assert "hpa" not in "\n".join(page_tables([row]))
 
 
 def test_readme_shows_the_strongest_on_rows_where_a_whole_grid_was_run():
