@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
+from typing import Any
 
 from servingslo.explain.format import replica_change, rounded, timestamp
 from servingslo.policy.decision import Decision
@@ -66,7 +68,7 @@ def plain(value: object) -> JSONValue:
     if isinstance(value, Enum):
         return str(value.value)
     if is_dataclass(value) and not isinstance(value, type):
-        members = {_camel(f.name): _field(f.name, getattr(value, f.name)) for f in fields(value)}
+        members = {camel: _field(name, getattr(value, name)) for name, camel in _names(type(value))}
         return {name: plain for name, plain in members.items() if plain not in (None, {}, [], "")}
     if isinstance(value, Mapping):
         return {_camel(str(name)): plain(member) for name, member in value.items()}
@@ -84,6 +86,12 @@ def _field(name: str, value: object) -> JSONValue:
     if name.endswith("_at_seconds") and isinstance(value, float) and math.isfinite(value):
         return round(value)
     return plain(value)
+
+
+@cache
+def _names(kind: Any) -> tuple[tuple[str, str], ...]:
+    """The fields of a dataclass, and their names in camelCase."""
+    return tuple((field.name, _camel(field.name)) for field in fields(kind))
 
 
 def _camel(name: str) -> str:
