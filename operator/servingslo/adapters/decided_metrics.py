@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from servingslo.explain.samples import DESIRED, GAUGES, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
 
-_RESOURCE_LABELS = ("namespace", "name")
+RESOURCE_LABELS = ("namespace", "name")
 # Of a resource with several pools; a single target has no such label.
 _POOL_LABEL = "pool"
 _LABELS = {family.name: family.labels for family in GAUGES}
@@ -51,7 +51,7 @@ class DecidedMetrics(Collector):
         families = {one.name: Metric(one.name, one.help, "gauge") for one in GAUGES}
         # A copy in one step: the loop goes on while a page is made.
         for resource, last in self._last.copy().items():
-            whose = dict(zip((*_RESOURCE_LABELS, _POOL_LABEL), resource, strict=True))
+            whose = dict(zip((*RESOURCE_LABELS, _POOL_LABEL), resource, strict=True))
             if not whose[_POOL_LABEL]:
                 del whose[_POOL_LABEL]
             recent = self._recent(*resource)

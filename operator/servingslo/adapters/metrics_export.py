@@ -21,7 +21,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from servingslo.adapters.decided_metrics import DecidedMetrics, Resource
+from servingslo.adapters.decided_metrics import RESOURCE_LABELS, DecidedMetrics, Resource
 from servingslo.explain.changes import Change
 from servingslo.policy.budget.sharing import Sharing
 from servingslo.policy.decision import Decision
@@ -33,7 +33,6 @@ STUCK_TICKS = 10
 HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
-_RESOURCE_LABELS = ("namespace", "name")
 
 _BUDGET_GAUGES = {
     "gpus": "GPUs of a ServingBudget.",
@@ -87,7 +86,7 @@ class OperatorMetrics:
         self._changes = Counter(
             "servingslo_changes",
             "Writes to targets, by what was written, how it ended and why.",
-            (*_RESOURCE_LABELS, "knob", "outcome", "reason"),
+            (*RESOURCE_LABELS, "knob", "outcome", "reason"),
             registry=self.registry,
         )
         self._changed: dict[Resource, set[tuple[str, ...]]] = {}

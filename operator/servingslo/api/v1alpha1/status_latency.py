@@ -18,11 +18,11 @@ class LatencyStatus(StatusModel):
     )
     parts: tuple[str, ...] = Field(
         (),
-        description="A line for each part, in the order of their passing: gateway (its time less "
-        "the engine's: the gateway and the network behind it), queue, prefill, transfer, decode, "
-        "compute (of servers that answer a request at once) or other (of the engine's server); its "
-        "mean, its own percentile unless it is a difference of two means, what it grew by since "
-        "the objectives were last met, and whether it is measured, derived, stated or assumed.",
+        description="A line for each part, in order: gateway, queue, prefill, transfer, decode, "
+        "compute (of servers that answer at once) or other (of the engine's server). Gateway is "
+        "its time less the engine's, so with the network behind it. A line has the part's mean, "
+        "its own percentile unless it is a difference of two means, what it grew by since the "
+        "objectives were last met, and whether it is measured, derived, stated or assumed.",
     )
     grew: str | None = Field(
         None, description="The part that grew most since the objectives were last met."

@@ -31,7 +31,7 @@ class Lead(Protocol):
         ...
 
     def surplus(self) -> int | None:
-        """The shard to give back to another process; None if there is none to give."""
+        """The shard to give back to another process, if any."""
         ...
 
     async def give_back(self, shard: int) -> None:

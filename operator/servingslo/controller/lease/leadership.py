@@ -136,7 +136,7 @@ class Leadership:
         return count if self.release.leases().agreed(count) else None
 
     def surplus(self) -> int | None:
-        """The shard to give back to the process in line; None if there is none to give."""
+        """The shard to give back to the process in line, if any."""
         return None if self.release is None else self.release.leases().surplus()
 
     async def give_back(self, shard: int) -> None:

@@ -50,7 +50,7 @@ class Leases:
         return all(counts[other] >= counts[self.me] for other in others)
 
     def surplus(self) -> int | None:
-        """The shard to give back to the process in line; None if there is none to give."""
+        """The shard to give back to the process in line, if any."""
         counts = self._counts
         if self.in_line in {"", self.me} or counts[self.me] < counts[self.in_line] + _UNEVEN:
             return None
