@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from servingslo.copying import replace
+from servingslo.estimation.requests.in_flight import InFlightGrowth, growth_of
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.counters import Window
 
@@ -61,6 +62,7 @@ class SaturationSignal:
     waiting_sustained: bool = False
     kv_usage_ratio: float | None = None
     preemptions_per_second: float = 0.0
+    growth: InFlightGrowth | None = None
 
 
 def observe(
@@ -154,4 +156,5 @@ def saturation(
         waiting_sustained=state.waiting_share >= SUSTAINED_WAITING_RATIO,
         kv_usage_ratio=sum(usage) / len(usage) if usage else None,
         preemptions_per_second=sum((w.preempted or 0.0) / w.seconds for w in windows),
+        growth=growth_of(windows, engines=len(engines)),
     )

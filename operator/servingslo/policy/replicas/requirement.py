@@ -14,7 +14,7 @@ from servingslo.policy.replicas.adapter_slots import adapter_slots_need
 from servingslo.policy.replicas.demand import Demand
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
-from servingslo.policy.replicas.saturation import saturation_need
+from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size
 from servingslo.policy.replicas.step_down import misses_surely, safe_count
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
@@ -112,9 +112,9 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
 
 def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
     """The least count that satisfies every constraint, with spare ones for failures."""
-    case = sizing_case(context, prepared)
+    case, targets = sizing_case(context, prepared), context.targets
     sizing = size(case, demand.scale_up_load)
-    carrying = context.current - context.targets.replicas.tolerated_failures - context.excluded
+    carrying = context.current - targets.replicas.tolerated_failures - context.excluded
     young = _is_young(context)
     unproven = young or not context.trusted
     served = unproven and sizing.replicas > carrying and _is_seen_to_serve(context)
@@ -133,7 +133,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         inputs["sheddable_replicas"] = shared - wanted
         wanted = shared
     if not context.trusted:
-        measured = saturation_need(context.estimate, context.targets, context.serving)
+        measured = _measured_need(context)
         needs = (
             *needs,
             ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas),
@@ -143,6 +143,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
             binding, wanted = Constraint.SATURATION, measured.replicas
     if served:
         wanted = _beyond_served(case, demand, wanted, carrying, believed=not young)
+        binding, wanted = _with_growth(context, binding, wanted)
     if slots := adapter_slots_need(context):
         needs, inputs = (*needs, slots[0]), inputs | slots[1]
         if (slots[0].replicas or 0) > wanted:
@@ -219,8 +220,7 @@ def _is_resolved(context: TickContext, objective: Objective) -> bool:
 def _is_overloaded(context: TickContext) -> bool:
     """Whether a measured signal is beyond its limit, or misses exceed what chance explains."""
     measured = saturation_need(context.estimate, context.targets, context.serving)
-    full = measured.ratio > 1.0 and measured.signal != "objective"
-    return full or misses_surely(context)
+    return measured.full or misses_surely(context)
 
 
 def _beyond_served(
@@ -239,6 +239,14 @@ def _beyond_served(
         return carrying
     growth = demand.mean_at_lead_per_second / demand.rate_per_second
     return max(round(carrying * growth), carrying)
+
+
+def _with_growth(context: TickContext, binding: Constraint, wanted: int) -> tuple[Constraint, int]:
+    """The count and what binds it, if more are in flight than latencies were observed of."""
+    growing = _growth_need(context)
+    if context.trusted or growing.ratio <= 1.0 or growing.replicas <= wanted:
+        return binding, wanted
+    return Constraint.SATURATION, growing.replicas
 
 
 def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:
@@ -283,7 +291,7 @@ def _behind_at_lead(context: TickContext) -> int:
 
 def _by_saturation(context: TickContext) -> Requirement:
     """The count that the measured signals need, and never fewer than now."""
-    measured = saturation_need(context.estimate, context.targets, context.serving)
+    measured = _measured_need(context)
     need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
     wanted = max(measured.replicas, context.current) if measured.ratio > 1.0 else context.current
     needs: tuple[ConstraintNeed, ...] = (need,)
@@ -307,6 +315,27 @@ def _by_saturation(context: TickContext) -> Requirement:
     )
 
 
+def _measured_need(context: TickContext) -> SaturationNeed:
+    """What measurements need without a trusted law: of the present, or of what is in flight."""
+    present = saturation_need(context.estimate, context.targets, context.serving)
+    growing = _growth_need(context)
+    return growing if growing.ratio > present.ratio else present
+
+
+def _growth_need(context: TickContext) -> SaturationNeed:
+    demand = context.demand
+    forecast_ratio = 1.0
+    if demand is not None and demand.rate_per_second:
+        forecast_ratio = demand.scale_up_load.rate_per_second / demand.rate_per_second
+    return growth_need(
+        context.estimate,
+        context.targets,
+        context.serving,
+        ceiling_ratio=utilization_ceiling_ratio(context),
+        forecast_ratio=forecast_ratio,
+    )
+
+
 def _idle_without_model(context: TickContext) -> Requirement:
     """The minimum, after a long enough time without requests."""
     least = context.bounds.minimum + context.targets.replicas.tolerated_failures
@@ -326,9 +355,9 @@ def _idle_without_model(context: TickContext) -> Requirement:
 def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     """At most the current count while data cover one or two windows, unless the fleet is saturated.
 
-    The same holds until a latency is observed after this memory began, for as long as latencies are
-    averaged. After a restart, learnt state is there, but not whether the count keeps its
-    objectives.
+    Growth in flight needs no law and is ordered for. The same holds until a latency is observed
+    after this memory began, for as long as latencies are averaged. After a restart, learnt state is
+    there, but not whether the count keeps its objectives.
     """
     since, began = context.state.first_fresh_seconds, context.state.started_seconds
     seen = 0.0 if since is None else context.now_seconds - since
@@ -339,6 +368,5 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
         return proposal
     if _is_overloaded(context):
         return proposal
-    return proposal.moved(
-        "sizing", context.current, Reason.WARMING_UP, seen_seconds=min(seen, here)
-    )
+    most = min(max(_growth_need(context).replicas, context.current), proposal.replicas)
+    return proposal.moved("sizing", most, Reason.WARMING_UP, seen_seconds=min(seen, here))

@@ -17,15 +17,21 @@ from servingslo.policy.inputs import Targets
 LARGEST_RATIO = 2.0
 # Measurements from before new capacity took its share say nothing about the new fleet.
 SETTLE_SECONDS = 60.0
+# Name of the signal of requests in flight that grow.
+IN_FLIGHT = "in-flight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationNeed:
-    """Replicas that the measured signals need, and the largest signal over its limit."""
+    """Replicas that the measured signals need, and the largest signal over its limit.
+
+    full: engines are at a limit of theirs, whatever the latencies observed so far.
+    """
 
     replicas: int
     ratio: float
     signal: str
+    full: bool = False
 
 
 def saturation_need(
@@ -36,14 +42,14 @@ def saturation_need(
     Proportional to the replicas that serve, not to those ordered, so it does not grow while pods
     start, or before the newest of them has taken its share. pods: that serve.
     """
-    serving = max(len(pods), 1)
-    if any((pod.ready_for_seconds or SETTLE_SECONDS) < SETTLE_SECONDS for pod in pods):
-        return SaturationNeed(replicas=serving, ratio=0.0, signal="settling")
+    if _settles(pods):
+        return SaturationNeed(replicas=max(len(pods), 1), ratio=0.0, signal="settling")
     ratios = {
         "queue": _queue_ratio(estimate),
         "kv-cache": _cache_ratio(estimate, targets.kv_cache_target_ratio),
-        "objective": 0.0,
     }
+    full = max(ratios.values()) > 1.0
+    ratios["objective"] = 0.0
     for objective in targets.objectives:
         observed = estimate.observed.get(objective.metric)
         seconds = None if observed is None else observed.quantile(objective.percentile)
@@ -51,9 +57,45 @@ def saturation_need(
             ratios["objective"] = max(ratios["objective"], seconds / objective.threshold_seconds)
     signal = max(ratios, key=lambda name: ratios[name])
     ratio = min(ratios[signal], LARGEST_RATIO)
-    # Sheddable classes order nothing, however full they make the engines.
-    replicas = max(math.ceil(serving * ratio * estimate.ordering_ratio), serving)
-    return SaturationNeed(replicas=replicas, ratio=ratio, signal=signal)
+    replicas = _in_proportion(estimate, pods, ratio)
+    return SaturationNeed(replicas=replicas, ratio=ratio, signal=signal, full=full)
+
+
+def growth_need(
+    estimate: Estimate,
+    targets: Targets,
+    pods: Sequence[PodSample],
+    *,
+    ceiling_ratio: float,
+    forecast_ratio: float,
+) -> SaturationNeed:
+    """The count for the requests that will be in flight once as many end as arrive.
+
+    Latencies were observed before they arrived, so that objectives kept so far say nothing of them.
+    Room is slots and KV cache, and the more used of the two decides. ceiling_ratio: the part of it
+    that may be used. forecast_ratio: by how much arrivals are forecast to grow.
+    """
+    growth = estimate.saturation_signal.growth
+    if growth is None or not growth.sure or _settles(pods):
+        return SaturationNeed(replicas=max(len(pods), 1), ratio=0.0, signal=IN_FLIGHT)
+    engines = max(sum(len(pod.engines) for pod in pods), 1)
+    cache = (estimate.kv_usage_ratio or 0.0) / targets.kv_cache_target_ratio
+    slots = growth.after / ((estimate.max_num_seqs or math.inf) * engines)
+    used = max(slots, cache) * growth.ratio * max(forecast_ratio, 1.0)
+    ratio = min(used / ceiling_ratio, LARGEST_RATIO)
+    return SaturationNeed(
+        replicas=_in_proportion(estimate, pods, ratio), ratio=ratio, signal=IN_FLIGHT
+    )
+
+
+def _settles(pods: Sequence[PodSample]) -> bool:
+    return any((pod.ready_for_seconds or SETTLE_SECONDS) < SETTLE_SECONDS for pod in pods)
+
+
+def _in_proportion(estimate: Estimate, pods: Sequence[PodSample], ratio: float) -> int:
+    """Sheddable classes order nothing, however full they make the engines."""
+    serving = max(len(pods), 1)
+    return max(math.ceil(serving * ratio * estimate.ordering_ratio), serving)
 
 
 def _queue_ratio(estimate: Estimate) -> float:

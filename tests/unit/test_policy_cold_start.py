@@ -1,0 +1,83 @@
+"""The first orders of a workload that nothing is known of."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from policy_world import REPLICAS_ONLY, World, run, stepped
+
+from servingslo.estimation.pods.health import SaturationSignal
+from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.inputs import ReplicaTargets
+from servingslo.policy.replicas.saturation import saturation_need
+from servingslo.reasons import Constraint
+
+# Requests begin a while after the first sight of idle pods, as after a deployment.
+BEGINS_SECONDS = 60.0
+TARGETS = replace(
+    REPLICAS_ONLY,
+    objectives=(
+        Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=2.0),
+        Objective(metric=LatencyMetric.TPOT, percentile=95.0, threshold_seconds=0.1),
+    ),
+    replicas=ReplicaTargets(minimum=2, maximum=12),
+)
+POD = PodSample(name="a", ready=True, ready_for_seconds=3600.0, engines=(EngineSample(engine="0"),))
+
+
+def _story(rate, seed=1):
+    world = World(
+        rate=stepped((0.0, 0.0), (BEGINS_SECONDS, rate)),
+        replicas=2,
+        cold_start=30.0,
+        seed=seed,
+        prompt_median=1000.0,
+        output_median=200.0,
+    )
+    return run(world, TARGETS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_traffic_far_beyond_the_fleet_is_ordered_for_at_the_first_tick(seed):
+    """No law is known and no request waits yet, but many more arrive than end."""
+    story = _story(6.0, seed).until(BEGINS_SECONDS + 15.0)
+    first = story.decisions[-1]
+    assert not first.model.trusted
+    assert first.binding is Constraint.SATURATION
+    assert 2 < first.replicas_after <= 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_traffic_that_fits_orders_nothing_when_it_begins(seed):
+    """It grows as surely, to a part of the room."""
+    story = _story(2.0, seed).until(BEGINS_SECONDS + 90.0)
+    assert {d.replicas_after for d in story.decisions} == {2}
+
+
+def _estimate(**changes):
+    known = {
+        "saturation_signal": SaturationSignal(),
+        "kv_usage_ratio": 0.5,
+        "observed": {},
+        "running_requests": 50.0,
+        "waiting_requests": 0.0,
+        "max_num_seqs": 64,
+        "ordering_ratio": 1.0,
+    }
+    return SimpleNamespace(**{**known, **changes})
+
+
+def _observed(seconds):
+    return {LatencyMetric.TTFT: SimpleNamespace(quantile=lambda _percentile: seconds)}
+
+
+def test_late_answers_hide_no_full_engines():
+    """A percentile further beyond its limit than the KV cache is no reason to ignore the cache."""
+    both = saturation_need(
+        _estimate(kv_usage_ratio=0.99, observed=_observed(9.0)), TARGETS, (POD, POD)
+    )
+    late = saturation_need(_estimate(observed=_observed(9.0)), TARGETS, (POD, POD))
+    assert (both.signal, late.signal) == ("objective", "objective")
+    assert (both.full, late.full) == (True, False)
