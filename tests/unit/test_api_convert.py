@@ -207,7 +207,15 @@ def test_scale_down_keeps_its_window_when_only_policies_are_given() -> None:
     rules = {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
     behavior = targets_from_spec(MINIMAL | {"behavior": {"scaleDown": rules}}).behavior
     assert behavior.scale_down.stabilization_window_seconds == 45
+    assert behavior.of_young().scale_down.stabilization_window_seconds == 300
     assert behavior.scale_up == ScalingRules()
+
+
+def test_a_stated_window_holds_at_any_age() -> None:
+    """The longer one of a young workload is a default, as the HorizontalPodAutoscaler's is."""
+    rules = {"stabilizationWindowSeconds": 5}
+    behavior = targets_from_spec(MINIMAL | {"behavior": {"scaleDown": rules}}).behavior
+    assert behavior.of_young().scale_down.stabilization_window_seconds == 5
 
 
 @pytest.mark.parametrize(

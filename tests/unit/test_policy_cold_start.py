@@ -11,8 +11,9 @@ from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets
+from servingslo.policy.replicas.behavior import Behavior, ScalingRules
 from servingslo.policy.replicas.saturation import saturation_need
-from servingslo.reasons import Constraint
+from servingslo.reasons import Action, Constraint
 
 # Requests begin a while after the first sight of idle pods, as after a deployment.
 BEGINS_SECONDS = 60.0
@@ -54,6 +55,25 @@ def test_traffic_that_fits_orders_nothing_when_it_begins(seed):
     """It grows as surely, to a part of the room."""
     story = _story(2.0, seed).until(BEGINS_SECONDS + 90.0)
     assert {d.replicas_after for d in story.decisions} == {2}
+
+
+@pytest.mark.parametrize(
+    ("window_seconds", "released_within"),
+    [
+        pytest.param(None, (240.0, 420.0), id="by default after five minutes of answers"),
+        pytest.param(15, (100.0, 240.0), id="as stated"),
+    ],
+)
+def test_replicas_beyond_the_need_of_a_young_workload_are_kept(window_seconds, released_within):
+    """How its demand varies is not known, so that its first minutes are no reason to release."""
+    targets = TARGETS
+    if window_seconds is not None:
+        rules = ScalingRules(stabilization_window_seconds=window_seconds)
+        targets = replace(TARGETS, behavior=Behavior(scale_down=rules))
+    world = World(rate=stepped((0.0, 4.0)), replicas=8, cold_start=30.0)
+    story = run(world, targets).until(480.0)
+    first = next(d.time_seconds for d in story.decisions if d.action is Action.SCALE_DOWN)
+    assert released_within[0] <= first <= released_within[1]
 
 
 def _estimate(**changes):

@@ -126,7 +126,8 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         kv_cache_target_ratio=float(own.kv_cache.target),
         kv_cache_model=None if own.kv_cache.model is None else _kv_cache(own.kv_cache.model),
         behavior=Behavior(
-            scale_up=_rules(behavior.scale_up), scale_down=_rules(behavior.scale_down)
+            scale_up=_rules(behavior.scale_up, Behavior().scale_up),
+            scale_down=_rules(behavior.scale_down, Behavior().scale_down),
         ),
         cold_start_seconds=_seconds_unless_measured(own.cold_start),
         forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
@@ -262,9 +263,13 @@ def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:
     )
 
 
-def _rules(rules: ScaleUpRules | ScaleDownRules) -> ScalingRules:
+def _rules(rules: ScaleUpRules | ScaleDownRules, default: ScalingRules) -> ScalingRules:
+    window = rules.stabilization_window_seconds
     return ScalingRules(
-        stabilization_window_seconds=rules.stabilization_window_seconds,
+        stabilization_window_seconds=(
+            default.stabilization_window_seconds if window is None else window
+        ),
+        young_window_seconds=default.young_window_seconds if window is None else 0,
         policies=tuple(
             ScalingPolicy(
                 type=policy.type, value=policy.value, period_seconds=policy.period_seconds

@@ -20,7 +20,7 @@ from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.promise import misses_of, period_seconds, steer, with_degraded
-from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement
 from servingslo.policy.replicas.step_down import step_down_blocks
 from servingslo.policy.state import PlannerState, Steadiness
 from servingslo.reasons import Reason
@@ -184,16 +184,22 @@ def clamp(context: TickContext, draft: Draft) -> Draft:
 
 
 def apply_behavior(context: TickContext, draft: Draft) -> Draft:
-    """Apply stabilization and rate policies."""
-    proposal, behavior = guards.apply_behavior(
+    """Apply stabilization and rate policies.
+
+    A workload is young until latencies of its requests were observed for five minutes in all,
+    restarts of the operator included.
+    """
+    young = context.state.promise.seconds < YOUNG_SECONDS
+    behavior = context.targets.behavior
+    proposal, memory = guards.apply_behavior(
         draft.proposal,
         draft.behavior,
-        behavior=context.targets.behavior,
+        behavior=behavior.of_young() if young else behavior,
         current=context.current,
         bounds=context.bounds,
         now_seconds=context.now_seconds,
     )
-    return replace(draft, proposal=proposal, behavior=behavior)
+    return replace(draft, proposal=proposal, behavior=memory)
 
 
 def put_to_sleep(context: TickContext, draft: Draft) -> Draft:

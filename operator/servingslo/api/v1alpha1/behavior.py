@@ -8,6 +8,7 @@ from servingslo.api.constraints import Between, Count
 from servingslo.api.v1alpha1.base import ApiModel
 from servingslo.policy.replicas.behavior import (
     DEFAULT_DOWN_WINDOW_SECONDS,
+    YOUNG_DOWN_WINDOW_SECONDS,
     PolicyType,
     SelectPolicy,
 )
@@ -59,10 +60,11 @@ class ScaleUpRules(ApiModel):
 class ScaleDownRules(ApiModel):
     """Rules for removing replicas."""
 
-    stabilization_window_seconds: Annotated[Count, Between(0, MAX_WINDOW_SECONDS)] = Field(
-        DEFAULT_DOWN_WINDOW_SECONDS,
+    stabilization_window_seconds: Annotated[Count, Between(0, MAX_WINDOW_SECONDS)] | None = Field(
+        None,
         description="Seconds, 0 to 3600, over which the highest recommendation counts. Default "
-        f"{DEFAULT_DOWN_WINDOW_SECONDS}; every step down must also be safe over one cold start.",
+        f"{DEFAULT_DOWN_WINDOW_SECONDS}, and {YOUNG_DOWN_WINDOW_SECONDS} until latencies were "
+        "observed for five minutes; every step down must also be safe over one cold start.",
     )
     policies: tuple[ScalingPolicy, ...] = _POLICIES
     select_policy: SelectPolicy = _SELECT_POLICY

@@ -20,6 +20,10 @@ PERCENT = 100.0
 # the HorizontalPodAutoscaler would only cost GPU-hours. Three scrapes bridge dips that end before a
 # released replica would be back. See docs/lab/planner.md.
 DEFAULT_DOWN_WINDOW_SECONDS = 45
+# While neither the law nor the changes of demand are known, the window is that of the
+# HorizontalPodAutoscaler. Source: kube-controller-manager,
+# --horizontal-pod-autoscaler-downscale-stabilization.
+YOUNG_DOWN_WINDOW_SECONDS = 300
 
 
 class PolicyType(StrEnum):
@@ -48,9 +52,13 @@ class ScalingPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRules:
-    """Rules of one direction. Without any policy the rate is not limited."""
+    """Rules of one direction. Without any policy the rate is not limited.
+
+    young_window_seconds: the least window of a young workload; 0 if the tenant states a window.
+    """
 
     stabilization_window_seconds: int = 0
+    young_window_seconds: int = 0
     policies: tuple[ScalingPolicy, ...] = ()
     select_policy: SelectPolicy = SelectPolicy.MAX
 
@@ -66,8 +74,15 @@ class Behavior:
 
     scale_up: ScalingRules = ScalingRules()
     scale_down: ScalingRules = ScalingRules(
-        stabilization_window_seconds=DEFAULT_DOWN_WINDOW_SECONDS
+        stabilization_window_seconds=DEFAULT_DOWN_WINDOW_SECONDS,
+        young_window_seconds=YOUNG_DOWN_WINDOW_SECONDS,
     )
+
+    def of_young(self) -> "Behavior":
+        """The rules of a young workload."""
+        down = self.scale_down
+        window = max(down.stabilization_window_seconds, down.young_window_seconds)
+        return replace(self, scale_down=replace(down, stabilization_window_seconds=window))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
