@@ -19,6 +19,7 @@ from servingslo.models.fleet.latency import LatencyModel, Objective, Routing, la
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.sizing import carried_rate_per_second, ceiling_rate_per_second
 
 GOALS = (
     Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.4),
@@ -170,6 +171,34 @@ def test_a_large_move_bounds_nothing(loads):
     loads.clear()
     sized(judged, 100.0)
     assert loads
+
+
+@pytest.mark.parametrize("ttft_seconds", [0.05, 0.4, 4.0])
+@pytest.mark.parametrize("tpot_seconds", [0.008, 0.014, 0.1])
+def test_what_a_fleet_carries_is_its_least_rate(ttft_seconds, tpot_seconds):
+    """Limits that hold at the ceiling are left out, whichever binds."""
+    goals = [
+        replace(goal, threshold_seconds=seconds)
+        for goal, seconds in zip(GOALS, (ttft_seconds, tpot_seconds), strict=True)
+    ]
+    judged = case(*goals)
+    found = carried_rate_per_second(judged, (), 4)
+    anew = replace(judged, frontier=Frontier(judged.model))
+    rates = [anew.greatest_rate_per_second(goal, 4) for goal in goals]
+    fitting = anew.frontier.greatest_rate_per_second(anew.kv_limit, anew.fleet(4))
+    assert found == pytest.approx(
+        min(ceiling_rate_per_second(judged, 4), fitting, *rates), rel=CLOSE_RATIO
+    )
+
+
+def test_a_limit_that_holds_at_the_ceiling_is_not_searched(loads):
+    """One look says so of all of them, and it is remembered."""
+    judged = case(*(replace(goal, threshold_seconds=10.0) for goal in GOALS))
+    ceiling = ceiling_rate_per_second(judged, 4)
+    assert [carried_rate_per_second(judged, (), 4) for _ in range(2)] == [ceiling, ceiling]
+    assert loads == [(ceiling, 4)]
+    wider = replace(judged, utilization_target_ratio=0.9)
+    assert carried_rate_per_second(wider, (), 4) == ceiling_rate_per_second(wider, 4)
 
 
 def test_another_threshold_changes_no_row_but_its_own(loads):
