@@ -8,6 +8,7 @@ from policy_world import TARGETS, Run, World
 from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
+from servingslo.models.fleet import frontier
 from servingslo.models.fleet.crossing import (
     CLOSE_RATIO,
     CLOSE_TO_JUMP_RATIO,
@@ -16,6 +17,7 @@ from servingslo.models.fleet.crossing import (
 )
 from servingslo.models.fleet.frontier import Fleet, Frontier, Limit
 from servingslo.models.fleet.latency import LatencyModel, Objective, Routing, latency_model
+from servingslo.models.fleet.objective_metrics import metric_seconds
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
@@ -199,6 +201,24 @@ def test_a_limit_that_holds_at_the_ceiling_is_not_searched(loads):
     assert loads == [(ceiling, 4)]
     wider = replace(judged, utilization_target_ratio=0.9)
     assert carried_rate_per_second(wider, (), 4) == ceiling_rate_per_second(wider, 4)
+
+
+def test_a_limit_whose_bounds_say_that_it_misses_is_not_looked_at_there(monkeypatch):
+    """The crossing of the last mix is enough to know where the search has to begin."""
+    judged = case(GOALS[1])
+    before = carried_rate_per_second(judged, (), 4)
+    assert before < ceiling_rate_per_second(judged, 4)
+    looks = []
+
+    def noted(load, *asked):
+        looks.append(load.utilization)
+        return metric_seconds(load, *asked)
+
+    monkeypatch.setattr(frontier, "metric_seconds", noted)
+    moved = _slightly_moved(judged, 1.0, 1.005)
+    assert carried_rate_per_second(moved, (), 4) == pytest.approx(before, rel=0.01)
+    assert looks
+    assert max(looks) < judged.utilization_target_ratio - 0.01
 
 
 def test_another_threshold_changes_no_row_but_its_own(loads):

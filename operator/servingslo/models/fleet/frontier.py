@@ -120,12 +120,15 @@ class Frontier:
     ) -> float:
         """Return the least R_k(n) of these limits, at most this rate.
 
-        A limit that holds at that rate does not bind, and its own rate is not searched.
+        A limit that holds at that rate does not bind, and its own rate is not searched. One whose
+        bounds say that it misses there is not looked at.
         """
         saturation = self.model.saturation_rate_per_second * fleet.engines
         most = min(most_per_second, GREATEST_UTILIZATION * saturation)
         rows = [(limit, fleet) for limit in limits]
-        if unknown := [row for row in rows if row not in self.crossings and row not in self._held]:
+        missed = {row for row, band in self._bands(rows, most).items() if band.middle < most}
+        known = self.crossings.keys() | self._held.keys() | missed
+        if unknown := [row for row in rows if row not in known]:
             load = self.model.predict(most, *fleet)
             self._held |= {row: most for row in unknown if row[0].of(load) <= row[0].most}
         rows = [row for row in rows if self._held.get(row, 0.0) < most]
