@@ -8,6 +8,7 @@ from policy_world import TARGETS, Run, World
 from tests.cards import H100, H100_LIMITS
 from tests.sizing_cases import WORKLOAD, case, sized
 
+from servingslo.models.fleet import frontier
 from servingslo.models.fleet.crossing import (
     CLOSE_RATIO,
     CLOSE_TO_JUMP_RATIO,
@@ -16,9 +17,11 @@ from servingslo.models.fleet.crossing import (
 )
 from servingslo.models.fleet.frontier import Fleet, Frontier, Limit
 from servingslo.models.fleet.latency import LatencyModel, Objective, Routing, latency_model
+from servingslo.models.fleet.objective_metrics import metric_seconds
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingTargets, Limits
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.sizing import carried_rate_per_second, ceiling_rate_per_second
 
 GOALS = (
     Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.4),
@@ -170,6 +173,52 @@ def test_a_large_move_bounds_nothing(loads):
     loads.clear()
     sized(judged, 100.0)
     assert loads
+
+
+@pytest.mark.parametrize("ttft_seconds", [0.05, 0.4, 4.0])
+@pytest.mark.parametrize("tpot_seconds", [0.008, 0.014, 0.1])
+def test_what_a_fleet_carries_is_its_least_rate(ttft_seconds, tpot_seconds):
+    """Limits that hold at the ceiling are left out, whichever binds."""
+    goals = [
+        replace(goal, threshold_seconds=seconds)
+        for goal, seconds in zip(GOALS, (ttft_seconds, tpot_seconds), strict=True)
+    ]
+    judged = case(*goals)
+    found = carried_rate_per_second(judged, (), 4)
+    anew = replace(judged, frontier=Frontier(judged.model))
+    rates = [anew.greatest_rate_per_second(goal, 4) for goal in goals]
+    fitting = anew.frontier.greatest_rate_per_second(anew.kv_limit, anew.fleet(4))
+    assert found == pytest.approx(
+        min(ceiling_rate_per_second(judged, 4), fitting, *rates), rel=CLOSE_RATIO
+    )
+
+
+def test_a_limit_that_holds_at_the_ceiling_is_not_searched(loads):
+    """One look says so of all of them, and it is remembered."""
+    judged = case(*(replace(goal, threshold_seconds=10.0) for goal in GOALS))
+    ceiling = ceiling_rate_per_second(judged, 4)
+    assert [carried_rate_per_second(judged, (), 4) for _ in range(2)] == [ceiling, ceiling]
+    assert loads == [(ceiling, 4)]
+    wider = replace(judged, utilization_target_ratio=0.9)
+    assert carried_rate_per_second(wider, (), 4) == ceiling_rate_per_second(wider, 4)
+
+
+def test_a_limit_whose_bounds_say_that_it_misses_is_not_looked_at_there(monkeypatch):
+    """The crossing of the last mix is enough to know where the search has to begin."""
+    judged = case(GOALS[1])
+    before = carried_rate_per_second(judged, (), 4)
+    assert before < ceiling_rate_per_second(judged, 4)
+    looks = []
+
+    def noted(load, *asked):
+        looks.append(load.utilization)
+        return metric_seconds(load, *asked)
+
+    monkeypatch.setattr(frontier, "metric_seconds", noted)
+    moved = _slightly_moved(judged, 1.0, 1.005)
+    assert carried_rate_per_second(moved, (), 4) == pytest.approx(before, rel=0.01)
+    assert looks
+    assert max(looks) < judged.utilization_target_ratio - 0.01
 
 
 def test_another_threshold_changes_no_row_but_its_own(loads):

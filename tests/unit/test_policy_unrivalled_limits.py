@@ -108,3 +108,15 @@ def test_budget_whose_full_step_just_fits_is_a_rival_too(answers):
         batch_case(0.03), BatchLimits(max_num_seqs=44, max_num_batched_tokens=2048)
     )
     assert not enough
+
+
+def test_limits_in_force_are_compared_on_the_frontier_of_the_plan():
+    """So that their rates start the searches of the next mix; no other limits' rates are there."""
+    batch = batch_case(0.03)
+    in_force = BatchLimits(LIMITS.max_num_seqs, LIMITS.max_num_batched_tokens)
+    best_limits(batch, in_force)
+    frontier = batch.case.frontier
+    assert {fleet.engines for _, fleet in frontier.crossings} >= {search.COMPARED_REPLICAS}
+    known = dict(frontier.crossings)
+    best_limits(batch, in_force._replace(max_num_seqs=64))
+    assert frontier.crossings == known

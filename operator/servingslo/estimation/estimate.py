@@ -20,7 +20,7 @@ from servingslo.estimation.pods.slowdown import SlowPod
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.estimation.sample import GatewaySample, PodSample
-from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
+from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS, PodMetrics
 from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.objectives import Objective, Routing
 from servingslo.models.workload import Workload
@@ -37,7 +37,8 @@ class FleetSample:
     of the engines; None if no default limit may be assumed. classes: counts of each class of
     requests. sheddable: the names of those that order no replicas. batches: executions of servers
     of dynamic batches and their time in microseconds, by pod and size, since their model was
-    loaded; empty if not read. fallback: the gateway's counts of a fallback.
+    loaded; empty if not read. fallback: the gateway's counts of a fallback. metrics: the state of
+    pods' metrics by name, as far as it is known already.
     """
 
     time_seconds: float
@@ -54,6 +55,7 @@ class FleetSample:
     stated_limits: StatedLimits = NOTHING_STATED
     runtime: str | None = None
     batches: Mapping[str, BatchCounts] = field(default_factory=dict)
+    metrics: Mapping[str, PodMetrics] = field(default_factory=dict)
 
     @property
     def batcher(self) -> DynamicBatcher | None:

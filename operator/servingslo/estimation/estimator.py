@@ -104,7 +104,7 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
 
     A sample that is not newer than the state teaches nothing: the estimate is made from the state.
     """
-    fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds)
+    fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds, sample.metrics)
     lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:

@@ -14,6 +14,8 @@ from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.facts import NO_FACTS, Facts, LimitsChange
 from servingslo.policy.failing_pods import FAILURE_SHARE, failing_pods
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
+from servingslo.policy.latency.parts import latency_report
+from servingslo.policy.latency.report import LatencyReport
 from servingslo.policy.replicas.demand import (
     Demand,
     Fleet,
@@ -62,7 +64,8 @@ class TickContext:
     that a gate holds back from it. failing: names of pods that crash, cannot start or are unready
     for too long, each with the reason. own_rollout: the change of batch limits that the rollout in
     progress carries out, None without one or for any other. prepared: None while no law, limits or
-    lengths are known. demand: None while no rate is known.
+    lengths are known. demand: None while no rate is known. latency: the parts of the time of a
+    request, None if none was observed.
     """
 
     observation: Observation
@@ -89,6 +92,7 @@ class TickContext:
     wait_budget_seconds: float
     error_budget: BudgetReport | None
     demand: Demand | None
+    latency: LatencyReport | None
 
     @property
     def without_metrics_seconds(self) -> float | None:
@@ -235,6 +239,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             wait_budget=budget,
             score=state.promise.score,
         ),
+        latency=latency_report(estimate, targets.objectives, alone=not observation.pool),
     )
 
 

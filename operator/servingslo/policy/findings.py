@@ -9,7 +9,6 @@ from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
-from servingslo.policy.latency.parts import latency_report
 from servingslo.policy.replicas.demand import kept_rate_per_second
 from servingslo.policy.replicas.guards import StepDownBlock
 from servingslo.policy.replicas.promise import SAFE_PROBABILITY
@@ -243,11 +242,9 @@ def growth_step(context: TickContext) -> DecisionStep | None:
     before, after: its mean, seconds. None while the objectives are met, or if another part grew
     most.
     """
-    objectives, alone = context.targets.objectives, not context.observation.pool
-    report = latency_report(context.estimate, objectives, alone=alone)
-    if report is None:
+    if context.latency is None:
         return None
-    report = with_growth(report, context.state.latency)
+    report = with_growth(context.latency, context.state.latency)
     grown = None if report.grew is None else report.of(report.grew)
     if grown is None or grown.part not in NOT_MENDED_BY_REPLICAS:
         return None

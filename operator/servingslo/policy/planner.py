@@ -172,6 +172,7 @@ def _update_estimate(
         ),
         runtime=observation.runtime,
         batches=facts.batches,
+        metrics=signals.metrics,
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:

@@ -32,7 +32,6 @@ from servingslo.policy.decision_parts import (
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.latency.availability import availability_report
 from servingslo.policy.latency.growth import with_growth
-from servingslo.policy.latency.parts import latency_report
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
 from servingslo.policy.replicas.promise import period_seconds
 from servingslo.policy.replicas.requirement import Requirement
@@ -235,11 +234,9 @@ def latency_of(context: TickContext, state: PlannerState) -> LatencyReport | Non
 
     state: with this tick in its memory.
     """
-    objectives, alone = context.targets.objectives, not context.observation.pool
-    report = latency_report(context.estimate, objectives, alone=alone)
-    if report is None or context.signals.no_metrics is not None:
+    if context.latency is None or context.signals.no_metrics is not None:
         return None
-    return with_growth(report, state.latency)
+    return with_growth(context.latency, state.latency)
 
 
 def availability_of(context: TickContext, state: PlannerState) -> AvailabilityReport | None:

@@ -15,7 +15,6 @@ from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.latency.availability import count_answers
 from servingslo.policy.latency.growth import are_met, remember, seen_by_engines
-from servingslo.policy.latency.parts import latency_report
 from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.guards import Proposal
@@ -121,9 +120,7 @@ def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
 
 def track_latency(context: TickContext, state: PlannerState) -> PlannerState:
     """The memory of the parts of the latency while the objectives are met, for the report."""
-    objectives = context.targets.objectives
-    alone = not context.observation.pool
-    report = latency_report(context.estimate, objectives, alone=alone)
+    objectives, report = context.targets.objectives, context.latency
     if report is None or context.signals.no_metrics is not None:
         return state
     before = state.latency.met_at_seconds

@@ -191,25 +191,31 @@ def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     mixed = []
     for index, model in enumerate(MODELS):
         others = filters if index == SURGE else (*filters[:SURGE], settled)
-        sources = [f if i == index else _begin(f, model, scale) for i, f in enumerate(others)]
+        begun = _begun(model, scale)
         weights = [
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
         total = max(sum(weights), TINY_PROBABILITY)
         shares = [w / total for w in weights]
-        level = sum(s * f.level for s, f in zip(shares, sources, strict=True))
-        trend = sum(s * f.trend for s, f in zip(shares, sources, strict=True))
-        spread = [(f.level - level, f.trend - trend) for f in sources]
-        terms = list(zip(shares, sources, spread, strict=True))
+        level = sum([s * f.level for s, f in zip(shares, others, strict=True)])
+        trend = sum([s * f.trend for s, f in zip(shares, others, strict=True)])
+        level_variance = covariance = trend_variance = 0.0
+        for i, (share, f) in enumerate(zip(shares, others, strict=True)):
+            d, e, (more, steeper) = f.level - level, f.trend - trend, begun
+            if i == index:
+                more = steeper = 0.0
+            level_variance += share * (f.level_variance + more + d * d)
+            covariance += share * (f.covariance + d * e)
+            trend_variance += share * (f.trend_variance + steeper + e * e)
         mixed.append(
             FilterState(
                 probability=total,
                 level=level,
                 trend=trend,
-                level_variance=sum(s * (f.level_variance + d * d) for s, f, (d, _) in terms),
-                covariance=sum(s * (f.covariance + d * e) for s, f, (d, e) in terms),
-                trend_variance=sum(s * (f.trend_variance + e * e) for s, f, (_, e) in terms),
+                level_variance=level_variance,
+                covariance=covariance,
+                trend_variance=trend_variance,
             )
         )
     return mixed
@@ -221,15 +227,11 @@ def _settle(surge: FilterState, scale: float) -> FilterState:
     return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
 
 
-def _begin(state: FilterState, model: RateModel, scale: float) -> FilterState:
-    """Return a state in which demand has just become of another kind."""
+def _begun(model: RateModel, scale: float) -> tuple[float, float]:
+    """Return the variances of level and slope that a change to this kind of demand adds."""
     level = model.first_level_ratio * scale
     trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
-    return replace(
-        state,
-        level_variance=state.level_variance + level * level,
-        trend_variance=state.trend_variance + trend * trend,
-    )
+    return level * level, trend * trend
 
 
 def _scale(filters: tuple[FilterState, ...]) -> float:

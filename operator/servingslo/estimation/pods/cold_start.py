@@ -64,7 +64,7 @@ def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
     # Only the newest starts are kept: the oldest leave if there are more pods than are remembered.
     starts = (
         *(s for s in state.starts if s.pod not in there),
-        *(known.get(pod.name) or _record(pod) for pod in started),
+        *(known.get(pod.name) or _record(pod) for pod in started[-REMEMBERED_PODS:]),
     )[-REMEMBERED_PODS:]
     return state if starts == state.starts else ColdStartState(starts=starts)
 

@@ -111,17 +111,18 @@ def pooled_delta(
     taken: list[HistogramSample] = []
     total = 0.0
     for before, after in pairs:
-        if not after.upper_bounds or (bounds is not None and after.upper_bounds != bounds):
+        own = after.upper_bounds
+        if not own or (bounds is not None and own is not bounds and own != bounds):
             continue
-        fell = before is not None and after.count < before.count
-        if before is not None and not fell and before.upper_bounds != after.upper_bounds:
+        old = before if before is not None and after.count >= before.count else None
+        if old is not None and old.upper_bounds is not own and old.upper_bounds != own:
             continue
-        bounds = after.upper_bounds
+        bounds = own
         added.append(after)
         total += after.sum
-        if before is not None and not fell:
-            taken.append(before)
-            total -= before.sum
+        if old is not None:
+            taken.append(old)
+            total -= old.sum
     if bounds is None:
         return None
     cumulative = _summed(added)

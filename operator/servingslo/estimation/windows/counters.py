@@ -213,14 +213,18 @@ def advance(
         observed_at, histograms_paired = counted_at, paired
         if not (new_counters and of_one_scrape):
             observed_at = _scrape(old.histograms, sample, histograms_time, flow, old.restarts, pod)
-    memory = replace(
-        old,
-        doubted=doubted,
+    memory = EngineMemory(
+        pod=old.pod,
+        engine=old.engine,
         restarts=pod.restarts,
-        same_since_seconds=same_since,
         counters=counted_at,
         histograms=observed_at,
         histograms_paired=histograms_paired,
+        doubted=doubted,
+        doubted_seconds=old.doubted_seconds,
+        same_since_seconds=same_since,
+        exported=old.exported,
+        since_seconds=old.since_seconds,
     )
     if doubt:
         return EngineStep(memory=memory, doubt=doubt)

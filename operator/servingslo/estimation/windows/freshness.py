@@ -4,7 +4,7 @@ The only place that decides staleness. Policy asks for the state of a pod, estim
 engines, gateways ask for one instance. All use the same ages and the same grace for a new pod.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from servingslo.estimation.sample import EngineSample, PodSample
@@ -140,15 +140,21 @@ def is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
 
 
 def assess(
-    pods: Sequence[PodSample], stale_after_seconds: float, scrape_seconds: float | None = None
+    pods: Sequence[PodSample],
+    stale_after_seconds: float,
+    scrape_seconds: float | None = None,
+    known: Mapping[str, PodMetrics] | None = None,
 ) -> Freshness:
-    """Return which engines may be used, and the share of pods that they represent."""
+    """Return which engines may be used, and the share of pods that they represent.
+
+    known: what `metrics_of` says of some of the pods, by name.
+    """
     used: list[tuple[PodSample, EngineSample]] = []
     unseen: list[tuple[str, str]] = []
     starting: list[PodSample] = []
-    expected = 0
+    expected, told = 0, known or {}
     for pod in pods:
-        found = metrics_of(pod, stale_after_seconds, scrape_seconds)
+        found = told.get(pod.name) or metrics_of(pod, stale_after_seconds, scrape_seconds)
         used += [(pod, engine) for engine in found.engines]
         if not pod.ready or pod.deleting:
             continue

@@ -1,6 +1,7 @@
 """Compare samples of one engine: its zero sample, its counters, how far and whether they moved."""
 
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from servingslo.copying import replace
@@ -9,6 +10,10 @@ from servingslo.estimation.sample import EngineSample, HistogramSample
 # Names of sample fields: counters, and the histograms from which windows are measured.
 _COUNTERS = tuple(f.name for f in fields(EngineSample) if f.name.endswith("_total"))
 _COUNTED = ("ttft_seconds", "inter_token_seconds", "iteration_tokens")
+_moving = attrgetter(
+    "generation_tokens_total", "prompt_tokens_total", "finished_total", "running", "waiting",
+    "kv_usage_ratio",
+)  # fmt: skip
 _EMPTY = HistogramSample(upper_bounds=(), cumulative_counts=(), sum=0.0, count=0.0)
 
 
@@ -49,11 +54,7 @@ def tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
     """Return whether no number has moved although requests run."""
     if before is None or not after.running:
         return False
-    names = (
-        "generation_tokens_total", "prompt_tokens_total", "finished_total", "running", "waiting",
-        "kv_usage_ratio",
-    )  # fmt: skip
-    return all(getattr(before, name) == getattr(after, name) for name in names)
+    return _moving(before) == _moving(after)
 
 
 def increase(after: float | None, before: float | None) -> float | None:

@@ -82,7 +82,16 @@ class Frontier:
     lets those results bound the ones of this mix.
     """
 
-    __slots__ = ("_full_batches", "_points", "_unloaded", "counts", "crossings", "kept", "model")
+    __slots__ = (
+        "_full_batches",
+        "_held",
+        "_points",
+        "_unloaded",
+        "counts",
+        "crossings",
+        "kept",
+        "model",
+    )
 
     def __init__(
         self,
@@ -96,6 +105,7 @@ class Frontier:
             KeptCrossings() if previous is None else previous.kept.moved(moved_ratio)
         )
         self.counts: dict[_Kind, int | None] = {} if previous is None else dict(previous.counts)
+        self._held: dict[Row, float] = {}
         self._points: dict[tuple[Fleet, int], Prediction] = {}
         self._unloaded: dict[tuple[LatencyMetric, float], float] = {}
         self._full_batches: dict[tuple[float | None, int], int | None] = {}
@@ -104,6 +114,26 @@ class Frontier:
         """R_k(n), a fleet rate: at most 95 % of saturation, 0 if an idle fleet misses the limit."""
         self.solve([(limit, fleet)])
         return self._rate(limit, fleet)
+
+    def carried_rate_per_second(
+        self, limits: Sequence[Limit], fleet: Fleet, most_per_second: float
+    ) -> float:
+        """Return the least R_k(n) of these limits, at most this rate.
+
+        A limit that holds at that rate does not bind, and its own rate is not searched. One whose
+        bounds say that it misses there is not looked at.
+        """
+        saturation = self.model.saturation_rate_per_second * fleet.engines
+        most = min(most_per_second, GREATEST_UTILIZATION * saturation)
+        rows = [(limit, fleet) for limit in limits]
+        missed = {row for row, band in self._bands(rows, most).items() if band.middle < most}
+        known = self.crossings.keys() | self._held.keys() | missed
+        if unknown := [row for row in rows if row not in known]:
+            load = self.model.predict(most, *fleet)
+            self._held |= {row: most for row in unknown if row[0].of(load) <= row[0].most}
+        rows = [row for row in rows if self._held.get(row, 0.0) < most]
+        self.solve(rows)
+        return min([most, *(self._rate(*row) for row in rows)])
 
     def least_counts(
         self,

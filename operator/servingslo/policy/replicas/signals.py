@@ -1,13 +1,13 @@
 """Metrics of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows import families
 from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
-from servingslo.estimation.windows.freshness import metrics_of
+from servingslo.estimation.windows.freshness import PodMetrics, metrics_of
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.replicas.guards import StepDownBlock, metrics_problem
 from servingslo.reasons import Reason
@@ -29,7 +29,7 @@ class Signals:
     serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
     after the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why no
     conclusion is possible, None if one is. age_seconds: of the oldest group that was used. detail:
-    which series are missing, '' if none is known to be.
+    which series are missing, '' if none is known to be. metrics: the state of each serving pod's.
     """
 
     serving_pods: tuple[PodSample, ...]
@@ -38,6 +38,7 @@ class Signals:
     no_metrics: SignalProblem | None = None
     age_seconds: float | None = None
     detail: str = ""
+    metrics: Mapping[str, PodMetrics] = field(default_factory=dict, repr=False)
 
     @property
     def step_down_block(self) -> StepDownBlock | None:
@@ -67,7 +68,7 @@ def read_signals(
     states = {name: metrics.state for name, metrics in found.items()}
     used = [metrics.age_seconds for metrics in found.values() if metrics.state in _USED]
     ages = [age for age in used if age is not None]
-    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None))
+    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None), metrics=found)
     problem = metrics_problem(observation)
     if problem is not None:
         return replace(signals, reason=problem.reason, no_metrics=problem)

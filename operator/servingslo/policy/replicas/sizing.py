@@ -259,11 +259,9 @@ def carried_rate_per_second(
 
     0 if an objective fails even for a single request at a time. infeasible ones do not count.
     """
-    rows = [(limit, case.fleet(serving)) for limit in _limits(case, infeasible)]
-    case.frontier.solve(rows)
-    ceiling = ceiling_rate_per_second(case, serving)
-    carried = (case.frontier.greatest_rate_per_second(*row) for row in rows)
-    return min(ceiling, *(rate / case.load_factor for rate in carried))
+    most = case.load_factor * ceiling_rate_per_second(case, serving)
+    limits, fleet = _limits(case, infeasible), case.fleet(serving)
+    return case.frontier.carried_rate_per_second(limits, fleet, most) / case.load_factor
 
 
 def ceiling_rate_per_second(case: SizingCase, serving: int) -> float:

@@ -102,11 +102,10 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
         plan, _ = _plan(batch, current, present)
         return FoundLimits(today=plan, better=plan)
     safe = _largest_batches(batch, budgets)
-    # Each search of a rate begins where the one before it ended, the first one anywhere.
-    tried = {current: _compared(batch, current)}
+    # Each search of a rate begins where the one before it ended.
+    tried = {current: present}
     for budget, sequences in safe.items():
         _try(batch, budget, sequences, tried)
-    tried[current] = present
     full = full_step_budget(batch, max(tried.values(), key=_carried))
     if full is not None and full not in safe:
         _try(batch, full, largest_batch(batch, full, current.max_num_seqs), tried)
@@ -293,17 +292,23 @@ def _carried(case: SizingCase) -> float:
 
 
 def _compared(batch: BatchCase, limits: BatchLimits, beside: Frontier | None = None) -> SizingCase:
-    """The case with these limits, as if tokens took longer. beside: frontier of similar limits."""
+    """The case with these limits, as if tokens took longer. beside: frontier of similar limits.
+
+    The limits in force keep the frontier of the plan, with what it knows of this mix and the last.
+    """
     engine = replace(
         batch.limits,
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
-    model = latency_model(batch.workload, batch.law, engine)
+    frontier = batch.case.frontier
+    if engine != batch.limits:
+        model = latency_model(batch.workload, batch.law, engine)
+        frontier = Frontier(model, beside or frontier)
     slower = batch.case.ratio(LatencyMetric.TPOT) * LAW_ERROR_RATIO
     return replace(
         batch.case,
-        frontier=Frontier(model, beside or batch.case.frontier),
+        frontier=frontier,
         calibration={**batch.case.calibration, LatencyMetric.TPOT.value: slower},
     )
 
