@@ -13,7 +13,7 @@ from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import undone
 from servingslo.controller.actuators.protocol import Acting
-from servingslo.errors import ClusterError
+from servingslo.errors import ArgumentsNotUnderstoodError, ClusterError
 from servingslo.explain.changes import Change, Setting, limits_change
 from servingslo.policy.inputs import (
     LIMIT_FIELDS,
@@ -46,7 +46,7 @@ async def standing(
         engine = await parents.engine(
             ref.namespace, view.target, targets.batching.container, runtime
         )
-    except ClusterError:
+    except (ArgumentsNotUnderstoodError, ClusterError):
         # The view says why nothing can be changed.
         return InForce(refused=refused)
     found = parent.at(engine.name)
