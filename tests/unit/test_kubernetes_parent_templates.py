@@ -11,6 +11,7 @@ from servingslo.adapters.kubernetes.api.discovery import ApiResource
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.cli.cluster.release import put_back_templates
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
@@ -89,6 +90,10 @@ class _Server:
         if path == "/apis/serving.kserve.io":
             versions = ("serving.kserve.io/v1beta1", KSERVE)
             return {"versions": [{"groupVersion": one} for one in versions]}
+        if path == f"/apis/{KSERVE}":
+            return {"resources": [{"kind": "LLMInferenceService", "name": "llminferenceservices"}]}
+        if path == "/apis/serving.kserve.io/v1beta1":
+            return {"resources": [{"kind": "InferenceService", "name": "inferenceservices"}]}
         if path.endswith("/deployments/llama-kserve"):
             merged = {**self.preset, **self.own}
             template = {"spec": {"containers": [{"name": "istio-proxy"}, merged]}}
@@ -379,3 +384,21 @@ async def test_what_stands_in_the_service_is_read_and_no_pod_goes_first() -> Non
     found = await _actuator(server).in_force(REF, at_once, replace(view, target=groups))
     assert found is not None
     assert found.values == {}
+
+
+async def test_a_release_puts_every_service_back(capsys) -> None:
+    """Without an operator; an edit of another client stays, and that is said."""
+    server: Any = _Server({"args": ["--max-num-seqs=8"]}, {"command": PRESET})
+    await _write(server)
+    server.forbidden = True
+    (failed,) = await put_back_templates(server, ())
+    assert failed.startswith("LLMInferenceService: GET")
+    server.forbidden = False
+    assert await put_back_templates(server, ()) == []
+    assert server.own["args"] == ["--max-num-seqs=8"]
+    assert "LLMInferenceService n/llama: the former line is put back" in capsys.readouterr().out
+    await _write(server)
+    server.own["args"] = ["--max-num-seqs=9"]
+    assert await put_back_templates(server, ()) == []
+    assert server.own["args"] == ["--max-num-seqs=9"]
+    assert "which stays" in capsys.readouterr().out

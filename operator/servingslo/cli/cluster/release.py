@@ -95,7 +95,7 @@ async def _release(
         if routes:
             failed += await _put_back_weights(client, names)
         if services:
-            failed += await _put_back_templates(client, names)
+            failed += await put_back_templates(client, names)
     finally:
         await client.close()
     if failed:
@@ -201,7 +201,7 @@ async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[
     return failed
 
 
-async def _put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list[str]:
+async def put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Restore the former command lines in LLMInferenceServices; what could not be."""
     parents, failed = ParentTemplates(client, Discovery(client), namespaces=names), []
     try:
