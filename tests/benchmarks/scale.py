@@ -29,6 +29,8 @@ _DECIDED = re.compile(r" decided namespace=(\S+) name=(\S+) ")
 _FIRST_WITHIN_SECONDS = 240.0
 _RESTARTED_TICKS = 4
 _PODS_EACH = 4
+# How long Prometheus and the API server are watched before the operator starts.
+_ALONE_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class Figures:
     tick_cpu_p99_seconds: float
     status_writes_a_minute: float
     queries_a_minute: float
+    prometheus_cores: tuple[float, float]
+    api_server_cores: tuple[float, float]
     load_average: float
 
 
@@ -89,6 +93,9 @@ def measure(options: argparse.Namespace, resources: int) -> Figures:
         _say("creating workloads")
         many.create(ready_within_seconds=600.0)
         time.sleep(2 * tick)  # until all are scraped
+        began, before = time.monotonic(), _cpu_seconds(rig)
+        time.sleep(_ALONE_TICKS * tick)
+        alone = _cores(rig, before, time.monotonic() - began)
         operator = Operator(
             rig,
             f"--tick-seconds={tick:g}",
@@ -97,15 +104,20 @@ def measure(options: argparse.Namespace, resources: int) -> Figures:
         )
         first = _start(operator, many)
         _say(f"all decided after {first:.1f} s")
-        return _watch(operator, many, first, options)
+        return _watch(operator, many, first, alone, options)
 
 
 def _watch(
-    operator: Operator, many: ManyWorkloads, first: float, options: argparse.Namespace
+    operator: Operator,
+    many: ManyWorkloads,
+    first: float,
+    alone: tuple[float, float],
+    options: argparse.Namespace,
 ) -> Figures:
     assert operator.process is not None
     began, before = time.monotonic(), process_use(operator.process.pid)
     counted = _status_writes(many.rig), _queries(many.rig)
+    others = _cpu_seconds(many.rig)
     learning: list[str] = []
     with Watched(operator, page_seconds=0.5 * options.tick_seconds) as watched:
         while time.monotonic() < began + 60.0 * options.minutes:
@@ -122,6 +134,7 @@ def _watch(
     seen, ordered = many.seen(operator), orders(operator)
     used = process_use(operator.process.pid)[0] - before[0]
     seconds = time.monotonic() - began
+    with_it = _cores(many.rig, others, seconds)
     writes, queries = _status_writes(many.rig) - counted[0], _queries(many.rig) - counted[1]
     operator.stop()
     again = _start(operator, many)
@@ -149,6 +162,8 @@ def _watch(
         tick_cpu_p99_seconds=cpu[int(0.99 * len(cpu))],
         status_writes_a_minute=60.0 * writes / seconds,
         queries_a_minute=60.0 * queries / seconds,
+        prometheus_cores=(alone[0], with_it[0]),
+        api_server_cores=(alone[1], with_it[1]),
         load_average=os.getloadavg()[1],
     )
     operator.stop()
@@ -172,11 +187,7 @@ def _start(operator: Operator, many: ManyWorkloads) -> float:
 
 def _status_writes(rig: Rig) -> float:
     """Patches of ServingSLOs that the API server has taken."""
-    client = rig.api_client()
-    method, url, headers, *_ = client.param_serialize(
-        "GET", "/metrics", auth_settings=["BearerToken"]
-    )
-    page = client.call_api(method, url, headers).read().decode()
+    page = _api_server_page(rig)
     return _sum_of(page, "apiserver_request_total", 'resource="servingslos"', 'verb="PATCH"')
 
 
@@ -186,8 +197,29 @@ def _queries(rig: Rig) -> float:
     return _sum_of(page, "prometheus_http_requests_total", 'handler="/api/v1/query')
 
 
+def _api_server_page(rig: Rig) -> str:
+    client = rig.api_client()
+    method, url, headers, *_ = client.param_serialize(
+        "GET", "/metrics", auth_settings=["BearerToken"]
+    )
+    return str(client.call_api(method, url, headers).read().decode())
+
+
+def _cpu_seconds(rig: Rig) -> tuple[float, float]:
+    """Used by Prometheus and by the API server since their start."""
+    pages = (http_get(f"{rig.prometheus_url}/metrics") or "", _api_server_page(rig))
+    prometheus, api_server = (_sum_of(page, "process_cpu_seconds_total") for page in pages)
+    return prometheus, api_server
+
+
+def _cores(rig: Rig, before: tuple[float, float], seconds: float) -> tuple[float, float]:
+    """What both used since then, per second."""
+    now = _cpu_seconds(rig)
+    return (now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds
+
+
 def _sum_of(page: str, name: str, *labels: str) -> float:
-    lines = (line for line in page.splitlines() if line.startswith(f"{name}{{"))
+    lines = (line for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
     return sum(
         float(line.rsplit(" ", 1)[1]) for line in lines if all(label in line for label in labels)
     )

@@ -21,6 +21,7 @@ from servingslo.explain.parts.models import model_pairs
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ConstraintNeed, ModelUse
 from servingslo.policy.knobs.decisions import AdmissionDecision, BatchingDecision, LimitDecision
+from servingslo.policy.knobs.lanes.decision import LaneState
 from servingslo.reasons import Action, Reason
 from servingslo.units import format_duration
 
@@ -79,10 +80,13 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
 
     It does if action, count, binding constraint or reason changed; if the report on batch limits or
     admission changed; if limits became known from another source or cannot be read; if the stated
-    law came into use or went out of use; if GPUs began or ceased to refute the law; or if the last
-    line is ten minutes old. previous: the last logged decision, None if there was none.
+    law came into use or went out of use; if GPUs began or ceased to refute the law; if the state of
+    a class changed, except that one which refused some is open for now; or if the last line is ten
+    minutes old. previous: the last logged decision, None if there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
+        return True
+    if _lane_changed(previous, current):
         return True
     return abs(current.time_seconds - previous.time_seconds) >= REPEAT_SECONDS
 
@@ -108,8 +112,17 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         None if decision.gateway_limit is None else decision.gateway_limit.reason,
         None if decision.degradation is None else decision.degradation.reason,
         None if decision.handed_over is None else decision.handed_over.reason,
-        tuple((one.name, one.state) for one in decision.classes),
         None if decision.lanes is None else decision.lanes.reason,
+    )
+
+
+def _lane_changed(previous: Decision, current: Decision) -> bool:
+    """A lane at its bound refuses some in one window and none in the next; that is no news."""
+    before = {one.name: one.state for one in previous.classes}
+    now = {one.name: one.state for one in current.classes}
+    eased = (LaneState.FULL, LaneState.OPEN)
+    return before.keys() != now.keys() or any(
+        before[name] != state and (before[name], state) != eased for name, state in now.items()
     )
 
 
