@@ -100,6 +100,10 @@ CASES: dict[str, tuple[str, ...]] = {
         "securityContext.capabilities=null",
         "securityContext.readOnlyRootFilesystem=false",
     ),
+    "kserve": (
+        "batching.apply.enabled=true",
+        "batching.apply.llmInferenceServices=true",
+    ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
         "extraScalableKinds[0].resource=leaderworkersets",

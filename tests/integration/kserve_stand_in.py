@@ -7,6 +7,7 @@ its sources: github.com/kserve/kserve v0.20.0, pkg/controller/v1alpha2/llmisvc
 """
 
 import copy
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,12 @@ from tests.integration.keda_manifests import SCALED_OBJECTS
 from tests.integration.manifests import workload
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.programs.upstream_crds import KEDA, LLM_INFERENCE_SERVICE, manifests
+from servingslo_lab.rig.programs.upstream_crds import (
+    KEDA,
+    LLM_INFERENCE_SERVICE,
+    LLM_PRESET,
+    manifests,
+)
 from servingslo_lab.rig.waiting import wait_until
 
 SERVICES = {"group": "serving.kserve.io", "version": "v1alpha2", "plural": "llminferenceservices"}
@@ -29,6 +35,7 @@ _CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _SERVED_SECONDS = 120.0
 _TURN_SECONDS = 0.3
 _NOT_FOUND, _CONFLICT = 404, 409
+_GO_TEMPLATE = re.compile(r"\{\{.*?}}")
 
 
 def crd() -> dict[str, Any]:
@@ -93,6 +100,22 @@ def service(name: str, *, app: str, **spec: Any) -> dict[str, Any]:
 def prefill(*, app: str, **spec: Any) -> dict[str, Any]:
     """Its field `prefill`, of simulated engines whose pods have the label app."""
     return {**_workload_spec(workload(app, replicas=1)["spec"]["template"]), **spec}
+
+
+def merged(template: Mapping[str, Any]) -> dict[str, Any]:
+    """A service's pod template over KServe's preset, of which an engine here reads the command.
+
+    Source: mergeSpecs: containers by name, and command and args each as a whole.
+    """
+    (preset,) = manifests(LLM_PRESET)
+    presets = {one["name"]: one for one in preset["spec"]["template"]["containers"]}
+    found: dict[str, Any] = copy.deepcopy(dict(template))
+    for entry in found["containers"]:
+        known = presets.get(entry["name"], {})
+        for key in {"command", "args"} & known.keys() - entry.keys():
+            # Of its Go template only names and paths depend, and no limit.
+            entry[key] = [_GO_TEMPLATE.sub("", word) for word in known[key]]
+    return found
 
 
 def _workload_spec(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +183,7 @@ class _Controller:
                 "labels": {**labels, **spec.get("labels", {})},
                 "annotations": spec.get("annotations", {}),
             },
-            "spec": spec["template"],
+            "spec": merged(spec["template"]),
         }
         manifest = {
             "metadata": _metadata(one, name, labels),
@@ -179,7 +202,7 @@ class _Controller:
             return
         # The template is put back; a count that the service does not state is left as it is.
         arguments = [list(entry.args or []) for entry in now.spec.template.spec.containers]
-        wanted = [list(entry.get("args") or []) for entry in spec["template"]["containers"]]
+        wanted = [list(entry.get("args") or []) for entry in template["spec"]["containers"]]
         if arguments != wanted or spec.get("replicas", now.spec.replicas) != now.spec.replicas:
             manifest["spec"].setdefault("replicas", now.spec.replicas)
             self._apps.replace_namespaced_deployment(name, self._namespace, manifest)

@@ -35,6 +35,7 @@ CONDITIONS = {
     "and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly)": (
         "`batching.apply.enabled`, unless `serversOnly`"
     ),
+    ".Values.batching.apply.llmInferenceServices": "`batching.apply.llmInferenceServices`",
     ".Values.configMaps.read.enabled": "`configMaps.read.enabled`",
     ".Values.extraScalableKinds": "`extraScalableKinds`",
     'has "BackendTrafficPolicy" .Values.admission.kinds': (

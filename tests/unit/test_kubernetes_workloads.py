@@ -13,6 +13,22 @@ from servingslo.policy.ports import ClusterMetrics, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
+SERVICE = ScaleTarget(
+    api_version="serving.kserve.io/v1alpha2", kind="LLMInferenceService", name="llama"
+)
+# Of a Deployment that KServe's controller made.
+KEPT = {
+    "ownerReferences": [
+        {
+            "apiVersion": "serving.kserve.io/v1alpha2",
+            "kind": "LLMInferenceService",
+            "name": "llama",
+            "uid": "u",
+            "controller": True,
+        }
+    ],
+    "labels": {"app.kubernetes.io/component": "llminferenceservice-workload"},
+}
 ENGINE = {
     "name": "engine",
     "image": "vllm/vllm-openai:v0.11.0",
@@ -69,6 +85,9 @@ class _Inventory:
     def newest_replica_set_seconds(self, _namespace: str, _uid: str) -> None:
         return None
 
+    def parts(self, _namespace: str, _wanted: Any) -> tuple[str, ...]:
+        return ("chat",)
+
     def scalers_of(self, *_of: str) -> tuple[str, ...]:
         return ()
 
@@ -88,6 +107,8 @@ async def _read(
     *,
     native: tuple[dict[str, Any], ...] = (),
     metadata: dict[str, Any] | None = None,
+    target: ScaleTarget = TARGET,
+    parents: Any = None,
 ) -> WorkloadView:
     inits = [{**one, "restartPolicy": "Always"} for one in native]
     inventory: Any = _Inventory(
@@ -100,8 +121,8 @@ async def _read(
     metrics = ClusterMetrics(
         pods={("n", "chat-1"): PodMetrics(engines=(EngineSample(engine="0", runtime="vllm"),))}
     )
-    workloads = KubernetesWorkloads(client, discovery, inventory, NoConfigMaps())
-    return await workloads.read("n", TARGET, container, metrics.recognize("n", None))
+    workloads = KubernetesWorkloads(client, discovery, inventory, NoConfigMaps(), parents)
+    return await workloads.read("n", target, container, metrics.recognize("n", None))
 
 
 @pytest.mark.parametrize(
@@ -157,19 +178,37 @@ async def test_an_engine_that_is_a_native_sidecar_is_read_and_not_changed() -> N
     assert "engine is an init container" in view.batching_change_refused.detail
 
 
-async def test_a_template_that_kserve_keeps_is_read_and_not_changed() -> None:
+@pytest.mark.parametrize(
+    ("target", "reason", "said"),
+    [
+        pytest.param(SERVICE, Reason.NOT_PERMITTED, "llmInferenceServices", id="the-service"),
+        pytest.param(TARGET, Reason.KIND_NOT_SUPPORTED, "set the limits there", id="its-child"),
+    ],
+)
+async def test_a_template_that_kserve_keeps_is_read_and_not_changed(target, reason, said) -> None:
     """Its controller would put the arguments back: the message names where they belong."""
-    owner = {
-        "apiVersion": "serving.kserve.io/v1alpha2",
-        "kind": "LLMInferenceService",
-        "name": "llama",
-        "uid": "u",
-        "controller": True,
-    }
-    labels = {"app.kubernetes.io/component": "llminferenceservice-workload"}
-    view = await _read([ENGINE], [ENGINE], metadata={"ownerReferences": [owner], "labels": labels})
+    view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=target)
     assert view.arguments["chat-1"].max_num_seqs == 48
     refused = view.batching_change_refused
     assert refused is not None
-    assert refused.reason is Reason.KIND_NOT_SUPPORTED
+    assert refused.reason is reason
     assert "LLMInferenceService/llama" in refused.detail
+    assert said in refused.detail
+
+
+async def test_the_service_itself_says_whether_it_may_be_changed() -> None:
+    """Where the administrator allows it; of the child that is named itself nothing is asked."""
+    asked: list[tuple[str, ScaleTarget, str, str]] = []
+
+    class _Parents:
+        async def refusal(
+            self, namespace: str, target: ScaleTarget, engine: Any, runtime: str
+        ) -> None:
+            asked.append((namespace, target, engine.name, runtime))
+
+    view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=SERVICE, parents=_Parents())
+    assert view.batching_change_refused is None
+    assert asked == [("n", SERVICE, "engine", "vllm")]
+    view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=TARGET, parents=_Parents())
+    assert view.batching_change_refused is not None
+    assert len(asked) == 1

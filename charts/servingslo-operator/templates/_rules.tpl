@@ -23,6 +23,12 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
+{{- if .Values.batching.apply.llmInferenceServices }}
+# Their controller reverts what is written into the Deployments that it makes.
+- apiGroups: [serving.kserve.io]
+  resources: [llminferenceservices]
+  verbs: [get, list, patch]
+{{- end }}
 {{- end }}
 {{- if .Values.configMaps.read.enabled }}
 - apiGroups: [""]

@@ -117,6 +117,15 @@ LLM_INFERENCE_SERVICE = UpstreamCRDs(
     tool="kserve",
     files="serving.kserve.io_llminferenceservices.yaml",
 )
+# What its controller merges a service's pod template over.
+LLM_PRESET = UpstreamCRDs(
+    name="kserve-llm-preset",
+    module="github.com/kserve/kserve",
+    folder="config/llmisvcconfig",
+    tool="kserve",
+    kinds=("LLMInferenceServiceConfig",),
+    files="config-llm-template.yaml",
+)
 INFERENCE_SERVICE = UpstreamCRDs(
     name="kserve",
     module="github.com/kserve/kserve",

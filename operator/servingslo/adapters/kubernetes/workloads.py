@@ -7,6 +7,10 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.discovery import ApiResource, Discovery
 from servingslo.adapters.kubernetes.api.selectors import Selector, parse_selector
+from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
+    PARENT_KIND,
+    ParentTemplates,
+)
 from servingslo.adapters.kubernetes.children import Children
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMapData
 from servingslo.adapters.kubernetes.pods.engine_container import FIELD
@@ -69,8 +73,11 @@ class KubernetesWorkloads:
         discovery: Discovery,
         inventory: Inventory,
         config_maps: ConfigMapData,
+        parents: ParentTemplates | None = None,
     ) -> None:
+        """parents: None if templates of LLMInferenceServices may not be changed."""
         self._client = client
+        self._parents = parents
         self._discovery = discovery
         self._inventory = inventory
         self._launches = Launches(config_maps)
@@ -105,6 +112,7 @@ class KubernetesWorkloads:
 
         Never raises for an absent or unreadable target: the view's problems contain that.
         """
+        asked = target
         try:
             target = await self._children.find(namespace, target)
             found = await self._read_target(namespace, target)
@@ -127,6 +135,7 @@ class KubernetesWorkloads:
             for pod in pods
         }
         waiting = await self._queued(namespace, pods)
+        refused = await self._refusal(namespace, asked, found, container, profile)
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
@@ -153,7 +162,7 @@ class KubernetesWorkloads:
                 *self._scaler_problems(namespace, target),
                 *_pods_refused(found),
             ),
-            batching_change_refused=self._refusal(found, container, profile),
+            batching_change_refused=refused,
             woken_by_others=self._inventory.woken_by_keda(
                 namespace, group_of(target.api_version), target.kind, target.name
             ),
@@ -285,30 +294,51 @@ class KubernetesWorkloads:
             for pod in pods
         }
 
-    def _refusal(
-        self, found: _Target, container: str | None, profile: RuntimeProfile | None
+    async def _refusal(
+        self,
+        namespace: str,
+        asked: ScaleTarget,
+        found: _Target,
+        container: str | None,
+        profile: RuntimeProfile | None,
     ) -> SignalProblem | None:
-        """Why batch limits cannot be changed; None while the runtime is not known."""
+        """Why batch limits cannot be changed; None while the runtime is not known.
+
+        asked: the target as the resource names it.
+        """
         if found.containers is None:
             return SignalProblem(
                 reason=Reason.KIND_NOT_SUPPORTED,
                 detail="batch limits are changed in Deployments and StatefulSets only",
             )
-        if (parent := found.part_of) is not None:
-            return SignalProblem(
-                reason=Reason.KIND_NOT_SUPPORTED,
-                detail=f"{parent.kind}/{parent.name} keeps the pod template, and its controller "
-                "would revert a change: set the limits there",
-            )
+        parent = found.part_of
+        kept = None if parent is None else self._kept(asked, parent)
+        if kept is not None:
+            return kept
         runtime = None if profile is None else profile.name
         chosen = self._launches.engine(tuple(found.containers), container, runtime)
         if chosen is None:
             detail = f"{FIELD}: {container!r} is not a container of the pod template"
             return SignalProblem(reason=Reason.CONTAINER_NOT_FOUND, detail=detail)
+        if parent is not None and self._parents is not None and chosen.name and runtime is not None:
+            return await self._parents.refusal(namespace, asked, chosen, runtime)
         refused = "" if profile is None else self._launches.change_refused(chosen, profile)
         if refused:
             return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
         return None
+
+    def _kept(self, asked: ScaleTarget, parent: PartOf) -> SignalProblem | None:
+        """Why the template that another object keeps is not changed there; None if it may be."""
+        named = f"{parent.kind}/{parent.name}"
+        keeps = f"{named} keeps the pod template, and its controller would revert a change"
+        if (asked.kind, parent.kind) != (PARENT_KIND, PARENT_KIND):
+            detail = f"{keeps}: set the limits there"
+            return SignalProblem(reason=Reason.KIND_NOT_SUPPORTED, detail=detail)
+        if self._parents is not None:
+            return None
+        allow = "batching.apply.llmInferenceServices"
+        detail = f"{keeps}: set the limits there, or have the administrator allow it ({allow})"
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
 
 
 def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:

@@ -7,7 +7,12 @@ from typing import Annotated
 import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
+from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
+from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
+    PARENT_KIND,
+    ParentTemplates,
+)
 from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
 from servingslo.adapters.kubernetes.gateways.limits import (
     RELEASED_SECONDS,
@@ -42,6 +47,9 @@ def release(
     degradation: Annotated[
         bool, typer.Option(help="Search HTTPRoutes for weights of a fallback.")
     ] = True,
+    llm_inference_services: Annotated[
+        bool, typer.Option(help="Search LLMInferenceServices for batch limits.")
+    ] = True,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -49,9 +57,10 @@ def release(
 
     Weights of routes that it moved to a fallback are restored too.
 
-    A running operator leaves these objects alone for the next ten minutes. Batch limits that one
-    pod of a workload has on trial are taken back as well. If that pod does not become ready with
-    them and a StatefulSet waits for it, the pod is evicted.
+    A running operator leaves these objects alone for the next ten minutes. Batch limits in
+    LLMInferenceServices, and those that one pod of a workload has on trial, are taken back as
+    well. If that pod does not become ready with them and a StatefulSet waits for it, the pod is
+    evicted.
 
     Example: servingslo release --all
     """
@@ -59,7 +68,16 @@ def release(
         raise InvalidInputError("--all", None, "--all")
     kinds = frozenset(admission_kind or LimitKind)
     names = tuple(namespace or ())
-    asyncio.run(_release(path_text(kubeconfig), context, names, kinds, routes=degradation))
+    asyncio.run(
+        _release(
+            path_text(kubeconfig),
+            context,
+            names,
+            kinds,
+            routes=degradation,
+            services=llm_inference_services,
+        )
+    )
 
 
 async def _release(
@@ -69,12 +87,15 @@ async def _release(
     kinds: Collection[LimitKind],
     *,
     routes: bool,
+    services: bool,
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
         failed = [*await _put_back_all(client, names, kinds), *await end_canaries(client, names)]
         if routes:
             failed += await _put_back_weights(client, names)
+        if services:
+            failed += await put_back_templates(client, names)
     finally:
         await client.close()
     if failed:
@@ -177,6 +198,27 @@ async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[
             failed.append(f"{where}: {error}")
         else:
             typer.echo(f"{where}: the former weights are put back")
+    return failed
+
+
+async def put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list[str]:
+    """Restore the former command lines in LLMInferenceServices; what could not be."""
+    parents, failed = ParentTemplates(client, Discovery(client), namespaces=names), []
+    try:
+        standing = await parents.standing()
+    except ClusterError as error:
+        return [f"{PARENT_KIND}: {error}"]
+    for parent in standing:
+        where = f"{PARENT_KIND} {parent.namespace}/{parent.name}"
+        try:
+            await parents.take_back(parent)
+        except NotFoundError:
+            continue
+        except ClusterError as error:
+            failed.append(f"{where}: {error}")
+        else:
+            kept = "its line was changed meanwhile, which stays"
+            typer.echo(f"{where}: {kept if parent.edited else 'the former line is put back'}")
     return failed
 
 

@@ -18,6 +18,7 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, process_switch
+from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
 from servingslo.adapters.kubernetes.events import KubernetesEvents
 from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
@@ -162,7 +163,12 @@ async def _controller(
         await _serve_keda(options.keda, counts, leads.leadership, stack)
     discovery = Discovery(client)
     config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
-    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
+    parents = (
+        ParentTemplates(client, discovery, namespaces=options.namespaces)
+        if options.parent_templates and options.limits.pod_templates_patched
+        else None
+    )
+    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps, parents)
     registry.stands_for = workloads.stands_for
     means = Means(
         client=client,
@@ -176,6 +182,7 @@ async def _controller(
         models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
         if options.engines is not None
         else None,
+        parents=parents,
     )
     adapters = Adapters(
         clock=clock,

@@ -7,6 +7,7 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
+from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
 from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.gateways.limit_forms import (
@@ -36,7 +37,8 @@ class Means:
     namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
     bound and may be written, from the administrator's list. route_weights: may be changed for a
     fallback. pod_templates: may be patched with
-    batch limits. servers: may get limits while they run. models: access to engines.
+    batch limits. servers: may get limits while they run. models: access to engines. parents:
+    templates of LLMInferenceServices, None if they may not be changed.
     """
 
     client: KubeClient
@@ -48,6 +50,7 @@ class Means:
     pod_templates: bool = False
     servers: bool = False
     models: ModelRepository | None = None
+    parents: ParentTemplates | None = None
 
 
 ActuatorRow = Callable[[Means], Actuator]
@@ -77,6 +80,7 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: EngineLimits(
         KubernetesBatching(means.client, means.discovery),
         BatchCanaries(means.client, namespaces=means.namespaces) if means.pod_templates else None,
+        means.parents,
     ),
     lambda means: RouteWeights(
         WeightedRoutes(means.client, namespaces=means.namespaces),

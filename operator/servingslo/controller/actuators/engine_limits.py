@@ -1,6 +1,6 @@
 """The batch limits of the engines, written into the pod template: one pod first, or all at once."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
@@ -10,14 +10,19 @@ from servingslo.adapters.kubernetes.batch_limits.canary import (
     CanaryTarget,
 )
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CanaryRecord, digest
+from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
+    PARENT_KIND,
+    ParentTemplates,
+)
 from servingslo.adapters.kubernetes.batch_limits.writer import container_at
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators import parent_limits
+from servingslo.controller.actuators.endings import undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
     ClusterError,
-    ClusterUnavailableError,
     NotFoundError,
     WriteConflictError,
 )
@@ -27,7 +32,6 @@ from servingslo.explain.changes import (
     Setting,
     batch_limits_change,
     limits_change,
-    not_written,
     queue_setting,
     removed_flags,
 )
@@ -66,10 +70,12 @@ class EngineLimits:
     """Sets both limits of the engine's container, which rolls out new pods.
 
     canaries: None if no pod can go first, or if the administrator forbids patches of templates.
+    parents: None if templates of LLMInferenceServices may not be changed.
     """
 
     writer: BatchingWriter
     canaries: BatchCanaries | None = None
+    parents: ParentTemplates | None = None
     knob: str = Knob.BATCH_LIMITS
     repeats_at_once: bool = False
 
@@ -82,6 +88,8 @@ class EngineLimits:
         """
         if targets.batching.mode is not BatchingMode.AUTO or self.canaries is None:
             return None
+        if self.parents is not None and targets.target.kind == PARENT_KIND:
+            return await parent_limits.standing(self.parents, ref, targets, view)
         try:
             target = await self.canaries.read(ref.namespace, targets.target)
         except ClusterError as error:
@@ -121,9 +129,12 @@ class EngineLimits:
             ),
             **dict.fromkeys(batching.flags_removed),
         )
-        return await self.writer.apply(
-            assignment.ref.namespace, targets.target, batching.container, wanted, runtime
-        )
+        namespace, target = assignment.ref.namespace, targets.target
+        if self.parents is not None and target.kind == PARENT_KIND:
+            child = assignment.scaled or target
+            engine = await self.parents.engine(namespace, child, batching.container, runtime)
+            return await self.parents.apply(assignment.ref, target, engine, wanted, runtime)
+        return await self.writer.apply(namespace, target, batching.container, wanted, runtime)
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:
         """The decision with its count, but without new limits, and why."""
@@ -133,24 +144,27 @@ class EngineLimits:
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Take back every canary whose resource is gone or no longer allows changes of limits.
 
-        Limits that all pods have stay: they proved better, or the plan takes them back.
+        Limits that all pods of a Deployment or StatefulSet have stay: they proved better, or the
+        plan takes them back. What was written into an LLMInferenceService is restored.
         """
         if self.canaries is None:
             return ()
-        undone: list[Change] = []
+        found: list[Change] = []
+        if self.parents is not None:
+            found += await parent_limits.undo(self.parents, acting)
         for target in await self.canaries.standing():
             canary = target.canary
             if canary is None:
                 if acting(_former_owner(target)) is not None:
-                    undone += await _undone(self.canaries.free(target), _freed(target))
+                    found += await undone(self.canaries.free(target), _freed(target))
             elif not _is_wanted(target, canary, acting):
                 ending = (
                     self.canaries.complete(target)
                     if target.edited
                     else self.canaries.take_back(target, "")
                 )
-                undone += await _undone(ending, _way_back(target, canary))
-        return undone
+                found += await undone(ending, _way_back(target, canary))
+        return found
 
 
 async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: CanaryAct) -> bool:
@@ -173,22 +187,6 @@ async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: Can
     if act is CanaryAct.COMPLETE and target.edited:
         raise WriteConflictError(f"{target.kind}/{target.name} was changed meanwhile")
     return await canaries.complete(target)
-
-
-async def _undone(ending: Awaitable[int], change: Change) -> Sequence[Change]:
-    """End a canary that is no longer requested; return the outcome, or nothing if none was left."""
-    try:
-        if not await ending:
-            return ()
-    except NotFoundError:
-        return ()
-    except ClusterUnavailableError as error:
-        return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
-    except ClusterError as error:
-        conflict = isinstance(error, WriteConflictError)
-        reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
-        return (not_written(change, reason, str(error), answered=True),)
-    return (change,)
 
 
 def _standing(target: CanaryTarget, targets: Targets) -> InForce:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED
 from servingslo.adapters.kubernetes.gateways.limits import (
-    MANAGED_LABEL,
     LimitHolder,
     LimitHolders,
     taken,
@@ -213,8 +213,7 @@ def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
 
 def _not_permitted(policy: LimitHolder) -> SignalProblem | None:
     if not policy.managed:
-        detail = f'it does not carry the label {MANAGED_LABEL}: "true"'
-        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
     if policy.is_released:
         detail = "`servingslo release` put it back a moment ago"
         return SignalProblem(reason=Reason.LIMIT_RELEASED, detail=detail)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.gateways.limits import MANAGED_LABEL
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED
 from servingslo.adapters.kubernetes.gateways.route_weights import (
     MOST_WEIGHT,
     WeightedRoute,
@@ -243,8 +243,7 @@ def _share(weights: Sequence[int], former: Sequence[int]) -> int:
 
 def _not_permitted(route: WeightedRoute) -> SignalProblem | None:
     if not route.managed:
-        detail = f'it does not carry the label {MANAGED_LABEL}: "true"'
-        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
     if route.is_released:
         detail = "`servingslo release` put it back a moment ago"
         return SignalProblem(reason=Reason.WEIGHTS_RELEASED, detail=detail)

@@ -18,6 +18,17 @@ def replicas_set_by(metadata: Mapping[str, Any]) -> str | None:
     return _last(metadata, lambda fields: "f:replicas" in (fields.get("f:spec") or {}))
 
 
+def set_by(metadata: Mapping[str, Any], *path: str) -> str | None:
+    """The field manager that wrote something in the object at this path last; None if not known."""
+
+    def owns(fields: _Fields) -> bool:
+        for name in path:
+            fields = fields.get(f"f:{name}") or {}
+        return bool(fields)
+
+    return _last(metadata, owns)
+
+
 def arguments_set_by(metadata: Mapping[str, Any], container: str) -> str | None:
     """The field manager that wrote a container's command line in the pod template last.
 

@@ -28,6 +28,7 @@ from servingslo.adapters.kubernetes.batch_limits.writer import (
     SUPPORTED_KINDS,
     changed_arguments,
     container_at,
+    line_changes,
     variable_changes,
 )
 from servingslo.errors import (
@@ -319,14 +320,8 @@ def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
     """The container's former command line; only the differences."""
     base = f"/spec/template/spec/containers/{canary.container}"
     container = target.item["spec"]["template"]["spec"]["containers"][canary.container]
-    for key, value in (("command", canary.command), ("args", canary.args)):
-        if container.get(key) == value:
-            continue
-        if value is None:
-            yield {"op": "remove", "path": f"{base}/{key}"}
-        else:
-            yield {"op": "add", "path": f"{base}/{key}", "value": value}
-    yield from variable_changes(target.item, canary.container, canary.variables)
+    yield from line_changes(container, base, canary.command, canary.args)
+    yield from variable_changes(container, base, canary.variables)
 
 
 def _annotated(target: CanaryTarget, record: CanaryRecord | RefusedRecord) -> Iterator[KubeObject]:

@@ -16,7 +16,11 @@ from servingslo.errors import (
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes import catalogue
-from servingslo.runtimes.launch.arguments import BatchArguments, replace_batch_arguments
+from servingslo.runtimes.launch.arguments import (
+    BatchArguments,
+    ContainerArguments,
+    replace_batch_arguments,
+)
 from servingslo.runtimes.launch.write_refusals import write_refused
 
 SUPPORTED_KINDS = frozenset({"Deployment", "StatefulSet"})
@@ -118,24 +122,41 @@ def changed_arguments(
         command, args, wanted, profile, removed=removed, variables=variables
     )
     base = f"/spec/template/spec/containers/{index}"
-    lines = [
-        {"op": "add", "path": f"{base}/{key}", "value": list(new)}
-        if new
-        else {"op": "remove", "path": f"{base}/{key}"}
-        for key, old, new in (("command", command, changed.command), ("args", args, changed.args))
-        if tuple(old or ()) != new
+    return [
+        *line_changes(entry, base, *stated(entry, changed)),
+        *variable_changes(entry, base, changed.variables),
     ]
-    return [*lines, *variable_changes(item, index, changed.variables)]
+
+
+def stated(
+    entry: KubeObject, line: ContainerArguments
+) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    """Command and args for a container; None for an empty one that it did not have."""
+    command, args = (
+        list(new) if new or entry.get(key) == [] else None
+        for key, new in (("command", line.command), ("args", line.args))
+    )
+    return command, args
+
+
+def line_changes(
+    entry: KubeObject, base: str, command: Sequence[str] | None, args: Sequence[str] | None
+) -> Iterator[KubeObject]:
+    """The changes that give a container this command line; None removes a part of it."""
+    for key, value in (("command", command), ("args", args)):
+        if entry.get(key) == value:
+            continue
+        if value is None:
+            yield {"op": "remove", "path": f"{base}/{key}"}
+        else:
+            yield {"op": "add", "path": f"{base}/{key}", "value": value}
 
 
 def variable_changes(
-    item: KubeObject, index: int, values: Mapping[str, str]
+    entry: KubeObject, base: str, values: Mapping[str, str]
 ) -> Iterator[KubeObject]:
     """The changes that set a container's variables; of several with one name, the last counts."""
-    entries: Sequence[KubeObject] = (
-        item["spec"]["template"]["spec"]["containers"][index].get("env") or ()
-    )
-    places = {entry["name"]: place for place, entry in enumerate(entries)}
+    places = {one["name"]: place for place, one in enumerate(entry.get("env") or ())}
     for name, value in values.items():
-        path = f"/spec/template/spec/containers/{index}/env/{places[name]}"
+        path = f"{base}/env/{places[name]}"
         yield {"op": "replace", "path": path, "value": {"name": name, "value": value}}

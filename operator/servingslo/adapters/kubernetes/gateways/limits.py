@@ -5,7 +5,7 @@ test of uid and resourceVersion. If the process is killed, both were written or 
 object that its owner labelled is changed, and only this one field (`limit_forms.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -14,18 +14,24 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.api.cache import listed
-from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.marked_objects import (
+    FIELD_MANAGER,
+    annotated,
+    annotations_of,
+    is_managed,
+    patch_unchanged,
+    removed_annotation,
+)
 from servingslo.adapters.kubernetes.api.timestamps import (
     seconds_from_timestamp,
     timestamp_from_seconds,
 )
 from servingslo.adapters.kubernetes.gateways.limit_forms import LimitForm
-from servingslo.errors import InvalidObjectError, NotFoundError, WriteConflictError
+from servingslo.errors import NotFoundError
 
-MANAGED_LABEL = "servingslo.dev/managed"
 LIMIT_ANNOTATION = "servingslo.dev/limit"
 RELEASED_ANNOTATION = "servingslo.dev/released"
-FIELD_MANAGER = "servingslo-operator"
 # After `servingslo release` an object is not changed for this long; the operator ends meanwhile.
 RELEASED_SECONDS = 600.0
 
@@ -183,7 +189,7 @@ class LimitHolders:
             name=metadata["name"],
             uid=metadata["uid"],
             version=metadata["resourceVersion"],
-            managed=(metadata.get("labels") or {}).get(MANAGED_LABEL) == "true",
+            managed=is_managed(item),
             limit=self._form.limit(_spec(item)),
             owner=record_in(annotations.get(LIMIT_ANNOTATION) or "", _OWNER),
             released_seconds=seconds_from_timestamp(annotations.get(RELEASED_ANNOTATION)),
@@ -253,44 +259,3 @@ def _manager(entries: Sequence[Mapping[str, Any]], operation: str | None = None)
     ]
     newest = max(others, key=lambda entry: str(entry.get("time")), default=None)
     return None if newest is None else str(newest.get("manager"))
-
-
-def annotations_of(item: KubeObject) -> Mapping[str, str]:
-    """The annotations of an object; empty if it has none."""
-    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
-    return found
-
-
-async def patch_unchanged(
-    client: KubeClient, path: str, item: KubeObject, title: str, changes: Sequence[KubeObject]
-) -> None:
-    """Change an object only as it was read.
-
-    Raises: WriteConflictError if it changed since; ClusterError otherwise.
-    """
-    metadata = item["metadata"]
-    tests: list[KubeObject] = [
-        {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
-        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
-    ]
-    try:
-        await client.patch(path, [*tests, *changes], Patch.JSON, field_manager=FIELD_MANAGER)
-    except InvalidObjectError as error:
-        raise WriteConflictError(f"{title} changed meanwhile: {error}") from error
-
-
-def annotated(item: KubeObject, key: str, value: str) -> Iterator[KubeObject]:
-    """The changes that set an annotation of this object."""
-    if not annotations_of(item):
-        yield {"op": "add", "path": "/metadata/annotations", "value": {}}
-    yield {"op": "add", "path": _annotation_path(key), "value": value}
-
-
-def removed_annotation(key: str) -> KubeObject:
-    """The change that removes an annotation."""
-    return {"op": "remove", "path": _annotation_path(key)}
-
-
-def _annotation_path(key: str) -> str:
-    # Source: RFC 6901, section 3: a slash in a name is written ~1.
-    return f"/metadata/annotations/{key.replace('/', '~1')}"

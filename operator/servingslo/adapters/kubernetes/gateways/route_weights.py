@@ -21,19 +21,18 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.marked_objects import (
+    annotated,
+    annotations_of,
+    is_managed,
+    patch_unchanged,
+    removed_annotation,
+)
 from servingslo.adapters.kubernetes.api.timestamps import (
     seconds_from_timestamp,
     timestamp_from_seconds,
 )
-from servingslo.adapters.kubernetes.gateways.limits import (
-    MANAGED_LABEL,
-    RELEASED_ANNOTATION,
-    RELEASED_SECONDS,
-    annotated,
-    annotations_of,
-    patch_unchanged,
-    removed_annotation,
-)
+from servingslo.adapters.kubernetes.gateways.limits import RELEASED_ANNOTATION, RELEASED_SECONDS
 from servingslo.errors import NotFoundError
 from servingslo.policy.degradation import THOUSANDTHS
 
@@ -189,7 +188,7 @@ def route_of(item: KubeObject) -> WeightedRoute:
         name=metadata["name"],
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
-        managed=(metadata.get("labels") or {}).get(MANAGED_LABEL) == "true",
+        managed=is_managed(item),
         rules=tuple(number for number, rule in enumerate(rules) if rule.get("backendRefs")),
         owner=record_in(annotations.get(WEIGHTS_ANNOTATION) or "", _OWNER),
         released_seconds=seconds_from_timestamp(annotations.get(RELEASED_ANNOTATION)),

@@ -1,0 +1,59 @@
+"""Objects that their owner labelled for the operator: change one only as it was read.
+
+A tenant can have the operator write only into such an object. Annotations record what it wrote.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.errors import InvalidObjectError, WriteConflictError
+
+MANAGED_LABEL = "servingslo.dev/managed"
+FIELD_MANAGER = "servingslo-operator"
+NOT_MANAGED = f'it does not carry the label {MANAGED_LABEL}: "true"'
+
+
+def is_managed(item: KubeObject) -> bool:
+    """Whether the object's owner labelled it for the operator."""
+    return (item["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true"
+
+
+def annotations_of(item: KubeObject) -> Mapping[str, str]:
+    """The annotations of an object; empty if it has none."""
+    found: Mapping[str, str] = item["metadata"].get("annotations") or {}
+    return found
+
+
+async def patch_unchanged(
+    client: KubeClient, path: str, item: KubeObject, title: str, changes: Sequence[KubeObject]
+) -> None:
+    """Change an object only as it was read.
+
+    Raises: WriteConflictError if it changed since; ClusterError otherwise.
+    """
+    metadata = item["metadata"]
+    tests: list[KubeObject] = [
+        {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
+    ]
+    try:
+        await client.patch(path, [*tests, *changes], Patch.JSON, field_manager=FIELD_MANAGER)
+    except InvalidObjectError as error:
+        raise WriteConflictError(f"{title} changed meanwhile: {error}") from error
+
+
+def annotated(item: KubeObject, key: str, value: str) -> Iterator[KubeObject]:
+    """The changes that set an annotation of this object."""
+    if not annotations_of(item):
+        yield {"op": "add", "path": "/metadata/annotations", "value": {}}
+    yield {"op": "add", "path": _annotation_path(key), "value": value}
+
+
+def removed_annotation(key: str) -> KubeObject:
+    """The change that removes an annotation."""
+    return {"op": "remove", "path": _annotation_path(key)}
+
+
+def _annotation_path(key: str) -> str:
+    # Source: RFC 6901, section 3: a slash in a name is written ~1.
+    return f"/metadata/annotations/{key.replace('/', '~1')}"
