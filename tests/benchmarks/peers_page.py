@@ -9,7 +9,7 @@ from tests.benchmarks.guard_verdict import TARGET_PERCENT, price
 from tests.benchmarks.matrix import ROOT
 from tests.benchmarks.peers import PeerRun, settings_of
 
-from servingslo_lab.sim.peers import aibrix, dynamo, hpa
+from servingslo_lab.sim.peers import aibrix, dynamo, hpa, knative
 from servingslo_lab.sim.policies import OURS, REAL, REAL_RULES
 from servingslo_lab.sim.standard import SHARE_TARGET
 
@@ -137,7 +137,7 @@ def versions() -> list[str]:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             found.append(f"{name} not installed here")
-    return [*found, aibrix.VERSION, hpa.VERSION]
+    return [*found, aibrix.VERSION, knative.VERSION, hpa.VERSION]
 
 
 def strongest(rows: Sequence[RowResult]) -> str | None:

@@ -42,6 +42,7 @@ class World:
 
     rule: Any
     now: float = 0.0
+    tick_seconds: float = TICK_SECONDS
 
     def look(
         self, replicas: int, *, unready: int = 0, each: dict[str, Any] | None = None,
@@ -51,7 +52,7 @@ class World:
 
         each: what every ready engine shows; engines: one for each instead.
         """
-        self.now += TICK_SECONDS
+        self.now += self.tick_seconds
         shown = engines if engines is not None else [each or {}] * (replicas - unready)
         pods = [
             PodSample(name=f"p{n}", ready=True, engines=(EngineSample(engine="0", **fields),))

@@ -18,7 +18,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.events import EngineStep, Events
 from servingslo_lab.sim.kept import source_digest
-from servingslo_lab.sim.peers import aibrix, dynamo
+from servingslo_lab.sim.peers import aibrix, dynamo, knative
 from servingslo_lab.sim.peers.dynamo_profile import decode_step, profiled_steps
 from servingslo_lab.sim.peers.line_process import (
     LineProcess,
@@ -39,11 +39,11 @@ def dynamo_or_skip() -> None:
         pytest.skip(f"ai-dynamo is not installed here: {error}")
 
 
-def aibrix_or_skip() -> None:
-    """Skip, with the reason, where its program is neither built nor can be."""
-    if not program_path(aibrix.PROGRAM).exists():
+def built_or_skip(program: str) -> None:
+    """Skip, with the reason, where a peer's program is neither built nor can be."""
+    if not program_path(program).exists():
         pytest.skip(
-            "AIBrix's program is not built here: "
+            f"{program}'s program is not built here: "
             f"{'make benchmark-peers builds it' if shutil.which('go') else 'it needs Go'}"
         )
 
@@ -239,7 +239,7 @@ def test_hpa_on_requests_follows_its_behavior():
 
 def test_apa_follows_its_own_arithmetic():
     """0.9 of a target of 0.5 wants ⌈4 × 1.8⌉ = 8; then 0.1 falls to half at most."""
-    aibrix_or_skip()
+    built_or_skip(aibrix.PROGRAM)
     apa = World(policy_of("real:aibrix-apa").rule(SETTING))
     assert apa.look(4, each={"kv_usage_ratio": 0.9}) == 8
     for _ in range(11):  # until the window of three minutes has only the new value
@@ -249,9 +249,31 @@ def test_apa_follows_its_own_arithmetic():
 
 def test_kpa_divides_the_total_by_its_target():
     """1000 requests at 100 each, from 8: within twice the count."""
-    aibrix_or_skip()
+    built_or_skip(aibrix.PROGRAM)
     kpa = World(policy_of("real:aibrix-kpa").rule(SETTING))
     assert kpa.look(8, each={"running": 100.0, "waiting": 25.0}) == 10
+
+
+def test_knative_is_sent_the_total_and_the_ready_pods():
+    """Twice four requests; a pod that starts is none of the ready ones."""
+    answers = Answers({"replicas": 90})
+    rule = knative.PodAutoscaler(SETTING, knative.DEFAULTS, answers)
+    assert rule.decide(pods(0.1, 0.2, None)) == Wanted(replicas=SETTING.maximum)
+    assert answers.sent == [{"seconds": 30.0, "ready": 2, "replicas": 3, "in_system": 8.0}]
+    assert answers.setting == {"concurrency": 100.0}
+
+
+def test_knative_panics_at_twice_its_target_and_releases_nothing_meanwhile():
+    """70 % of 100 are its target; after a minute without panic half of the pods may go."""
+    built_or_skip(knative.PROGRAM)
+    kpa = World(policy_of("real:knative-kpa").rule(SETTING), tick_seconds=knative.TICK_SECONDS)
+    for _ in range(31):
+        assert kpa.look(2, each={"running": 60.0, "waiting": 0.0}) == 2
+    crowd = [kpa.look(2, each={"running": 400.0, "waiting": 0.0}) for _ in range(3)]
+    assert crowd[-1] == 12
+    calm = [kpa.look(12, each={"running": 5.0, "waiting": 0.0}) for _ in range(40)]
+    assert calm[:20] == [12] * 20
+    assert calm[-1] == 6
 
 
 def dynamo_world(policy: str, step: EngineStep, replicas: int = 2) -> World:

@@ -31,6 +31,7 @@ from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.peers import aibrix as real_aibrix
 from servingslo_lab.sim.peers import dynamo as real_dynamo
 from servingslo_lab.sim.peers import hpa as real_hpa
+from servingslo_lab.sim.peers import knative as real_knative
 
 OURS, STATIC, ORACLE, FORESIGHT = "servingslo", "static", "oracle", "foresight"
 EACH, RATIO, SINGLE, OPTIMUM = "servingslo-each", "ratio", "static-single", "optimum"
@@ -105,6 +106,13 @@ REAL_RULES: Mapping[str, Rule] = MappingProxyType(
         f"{REAL}:aibrix-kpa": _aibrix(
             "AIBrix's KPA on requests in the system",
             real_aibrix.kpa, real_aibrix.KPA_DEFAULTS, real_aibrix.KPA_GRID,
+        ),
+        f"{REAL}:knative-kpa": Rule(
+            summary="Knative's autoscaler on requests in the system",
+            build=real_knative.PodAutoscaler,
+            defaults=real_knative.DEFAULTS, grid=real_knative.GRID,
+            tick_seconds=real_knative.TICK_SECONDS, lag_seconds=real_knative.LAG_SECONDS,
+            sources=real_knative.sources,
         ),
         f"{REAL}:hpa": Rule(
             summary="HPA v2 on requests in the system, behavior by recorded timelines",

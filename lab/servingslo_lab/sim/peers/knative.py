@@ -1,0 +1,56 @@
+"""Knative Serving's pod autoscaler, by its own decision, windows and defaults.
+
+`programs/knative` holds what is called. Its queue proxies count requests until they are answered;
+here the engines do, those that wait in them included. A count of zero is not reached.
+Source: knative/serving v0.50.0, pkg/autoscaler (scaling, aggregation, config).
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from servingslo.policy.inputs import Observation
+from servingslo_lab.sim.baselines import view
+from servingslo_lab.sim.baselines.setting import Parameters, Setting
+from servingslo_lab.sim.fleets.cluster import Wanted
+from servingslo_lab.sim.peers.line_process import LineProcess, built, identity
+
+PROGRAM = "knative"
+VERSION = "Knative Serving v0.50.0"
+# tickInterval of pkg/autoscaler/scaling/multiscaler.go; pods are asked at that moment.
+TICK_SECONDS, LAG_SECONDS = 2.0, 0.0
+# container-concurrency-target-default; of it 70 % are the target, by its own defaults.
+DEFAULTS = {"in_system": 100.0}
+GRID = {"in_system": (20.0, 30.0, 45.0, 70.0, 100.0)}
+
+Lines = Callable[[dict[str, object]], LineProcess]
+
+
+def started(setting: dict[str, object]) -> LineProcess:
+    """Its program, with this setting."""
+    return LineProcess([str(built(PROGRAM))], setting)
+
+
+class PodAutoscaler:
+    """On requests in the system."""
+
+    def __init__(self, setting: Setting, parameters: Parameters, start: Lines = started) -> None:
+        self._setting = setting
+        self._lines = start({"concurrency": parameters["in_system"]})
+
+    def decide(self, observation: Observation) -> Wanted:
+        """What its reconciler would order."""
+        ready = [pod for pod in observation.pods if pod.ready and pod.engines and not pod.deleting]
+        counts = [view.in_system(pod.engines[0]) for pod in ready]
+        known = [count for count in counts if count is not None]
+        answer = self._lines.answer(
+            {
+                "seconds": observation.time_seconds,
+                "ready": len(ready),
+                "replicas": observation.desired_replicas or 0,
+                "in_system": sum(known) if known else None,
+            }
+        )
+        return Wanted(replicas=self._setting.clamped(int(answer["replicas"])))
+
+
+sources = partial(identity, PROGRAM)
