@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from servingslo.controller.actuators.protocol import Assignment
@@ -28,6 +28,7 @@ from servingslo.controller.reporting.stored_state import (
     learned_field,
     learned_of,
 )
+from servingslo.copying import replace
 from servingslo.errors import (
     ClusterUnavailableError,
     NotLeaderError,

@@ -6,16 +6,17 @@ and no other resource moves.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
+
+from servingslo.records import record
 
 # Each shard's process reads the metrics of the whole cluster and each Lease of the release: more of
 # them mostly load Prometheus. To be measured by `python -m tests.benchmarks.scale` for each number.
 MOST_SHARDS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a resource is. shard: that decides it. moves: how often it was moved.
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from servingslo.copying import replace
 from servingslo.models.numerics import TINY_PROBABILITY
+from servingslo.records import record
 from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 
 
@@ -86,7 +87,7 @@ LEAST_LEVEL_VARIANCE = 1e-12
 LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RateWindow:
     """Mean arrival rate over a window that ended now, and its accuracy.
 
@@ -105,7 +106,7 @@ class RateWindow:
         return self.dispersion * counted / self.seconds + error * error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class FilterState:
     """One model: its probability, level and slope (per second), and their covariance."""
 

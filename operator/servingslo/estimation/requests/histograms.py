@@ -3,12 +3,12 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from servingslo.estimation.sample import HistogramSample
 from servingslo.models.numerics import ROUNDING
 from servingslo.models.workload import LengthDistribution
+from servingslo.records import record
 
 # Assumed width of the open last bucket, relative to its lower edge, if nothing else is known.
 OPEN_BUCKET_FACTOR = 2.0
@@ -20,7 +20,7 @@ SHORTEST_MEAN, LONGEST_MEAN = 1e-3, 1e9
 POINTS_OF_BUCKET = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class HistogramDelta:
     """Observations of one window, pooled over engines with the same bucket edges.
 

@@ -23,6 +23,7 @@ from servingslo.estimation.requests.mix_change import (
 )
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.workload import LengthDistribution
+from servingslo.records import record
 
 # Memory of lengths: long enough for the tail, short enough for a change of mix. The error of a mean
 # is σ/√(λτ) from chance and grows with √τ as the mix drifts, so the best memory τ is proportional
@@ -85,7 +86,7 @@ class LengthState:
     evidence: tuple[Evidence, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """Lengths as they are now; None if nothing was counted yet.
 
