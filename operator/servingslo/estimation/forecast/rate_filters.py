@@ -188,29 +188,39 @@ def _mix(filters: tuple[FilterState, ...], gap: float) -> list[FilterState]:
     """
     leaves = [1.0 - math.exp(-gap / model.lasting_seconds) for model in MODELS]
     scale = _scale(filters)
-    settled = _settle(filters[SURGE], scale)
+    settled = (*filters[:SURGE], _settle(filters[SURGE], scale))
     mixed = []
     for index, model in enumerate(MODELS):
-        others = filters if index == SURGE else (*filters[:SURGE], settled)
-        sources = [f if i == index else _begin(f, model, scale) for i, f in enumerate(others)]
         weights = [
             f.probability * (leave * PRIOR[index] + (1.0 - leave if i == index else 0.0))
             for i, (f, leave) in enumerate(zip(filters, leaves, strict=True))
         ]
         total = max(sum(weights), TINY_PROBABILITY)
         shares = [w / total for w in weights]
-        level = sum(s * f.level for s, f in zip(shares, sources, strict=True))
-        trend = sum(s * f.trend for s, f in zip(shares, sources, strict=True))
-        spread = [(f.level - level, f.trend - trend) for f in sources]
-        terms = list(zip(shares, sources, spread, strict=True))
+        sources = list(zip(shares, filters if index == SURGE else settled, strict=True))
+        level = sum([s * f.level for s, f in sources])
+        trend = sum([s * f.trend for s, f in sources])
+        # Variances of level and slope that a state has in addition if demand has just become so.
+        first_level = model.first_level_ratio * scale
+        first_trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
+        new_level, new_trend = first_level * first_level, first_trend * first_trend
+        level_variance = covariance = trend_variance = 0.0
+        for i, (s, f) in enumerate(sources):
+            of_level, of_trend = f.level_variance, f.trend_variance
+            if i != index:
+                of_level, of_trend = of_level + new_level, of_trend + new_trend
+            d, e = f.level - level, f.trend - trend
+            level_variance += s * (of_level + d * d)
+            covariance += s * (f.covariance + d * e)
+            trend_variance += s * (of_trend + e * e)
         mixed.append(
             FilterState(
                 probability=total,
                 level=level,
                 trend=trend,
-                level_variance=sum(s * (f.level_variance + d * d) for s, f, (d, _) in terms),
-                covariance=sum(s * (f.covariance + d * e) for s, f, (d, e) in terms),
-                trend_variance=sum(s * (f.trend_variance + e * e) for s, f, (_, e) in terms),
+                level_variance=level_variance,
+                covariance=covariance,
+                trend_variance=trend_variance,
             )
         )
     return mixed
@@ -222,20 +232,9 @@ def _settle(surge: FilterState, scale: float) -> FilterState:
     return replace(surge, trend=0.0, covariance=0.0, trend_variance=trend * trend)
 
 
-def _begin(state: FilterState, model: RateModel, scale: float) -> FilterState:
-    """Return a state in which demand has just become of another kind."""
-    level = model.first_level_ratio * scale
-    trend = model.first_trend_ratio * scale / SECONDS_PER_MINUTE
-    return replace(
-        state,
-        level_variance=state.level_variance + level * level,
-        trend_variance=state.trend_variance + trend * trend,
-    )
-
-
 def _scale(filters: tuple[FilterState, ...]) -> float:
     """Rate that relative noise refers to: the level now, at least one request a minute."""
-    level = sum(f.probability * f.level for f in filters)
+    level = sum([f.probability * f.level for f in filters])
     return max(level, 1.0 / SECONDS_PER_MINUTE)
 
 
