@@ -228,7 +228,8 @@ class Reconciler:
         async with self._planning:
             # One plan for each turn of the event loop: probes are answered between two plans.
             await asyncio.sleep(0)
-            observation = replace(observation, grant=self.grants.grant(resource, look))
+            if (grant := self.grants.grant(resource, look)) is not None:
+                observation = replace(observation, grant=grant)
             self.recorder.observation(observation)
             decision, memory.state = plan(
                 observation, targets, self.limits, memory.state, observation.time_seconds

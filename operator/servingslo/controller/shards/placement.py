@@ -35,11 +35,14 @@ class Place:
         return {"index": self.shard, "moves": self.moves}
 
 
+_FIRST_PLACE = Place()
+
+
 def place_of(status: Mapping[str, Any]) -> Place:
     """The place in a status; shard 0 if it names none, or none that can exist."""
     field = status.get("shard")
     if not isinstance(field, Mapping):
-        return Place()
+        return _FIRST_PLACE
     shard, moves = _count(field.get("index")), _count(field.get("moves"))
     return Place(shard=shard if shard < MOST_SHARDS else 0, moves=moves)
 
