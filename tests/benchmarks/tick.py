@@ -412,12 +412,19 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=24)
     parser.add_argument("--counted", type=int, default=8, help="ticks at the end")
     parser.add_argument("--turns", type=int, default=8, help="of histograms, as for 4,000 engines")
+    parser.add_argument("--scrape-ticks", type=int, default=1, help="ticks between two scrapes")
     parser.add_argument("--memory", action="store_true", help="trace memory instead of time")
     parser.add_argument("--places", type=int, default=0, help="functions that are printed")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     answers = subprocess.Popen(
-        [sys.executable, "-m", "tests.benchmarks.tick_answers", str(options.resources)],
+        [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.tick_answers",
+            str(options.resources),
+            str(options.scrape_ticks),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -63,7 +63,9 @@ def workloads_of(resources: int) -> list[Workload]:
 class Answers:
     """The answers of one moment."""
 
-    def __init__(self, resources: int) -> None:
+    def __init__(self, resources: int, scrape_ticks: int = 1) -> None:
+        self._scrape_ticks = scrape_ticks
+        self._ticks = 0
         self._workloads = workloads_of(resources)
         self._now = 0.0
         self._prometheus = FakePrometheus(lambda: EPOCH_SECONDS + self._now, lambda _: None)
@@ -80,12 +82,15 @@ class Answers:
         }
 
     def tick(self) -> None:
-        """Fifteen seconds pass, and each engine is scraped."""
+        """Fifteen seconds pass, and each engine is scraped if it is time to."""
         self._now += TICK_SECONDS
+        self._ticks += 1
         engines = {}
         for world in self._worlds.values():
             world.advance(self._now)
             engines |= world.service.engines
+        if (self._ticks - 1) % self._scrape_ticks:
+            return
         self._prometheus.scrape(EPOCH_SECONDS + self._now - 2.0, engines)
 
     def answer(self, promql: str, at_seconds: float | None) -> bytes:
@@ -130,9 +135,9 @@ def _form(pod: str, series: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(marked, separators=(",", ":"), sort_keys=True)[1:-1]
 
 
-def serve(resources: int) -> None:
+def serve(resources: int, scrape_ticks: int) -> None:
     """Answer until the process ends; the port is printed. GET /tick lets time pass."""
-    answers = Answers(resources)
+    answers = Answers(resources, scrape_ticks)
 
     class Handler(BaseHTTPRequestHandler):
         """Prometheus's two paths that are asked for, and the clock."""
@@ -165,4 +170,4 @@ def serve(resources: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), int(sys.argv[2]))

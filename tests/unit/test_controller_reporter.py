@@ -1,6 +1,7 @@
 """What is told of a decision: once, only what changed, and never to a namesake."""
 
 import logging
+from importlib import import_module
 
 import pytest
 from tests.unit.controller_fakes import NAME, Operator, merged, record_of
@@ -9,6 +10,7 @@ from tests.unit.policy_world import World, steady
 from servingslo.cli.decision_document import last_document
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import ClusterUnavailableError, NotFoundError
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.policy.inputs import SignalProblem
 from servingslo.reasons import Reason
 
@@ -227,3 +229,25 @@ async def test_the_reason_column_says_what_is_wrong_first():
     operator.apply(record_of(mode="Paused", generation=3))
     await operator.ticks(2)
     assert operator.resources.status()["reason"] == Reason.PAUSED
+
+
+async def test_each_decision_is_judged_once(monkeypatch):
+    """Its events, its conditions, its summary and the events after it share the verdicts."""
+    operator = quiet()
+    await operator.ticks(20)
+    judged = []
+
+    def counted(decision):
+        judged.append(decision)
+        return verdicts(decision)
+
+    for user in (
+        "controller.reporting.reporter",
+        "explain.events",
+        "explain.headline",
+        "explain.conditions.derived",
+    ):
+        monkeypatch.setattr(import_module(f"servingslo.{user}"), "verdicts", counted)
+    await operator.ticks(4)
+    assert len(judged) == 4
+    assert len({decision.time_seconds for decision in judged}) == 4

@@ -37,3 +37,17 @@ def test_a_copy_is_checked_as_a_new_instance() -> None:
     """Counts without edges are no histogram."""
     with pytest.raises(ValueError, match="as many"):
         replace(HISTOGRAM, upper_bounds=())
+
+
+def test_a_copy_of_a_frozen_instance_is_frozen() -> None:
+    """It is made as one of another class, which is not."""
+    copy = replace(EngineSample(engine="0"), running=1.0)
+    assert type(copy) is EngineSample
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        copy.running = 2.0  # type: ignore[misc]
+
+
+def test_an_unknown_field_is_refused() -> None:
+    """As by dataclasses."""
+    with pytest.raises(TypeError, match="walking"):
+        replace(EngineSample(engine="0"), walking=1.0)  # type: ignore[call-arg]

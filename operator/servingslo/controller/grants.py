@@ -158,6 +158,8 @@ class Grants:
         self, resource: Resource, look: PoolLook, decision: Decision, sized: Sized | None
     ) -> None:
         """Take note of a decision on one workload."""
+        if self.adapters.serving_budgets is None:
+            return
         if not _is_read(decision):
             self._note_unread(resource)
             return
@@ -182,6 +184,8 @@ class Grants:
         state: FleetState,
     ) -> None:
         """Take note of a decision on several pools. state: after it."""
+        if self.adapters.serving_budgets is None:
+            return
         if not all(_is_read(decision) for decision in fleet.pools.values()):
             self._note_unread(resource)
             return

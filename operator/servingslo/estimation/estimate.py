@@ -1,7 +1,7 @@
 """The sample read of a workload at one tick, and the estimate made from it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast.demand import Forecast
@@ -24,10 +24,11 @@ from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS,
 from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.objectives import Objective, Routing
 from servingslo.models.workload import Workload
+from servingslo.records import record
 from servingslo.runtimes.catalogue import profile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class FleetSample:
     """One snapshot of a workload's pods and of its gateway.
 
@@ -64,7 +65,7 @@ class FleetSample:
         return self.stated_limits.batcher if serves else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What is known at one tick. None means unknown.
 

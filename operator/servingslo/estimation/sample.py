@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from servingslo.records import record
 from servingslo.runtimes.gateways import CountedWhen
 
 # Separates an engine's own name from the server of its pod.
@@ -30,7 +31,7 @@ def model_of_engine(engine: str) -> str:
     return _PORT_OF_SERVER.sub("", engine)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class HistogramSample:
     """A cumulative histogram.
 
@@ -129,7 +130,7 @@ class EngineSample:
     impossible_metrics: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GPUSample:
     """One GPU of a pod, from DCGM.
 
@@ -168,7 +169,7 @@ class EngineLaunch:
     unread_limits: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PodSample:
     """One pod of the workload.
 

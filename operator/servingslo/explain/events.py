@@ -1,6 +1,6 @@
 """Kubernetes events: reported once, when something changes that may need a person to act."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -76,15 +76,24 @@ _POD_INPUTS = {
 _GOOD_STEPS = frozenset({Reason.REPLICAS_CHANGED_BY_USER})
 # A failed write is reported as a change: see changes.change_event.
 _TOLD_AS_CHANGES = frozenset({Reason.WRITE_CONFLICT, Reason.WRITE_FAILED})
+_Told = Mapping[ConditionType, Verdict]
 
 
-def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
+def events(
+    decision: Decision,
+    previous: Decision | None,
+    told: _Told | None = None,
+    told_before: _Told | None = None,
+) -> tuple[Event, ...]:
     """Changes since the previous decision that are worth an event.
 
     previous: None at the first decision; then only problems are reported. A decision does not know
-    whether its write succeeded or failed: see changes.change_event.
+    whether its write succeeded or failed: see changes.change_event. told, told_before: the verdicts
+    on both, if they are known.
     """
-    found = tuple(_events(decision, previous))
+    now = verdicts(decision) if told is None else told
+    before = {} if previous is None else told_before or verdicts(previous)
+    found = tuple(_events(decision, previous, now, before))
     if not decision.pool:
         return found
     return tuple(
@@ -97,9 +106,9 @@ def events(decision: Decision, previous: Decision | None) -> tuple[Event, ...]:
     )
 
 
-def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
-    now = verdicts(decision)
-    before = {} if previous is None else verdicts(previous)
+def _events(
+    decision: Decision, previous: Decision | None, now: _Told, before: _Told
+) -> Iterator[Event]:
     watched = _worth_telling(decision, previous, now[ConditionType.READY])
     for type_ in watched:
         if type_ in now:
@@ -113,7 +122,7 @@ def _events(decision: Decision, previous: Decision | None) -> Iterator[Event]:
             yield _event(EventType.WARNING, limited.reason, limited.message, about)
     yield from _step_events(decision, previous, now)
     if watched != (ConditionType.READY,):
-        yield from _law_event(decision, previous)
+        yield from _law_event(decision, previous, now)
         yield from _batching_event(decision, now, before)
 
 
@@ -148,7 +157,7 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
         yield _event(EventType.NORMAL, now.reason, now.message, type_)
 
 
-def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]:
+def _law_event(decision: Decision, previous: Decision | None, told: _Told) -> Iterator[Event]:
     """Report that the stated law came into use, or that a law fitted here replaced it.
 
     If no law is or was trusted, the condition has changed and reports it.
@@ -157,7 +166,7 @@ def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]
         return
     before, now = (one.model.source == LawSource.STATED for one in (previous, decision))
     if now and not before:
-        message = verdicts(decision)[ConditionType.MODEL_TRUSTED].message
+        message = told[ConditionType.MODEL_TRUSTED].message
     elif before and not now:
         message = f"service law from {decision.model.source}, in place of spec.serviceLaw"
     else:
@@ -165,9 +174,7 @@ def _law_event(decision: Decision, previous: Decision | None) -> Iterator[Event]
     yield _event(EventType.NORMAL, decision.model.reason, message, ConditionType.MODEL_TRUSTED)
 
 
-def _step_events(
-    decision: Decision, previous: Decision | None, now: dict[ConditionType, Verdict]
-) -> Iterator[Event]:
+def _step_events(decision: Decision, previous: Decision | None, now: _Told) -> Iterator[Event]:
     before = {_essence(step): step for step in previous.steps} if previous else {}
     for step in decision.steps:
         if step.reason not in _TOLD_STEPS or not _is_news(step, before.get(_essence(step))):
@@ -219,8 +226,8 @@ def _pod_count(step: DecisionStep) -> int:
 
 def _batching_event(
     decision: Decision,
-    now: dict[ConditionType, Verdict],
-    before: dict[ConditionType, Verdict],
+    now: _Told,
+    before: _Told,
 ) -> Iterator[Event]:
     """The limits that would be better; a write of limits is reported as a change."""
     type_ = ConditionType.BATCHING_IN_SYNC

@@ -1,8 +1,13 @@
 """The first answer, as one reason and one line: what is wrong, or why this count."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions.condition import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Verdict,
+)
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.format import count
@@ -42,9 +47,14 @@ def headline(conditions: Sequence[Condition], decision: Decision | None) -> Reas
     return decision.reason
 
 
-def answer_line(decision: Decision) -> str:
-    """Are objectives met, why this count, what limits it: one line for `kubectl describe`."""
-    told = verdicts(decision)
+def answer_line(
+    decision: Decision, verdicts_on_it: Mapping[ConditionType, Verdict] | None = None
+) -> str:
+    """Are objectives met, why this count, what limits it: one line for `kubectl describe`.
+
+    verdicts_on_it: if they are known.
+    """
+    told = verdicts(decision) if verdicts_on_it is None else verdicts_on_it
     ready, limited = told[ConditionType.READY], told.get(ConditionType.SCALING_LIMITED)
     parts = [ready.message] if ready.status is ConditionStatus.FALSE else []
     if not parts:

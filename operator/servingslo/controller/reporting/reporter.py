@@ -27,7 +27,7 @@ from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.classes import class_lines
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
-from servingslo.explain.conditions.derived import conditions, not_ready
+from servingslo.explain.conditions.derived import not_ready, stamped_conditions, verdicts
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
@@ -85,8 +85,9 @@ class Reporter:
         """Log, export, post and write what is new in a decision, as it was carried out."""
         reported = self._remember(resource)
         news = await self._say(resource, reported, decision)
-        reported.conditions = conditions(
-            decision,
+        told = reported.said[decision.pool].told
+        reported.conditions = stamped_conditions(
+            told,
             reported.conditions,
             generation=resource.record.generation,
             now_seconds=self._now_seconds(),
@@ -99,9 +100,9 @@ class Reporter:
         said = Report(
             decisions=(decision,),
             states=(state,),
-            line=summary_line(decision),
+            line=partial(summary_line, decision),
             document=lambda: as_dict(with_latencies(decision, state.sized)),
-            answer=answer_line(decision),
+            answer=answer_line(decision, told),
             reason=headline(reported.conditions, decision),
         )
         self._keep_pools(reported, decision.namespace, decision.name, {decision.pool})
@@ -127,7 +128,7 @@ class Reporter:
         said = Report(
             decisions=tuple(fleet.pools.values()),
             states=tuple(state.pools[name] for name in fleet.pools),
-            line=fleet_summary_line(fleet),
+            line=partial(fleet_summary_line, fleet),
             document=lambda: fleet_document(fleet, _with_latencies(fleet, state)),
             answer=fleet_answer(fleet),
             reason=headline(reported.conditions, fleet.pools[fleet.binding_pool]),
@@ -148,10 +149,11 @@ class Reporter:
                 _LOG.info("%s", line)
             said.logged = decision
         _explain_hold(said, decision)
-        for event in events(decision, said.last):
+        told = verdicts(decision)
+        for event in events(decision, said.last, told, said.told):
             if self.reading.is_news(resource.record.ref.namespace, event.reason):
                 await self.post(resource, event)
-        said.last = decision
+        said.last, said.told = decision, told
         return News(material=material, differs=differs)
 
     async def _write_decided(
@@ -169,7 +171,7 @@ class Reporter:
         since = timestamp(said.decisions[0].time_seconds)
         if news.differs:
             fields["decisions"] = status_of.decision_lines(
-                said.line, self._statuses.says(uid, "decisions") or ()
+                said.line(), self._statuses.says(uid, "decisions") or ()
             )
         else:
             since = decided.get("time") or since

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from servingslo.explain.conditions.condition import Condition
+from servingslo.explain.conditions.condition import Condition, ConditionType, Verdict
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitReverts, memory_of
 from servingslo.policy.replicas.reverts import Reverts
@@ -20,10 +20,12 @@ _NOTHING_PUT_BACK: _PutBack = (None, None, None)
 class Said:
     """What was said last of one target: its decision, and the one that the log has.
 
-    held_by: what holds the count, since held_seconds; why_reported: the log has a line about it.
+    told: the verdicts on the last. held_by: what holds the count, since held_seconds;
+    why_reported: the log has a line about it.
     """
 
     last: Decision | None = None
+    told: Mapping[ConditionType, Verdict] = field(default_factory=dict)
     logged: Decision | None = None
     held_by: Reason | None = None
     held_seconds: float = 0.0
@@ -61,12 +63,12 @@ class News:
 class Report:
     """What a status says of a decision, of one target or of several pools.
 
-    document: made only when it is written, as it evaluates more predictions.
+    line, document: made only when they are written; a document evaluates more predictions.
     """
 
     decisions: tuple[Decision, ...]
     states: tuple[PlannerState, ...]
-    line: str
+    line: Callable[[], str]
     document: Callable[[], Mapping[str, Any]]
     answer: str
     reason: Reason | None

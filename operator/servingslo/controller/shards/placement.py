@@ -6,16 +6,17 @@ and no other resource moves.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
+
+from servingslo.records import record
 
 # Each shard's process reads the metrics of the whole cluster and each Lease of the release: more of
 # them mostly load Prometheus. To be measured by `python -m tests.benchmarks.scale` for each number.
 MOST_SHARDS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a resource is. shard: that decides it. moves: how often it was moved.
 
@@ -34,11 +35,14 @@ class Place:
         return {"index": self.shard, "moves": self.moves}
 
 
+_FIRST_PLACE = Place()
+
+
 def place_of(status: Mapping[str, Any]) -> Place:
     """The place in a status; shard 0 if it names none, or none that can exist."""
     field = status.get("shard")
     if not isinstance(field, Mapping):
-        return Place()
+        return _FIRST_PLACE
     shard, moves = _count(field.get("index")), _count(field.get("moves"))
     return Place(shard=shard if shard < MOST_SHARDS else 0, moves=moves)
 

@@ -6,7 +6,6 @@ the same lead. If history has a season, the season is a third opinion (`season_o
 """
 
 import math
-from dataclasses import dataclass
 
 from servingslo.copying import replace
 from servingslo.errors import MetricsUnavailableError
@@ -37,6 +36,7 @@ from servingslo.estimation.forecast.season_offset import NO_SEASON, SeasonForeca
 from servingslo.estimation.forecast.season_profile import RateHistory, find_season
 from servingslo.estimation.forecast.surges import Recurrence, recurrence
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
+from servingslo.records import record
 
 # After a longer pause demand is treated as new: two to three times the longest scored lead.
 # Judgement; measured by `python -m tests.benchmarks.forecast` with pauses of 5 to 30 minutes.
@@ -54,7 +54,7 @@ USUAL_LEAST_DEVIATIONS = 3.0
 USUAL_ERROR_RATIO = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ForecastState:
     """The filters, when they were last updated, and the log of realized errors.
 
@@ -72,7 +72,7 @@ class ForecastState:
     begun_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Future arrival rate, as a mixture of normal laws cut at zero.
 

@@ -16,6 +16,7 @@ from servingslo.copying import replace
 from servingslo.estimation.forecast import season_offset, surges
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.surges import Surge
+from servingslo.records import record
 
 # Cold starts of the evaluation protocol, 30 and 240 s, and one in between.
 HORIZONS_SECONDS = (30.0, 90.0, 240.0)
@@ -57,7 +58,7 @@ LARGEST_DEVIATIONS = 3.0
 LEAST_INTERVAL_SECONDS = 12.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DueForecast:
     """What each opinion predicted earlier for the time when it is due.
 
@@ -91,7 +92,7 @@ class TrendEvidence:
         return min(max(found, 0.0), 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ErrorLog:
     """What realized errors have taught, by horizon, and the forecasts that wait.
 

@@ -4,12 +4,11 @@ Requests refused by a limit are still demand. They appear in no engine's metric,
 bound would look idle if they were not counted here.
 """
 
-from dataclasses import dataclass
-
 from servingslo.reasons import Reason
+from servingslo.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RequestLedger:
     """Requests of the last windows, per second; None is unknown.
 

@@ -10,6 +10,7 @@ Reddi), appendix "Inference Foundations", equation 1.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from servingslo.copying import replace
 from servingslo.estimation.law.configuration import Configuration
@@ -199,7 +200,13 @@ def _with_rows(fit: LawFit, rows: Sequence[Row], law: Vector | None) -> LawFit:
 
 def solution(fit: LawFit) -> Vector | None:
     """Return (a, b, c) of the fit, None before the first window."""
-    return solve_nonnegative(_with_prior(fit.information, fit.sequence_ratio))
+    return _solved(fit.information, fit.sequence_ratio)
+
+
+# A tick solves the equations of one fit several times: before and after its windows, and to judge.
+@lru_cache(maxsize=8)
+def _solved(information: Information, sequence_ratio: float) -> Vector | None:
+    return solve_nonnegative(_with_prior(information, sequence_ratio))
 
 
 def _with_prior(information: Information, sequence_ratio: float) -> Information:

@@ -22,6 +22,7 @@ from servingslo.estimation.sample import EngineSample, HistogramSample, PodSampl
 from servingslo.estimation.stored_fields import TEXT, Items, Keys, Number, Numbers, One, Record
 from servingslo.estimation.windows.counters import EngineStep, Window
 from servingslo.models.engine.service_time import DynamicBatcher
+from servingslo.records import record
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.engines.vllm_images import vllm_version
 from servingslo.runtimes.profile import EngineSetting, RuntimeProfile
@@ -82,7 +83,7 @@ class StatedLimits:
 NOTHING_STATED = StatedLimits()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A limit in force. assumed: the default that holds without other evidence."""
 

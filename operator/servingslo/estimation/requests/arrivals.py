@@ -44,6 +44,7 @@ from servingslo.estimation.windows.endings import Endings
 from servingslo.estimation.windows.freshness import Freshness
 from servingslo.estimation.windows.plausible import can_have_passed
 from servingslo.reasons import Reason
+from servingslo.records import record
 from servingslo.runtimes.gateways import CountedWhen
 
 # Memory of the dispersion, in windows (20 minutes at 15 s), and the weight of its Poisson prior.
@@ -97,7 +98,7 @@ class ArrivalState:
         return min(max(total / (self.dispersion_weight + DISPERSION_PRIOR_WINDOWS), low), high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ArrivalMeasurement:
     """Arrivals over the last window, per second; first_attempts_per_second: without retries.
 
@@ -125,7 +126,7 @@ class ArrivalMeasurement:
     fallback: FallbackUse | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class _Counted:
     """Arrivals as counted by one side; offered_per_second is None if that side does not know it.
 

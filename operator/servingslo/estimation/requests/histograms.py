@@ -3,12 +3,12 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from servingslo.estimation.sample import HistogramSample
 from servingslo.models.numerics import ROUNDING
 from servingslo.models.workload import LengthDistribution
+from servingslo.records import record
 
 # Assumed width of the open last bucket, relative to its lower edge, if nothing else is known.
 OPEN_BUCKET_FACTOR = 2.0
@@ -20,7 +20,7 @@ SHORTEST_MEAN, LONGEST_MEAN = 1e-3, 1e9
 POINTS_OF_BUCKET = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class HistogramDelta:
     """Observations of one window, pooled over engines with the same bucket edges.
 
@@ -128,17 +128,19 @@ def pooled_delta(
     cumulative = _summed(added)
     if taken:
         cumulative = [a - b for a, b in zip(cumulative, _summed(taken), strict=True)]
-    finite = tuple(bound for bound in bounds if bound != float("inf"))
+    finite = bounds[:-1] if bounds[-1] == math.inf else bounds
     # The total count includes the open bucket even if the sample has no infinite edge.
     edges = [*cumulative[: len(finite)], cumulative[-1]]
-    counts = [edges[0], *(b - a for a, b in pairwise(edges))]
+    counts = [edges[0], *[b - a for a, b in pairwise(edges)]]
     return HistogramDelta(
-        upper_bounds=finite, counts=tuple(max(c, 0.0) for c in counts), sum=max(total, 0.0)
+        upper_bounds=finite, counts=tuple([max(c, 0.0) for c in counts]), sum=max(total, 0.0)
     )
 
 
 def _summed(samples: Sequence[HistogramSample]) -> list[float]:
     """Return cumulative counts of samples with the same edges, and the total count as the last."""
+    if len(samples) == 1:
+        return [*samples[0].cumulative_counts, samples[0].count]
     columns = zip(*[sample.cumulative_counts for sample in samples], strict=True)
     return [*map(sum, columns), sum([sample.count for sample in samples])]
 
@@ -152,6 +154,8 @@ def merge(
     bounds = deltas[-1].upper_bounds
     if weights is None:
         kept = [d for d in deltas if d.upper_bounds == bounds]
+        if len(kept) == 1:
+            return kept[0]
         return HistogramDelta(
             upper_bounds=bounds,
             counts=tuple(map(sum, zip(*(d.counts for d in kept), strict=True))),
@@ -188,16 +192,14 @@ def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
         if weight > 0
         for place in _places(low, high)
     ]
-    short = mean - sum(point * weight for _, _, point, weight in points)
-    room = sum(
-        (upper - point if short > 0 else point - lower) * weight
+    short = mean - sum([point * weight for _, _, point, weight in points])
+    rooms = [
+        (upper - point if short > 0 else point - lower, point, weight)
         for lower, upper, point, weight in points
-    )
+    ]
+    room = sum([room * weight for room, _, weight in rooms])
     share = min(max(short / room, -0.99), 0.99) if room > 0 else 0.0
-    moved = sorted(
-        (point + share * (upper - point if short > 0 else point - lower), weight)
-        for lower, upper, point, weight in points
-    )
+    moved = sorted([(point + share * room, weight) for room, point, weight in rooms])
     tokens: list[float] = []
     weights: list[float] = []
     for token, weight in moved:
@@ -207,11 +209,11 @@ def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
             tokens.append(token)
             weights.append(weight)
     total = sum(weights)
-    found = sum(t * w for t, w in zip(tokens, weights, strict=True)) / total
+    found = sum([t * w for t, w in zip(tokens, weights, strict=True)]) / total
     factor = mean / found if found > 0 else 1.0
     return LengthDistribution(
-        tokens=tuple(token * factor for token in tokens),
-        weights=tuple(weight / total for weight in weights),
+        tokens=tuple([token * factor for token in tokens]),
+        weights=tuple([weight / total for weight in weights]),
     )
 
 

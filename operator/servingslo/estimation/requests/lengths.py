@@ -23,6 +23,7 @@ from servingslo.estimation.requests.mix_change import (
 )
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.workload import LengthDistribution
+from servingslo.records import record
 
 # Memory of lengths: long enough for the tail, short enough for a change of mix. The error of a mean
 # is σ/√(λτ) from chance and grows with √τ as the mix drifts, so the best memory τ is proportional
@@ -85,7 +86,7 @@ class LengthState:
     evidence: tuple[Evidence, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """Lengths as they are now; None if nothing was counted yet.
 
@@ -194,7 +195,8 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
     prompt_mean = (state.prompt_tokens + PRIOR_LENGTH_REQUESTS * PRIOR_PROMPT_TOKENS) / (
         starts + PRIOR_LENGTH_REQUESTS
     )
-    output_mean = _output_mean(state, starts, ended)
+    seen_output = _seen_shape(state.output)
+    output_mean = _output_mean(state, starts, ended, seen_output)
     prompt, output = state.published_prompt, state.published_output
     seen = 0.0 if state.output is None else state.output.count
     is_due = (
@@ -203,8 +205,8 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         or _has_moved(output, output_mean)
     )
     if prompt is None or output is None or is_due:
-        prompt = _stable(prompt, _shape(state.prompt, prompt_mean))
-        output = _stable(output, _shape(state.output, output_mean))
+        prompt = _stable(prompt, _shape(_seen_shape(state.prompt), prompt_mean))
+        output = _stable(output, _shape(seen_output, output_mean))
         state = replace(state, unpublished=0.0)
     cached = state.cached_tokens / state.prompt_tokens if state.prompt_tokens > 0 else None
     held = (
@@ -227,8 +229,12 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
     return replace(state, published_prompt=prompt, published_output=output), lengths
 
 
-def _output_mean(state: LengthState, starts: float, ended: float) -> float:
+def _output_mean(
+    state: LengthState, starts: float, ended: float, shape: LengthDistribution | None
+) -> float:
     """Return the mean output length; ended: ended requests, of those that the state remembers.
+
+    shape: of the outputs seen; None if they are too few.
 
     A request that has made x tokens makes m - w·x more on average, with w = (1 - v) / (1 + v) for a
     squared coefficient of variation v. This is the straight line through two points: a request that
@@ -242,7 +248,6 @@ def _output_mean(state: LengthState, starts: float, ended: float) -> float:
     if seen is not None:
         # Aborted requests ended too, and no histogram has them.
         weight = min(seen.count / ended, 1.0) if ended > 0.0 else 1.0
-        shape = length_distribution(seen) if seen.count >= SHAPE_REQUESTS else None
         if shape is None:
             # Too few requests ended to know how many more tokens the running ones will make.
             least = tokens / starts
@@ -264,12 +269,16 @@ def _remember(
     return new if old is None else merge((old, new), (keep, 1.0))
 
 
-def _shape(histogram: HistogramDelta | None, mean_tokens: float) -> LengthDistribution:
-    """Return the histogram's shape at this mean; with too few requests, the prior's shape."""
+def _seen_shape(histogram: HistogramDelta | None) -> LengthDistribution | None:
+    """Return the histogram's shape; None with too few requests."""
+    if histogram is None or histogram.count < SHAPE_REQUESTS:
+        return None
+    return length_distribution(histogram)
+
+
+def _shape(shape: LengthDistribution | None, mean_tokens: float) -> LengthDistribution:
+    """Return this shape at this mean; the prior's shape if it is None."""
     mean_tokens = max(mean_tokens, 1.0)
-    shape = None
-    if histogram is not None and histogram.count >= SHAPE_REQUESTS:
-        shape = length_distribution(histogram)
     if shape is None or shape.mean_tokens <= 0:
         total = sum(EXPONENTIAL_POINTS)
         share = 1.0 / len(EXPONENTIAL_POINTS)

@@ -8,10 +8,10 @@ error.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.workload import LengthDistribution
+from servingslo.records import record
 
 # Evidence is of the last minute at most.
 LONGEST_SECONDS = 60.0
@@ -32,7 +32,7 @@ CHANGED_DEVIATIONS = 5.0
 STEADY_RATIO = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Sums over windows of engines that count without a break.
 

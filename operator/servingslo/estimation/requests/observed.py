@@ -1,13 +1,13 @@
 """Latencies observed over the recent window, pooled over engines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.requests.histograms import HistogramDelta, merge, pooled_delta
 from servingslo.estimation.windows.counters import EngineStep
 from servingslo.models.fleet.objective_metrics import ROWS
+from servingslo.records import record
 
 # Recent enough for the present load, long enough for a p99 at a few requests per second.
 # Judgement; measured by the error of a p99 at one request per second, and by its age.
@@ -33,7 +33,7 @@ _HISTOGRAMS = {row.metric.value: row.histogram for row in ROWS} | {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ObservedWindow:
     """One tick's observations, by metric."""
 
@@ -46,7 +46,7 @@ class ObservedWindow:
         return without_transfers(self.deltas, self.deltas.get(TRANSFER))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ObservedState:
     """The windows of the last two minutes."""
 

@@ -1,9 +1,9 @@
 """A condition of a ServingSLO, and its verdict before the time of its transition is known."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from servingslo.reasons import Reason
+from servingslo.records import record
 
 
 class ConditionType(StrEnum):
@@ -27,7 +27,7 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Condition:
     """One condition. last_transition_seconds: since the epoch, when the status last changed."""
 
@@ -39,7 +39,7 @@ class Condition:
     last_transition_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Verdict:
     """Status, reason and message of a condition, before the time of its transition is known."""
 
