@@ -1,11 +1,10 @@
 """What is planned and its memory: of one target or of several pools; used live and in replays."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from servingslo.api.convert import fleet_targets_of, parse_spec, targets_of
-from servingslo.controller.quiet import Settled
 from servingslo.policy.inputs import ScaleTarget, Targets
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
@@ -23,27 +22,6 @@ from servingslo.policy.stored_state import learned
 
 Plans = Targets | FleetTargets
 Memory = PlannerState | FleetState
-
-
-@dataclass(slots=True)
-class Remembered:
-    """What is remembered of one resource between ticks.
-
-    lost: stored parts that are not valid, until that is reported. pruned: it was reported that the
-    API server drops what is stored. clocks_set: from the last reading; a change is treated as a
-    restart. conflicts: writes in a row that met one, by pool.
-    settled: what stands until something new is read; None if the next tick has to be planned.
-    """
-
-    uid: str
-    generation: int
-    plans: Plans
-    state: Memory
-    conflicts: dict[str, int] = field(default_factory=dict)
-    lost: tuple[str, ...] = ()
-    pruned: bool = False
-    clocks_set: int | None = None
-    settled: Settled | None = None
 
 
 def plans_from_spec(spec: object) -> Plans:

@@ -11,15 +11,14 @@ from servingslo.controller.adapters import Adapters
 from servingslo.controller.grants import Grants
 from servingslo.controller.looking import Looks, PoolLook
 from servingslo.controller.memory import (
+    Memory,
     Plans,
-    Remembered,
     carried_on,
     initial_state,
     learned_memory,
 )
 from servingslo.controller.orders import Failure, Order, assignment_of
 from servingslo.controller.overtaken import Standing, last_look
-from servingslo.controller.quiet import settled
 from servingslo.controller.recordings.recording import Header, Outcome, Recorder, reconciled
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.reporting.reporter import Reporter
@@ -39,7 +38,7 @@ from servingslo.errors import (
 from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
 from servingslo.policy.decision import Decision, hold
-from servingslo.policy.inputs import Limits, Mode, Observation, SignalProblem, Targets
+from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
@@ -60,6 +59,25 @@ _LONG_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 1.0, 10.0
 
 
 @dataclass(slots=True)
+class _Memory:
+    """What is remembered of one resource between ticks.
+
+    lost: stored parts that are not valid, until that is reported. pruned: it was reported that the
+    API server drops what is stored. clocks_set: from the last
+    reading; a change is treated as a restart. conflicts: writes in a row that met one, by pool.
+    """
+
+    uid: str
+    generation: int
+    plans: Plans
+    state: Memory
+    conflicts: dict[str, int] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
+    pruned: bool = False
+    clocks_set: int | None = None
+
+
+@dataclass(slots=True)
 class Reconciler:
     """Carries the planner's memory of every resource from tick to tick."""
 
@@ -69,7 +87,7 @@ class Reconciler:
     reporter: Reporter
     registry: Registry
     grants: Grants = field(init=False)
-    _memories: dict[str, Remembered] = field(default_factory=dict)
+    _memories: dict[str, _Memory] = field(default_factory=dict)
     _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
     _looks: Looks = field(init=False)
 
@@ -101,20 +119,13 @@ class Reconciler:
         if memory.lost:
             await self.reporter.report_lost(resource, memory.lost)
             memory.lost = ()
-        # A tick that fails leaves nothing that stands.
-        before, memory.settled = memory.settled, None
         looks = [
             await self._looks.observe(resource, pool, targets, metrics, conflict)
             for pool, targets in resource.pools.items()
         ]
         if isinstance(plans, FleetTargets):
             return await self._reconcile_pools(resource, plans, looks, memory)
-        observation = self._looks.with_past((looks[0],))
-        assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
-        if before is not None and before.stands(observation, memory.state.estimator.scrape_seconds):
-            memory.settled = before
-            return False
-        decided = await self._decide(resource, plans, looks[0], observation, memory)
+        decided = await self._decide(resource, plans, looks[0], memory)
         assignment = assignment_of(resource, looks[0], decided)
         carried = await self._carry_out(resource, assignment, memory)
         if carried is None:
@@ -122,13 +133,10 @@ class Reconciler:
         decision, again = carried
         assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
         await self.reporter.report(resource, plans, decision, memory.state)
-        # What a budget grants may be new at any tick.
-        if not again and self.adapters.serving_budgets is None and not self._orders(assignment):
-            memory.settled = settled(observation, decision)
         return again
 
     async def _reconcile_pools(
-        self, resource: Resource, plans: FleetTargets, looks: Sequence[PoolLook], memory: Remembered
+        self, resource: Resource, plans: FleetTargets, looks: Sequence[PoolLook], memory: _Memory
     ) -> bool:
         """Decide on all pools at once, and carry out one after the other."""
         fleet = await self._decide_pools(resource, plans, looks, memory)
@@ -146,7 +154,7 @@ class Reconciler:
         return again
 
     async def _carry_out(
-        self, resource: Resource, assignment: Assignment, memory: Remembered
+        self, resource: Resource, assignment: Assignment, memory: _Memory
     ) -> tuple[Decision, bool] | None:
         """The decision as carried out, and whether to plan again; None if the resource changed."""
         orders: Sequence[Order] = self._orders(assignment)
@@ -169,7 +177,7 @@ class Reconciler:
         """Drop what is remembered of a deleted resource, or of one that another process has."""
         self._memories.pop(uid, None)
 
-    def _remember(self, resource: Resource, plans: Plans, metrics: ClusterMetrics) -> Remembered:
+    def _remember(self, resource: Resource, plans: Plans, metrics: ClusterMetrics) -> _Memory:
         record = resource.record
         now_seconds = self.adapters.clock.now_seconds()
         memory = self._memories.get(record.ref.uid)
@@ -185,7 +193,7 @@ class Reconciler:
             return memory
         carry_on = memory is not None
         if memory is None:
-            memory = Remembered(
+            memory = _Memory(
                 uid=record.ref.uid,
                 generation=record.generation,
                 plans=plans,
@@ -213,13 +221,9 @@ class Reconciler:
         return memory
 
     async def _decide(
-        self,
-        resource: Resource,
-        targets: Targets,
-        look: PoolLook,
-        observation: Observation,
-        memory: Remembered,
+        self, resource: Resource, targets: Targets, look: PoolLook, memory: _Memory
     ) -> Decision:
+        observation = self._looks.with_past((look,))
         assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
         async with self._planning:
             # One plan for each turn of the event loop: probes are answered between two plans.
@@ -238,7 +242,7 @@ class Reconciler:
         resource: Resource,
         plans: FleetTargets,
         looks: Sequence[PoolLook],
-        memory: Remembered,
+        memory: _Memory,
     ) -> FleetDecision:
         """The decision on all pools, whose observations count as of one time."""
         now_seconds = looks[0].observation.time_seconds
@@ -276,7 +280,7 @@ class Reconciler:
         resource: Resource,
         assignment: Assignment,
         orders: Sequence[Order],
-        memory: Remembered,
+        memory: _Memory,
     ) -> tuple[Assignment, Sequence[Order]] | None:
         """The orders to carry out after a last look; None if the resource has changed."""
         ref, decision = resource.record.ref, assignment.decision
@@ -323,7 +327,7 @@ class Reconciler:
             decision = order.actuator.not_made(decision, reason, detail)
         return replace(assignment, decision=hold(decision, reason, detail)), ()
 
-    def _void(self, assignment: Assignment, orders: Sequence[Order], memory: Remembered) -> None:
+    def _void(self, assignment: Assignment, orders: Sequence[Order], memory: _Memory) -> None:
         """Settle the orders that are not written at all."""
         for order in orders:
             self._settle(assignment, order, memory, written=False)
@@ -333,7 +337,7 @@ class Reconciler:
         resource: Resource,
         assignment: Assignment,
         orders: Sequence[Order],
-        memory: Remembered,
+        memory: _Memory,
     ) -> tuple[Decision, bool]:
         """The decision as carried out, and whether to plan again at once."""
         again = False
@@ -382,7 +386,7 @@ class Reconciler:
         return None
 
     def _settle(
-        self, assignment: Assignment, order: Order, memory: Remembered, *, written: bool
+        self, assignment: Assignment, order: Order, memory: _Memory, *, written: bool
     ) -> None:
         first = order.change.settings[0]
         outcome = Outcome(
