@@ -260,20 +260,56 @@ def test_knative_is_sent_the_total_and_the_ready_pods():
     rule = knative.PodAutoscaler(SETTING, knative.DEFAULTS, answers)
     assert rule.decide(pods(0.1, 0.2, None)) == Wanted(replicas=SETTING.maximum)
     assert answers.sent == [{"seconds": 30.0, "ready": 2, "replicas": 3, "in_system": 8.0}]
-    assert answers.setting == {"concurrency": 100.0}
+    assert answers.setting == {"annotations": {"autoscaling.knative.dev/target": "100"}}
 
 
-def test_knative_panics_at_twice_its_target_and_releases_nothing_meanwhile():
-    """70 % of 100 are its target; after a minute without panic half of the pods may go."""
+def knative_world() -> World:
+    """Its autoscaler, scraped each second; two pods, and 120 requests for 100 s."""
     built_or_skip(knative.PROGRAM)
     kpa = World(policy_of("real:knative-kpa").rule(SETTING), tick_seconds=knative.TICK_SECONDS)
-    for _ in range(31):
-        assert kpa.look(2, each={"running": 60.0, "waiting": 0.0}) == 2
-    crowd = [kpa.look(2, each={"running": 400.0, "waiting": 0.0}) for _ in range(3)]
-    assert crowd[-1] == 12
-    calm = [kpa.look(12, each={"running": 5.0, "waiting": 0.0}) for _ in range(40)]
-    assert calm[:20] == [12] * 20
-    assert calm[-1] == 6
+    calm = [kpa.look(2, each={"running": 50.0, "waiting": 10.0}) for _ in range(100)]
+    assert calm == [2] * 100
+    return kpa
+
+
+def test_knative_panics_in_a_crowd_and_releases_nothing_meanwhile():
+    """Ten times 120 want 18 pods at 70 % of 100: the mean of 6 s is there in 6 s.
+
+    Then nothing is released for a minute, and later half of the ready pods at most.
+    """
+    kpa = knative_world()
+    crowd = [kpa.look(2, each={"running": 500.0, "waiting": 100.0}) for _ in range(7)]
+    assert crowd == [5, 5, 10, 10, 15, 15, 18]
+    calm = [kpa.look(18, each={"running": 1.0, "waiting": 0.0}) for _ in range(130)]
+    assert calm[:59] == [18] * 59
+    assert calm[-1] == 9
+
+
+def test_knative_averages_a_minute_below_its_threshold():
+    """200 requests want 3 pods, which is no panic: only once they are enough of the minute."""
+    kpa = knative_world()
+    more = [kpa.look(2, each={"running": 100.0, "waiting": 0.0}) for _ in range(60)]
+    # 120 + 80 n / 60 is above 140 after more than 15 s; panic would have ordered a third after 2 s.
+    first = more.index(3)
+    assert more == [2] * first + [3] * (60 - first)
+    assert first in {15, 16}
+
+
+def test_knative_begins_with_the_pods_that_are_there():
+    """It has no history then, so it holds their number for a minute."""
+    built_or_skip(knative.PROGRAM)
+    kpa = World(policy_of("real:knative-kpa").rule(SETTING), tick_seconds=knative.TICK_SECONDS)
+    held = [kpa.look(6, each={"running": 1.0, "waiting": 0.0}) for _ in range(70)]
+    assert held[:62] == [6] * 62
+    assert held[62:] == [3] * 8
+
+
+def test_a_setting_that_knative_refuses_is_refused():
+    """By its own validation of annotations."""
+    built_or_skip(knative.PROGRAM)
+    kpa = World(policy_of("real:knative-kpa:in_system=0.001").rule(SETTING))
+    with pytest.raises(ServingSLOError, match="should be at least"):
+        kpa.look(1)
 
 
 def dynamo_world(policy: str, step: EngineStep, replicas: int = 2) -> World:

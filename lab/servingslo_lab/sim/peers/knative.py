@@ -1,8 +1,9 @@
 """Knative Serving's pod autoscaler, by its own decision, windows and defaults.
 
-`programs/knative` holds what is called. Its queue proxies count requests until they are answered;
-here the engines do, those that wait in them included. A count of zero is not reached.
-Source: knative/serving v0.50.0, pkg/autoscaler (scaling, aggregation, config).
+`programs/knative` holds what is called. Its queue proxies report the mean concurrency of each
+second; here the engines report requests that run or wait at that moment. Its scraper reads a sample
+of more than three pods; here all are read. A count of zero is not reached.
+Source: knative/serving v0.50.0, pkg/autoscaler (scaling, metrics, aggregation, config).
 """
 
 from collections.abc import Callable
@@ -16,11 +17,12 @@ from servingslo_lab.sim.peers.line_process import LineProcess, built, identity
 
 PROGRAM = "knative"
 VERSION = "Knative Serving v0.50.0"
-# tickInterval of pkg/autoscaler/scaling/multiscaler.go; pods are asked at that moment.
-TICK_SECONDS, LAG_SECONDS = 2.0, 0.0
+# scrapeTickInterval of pkg/autoscaler/metrics/collector.go. It decides at every second scrape.
+TICK_SECONDS, LAG_SECONDS = 1.0, 0.0
 # container-concurrency-target-default; of it 70 % are the target, by its own defaults.
 DEFAULTS = {"in_system": 100.0}
-GRID = {"in_system": (20.0, 30.0, 45.0, 70.0, 100.0)}
+GRID = {"in_system": (10.0, 20.0, 30.0, 45.0, 70.0, 100.0)}
+_TARGET = "autoscaling.knative.dev/target"
 
 Lines = Callable[[dict[str, object]], LineProcess]
 
@@ -35,7 +37,7 @@ class PodAutoscaler:
 
     def __init__(self, setting: Setting, parameters: Parameters, start: Lines = started) -> None:
         self._setting = setting
-        self._lines = start({"concurrency": parameters["in_system"]})
+        self._lines = start({"annotations": {_TARGET: f"{parameters['in_system']:g}"}})
 
     def decide(self, observation: Observation) -> Wanted:
         """What its reconciler would order."""

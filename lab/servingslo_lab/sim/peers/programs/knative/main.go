@@ -1,12 +1,14 @@
-// Command knative answers what Knative Serving's own pod autoscaler would order.
+// Command knative answers what Knative's own pod autoscaler would order.
 //
-// One JSON object a line on stdin, the first one the setting, each later one an observation; for
-// each observation one JSON object on stdout. Decision and windows are Knative's code; the bounds
-// of the count are applied by the caller.
+// One JSON object a line on stdin, the first one the setting, each later one what is scraped each
+// second; for each of them one JSON object on stdout. Defaults, buckets, averages, and what is made
+// of annotations are Knative's code, as the decision is. What it does around them in private
+// functions is written again: the ticker of its MultiScaler. The caller applies the bounds.
 package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,23 +20,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"knative.dev/serving/pkg/apis/autoscaling"
-	"knative.dev/serving/pkg/autoscaler/aggregation"
+	"knative.dev/serving/pkg/apis/autoscaling/v1alpha1"
 	"knative.dev/serving/pkg/autoscaler/config"
 	"knative.dev/serving/pkg/autoscaler/metrics"
 	"knative.dev/serving/pkg/autoscaler/scaling"
+	kparesources "knative.dev/serving/pkg/reconciler/autoscaling/kpa/resources"
+	"knative.dev/serving/pkg/reconciler/autoscaling/resources"
 )
 
-// tick is tickInterval of pkg/autoscaler/scaling/multiscaler.go.
-const tick = 2 * time.Second
+const (
+	namespace, revision = "default", "revision"
+	// tickInterval is that of pkg/autoscaler/scaling/multiscaler.go.
+	tickInterval = 2 * time.Second
+	noScale      = -1
+)
 
 type setting struct {
-	Concurrency float64 `json:"concurrency"`
+	Annotations map[string]string `json:"annotations"`
 }
 
 type observation struct {
 	Seconds  float64  `json:"seconds"`
-	Ready    int      `json:"ready"`
 	Replicas int32    `json:"replicas"`
+	Ready    int      `json:"ready"`
 	InSystem *float64 `json:"in_system"`
 }
 
@@ -42,24 +50,81 @@ type answer struct {
 	Replicas int32 `json:"replicas"`
 }
 
-// cluster is what the autoscaler sees of a revision: its concurrency and its ready pods.
-type cluster struct {
-	stable, panic *aggregation.TimedFloat64Buckets
-	ready         int
+// readyPods is its resources.EndpointsCounter.
+type readyPods int
+
+func (r *readyPods) ReadyCount() (int, error)    { return int(*r), nil }
+func (r *readyPods) NotReadyCount() (int, error) { return 0, nil } // not used to scale
+
+type scaler struct {
+	decider   *scaling.Decider
+	collector *metrics.MetricCollector
+
+	ready    readyPods
+	scaler   scaling.UniScaler
+	epoch    time.Time
+	lastTick time.Time
+	desired  int32
 }
 
-func (c *cluster) ReadyCount() (int, error)    { return c.ready, nil }
-func (c *cluster) NotReadyCount() (int, error) { return 0, nil }
-
-func (c *cluster) StableAndPanicConcurrency(_ types.NamespacedName, now time.Time) (float64, float64, error) {
-	if c.stable.IsEmpty(now) {
-		return 0, 0, metrics.ErrNoData
+func newScaler(s setting) (*scaler, error) {
+	defaults, err := config.NewConfigFromMap(nil)
+	if err != nil {
+		return nil, err
 	}
-	return c.stable.WindowAverage(now), c.panic.WindowAverage(now), nil
+	if err := autoscaling.ValidateAnnotations(context.Background(), defaults, s.Annotations); err != nil {
+		return nil, err
+	}
+	pa := &v1alpha1.PodAutoscaler{}
+	pa.Namespace, pa.Name, pa.Annotations = namespace, revision, s.Annotations
+	// Nothing is scraped over the network: Record is given each sample.
+	scraper := func(*v1alpha1.Metric, *zap.SugaredLogger) (metrics.StatsScraper, error) { return nil, nil }
+	collector := metrics.NewMetricCollector(scraper, zap.NewNop().Sugar())
+	if err := collector.CreateOrUpdate(resources.MakeMetric(pa, revision, defaults)); err != nil {
+		return nil, err
+	}
+	return &scaler{
+		decider:   kparesources.MakeDecider(pa, defaults),
+		collector: collector,
+		desired:   noScale,
+	}, nil
 }
 
-func (c *cluster) StableAndPanicRPS(_ types.NamespacedName, _ time.Time) (float64, float64, error) {
-	return 0, 0, metrics.ErrNoData
+// start makes the autoscaler. If pods are ready, that begins in panic mode at the time of the
+// machine, so the observed time begins there too: at the whole second before, so that the end of the
+// panic does not depend on a fraction of a second.
+func (s *scaler) start(o observation) {
+	s.epoch = time.Now().Truncate(config.BucketSize).Add(-elapsed(o.Seconds))
+	s.scaler = scaling.New(
+		*attribute.EmptySet(), noop.NewMeterProvider(), namespace, revision,
+		s.collector, &s.ready, &s.decider.Spec,
+	)
+}
+
+func elapsed(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
+}
+
+func (s *scaler) decide(o observation) answer {
+	s.ready = readyPods(o.Ready)
+	if s.scaler == nil {
+		s.start(o)
+	}
+	now := s.epoch.Add(elapsed(o.Seconds))
+	if o.InSystem != nil {
+		key := types.NamespacedName{Namespace: namespace, Name: revision}
+		s.collector.Record(key, now, metrics.Stat{AverageConcurrentRequests: *o.InSystem})
+	}
+	if s.lastTick.IsZero() || now.Sub(s.lastTick) >= tickInterval {
+		s.lastTick = now
+		if found := s.scaler.Scale(zap.NewNop().Sugar(), now); found.ScaleValid {
+			s.desired = found.DesiredPodCount
+		}
+	}
+	if s.desired == noScale {
+		return answer{Replicas: o.Replicas}
+	}
+	return answer{Replicas: s.desired}
 }
 
 func answered(lines *bufio.Scanner, out *json.Encoder) error {
@@ -70,53 +135,16 @@ func answered(lines *bufio.Scanner, out *json.Encoder) error {
 	if err := json.Unmarshal(lines.Bytes(), &given); err != nil {
 		return fmt.Errorf("setting: %w", err)
 	}
-	defaults, err := config.NewConfigFromMap(nil)
+	scaler, err := newScaler(given)
 	if err != nil {
-		return err
+		return fmt.Errorf("setting: %w", err)
 	}
-	if given.Concurrency <= 0 {
-		given.Concurrency = defaults.ContainerConcurrencyTargetDefault
-	}
-	window := defaults.StableWindow
-	panicWindow := time.Duration(float64(window) * defaults.PanicWindowPercentage / 100)
-	seen := &cluster{
-		stable: aggregation.NewTimedFloat64Buckets(window, config.BucketSize),
-		panic:  aggregation.NewTimedFloat64Buckets(panicWindow, config.BucketSize),
-	}
-	scaler := scaling.New(attribute.Set{}, noop.NewMeterProvider(), "sim", "fleet", seen, seen,
-		&scaling.DeciderSpec{
-			MaxScaleUpRate:      defaults.MaxScaleUpRate,
-			MaxScaleDownRate:    defaults.MaxScaleDownRate,
-			ScalingMetric:       autoscaling.Concurrency,
-			TargetValue:         given.Concurrency * defaults.ContainerConcurrencyTargetFraction,
-			TotalValue:          given.Concurrency,
-			TargetBurstCapacity: defaults.TargetBurstCapacity,
-			PanicThreshold:      defaults.PanicThresholdPercentage / 100,
-			StableWindow:        window,
-			ScaleDownDelay:      defaults.ScaleDownDelay,
-			Reachable:           true,
-		})
-	logger := zap.NewNop().Sugar()
 	for lines.Scan() {
-		var o observation
-		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+		var seen observation
+		if err := json.Unmarshal(lines.Bytes(), &seen); err != nil {
 			return fmt.Errorf("observation: %w", err)
 		}
-		now := time.Unix(0, 0).Add(time.Duration(o.Seconds * float64(time.Second)))
-		seen.ready = o.Ready
-		if o.InSystem != nil {
-			// Its scraper fills each bucket, so an observation stands for all since the last one.
-			for at := now.Add(config.BucketSize - tick); !at.After(now); at = at.Add(config.BucketSize) {
-				seen.stable.Record(at, *o.InSystem)
-				seen.panic.Record(at, *o.InSystem)
-			}
-		}
-		found := scaler.Scale(logger, now)
-		replicas := o.Replicas
-		if found.ScaleValid {
-			replicas = found.DesiredPodCount
-		}
-		if err := out.Encode(answer{Replicas: replicas}); err != nil {
+		if err := out.Encode(scaler.decide(seen)); err != nil {
 			return err
 		}
 	}
