@@ -7,7 +7,7 @@ outside while a run lasts, so that the planner has no switches for it.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from servingslo.policy.replicas import demand, requirement
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.stages import STAGES, Guard, Learner, Stages, calibrate, check_step_down
+from servingslo.records import record
 from servingslo_lab.sim import production
 from servingslo_lab.sim.backtest import oracle_of
 from servingslo_lab.sim.fleets.cluster import simulate
@@ -42,7 +43,7 @@ _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 Taken = Callable[[ExitStack], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PresentForecast(Forecast):
     """What is known of the rate now, at whatever lead."""
 
