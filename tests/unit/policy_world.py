@@ -26,6 +26,11 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.behavior import (
+    DEFAULT_DOWN_WINDOW_SECONDS,
+    Behavior,
+    ScalingRules,
+)
 from servingslo.policy.state import PlannerState
 from servingslo_lab.sim.fleets.service import Service
 from servingslo_lab.sim.replicas import layout
@@ -46,6 +51,11 @@ TARGETS = Targets(
 # For stories about the replica count, which no advice on batch limits changes: its search takes
 # half of a tick.
 REPLICAS_ONLY = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.OFF))
+
+# For stories about something else than the release of replicas in the first five minutes.
+STATED_WINDOW = Behavior(
+    scale_down=ScalingRules(stabilization_window_seconds=DEFAULT_DOWN_WINDOW_SECONDS)
+)
 
 
 NO_PLACE = "Insufficient nvidia.com/gpu"

@@ -96,7 +96,7 @@ def test_an_objective_that_no_schedule_meets_is_a_no(call):
 def test_the_page_needs_nothing_else(call, tmp_path):
     """Pictures, timelines and decisions are in the one file, and nothing is fetched."""
     page = tmp_path / "report.html"
-    called = call(*OBJECTIVES, "--policy", "servingslo", "--policy", "keda-slo", "--html", page)
+    called = call(*OBJECTIVES, "--policy", "servingslo", "--policy", "hpa-waiting", "--html", page)
     text = page.read_text()
 
     assert called.exit_code == 0

@@ -289,7 +289,8 @@ def narrow(recorder: Recorder | None = None) -> Operator:
         limits=Limits(batching_apply_enabled=True),
         recorder=recorder or Recorder(None),
     )
-    operator.apply(record_of(batching=BATCHING))
+    window = {"scaleDown": {"stabilizationWindowSeconds": 45}}
+    operator.apply(record_of(batching=BATCHING, behavior=window))
     return operator
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import Run, World
+from policy_world import STATED_WINDOW, Run, World
 
 from servingslo import explain
 from servingslo.explain.conditions.condition import ConditionType
@@ -197,7 +197,7 @@ def test_limits_that_another_controller_keeps_are_recommended_with_the_reason():
 
 def test_a_change_waits_until_the_count_has_fallen():
     """Pods that are about to go are not started anew first."""
-    decisions = story(replicas=10).decisions
+    decisions = story(10, replace(TARGETS, behavior=STATED_WINDOW)).decisions
     at = next(i for i, d in enumerate(decisions) if d.batching.apply)
     assert any(d.batching.reason is Reason.STABILIZED for d in decisions[:at])
     assert decisions[at].replicas_before < 10

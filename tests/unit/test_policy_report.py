@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
-from policy_world import World, run, steady, stepped
+from policy_world import STATED_WINDOW, World, run, steady, stepped
 
 from servingslo import explain
 from servingslo.cli.decision_document import decision_of
@@ -44,7 +44,7 @@ def step_of(decision, reason):
         pytest.param(
             stepped((0, 6.0), (WARM_SECONDS, 16.0)),
             3,
-            replace(TARGETS, objectives=LOOSE),
+            replace(TARGETS, objectives=LOOSE, behavior=STATED_WINDOW),
             "backlog",
             id="backlog",
         ),

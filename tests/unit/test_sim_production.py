@@ -107,14 +107,14 @@ def test_batch_limits_of_the_planner_are_rolled_out_to_every_pod():
 def test_replicas_are_given_back_while_the_planners_own_change_is_rolled_out():
     """Demand falls to a quarter just after the change: no cold start of every pod is waited for."""
     run = few_sequences(
-        Knobs(batching=True), step(8.0, 2.0, at_seconds=210.0, duration_seconds=900.0)
+        Knobs(batching=True), step(8.0, 2.0, at_seconds=360.0, duration_seconds=1200.0)
     )
     asked = [wanted.limits is not None for wanted in run.planner.asked]
     before = run.planner.seen[asked.index(True)].desired_replicas
     rolling = [seen for seen in run.planner.seen if seen.rollout_in_progress]
     limits = run.planner.asked[asked.index(True)].limits
 
-    assert rolling[-1].time_seconds > 210.0
+    assert rolling[-1].time_seconds > 360.0
     assert min(seen.desired_replicas for seen in rolling) < before
     assert not run.planner.seen[-1].rollout_in_progress
     last = [pod for pod in run.planner.seen[-1].pods if pod.ready and not pod.deleting]
