@@ -1,8 +1,8 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
-from collections.abc import Collection
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -11,6 +11,7 @@ from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
     PARENT_KIND,
+    ParentTemplate,
     ParentTemplates,
 )
 from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
@@ -19,10 +20,16 @@ from servingslo.adapters.kubernetes.gateways.limits import (
     LimitHolder,
     LimitHolders,
 )
-from servingslo.adapters.kubernetes.gateways.route_weights import KIND, WeightedRoutes
+from servingslo.adapters.kubernetes.gateways.route_weights import (
+    KIND,
+    WeightedRoute,
+    WeightedRoutes,
+)
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
 from servingslo.policy.inputs import LimitKind
+
+_Named = TypeVar("_Named", WeightedRoute, ParentTemplate)
 
 # Another writer may come in between a reading and the write after it.
 _ATTEMPTS = 5
@@ -183,42 +190,49 @@ async def _put_back_all(
 
 async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Restore the owners' weights in every route; what could not be."""
-    routes, failed = WeightedRoutes(client, namespaces=names), []
-    try:
-        owned = await routes.owned()
-    except ClusterError as error:
-        return [f"{KIND}: {error}"]
-    for route in owned:
-        where = f"{KIND} {route.namespace}/{route.name}"
-        try:
-            await routes.put_back(route, released=True)
-        except NotFoundError:
-            continue
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-        else:
-            typer.echo(f"{where}: the former weights are put back")
-    return failed
+    routes = WeightedRoutes(client, namespaces=names)
+    return await _put_back_each(
+        KIND,
+        routes.owned(),
+        lambda route: routes.put_back(route, released=True),
+        lambda _route: "the former weights are put back",
+    )
 
 
 async def put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Restore the former command lines in LLMInferenceServices; what could not be."""
-    parents, failed = ParentTemplates(client, Discovery(client), namespaces=names), []
+    parents = ParentTemplates(client, Discovery(client), namespaces=names)
+    kept = "its line was changed meanwhile, which stays"
+    return await _put_back_each(
+        PARENT_KIND,
+        parents.standing(),
+        parents.take_back,
+        lambda parent: kept if parent.edited else "the former line is put back",
+    )
+
+
+async def _put_back_each(
+    kind: str,
+    found: Awaitable[Iterable[_Named]],
+    put_back: Callable[[_Named], Awaitable[object]],
+    told: Callable[[_Named], str],
+) -> list[str]:
+    """Put back what is in each object, and say so; what could not be."""
+    failed = []
     try:
-        standing = await parents.standing()
+        objects = await found
     except ClusterError as error:
-        return [f"{PARENT_KIND}: {error}"]
-    for parent in standing:
-        where = f"{PARENT_KIND} {parent.namespace}/{parent.name}"
+        return [f"{kind}: {error}"]
+    for one in objects:
+        where = f"{kind} {one.namespace}/{one.name}"
         try:
-            await parents.take_back(parent)
+            await put_back(one)
         except NotFoundError:
             continue
         except ClusterError as error:
             failed.append(f"{where}: {error}")
         else:
-            kept = "its line was changed meanwhile, which stays"
-            typer.echo(f"{where}: {kept if parent.edited else 'the former line is put back'}")
+            typer.echo(f"{where}: {told(one)}")
     return failed
 
 

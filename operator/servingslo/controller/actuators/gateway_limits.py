@@ -12,10 +12,10 @@ from servingslo.adapters.kubernetes.gateways.limits import (
 from servingslo.adapters.kubernetes.gateways.routes import names_of_targets
 from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.endings import undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
-    ClusterUnavailableError,
     LimitNotEnforceableError,
     NotFoundError,
     PermissionDeniedError,
@@ -26,7 +26,6 @@ from servingslo.explain.changes import (
     Knob,
     gateway_limit_change,
     limit_change,
-    not_written,
 )
 from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.decision import Decision, replace_knob
@@ -129,12 +128,12 @@ class GatewayLimits:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Restore the former bound for each resource that is gone or no longer requests one."""
-        undone: list[Change] = []
+        found: list[Change] = []
         for kind, (holders, _) in self.objects.items():
             for policy in await holders.owned() if kind in self.kinds else ():
                 if not _is_wanted(policy, acting):
-                    undone += await self._put_back(holders, policy)
-        return undone
+                    found += await self._put_back(holders, policy)
+        return found
 
     async def _put_back(self, holders: LimitHolders, policy: LimitHolder) -> Sequence[Change]:
         owner = policy.owner
@@ -147,17 +146,7 @@ class GatewayLimits:
             (policy.limit, owner.former if policy.is_ours else policy.limit),
             Reason.LIMIT_PUT_BACK,
         )
-        try:
-            await holders.put_back(policy)
-        except NotFoundError:
-            return ()
-        except ClusterUnavailableError as error:
-            return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
-        except ClusterError as error:
-            conflict = isinstance(error, WriteConflictError)
-            reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
-            return (not_written(change, reason, str(error), answered=True),)
-        return (change,)
+        return await undone(holders.put_back(policy), change)
 
     def _not_listed(self, via: LimitObject) -> SignalProblem | None:
         if via.kind in self.kinds:

@@ -14,16 +14,16 @@ from servingslo.adapters.kubernetes.gateways.route_weights import (
 )
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, refuse
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.endings import undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
-    ClusterUnavailableError,
     LimitNotEnforceableError,
     NotFoundError,
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.explain.changes import Change, Knob, not_written
+from servingslo.explain.changes import Change, Knob
 from servingslo.explain.parts.degradation import weights_change, weights_put_back
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.degradation import BACKEND, FORMER, RULE, SHARE, THOUSANDTHS
@@ -127,11 +127,11 @@ class RouteWeights:
         """Restore the weights for each resource that is gone or no longer asks for degradation."""
         if not self.enabled:
             return ()
-        undone: list[Change] = []
+        found: list[Change] = []
         for route in await self.routes.owned():
             if not _is_wanted(route, acting):
-                undone += await self._put_back(route)
-        return undone
+                found += await self._put_back(route)
+        return found
 
     async def _put_back(self, route: WeightedRoute) -> Sequence[Change]:
         owner = route.owner
@@ -139,17 +139,7 @@ class RouteWeights:
             return ()
         share = _share(owner.weights, owner.former) if route.is_ours else 0
         change = weights_put_back((route.namespace, owner.name), route.title, share)
-        try:
-            await self.routes.put_back(route)
-        except NotFoundError:
-            return ()
-        except ClusterUnavailableError as error:
-            return (not_written(change, Reason.WRITE_FAILED, str(error), answered=False),)
-        except ClusterError as error:
-            conflict = isinstance(error, WriteConflictError)
-            reason = Reason.WRITE_CONFLICT if conflict else Reason.WRITE_FAILED
-            return (not_written(change, reason, str(error), answered=True),)
-        return (change,)
+        return await undone(self.routes.put_back(route), change)
 
     async def _check(
         self, route: WeightedRoute, values: Mapping[str, int | None], pods: Collection[str]

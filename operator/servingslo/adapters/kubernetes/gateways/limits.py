@@ -152,16 +152,16 @@ class LimitHolders:
         changes.append({"op": "add", "path": form.pointer(inner), "value": owner.limit})
         await self._patch(holder, changes)
 
-    async def put_back(self, holder: LimitHolder, *, released: bool = False) -> None:
+    async def put_back(self, holder: LimitHolder, *, released: bool = False) -> bool:
         """Restore the value from before the operator's bound.
 
         If another writer set another value meanwhile, it is kept; only the annotation is removed.
-        released: do not change the object for a while.
+        Returns False if there is none of ours. released: do not change the object for a while.
         Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
         """
         owner = holder.owner
         if owner is None:
-            return
+            return False
         changes: list[KubeObject] = [removed_annotation(LIMIT_ANNOTATION)]
         if released:
             now = timestamp_from_seconds(SystemClock.now_seconds())
@@ -169,6 +169,7 @@ class LimitHolders:
         if holder.is_ours:
             changes.append(_restored(holder, owner))
         await self._patch(holder, changes)
+        return True
 
     async def _patch(self, holder: LimitHolder, changes: Sequence[KubeObject]) -> None:
         path = f"{self._path(holder.namespace)}/{holder.name}"

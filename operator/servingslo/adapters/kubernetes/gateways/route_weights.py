@@ -156,15 +156,15 @@ class WeightedRoutes:
             changes.append(removed_annotation(RELEASED_ANNOTATION))
         await self._patch(route, [*changes, *_set(owner.rule, owner.weights)])
 
-    async def put_back(self, route: WeightedRoute, *, released: bool = False) -> None:
+    async def put_back(self, route: WeightedRoute, *, released: bool = False) -> bool:
         """Restore the owner's weights; those that another writer set meanwhile are kept.
 
-        released: do not change the route for a while.
+        Returns False if there are none of ours. released: do not change the route for a while.
         Raises: WriteConflictError if the route changed since it was read; ClusterError otherwise.
         """
         owner = route.owner
         if owner is None:
-            return
+            return False
         changes: list[KubeObject] = [removed_annotation(WEIGHTS_ANNOTATION)]
         if released:
             now = timestamp_from_seconds(SystemClock.now_seconds())
@@ -172,6 +172,7 @@ class WeightedRoutes:
         if route.is_ours:
             changes += _set(owner.rule, owner.former)
         await self._patch(route, changes)
+        return True
 
     async def _patch(self, route: WeightedRoute, changes: Sequence[KubeObject]) -> None:
         path = f"{_path(route.namespace)}/{route.name}"
