@@ -1,11 +1,11 @@
 """Inputs of other autoscalers' rules: the last scrapes of a fleet, as in PromQL."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from servingslo.estimation.requests.histograms import HistogramDelta, pooled_delta
-from servingslo.estimation.sample import EngineSample, HistogramSample
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.policy.inputs import Observation
 
 LONGEST_WINDOW_SECONDS = 1800.0
@@ -53,6 +53,18 @@ def in_system(engine: EngineSample) -> float | None:
     if engine.running is None or engine.waiting is None:
         return None
     return engine.running + engine.waiting
+
+
+def ready_pods(observation: Observation) -> list[PodSample]:
+    """Pods that serve and stay."""
+    return [pod for pod in observation.pods if pod.ready and pod.engines and not pod.deleting]
+
+
+def all_in_system(pods: Iterable[PodSample]) -> float | None:
+    """Requests running and waiting on all of these; None if none of them tells."""
+    counts = [in_system(pod.engines[0]) for pod in pods]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 class View:

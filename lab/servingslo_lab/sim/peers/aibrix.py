@@ -14,7 +14,7 @@ from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.fleets.cluster import Wanted
-from servingslo_lab.sim.peers.line_process import LineProcess, built, identity
+from servingslo_lab.sim.peers.line_process import LineProcess, Lines, identity, started
 
 PROGRAM = "aibrix"
 VERSION = "aibrix v0.7.0"
@@ -29,12 +29,7 @@ KPA_DEFAULTS = {"in_system": 100.0, "panic_threshold": 2.0, "stable_seconds": 18
 KPA_GRID = {"in_system": (20.0, 30.0, 45.0, 70.0, 100.0)}
 _ANNOTATION = "autoscaling.aibrix.ai/"
 
-Lines = Callable[[dict[str, object]], LineProcess]
-
-
-def started(setting: dict[str, object]) -> LineProcess:
-    """Its program, with this setting."""
-    return LineProcess([str(built(PROGRAM))], setting)
+_start: Lines = partial(started, PROGRAM)
 
 
 class PodAutoscaler:
@@ -57,7 +52,7 @@ class PodAutoscaler:
         return Wanted(replicas=self._setting.clamped(int(answer["replicas"])))
 
 
-def apa(setting: Setting, parameters: Parameters, start: Lines = started) -> PodAutoscaler:
+def apa(setting: Setting, parameters: Parameters, start: Lines = _start) -> PodAutoscaler:
     """APA on the KV use of pods."""
     annotations = {
         f"{_ANNOTATION}scale-up-tolerance": str(parameters["up_tolerance"]),
@@ -77,7 +72,7 @@ def apa(setting: Setting, parameters: Parameters, start: Lines = started) -> Pod
     return PodAutoscaler(setting, lines, kv_of_pods)
 
 
-def kpa(setting: Setting, parameters: Parameters, start: Lines = started) -> PodAutoscaler:
+def kpa(setting: Setting, parameters: Parameters, start: Lines = _start) -> PodAutoscaler:
     """KPA on all requests in the system."""
     lines = start(
         {
@@ -106,13 +101,8 @@ def kv_of_pods(observation: Observation) -> list[float]:
 
 def all_in_system(observation: Observation) -> list[float]:
     """Requests running and waiting on ready pods, as one value; empty without a pod."""
-    counts = [
-        view.in_system(pod.engines[0])
-        for pod in observation.pods
-        if pod.ready and pod.engines and not pod.deleting
-    ]
-    known = [count for count in counts if count is not None]
-    return [sum(known)] if known else []
+    total = view.all_in_system(view.ready_pods(observation))
+    return [] if total is None else [total]
 
 
 sources = partial(identity, PROGRAM)

@@ -6,14 +6,13 @@ of more than three pods; here all are read. A count of zero is not reached.
 Source: knative/serving v0.50.0, pkg/autoscaler (scaling, metrics, aggregation, config).
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.setting import Parameters, Setting
 from servingslo_lab.sim.fleets.cluster import Wanted
-from servingslo_lab.sim.peers.line_process import LineProcess, built, identity
+from servingslo_lab.sim.peers.line_process import Lines, identity, started
 
 PROGRAM = "knative"
 VERSION = "Knative Serving v0.50.0"
@@ -24,32 +23,25 @@ DEFAULTS = {"in_system": 100.0}
 GRID = {"in_system": (10.0, 20.0, 30.0, 45.0, 70.0, 100.0)}
 _TARGET = "autoscaling.knative.dev/target"
 
-Lines = Callable[[dict[str, object]], LineProcess]
-
-
-def started(setting: dict[str, object]) -> LineProcess:
-    """Its program, with this setting."""
-    return LineProcess([str(built(PROGRAM))], setting)
+_start: Lines = partial(started, PROGRAM)
 
 
 class PodAutoscaler:
     """On requests in the system."""
 
-    def __init__(self, setting: Setting, parameters: Parameters, start: Lines = started) -> None:
+    def __init__(self, setting: Setting, parameters: Parameters, start: Lines = _start) -> None:
         self._setting = setting
         self._lines = start({"annotations": {_TARGET: f"{parameters['in_system']:g}"}})
 
     def decide(self, observation: Observation) -> Wanted:
         """What its reconciler would order."""
-        ready = [pod for pod in observation.pods if pod.ready and pod.engines and not pod.deleting]
-        counts = [view.in_system(pod.engines[0]) for pod in ready]
-        known = [count for count in counts if count is not None]
+        ready = view.ready_pods(observation)
         answer = self._lines.answer(
             {
                 "seconds": observation.time_seconds,
                 "ready": len(ready),
                 "replicas": observation.desired_replicas or 0,
-                "in_system": sum(known) if known else None,
+                "in_system": view.all_in_system(ready),
             }
         )
         return Wanted(replicas=self._setting.clamped(int(answer["replicas"])))

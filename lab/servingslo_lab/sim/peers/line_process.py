@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,14 @@ class LineProcess:
     def _failure(self) -> ServingSLOError:
         said = self._process.stderr.read() if self._process.stderr is not None else ""
         return ServingSLOError(f"{self._process.args!r} ended: {said.strip() or 'without a word'}")
+
+
+Lines = Callable[[dict[str, object]], LineProcess]
+
+
+def started(program: str, setting: Mapping[str, object]) -> LineProcess:
+    """A peer's program, with this setting."""
+    return LineProcess([str(built(program))], setting)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
