@@ -17,8 +17,8 @@ from servingslo_lab.rig.cluster import Rig
 
 RACES = int(os.environ.get("SERVINGSLO_RACES", "10"))
 SIDE_BY_SIDE = 5
-# Each of a reading's seven or so queries waits so long: a tick is under way for more than a second.
-DELAY_SECONDS = 0.2
+# Each of a reading's eighteen queries waits so long: a tick is under way for more than a second.
+DELAY_SECONDS = 0.06
 LONGEST_HESITATION_SECONDS = 6.0
 # A write whose last look came before the change may still be under way to the API server.
 UNDER_WAY_SECONDS = 0.25

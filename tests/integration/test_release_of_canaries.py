@@ -52,6 +52,11 @@ def _limits(pod: Any) -> str:
     return [one for one in pod.spec.containers[0].args if "max-num-seqs" in one][-1]
 
 
+def _crashes(pod: Any) -> bool:
+    waiting = [one.state.waiting for one in pod.status.container_statuses or () if one.state]
+    return any(one is not None and one.reason == "CrashLoopBackOff" for one in waiting)
+
+
 def test_the_pod_that_a_stateful_set_waits_for_is_evicted(rig: Rig, namespace: str) -> None:
     """It crashes with the new limits, and its controller would wait for it for ever."""
     api = rig.api_client()
@@ -76,6 +81,10 @@ def test_the_pod_that_a_stateful_set_waits_for_is_evicted(rig: Rig, namespace: s
     first = read()["spec"]
     _begin(rig, namespace)
 
+    def unready() -> bool:
+        ready: int = read()["status"].get("readyReplicas", 0)
+        return ready < REPLICAS
+
     def crashes() -> bool:
         new = [
             pod
@@ -87,7 +96,8 @@ def test_the_pod_that_a_stateful_set_waits_for_is_evicted(rig: Rig, namespace: s
             # Its controller may replace it meanwhile.
             with contextlib.suppress(kubernetes.client.exceptions.NotFoundException):
                 core.patch_namespaced_pod(pod.metadata.name, namespace, note)
-        return bool(new) and read()["status"]["readyReplicas"] < REPLICAS
+        # Its start may still be under way: a pod that was ready once is replaced, not evicted.
+        return bool(new) and all(_crashes(pod) for pod in new) and unready()
 
     wait_until(crashes, what="the new pod crashes", timeout_seconds=PATIENCE_SECONDS)
 
