@@ -2,7 +2,7 @@
 
 It knows as much of PromQL as the queries of a reading need: selectors, `or`, sums and extremes by
 labels, `label_replace`, `timestamp` and differences. `or` compares labels without the metric's
-name, as Prometheus does.
+name, as Prometheus does, and `or on(...)` these labels alone, with the name where it is listed.
 """
 
 import re
@@ -102,11 +102,15 @@ class _Parser:
         left = self._difference()
         while self._peek() == "or":
             self._next()
+            names = None
+            if self._peek() == "on":
+                self._next()
+                names = self._names()
             right = self._difference()
             assert isinstance(left, list)
             assert isinstance(right, list)
-            known = {_signature(labels) for labels, _ in left}
-            left = left + [one for one in right if _signature(one[0]) not in known]
+            known = {_signature(labels, names) for labels, _ in left}
+            left = left + [one for one in right if _signature(one[0], names) not in known]
         return left
 
     def _difference(self) -> Vector | float:
@@ -225,7 +229,9 @@ def _nameless(labels: dict[str, str]) -> dict[str, str]:
     return {name: text for name, text in labels.items() if name != "__name__"}
 
 
-def _signature(labels: Labels) -> tuple[tuple[str, str], ...]:
+def _signature(labels: Labels, names: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    if names is not None:
+        return tuple((name, labels.get(name, "")) for name in names)
     return tuple(sorted(_nameless(dict(labels)).items()))
 
 

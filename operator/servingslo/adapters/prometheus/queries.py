@@ -7,10 +7,11 @@ the same sample twice, so max combines them. The reader of the answer adds the p
 
 Each metric is selected by its full name: Google's managed store and others refuse a regular
 expression of names. `or` compares labels without the name, so it would drop a series with the same
-other labels as an earlier metric. So each metric first gets its own label.
+other labels as an earlier metric: `or on(__name__)` keeps all series of another name. Nested to the
+right, each metric is compared once: a reading then costs Prometheus less than the scrapes do.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -22,8 +23,7 @@ NOW = "time()"
 GROUP_LABEL = "servingslo_group"
 GPU_GROUP = "gpu"
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
-# Distinguishes the series of joined metrics; no answer contains it.
-_PLACE_LABEL = "servingslo_place"
+_OR, _OR_METRIC = " or ", " or on(__name__) "
 # Limit of one query. URL encoding makes it half as long again, and proxies accept lines of 8 kB.
 # Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
 LONGEST_QUERY_CHARACTERS = 4500
@@ -115,41 +115,37 @@ def histogram_queries(
 
 def any_of(names: Iterable[str], *matchers: str) -> str:
     """PromQL for the series of all these metrics, each by its full name."""
-    return " or ".join(_apart(names, *matchers))
+    return _union([_selector(name, *matchers) for name in dict.fromkeys(names)])
 
 
 def _queries(aggregation: str, names: Iterable[str], *matchers: str) -> tuple[str, ...]:
     """The aggregation over all these metrics, in as few queries as the length limit allows."""
+    selectors = [_selector(name, *matchers) for name in dict.fromkeys(names)]
     room = LONGEST_QUERY_CHARACTERS - len(aggregation)
-    joined = _joined(_apart(names, *matchers), room)
-    return tuple(f"{aggregation} ({selectors})" for selectors in joined)
+    parts = _divided(selectors, room, between=f"{_OR_METRIC}()")
+    return tuple(f"{aggregation} ({_union(part)})" for part in parts)
 
 
-def _apart(names: Iterable[str], *matchers: str) -> list[str]:
-    """A selector for each metric, with a label so that no two metrics' series are confused."""
-    each = list(dict.fromkeys(names))
-    selectors = [_selector(name, *matchers) for name in each]
-    if len(each) == 1:
-        return selectors
-    return [
-        f'label_replace({selector}, "{_PLACE_LABEL}", "{place}", "", "")'
-        for place, selector in enumerate(selectors)
-    ]
+def _union(selectors: Sequence[str]) -> str:
+    """The series of these selectors of different metrics, the longest answers best first."""
+    *before, union = selectors
+    for selector in reversed(before):
+        union = f"{selector}{_OR_METRIC}({union})"
+    return union
 
 
 def _selector(name: str, *matchers: str) -> str:
     return "{" + ", ".join(filter(None, (f'__name__="{name}"', *matchers))) + "}"
 
 
-def _joined(expressions: Iterable[str], room: int) -> Iterator[str]:
-    """The expressions joined by `or`, as many together as fit."""
-    together = ""
+def _divided(expressions: Iterable[str], room: int, between: str) -> Iterator[list[str]]:
+    """The expressions in as few lists as this room allows, with these characters between them."""
+    together: list[str] = []
     for expression in expressions:
-        longer = f"{together} or {expression}" if together else expression
-        if together and len(longer) > room:
+        if together and len(between.join([*together, expression])) > room:
             yield together
-            longer = expression
-        together = longer
+            together = []
+        together.append(expression)
     if together:
         yield together
 
@@ -178,20 +174,18 @@ def _ages(
             names = [name + suffix for name in profile.age_names(kind)]
             by_label.setdefault(profile.engine_label, []).extend(names)
         for label, names in by_label.items():
-            ages = " or ".join(
-                f"(time() - {_stamp(name, config)})" for name in dict.fromkeys(names)
-            )
+            ages = _OR.join(f"(time() - {_stamp(name, config)})" for name in dict.fromkeys(names))
             if ages:
                 told = f"min by ({identity}) ({ages})"
                 groups.append(_in_group(told, group_of(kind, label)))
     utilization = f'time() - timestamp({{__name__="{gpu.utilization_percent}"}})'
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
-    return tuple(_joined(groups, LONGEST_QUERY_CHARACTERS))
+    return tuple(map(_OR.join, _divided(groups, LONGEST_QUERY_CHARACTERS, _OR)))
 
 
 def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
     names = (name for profile in profiles for name in profile.age_names(MetricKind.GAUGE))
-    return " or ".join(_stamp(name, config) for name in dict.fromkeys(names))
+    return _OR.join(_stamp(name, config) for name in dict.fromkeys(names))
 
 
 def _stamp(name: str, config: PrometheusConfig) -> str:
