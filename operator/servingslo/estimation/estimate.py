@@ -75,6 +75,7 @@ class Estimate:
     classes: what the gateway counted of each. workload: at that rate. limits: in force on the
     newest ready pods, None unless all are known; in_force: each batch limit with its source;
     kv_capacity_tokens: known separately.
+    length_error_ratio: standard error of the mean lengths, as a share of them.
     engines_per_pod: data-parallel engines of a pod. running_requests, waiting_requests: in all
     engines, including those of pods that are being deleted. backlog_requests: requests without a
     first token, in engines that stay and at the gateway. prefill_tokens_per_token: prompt tokens
@@ -118,6 +119,7 @@ class Estimate:
     cached_ratio: float | None
     abort_ratio: float | None
     prefill_tokens_per_token: float | None
+    length_error_ratio: float
     calibration: Mapping[str, float]
     routing: Routing
     unreliable_pods: tuple[tuple[str, str], ...]

@@ -372,6 +372,7 @@ def _estimate(
         cached_ratio=now_lengths.cached_ratio,
         abort_ratio=now_lengths.abort_ratio,
         prefill_tokens_per_token=now_lengths.prefill_tokens_per_token,
+        length_error_ratio=now_lengths.mean_error_ratio,
         calibration=calibration.ratios(state.calibration),
         routing=routing_of(state.routing),
         unreliable_pods=unreliable,

@@ -316,6 +316,7 @@ def _prepared(
         law=law,
         limits=limits,
         now_seconds=now_seconds,
+        error_ratio=estimate.length_error_ratio,
     )
 
 

@@ -94,6 +94,7 @@ class Lengths:
     ended requests whose clients gave up: those that the engine counts as aborted, and those that
     got a first token and are in none of its counters, beyond chance; None with too few requests.
     prefill_tokens_per_token: prompt tokens computed for each token decoded, recently.
+    mean_error_ratio: standard error of the less certain of both means, as a share of it.
     """
 
     prompt: LengthDistribution | None = None
@@ -104,6 +105,7 @@ class Lengths:
     context_tokens_per_sequence: float | None = None
     abort_ratio: float | None = None
     prefill_tokens_per_token: float | None = None
+    mean_error_ratio: float = 0.0
 
 
 def observe(
@@ -225,8 +227,15 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
             if state.recent_decoded_tokens > 0.0
             else None
         ),
+        mean_error_ratio=max(_mean_error_ratio(prompt, starts), _mean_error_ratio(output, ended)),
     )
     return replace(state, published_prompt=prompt, published_output=output), lengths
+
+
+def _mean_error_ratio(lengths: LengthDistribution, requests: float) -> float:
+    """Return the standard error of their mean, σ/√n, as a share of it; at most 1."""
+    spread = lengths.second_moment_tokens2 / lengths.mean_tokens**2 - 1.0
+    return min(math.sqrt(max(spread, 0.0) / max(requests, 1.0)), 1.0)
 
 
 def _output_mean(

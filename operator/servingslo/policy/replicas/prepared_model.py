@@ -7,10 +7,16 @@ neighbouring counts, and would have to prepare their tables again at every tick.
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.histograms import HistogramDelta
-from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
+from servingslo.models.engine.service_time import (
+    EngineLimits,
+    RequestDemand,
+    ServiceLaw,
+    request_demand,
+)
 from servingslo.models.fleet.batch_model import BatchPrediction
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import LatencyModel, latency_model
@@ -26,6 +32,13 @@ MATERIAL_DISPERSION_RATIO = 0.1
 RENEWAL_SECONDS = 300.0
 # Shares of requests at which the law's percentiles replace a histogram.
 _SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+
+
+class Mix(NamedTuple):
+    """What an average request costs an engine, and the index of dispersion of arrivals."""
+
+    demand: RequestDemand
+    arrival_dispersion: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,11 @@ class PreparedModel:
         """The latency model of one engine, prepared."""
         return self.frontier.model
 
+    @property
+    def mix(self) -> Mix:
+        """Requests and their cost."""
+        return Mix(self.model.demand, self.workload.arrival_dispersion)
+
 
 def renewed_model(
     previous: PreparedModel | None,
@@ -55,13 +73,18 @@ def renewed_model(
     law: ServiceLaw,
     limits: EngineLimits,
     now_seconds: float,
+    error_ratio: float = 0.0,
 ) -> PreparedModel:
-    """The previous mix if nothing material has changed, else one made of these."""
+    """The previous mix if nothing material has changed, else one made of these.
+
+    error_ratio: standard error of the mix. Of two mixes that differ by less, neither is better.
+    """
     moved_ratio = math.inf
     if previous is not None and previous.limits == limits:
-        moved_ratio = _moved_ratio(previous, workload, law)
+        now = Mix(request_demand(workload, law), workload.arrival_dispersion)
+        moved_ratio = mix_moved_ratio(previous.mix, now)
         if (
-            moved_ratio <= MATERIAL_CHANGE_RATIO
+            moved_ratio <= max(MATERIAL_CHANGE_RATIO, error_ratio)
             and now_seconds - previous.at_seconds < RENEWAL_SECONDS
         ):
             return previous
@@ -76,10 +99,9 @@ def renewed_model(
     )
 
 
-def _moved_ratio(previous: PreparedModel, workload: Workload, law: ServiceLaw) -> float:
-    """How far requests or engine have moved, in terms of the models' own error."""
-    before = previous.model.demand
-    after = request_demand(workload, law)
+def mix_moved_ratio(old: Mix, new: Mix) -> float:
+    """How far requests or their cost have moved, in terms of the models' own error."""
+    before, after = old.demand, new.demand
     pairs = (
         (before.fixed_seconds, after.fixed_seconds),
         (before.marginal_seconds, after.marginal_seconds),
@@ -88,9 +110,9 @@ def _moved_ratio(previous: PreparedModel, workload: Workload, law: ServiceLaw) -
         (before.uncached_second_moment_tokens2**0.5, after.uncached_second_moment_tokens2**0.5),
         (before.output_mean_tokens, after.output_mean_tokens),
     )
-    dispersions = previous.workload.arrival_dispersion, workload.arrival_dispersion
     weight = MATERIAL_CHANGE_RATIO / MATERIAL_DISPERSION_RATIO
-    return max(weight * _difference(*dispersions), *(_difference(*pair) for pair in pairs))
+    dispersion = _difference(old.arrival_dispersion, new.arrival_dispersion)
+    return max(weight * dispersion, *(_difference(*pair) for pair in pairs))
 
 
 def _difference(old: float, new: float) -> float:

@@ -31,13 +31,18 @@ from servingslo.policy.knobs.in_flight.engines import engine_queue
 from servingslo.policy.knobs.protocol import Look, Outcome, Turn
 from servingslo.policy.knobs.trial.stages import refuse
 from servingslo.policy.replicas.behavior import SelectPolicy
-from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.prepared_model import (
+    RENEWAL_SECONDS,
+    PreparedModel,
+    mix_moved_ratio,
+)
 from servingslo.policy.replicas.requirement import Requirement, sizing_case
 from servingslo.policy.replicas.sizing import Load
 from servingslo.policy.replicas.step_down import warming_up
 from servingslo.reasons import Reason
 
-# The search costs hundreds of predictions; once a minute is enough to follow changes of the mix.
+# The search costs hundreds of predictions. It is repeated after a minute if the mix has moved as
+# far as limits must to be recommended, else when the mix is renewed without a change.
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike: a smaller change is not recommended.
 SAME_LIMIT_RATIO = 0.1
@@ -119,18 +124,20 @@ def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
     if verdict.rollback is not None:
         return _roll_back(turn, memory, current, verdict.rollback)
     search = memory.search
-    if (
-        search is None
-        or search.current != current
-        or (
-            search.mix_at_seconds != prepared.at_seconds
-            and context.now_seconds - search.at_seconds >= SEARCH_INTERVAL_SECONDS
-        )
-    ):
+    if search is None or search.current != current or _is_outdated(search, prepared, context):
         search = _search(context, prepared, requirement.sized.load, current)
         memory = replace(memory, search=search)
     tuned = _choose_change(turn, memory, search)
     return tuned._replace(steps=(*verdict.steps, *tuned.steps))
+
+
+def _is_outdated(search: BatchSearch, prepared: PreparedModel, context: TickContext) -> bool:
+    """Whether the search was of other requests, or of those of long ago."""
+    age_seconds = context.now_seconds - search.at_seconds
+    if age_seconds < SEARCH_INTERVAL_SECONDS or search.mix == prepared.mix:
+        return False
+    moved = mix_moved_ratio(search.mix, prepared.mix) > SAME_LIMIT_RATIO
+    return moved or age_seconds >= RENEWAL_SECONDS
 
 
 def _search(
@@ -153,7 +160,7 @@ def _search(
     today, better = _within_bounds(context, found.today), _within_bounds(context, found.better)
     return BatchSearch(
         at_seconds=context.now_seconds,
-        mix_at_seconds=prepared.at_seconds,
+        mix=prepared.mix,
         current=current,
         best=BatchLimits(better.max_num_seqs, better.max_num_batched_tokens),
         today=today,

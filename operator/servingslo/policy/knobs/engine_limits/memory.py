@@ -18,6 +18,7 @@ from servingslo.estimation.stored_fields import (
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, LimitsPlan
 from servingslo.policy.knobs.trial.stages import REFUSED_SECONDS, Began, Refusal
+from servingslo.policy.replicas.prepared_model import Mix
 from servingslo.policy.replicas.reverts import manager_in_words, pause_seconds
 
 # Pause for batch limits, from the first revert on, because each revert has cost two rollouts. An
@@ -68,7 +69,7 @@ class BatchSearch:
     """
 
     at_seconds: float
-    mix_at_seconds: float
+    mix: Mix
     current: BatchLimits
     best: BatchLimits
     today: LimitsPlan
