@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from policy_world import REPLICAS_ONLY, World, run, stepped
+from policy_world import REPLICAS_ONLY, World, reasons, run, steady, stepped
 
 from servingslo.estimation.pods.health import SaturationSignal
 from servingslo.estimation.sample import EngineSample, PodSample
@@ -13,7 +13,8 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.policy.replicas.behavior import Behavior, ScalingRules
 from servingslo.policy.replicas.saturation import saturation_need
-from servingslo.reasons import Action, Constraint
+from servingslo.policy.stored_state import learned, restore
+from servingslo.reasons import Action, Constraint, Reason
 
 # Requests begin a while after the first sight of idle pods, as after a deployment.
 BEGINS_SECONDS = 60.0
@@ -25,6 +26,8 @@ TARGETS = replace(
     ),
     replicas=ReplicaTargets(minimum=2, maximum=12),
 )
+LATENCIES = ("ttft", "inter_token", "time_per_output_token", "latency", "queue")
+NO_LATENCIES = {f"{name}_seconds": None for name in LATENCIES}
 POD = PodSample(name="a", ready=True, ready_for_seconds=3600.0, engines=(EngineSample(engine="0"),))
 
 
@@ -74,6 +77,48 @@ def test_replicas_beyond_the_need_of_a_young_workload_are_kept(window_seconds, r
     story = run(world, targets).until(480.0)
     first = next(d.time_seconds for d in story.decisions if d.action is Action.SCALE_DOWN)
     assert released_within[0] <= first <= released_within[1]
+
+
+def _restarted(story):
+    """The story under an operator that knows what the status tells of it."""
+    now = story.world.now
+    return replace(story, state=restore(learned(story.state, now), now))
+
+
+def _without_latencies(story, seconds):
+    """Ticks at which no histogram is read: with many engines it is their turn later."""
+    see = story.world.observe
+
+    def blind(at):
+        found = see(at)
+        pods = (
+            replace(pod, engines=tuple(replace(e, **NO_LATENCIES) for e in pod.engines))
+            for pod in found.pods
+        )
+        return replace(found, pods=tuple(pods))
+
+    story.world.observe = blind
+    story = story.until(story.world.now + seconds)
+    story.world.observe = see
+    return story
+
+
+def test_a_restart_does_not_order_what_a_young_law_was_not_believed():
+    """Four replicas were seen to serve; the law alone would have five until that is seen anew."""
+    sizes = {"prompt_median": 1000.0, "output_median": 200.0}
+    world = World(rate=steady(7.5), replicas=4, cold_start=30.0, seed=1, **sizes)
+    story = run(world, TARGETS).until(150.0)
+    before = story.decisions[-1]
+    assert before.model.trusted
+    assert (before.replicas_after, _utilization_need(before)) == (4, 5)
+    story = _without_latencies(_restarted(story), 45.0)
+    assert {d.replicas_after for d in story.decisions[-3:]} == {4}
+    assert _utilization_need(story.decisions[-1]) == 5
+    assert Reason.WARMING_UP in reasons(story.decisions[-1])
+
+
+def _utilization_need(decision):
+    return next(n.replicas for n in decision.needs if n.constraint is Constraint.UTILIZATION)
 
 
 def _estimate(**changes):
