@@ -26,6 +26,8 @@ from servingslo_lab.rig.waiting import free_port
 
 CHART = Path("charts/servingslo-operator")
 EXAMPLE = Path("examples/01-minimal")
+# The story is shorter than the default window of a new workload, which would hide the release.
+STABILIZATION_SECONDS = 45
 TRACE = Path("examples/traces/azure_llm_2023_conversation.csv")
 OPERATOR_NAMESPACE = "servingslo-system"
 SERVICE_ACCOUNT = "servingslo-operator"
@@ -154,7 +156,10 @@ def demo_system(root: Path, *, tell: "Reporter") -> Iterator[DemoSystem]:
         rig.configure_prometheus(http_sd_url=f"{engines_url}/sd")
         tell(f"helm install servingslo {CHART}")
         install_chart(rig, root)
-        tell(f"kubectl apply -f {EXAMPLE}")
+        tell(
+            f"kubectl apply -f {EXAMPLE}, with a release window of {STABILIZATION_SECONDS} s: "
+            "by default it is 300 s in the first five minutes"
+        )
         _apply_workload(rig, root)
         resource = _apply_resource(rig, root)
         tell("starting the operator with its ServiceAccount's token")
@@ -256,7 +261,9 @@ def _apply_workload(rig: Rig, root: Path) -> None:
 
 
 def _apply_resource(rig: Rig, root: Path) -> Mapping[str, Any]:
-    resource: Mapping[str, Any] = yaml.safe_load((root / EXAMPLE / "servingslo.yaml").read_text())
+    resource: dict[str, Any] = yaml.safe_load((root / EXAMPLE / "servingslo.yaml").read_text())
+    window = {"stabilizationWindowSeconds": STABILIZATION_SECONDS}
+    resource["spec"]["behavior"] = {"scaleDown": window}
     kubernetes.client.CustomObjectsApi(rig.api_client()).create_namespaced_custom_object(
         _GROUP, _VERSION, resource["metadata"]["namespace"], _PLURAL, resource
     )
