@@ -5,9 +5,9 @@
 The planner scales a simulated fleet under requests of the Azure trace's lengths. The rate swings a
 little around what this many pods serve, so that counts and lengths drift as they do in production.
 
-On 27 pods in the mean (`--pods 44`), on a busy machine of two cores: median 7.1 ms, of which the
-estimate takes 3.9; 99th percentile 21 ms, at ticks that search for batch limits (37 loads at most).
-On 41 pods (`--pods 72`): 9.3, 5.6 and 21 ms. At 53 and 44 of 120 ticks no load is evaluated.
+On 27 pods in the mean (`--pods 44`), on two cores: median 4.9 ms, of which the estimate takes 2.6;
+99th percentile 11 ms, at ticks that search for batch limits (23 loads at most). On 41 pods
+(`--pods 72`): 6.2, 3.5 and 12 ms. At 51 and 44 of 120 ticks no load is evaluated.
 """
 
 import argparse
