@@ -84,7 +84,7 @@ def class_panels(namespace: str) -> set[str]:
 
 def classes_in(rig: Rig, query: str) -> set[str]:
     """The classes that a query has data of."""
-    return {one["metric"]["class"] for one in series_of(rig, query)}
+    return {one["metric"]["class"] for one in series_of(rig.prometheus_url, query)}
 
 
 def test_a_job_fills_what_chat_leaves(

@@ -19,7 +19,9 @@ GRACE_SECONDS = 75.0
 def _told(rig: Rig, scaled_object: dict[str, Any]) -> list[str]:
     """What the trigger's query answers, as KEDA asks it."""
     (trigger,) = scaled_object["spec"]["triggers"]
-    return [series["value"][1] for series in series_of(rig, trigger["metadata"]["query"])]
+    return [
+        series["value"][1] for series in series_of(rig.prometheus_url, trigger["metadata"]["query"])
+    ]
 
 
 @pytest.mark.usefixtures("keda_crds")

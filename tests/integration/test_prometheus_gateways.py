@@ -13,8 +13,9 @@ from tests.integration.prometheus_pods import (
     running,
 )
 from tests.integration.prometheus_world import Pages, proxying, running_prometheus, serving_pages
+from tests.integration.promql import series_of
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
@@ -139,22 +140,12 @@ def prometheus(pages: Pages) -> Iterator[Prometheus]:
         deadline = time.monotonic() + PATIENCE_SECONDS
         wanted = {"istio": 2, "envoy-gateway": 2, "gateway-api-inference-extension": 1}
         while not (
-            _scraped(process.url) == len(pages.targets)
+            len(series_of(process.url, "up == 1")) == len(pages.targets)
             and all(_shows(read(process.url, name), count) for name, count in wanted.items())
         ):
             assert time.monotonic() < deadline
             time.sleep(0.2)
         yield process
-
-
-def _scraped(url: str) -> int:
-    """Number of pages with a sample."""
-    client = PrometheusClient(PrometheusConfig(url=url), time.monotonic)
-    try:
-        answer = client.query("count(up == 1)", deadline=time.monotonic() + PATIENCE_SECONDS)
-    finally:
-        client.close()
-    return int(float(answer.result[0]["value"][1])) if answer.result else 0
 
 
 def _shows(found: ClusterMetrics, count: int) -> bool:

@@ -81,8 +81,8 @@ def renewed_model(
     """
     moved_ratio = math.inf
     if previous is not None and previous.limits == limits:
-        now = Mix(request_demand(workload, law), workload.arrival_dispersion)
-        moved_ratio = mix_moved_ratio(previous.mix, now)
+        latest = Mix(request_demand(workload, law), workload.arrival_dispersion)
+        moved_ratio = mix_moved_ratio(previous.mix, latest)
         if (
             moved_ratio <= max(MATERIAL_CHANGE_RATIO, error_ratio)
             and now_seconds - previous.at_seconds < RENEWAL_SECONDS

@@ -42,7 +42,7 @@ from servingslo.policy.replicas.step_down import warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions. It is repeated after a minute if the mix has moved as
-# far as limits must to be recommended, else when the mix is renewed without a change.
+# far as limits must to be recommended, else after RENEWAL_SECONDS.
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike: a smaller change is not recommended.
 SAME_LIMIT_RATIO = 0.1
