@@ -264,3 +264,40 @@ def test_engines_of_other_namespaces_are_left_alone_where_some_are_named(prometh
     every = read_once(prometheus.url)
     found = [{pod for pod, metrics in one.pods.items() if metrics.engines} for one in (own, every)]
     assert found[0] == {pod for pod in found[1] if pod[0] == NAMESPACE} != set()
+
+
+# More than a URL may hold, so that the queries are sent in bodies.
+_MANY_PODS = tuple(f"chat-{number}-7d4b9c-x2v" for number in range(1000))
+
+
+def _engines(found: ClusterMetrics) -> set[str]:
+    return {name for (_, name), metrics in found.pods.items() if metrics.engines}
+
+
+@pytest.mark.parametrize("others", [(), _MANY_PODS])
+def test_only_engines_of_the_named_pods_and_their_siblings_are_read(prometheus, others):
+    """`twice` has no owner by its name, `data-0` has one that `data-parallel` has too."""
+    named = ("data-0", "twice", "hostile", *others)
+    with reader_of(prometheus.url) as reader:
+        every = asyncio.run(reader.read())
+        found = asyncio.run(reader.read(named))
+    assert _engines(found) == {"data-parallel", "twice", "hostile"} < _engines(every)
+    assert found.problem is None
+    fields = ("running", "generation_tokens_total", "prompt_tokens")
+    for name in ("data-parallel", "twice"):
+        own, same = (pod_of(one, name).engines for one in (found, every))
+        assert [[getattr(e, f) for f in fields] for e in own] == [
+            [getattr(e, f) for f in fields] for e in same
+        ]
+
+
+def test_all_engines_are_read_where_a_proxy_takes_no_query_of_such_length(prometheus, caplog):
+    """It lets GET through and nothing else; that is found out once and told."""
+    with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
+        caplog.set_level("INFO")
+        for _ in range(2):
+            found = asyncio.run(reader.read(_MANY_PODS))
+            assert {"twice", "real"} <= _engines(found)
+            assert found.problem is None
+    (told,) = [text for text in caplog.messages if "is refused" in text]
+    assert told == "engines of all pods are read: a query for 1000 is refused"

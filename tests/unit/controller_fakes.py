@@ -5,7 +5,7 @@ promises; what is written to a status must be what the CRD allows, and a merge p
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +82,7 @@ class FakeFleet:
     applied: list[EngineArguments] = field(default_factory=list)
     distrusted: list[ScaleTarget] = field(default_factory=list)
     readings: int = 0
+    asked_pods: Collection[str] | None = None
     _seen: Observation | None = None
     _view: WorkloadView | None = None
 
@@ -199,8 +200,9 @@ class _Metrics:
 
     fleet: FakeFleet
 
-    async def read(self) -> ClusterMetrics:
+    async def read(self, pods: Collection[str] | None = None) -> ClusterMetrics:
         """All engines of the cluster."""
+        self.fleet.asked_pods = pods
         return await self.fleet.read_metrics()
 
 

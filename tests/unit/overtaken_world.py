@@ -3,7 +3,7 @@
 Fakes of the ports alone: planner, reconciler, reporter, registry and loop are the real ones.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,7 +107,8 @@ class Cluster:
 class _Metrics:
     cluster: Cluster
 
-    async def read(self) -> ClusterMetrics:
+    async def read(self, pods: Collection[str] | None = None) -> ClusterMetrics:
+        del pods
         happens, self.cluster.meanwhile = self.cluster.meanwhile, None
         if happens is not None:
             happens()

@@ -166,7 +166,7 @@ async def test_edits_without_end_take_a_fifth_of_the_loop_at_most():
     read = operator.adapters.metrics.read
     reading_seconds, edited_seconds = 0.2, 50.0
 
-    async def slow():
+    async def slow(_pods=None):
         await asyncio.sleep(reading_seconds)
         return await read()
 

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -167,7 +167,7 @@ class Controller:
                 self.adapters.history.tick()
             if self.adapters.budgets is not None:
                 self.adapters.budgets.tick()
-            metrics = await self.adapters.metrics.read()
+            metrics = await self.adapters.metrics.read(self._own_pods())
             news = self.reconciler.reporter.reading
             news.take(metrics.problem, self.adapters.clock.now_seconds())
             if metrics.problem is not None:
@@ -185,6 +185,19 @@ class Controller:
                     for resource in resources
                 )
             )
+
+    def _own_pods(self) -> Collection[str] | None:
+        """Pods of this process's resources, if others have theirs; None while one is not known."""
+        shards = self.lead.shards()
+        if shards is None or len(self.lead.held()) == shards:
+            return None
+        own: set[str] = set()
+        for entry in self.registry.resources.values():
+            pods = self.reconciler.pods(entry) if self._acts(entry) else ()
+            if pods is None:
+                return None
+            own.update(pods)
+        return own
 
     async def _share_budgets(self) -> None:
         """The grants of this tick; after a failure those of the last one hold.

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,7 @@ class _Memory:
     lost: stored parts that are not valid, until that is reported. pruned: it was reported that the
     API server drops what is stored. clocks_set: from the last
     reading; a change is treated as a restart. conflicts: writes in a row that met one, by pool.
+    pods: names of those that it had last; None before the first look.
     """
 
     uid: str
@@ -75,6 +76,7 @@ class _Memory:
     lost: tuple[str, ...] = ()
     pruned: bool = False
     clocks_set: int | None = None
+    pods: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -123,6 +125,8 @@ class Reconciler:
             await self._looks.observe(resource, pool, targets, metrics, conflict)
             for pool, targets in resource.pools.items()
         ]
+        seen = frozenset(pod.name for look in looks for pod in look.view.pods)
+        memory.pods = seen or memory.pods or seen
         if isinstance(plans, FleetTargets):
             return await self._reconcile_pools(resource, plans, looks, memory)
         decided = await self._decide(resource, plans, looks[0], memory)
@@ -172,6 +176,13 @@ class Reconciler:
             return {}
         now_seconds = self.adapters.clock.now_seconds()
         return {"learned": learned_field(memory.state, memory.plans, now_seconds)}
+
+    def pods(self, resource: Resource) -> Collection[str] | None:
+        """Names of the pods that a resource had last; None if they are not known yet."""
+        if resource.targets is None or resource.targets.mode is Mode.PAUSED:
+            return ()
+        memory = self._memories.get(resource.record.ref.uid)
+        return None if memory is None else memory.pods
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a deleted resource, or of one that another process has."""

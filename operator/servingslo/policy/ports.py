@@ -1,6 +1,6 @@
 """What the controller needs from outside, as protocols that adapters implement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -112,8 +112,11 @@ class Clock(Protocol):
 class MetricsSource(Protocol):
     """Reads all engines of the cluster at once."""
 
-    async def read(self) -> ClusterMetrics:
-        """Never raises for trouble with Prometheus: the answer's problem reports it."""
+    async def read(self, pods: Collection[str] | None = None) -> ClusterMetrics:
+        """Never raises for trouble with Prometheus: the answer's problem reports it.
+
+        pods: names of those whose engines are needed, and of no other owner; None for all.
+        """
         ...
 
 

@@ -11,18 +11,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
-from requests.auth import HTTPBasicAuth
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from servingslo.adapters.prometheus import refusals
+from servingslo.adapters.prometheus.credentials import authorization
 from servingslo.adapters.prometheus.vectors import Vector, vector_document
 from servingslo.errors import (
     InvalidInputError,
@@ -45,8 +44,12 @@ _WHOLE_RATIO = 0.99
 # Source: Kubernetes, "Object Names and IDs": a DNS label of RFC 1123.
 _NAMESPACE = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _LABEL_NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
-# Source: Prometheus, web/api/v1: bad data, and an expression that cannot be executed.
-_REFUSED_STATUS = frozenset({400, 422})
+# Source: Prometheus, web/api/v1: bad data (400), and an expression that cannot be executed (422).
+# RFC 9110: a proxy allows no POST (405, 501), or no request so long (413, 414).
+_REFUSED_STATUS = frozenset({400, 405, 413, 414, 422, 501})
+# URLs are accepted up to 8 kB. A longer query is sent in a body.
+# Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
+_LONGEST_URL_QUERY_CHARACTERS = 4600
 
 Series = dict[str, Any]
 
@@ -172,7 +175,11 @@ class PrometheusClient:
             url=config.url.rstrip("/"),
             headers=headers,
             retry=Retry(total=0, read=False),
-            auth=_auth(config),
+            auth=authorization(
+                config.bearer_token_file,
+                config.basic_auth_username,
+                config.basic_auth_password_file,
+            ),
             session=self._session,
         )
 
@@ -332,8 +339,11 @@ class _BoundedSession(requests.Session):
         self.warnings = ()
 
     def request(self, method: str | bytes, url: str | bytes, **kwargs: Any) -> requests.Response:  # type: ignore[override]
-        """Like in requests, but the hook reads the body."""
+        """Like in requests, but the hook reads the body, and a long query is sent in the body."""
         kwargs["stream"] = True
+        params = kwargs.get("params") or {}
+        if len(params.get("query", "")) > _LONGEST_URL_QUERY_CHARACTERS:
+            method, kwargs["data"] = "POST", kwargs.pop("params")
         return super().request(method, url, **kwargs)
 
     def _read_body(self, response: requests.Response, **_: object) -> None:
@@ -371,29 +381,3 @@ def no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _auth(config: PrometheusConfig) -> Callable[[requests.PreparedRequest], Any] | None:
-    if config.bearer_token_file:
-        return _bearer(Path(config.bearer_token_file))
-    if config.basic_auth_username and config.basic_auth_password_file:
-        return _basic(config.basic_auth_username, Path(config.basic_auth_password_file))
-    return None
-
-
-def _bearer(token_file: Path) -> Callable[[requests.PreparedRequest], Any]:
-    def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
-        token = token_file.read_text(encoding="utf-8").strip()
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-    return authorize
-
-
-def _basic(username: str, password_file: Path) -> Callable[[requests.PreparedRequest], Any]:
-    def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
-        password = password_file.read_text(encoding="utf-8").strip()
-        HTTPBasicAuth(username, password)(request)
-        return request
-
-    return authorize

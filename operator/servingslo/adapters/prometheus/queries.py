@@ -113,6 +113,28 @@ def histogram_queries(
     )
 
 
+def narrowed(promql: str, config: PrometheusConfig, pods: str) -> str:
+    """The query with one more matcher for engines' pods; '' for none."""
+    whose = config.of_engines
+    return promql.replace(whose, f"{whose}, {pods}") if pods else promql
+
+
+def pods_like(pods: Iterable[str], config: PrometheusConfig) -> str:
+    """A matcher for these pods and those that the same owners will create.
+
+    A pod is named after its owner, a ReplicaSet or a StatefulSet, up to the last dash. One pattern
+    for each owner is shorter than all names, and Prometheus looks it up in a map.
+    """
+    return f'{config.pod_label}=~"{"|".join(sorted({_pattern(name) for name in pods}))}"'
+
+
+def _pattern(pod: str) -> str:
+    """A regular expression for the pods of this one's owner."""
+    owner, dash, _ = pod.rpartition("-")
+    escaped = (owner or pod).replace(".", "[.]")
+    return f"{escaped}-.*" if dash else escaped
+
+
 def any_of(names: Iterable[str], *matchers: str) -> str:
     """PromQL for the series of all these metrics, each by its full name."""
     return _union([_selector(name, *matchers) for name in dict.fromkeys(names)])

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +17,13 @@ from servingslo.adapters.prometheus.client import (
     no_collection,
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
-from servingslo.adapters.prometheus.queries import NOW, build_queries, histogram_queries
+from servingslo.adapters.prometheus.queries import (
+    NOW,
+    build_queries,
+    histogram_queries,
+    narrowed,
+    pods_like,
+)
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
@@ -81,13 +87,17 @@ class PrometheusReader:
         self._known = Known()
         self._answer_times = AnswerTimes()
         self._pace = ScrapePace()
+        self._narrows = True
 
-    async def read(self) -> ClusterMetrics:
-        """All engines and GPUs by (namespace, pod), or the problem that prevented the reading."""
+    async def read(self, pods: Collection[str] | None = None) -> ClusterMetrics:
+        """All engines and GPUs by (namespace, pod), or the problem that prevented the reading.
+
+        pods: names of those whose engines are enough, with others of their owners.
+        """
         if self._under_way is not None and not self._under_way.done():
             return _unavailable("the reading before has not ended yet")
         loop = asyncio.get_running_loop()
-        self._under_way = loop.run_in_executor(self._executor, self._read)
+        self._under_way = loop.run_in_executor(self._executor, self._read, pods)
         try:
             async with asyncio.timeout(self._config.reading_timeout_seconds + _GRACE_SECONDS):
                 return await asyncio.shield(self._under_way)
@@ -99,8 +109,13 @@ class PrometheusReader:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _read(self) -> ClusterMetrics:
+    def _read(self, pods: Collection[str] | None = None) -> ClusterMetrics:
         try:
+            if pods and self._narrows:
+                with suppress(QueryRefusedError):
+                    return self._read_all(pods_like(pods, self._config))
+                self._narrows = False
+                _LOG.info("engines of all pods are read: a query for %d is refused", len(pods))
             return self._read_all()
         except ReadingTooSlowError:
             return _unavailable(self._too_slow())
@@ -111,7 +126,7 @@ class PrometheusReader:
         except (KeyError, TypeError, ValueError, IndexError):
             return _unavailable(MALFORMED)
 
-    def _read_all(self) -> ClusterMetrics:
+    def _read_all(self, of_pods: str = "") -> ClusterMetrics:
         asked = self._monotonic()
         deadline = asked + self._config.reading_timeout_seconds
         warnings: list[str] = []
@@ -121,8 +136,9 @@ class PrometheusReader:
         # The earliest possible time of Prometheus's evaluation.
         evaluated_at = at_seconds - ahead
 
-        def ask(promql: str, at_seconds: float = at_seconds) -> Answer:
-            answer = self._client.query(promql, deadline=deadline, at_seconds=at_seconds)
+        def ask(promql: str, at_seconds: float = at_seconds, of_pods: str = of_pods) -> Answer:
+            own = narrowed(promql, self._config, of_pods)
+            answer = self._client.query(own, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
             if answer.result:
                 self._answer_times.check(at_seconds, float(answer.result[0]["value"][0]))
@@ -130,7 +146,7 @@ class PrometheusReader:
 
         if self._future is None:
             try:
-                newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS).result
+                newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS, "").result
             except QueryRefusedError as refused:
                 # Some stores refuse queries of the future; then this check is not possible.
                 _LOG.info("samples in the future not looked for detail=%r", str(refused))
