@@ -7,6 +7,7 @@ one pod before the others, and taken back if the measured latency is worse.
 from dataclasses import replace
 
 from servingslo.estimation.law.trust import LawSource
+from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts, LimitsChange
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, BatchingRollout, InForce
@@ -17,6 +18,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
     BatchingMemory,
     BatchLimits,
     BatchSearch,
+    SearchBasis,
     dump_batching,
     load_batching,
 )
@@ -26,7 +28,12 @@ from servingslo.policy.knobs.engine_limits.outcome import (
     change_step,
     rollout_cost,
 )
-from servingslo.policy.knobs.engine_limits.search import BatchCase, FoundLimits, best_limits
+from servingslo.policy.knobs.engine_limits.search import (
+    BatchCase,
+    FoundLimits,
+    best_limits,
+    plans_with,
+)
 from servingslo.policy.knobs.in_flight.engines import engine_queue
 from servingslo.policy.knobs.protocol import Look, Outcome, Turn
 from servingslo.policy.knobs.trial.stages import refuse
@@ -41,11 +48,13 @@ from servingslo.policy.replicas.sizing import Load
 from servingslo.policy.replicas.step_down import warming_up
 from servingslo.reasons import Reason
 
-# The search costs hundreds of predictions. It is repeated after a minute if the mix has moved as
-# far as limits must to be recommended, else after RENEWAL_SECONDS.
+# The search costs hundreds of predictions. It is repeated after a minute if what the limits follow
+# from has moved as far as they must to be recommended, else after PAYBACK_SECONDS.
 SEARCH_INTERVAL_SECONDS = 60.0
 # Neighbouring limits behave alike: a smaller change is not recommended.
 SAME_LIMIT_RATIO = 0.1
+# A mix of few requests that moved by less may not have moved at all: standard errors of its means.
+MIX_DEVIATIONS = 3.0
 # A rollout is worth it if its savings pay for it within this time. The limits fit the mix of
 # requests of this hour; later, others may be better.
 PAYBACK_SECONDS = 3600.0
@@ -125,40 +134,69 @@ def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
         return _roll_back(turn, memory, current, verdict.rollback)
     search = memory.search
     if search is None or search.current != current or _is_outdated(search, prepared, context):
-        search = _search(context, prepared, requirement.sized.load, current)
+        search = _searched(context, prepared, requirement.sized.load, current, search)
         memory = replace(memory, search=search)
     tuned = _choose_change(turn, memory, search)
     return tuned._replace(steps=(*verdict.steps, *tuned.steps))
 
 
 def _is_outdated(search: BatchSearch, prepared: PreparedModel, context: TickContext) -> bool:
-    """Whether the search was of other requests, or of those of long ago."""
+    """Whether the plans are of other requests, or of those of long ago."""
     age_seconds = context.now_seconds - search.at_seconds
     if age_seconds < SEARCH_INTERVAL_SECONDS or search.mix == prepared.mix:
         return False
-    moved = mix_moved_ratio(search.mix, prepared.mix) > SAME_LIMIT_RATIO
-    return moved or age_seconds >= RENEWAL_SECONDS
+    return age_seconds >= RENEWAL_SECONDS or not _lasts(search.basis, context, prepared)
 
 
-def _search(
-    context: TickContext, prepared: PreparedModel, load: Load, current: BatchLimits
-) -> BatchSearch:
-    """The cheapest plan for the demand planned for, compared with the limits in force."""
-    found = best_limits(
-        BatchCase(
-            workload=prepared.workload,
-            law=prepared.law,
-            limits=prepared.limits,
-            case=sizing_case(context, prepared),
-            load=load,
-            objectives=context.targets.objectives,
-            targets=context.targets.batching,
-            wait_budget_seconds=context.wait_budget_seconds,
-        ),
-        current,
+def _basis(context: TickContext, prepared: PreparedModel) -> SearchBasis:
+    return SearchBasis(
+        at_seconds=context.now_seconds,
+        mix=prepared.mix,
+        tpot_ratio=context.estimate.calibration.get(LatencyMetric.TPOT, 1.0),
+        stated=(prepared.limits, context.targets.objectives, context.targets.batching),
     )
+
+
+def _lasts(searched: SearchBasis, context: TickContext, prepared: PreparedModel) -> bool:
+    """Whether the limits that were found are still the best, as far as limits are told apart."""
+    present = _basis(context, prepared)
+    by_chance = MIX_DEVIATIONS * context.estimate.length_error_ratio
+    return (
+        present.at_seconds - searched.at_seconds < PAYBACK_SECONDS
+        and present.stated == searched.stated
+        and mix_moved_ratio(searched.mix, present.mix) <= max(SAME_LIMIT_RATIO, by_chance)
+        and abs(present.tpot_ratio / searched.tpot_ratio - 1.0) <= SAME_LIMIT_RATIO
+    )
+
+
+def _searched(
+    context: TickContext,
+    prepared: PreparedModel,
+    load: Load,
+    current: BatchLimits,
+    before: BatchSearch | None,
+) -> BatchSearch:
+    """The cheapest plan for the demand planned for, compared with the limits in force.
+
+    before: the last search; its limits are planned with again while they are the best.
+    """
+    batch = BatchCase(
+        workload=prepared.workload,
+        law=prepared.law,
+        limits=prepared.limits,
+        case=sizing_case(context, prepared),
+        load=load,
+        objectives=context.targets.objectives,
+        targets=context.targets.batching,
+        wait_budget_seconds=context.wait_budget_seconds,
+    )
+    if before is not None and before.current == current and _lasts(before.basis, context, prepared):
+        basis, found = before.basis, plans_with(batch, current, before.best)
+    else:
+        basis, found = _basis(context, prepared), best_limits(batch, current)
     today, better = _within_bounds(context, found.today), _within_bounds(context, found.better)
     return BatchSearch(
+        basis=basis,
         at_seconds=context.now_seconds,
         mix=prepared.mix,
         current=current,

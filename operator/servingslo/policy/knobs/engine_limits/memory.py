@@ -15,7 +15,9 @@ from servingslo.estimation.stored_fields import (
     items_of,
     number_of,
 )
-from servingslo.policy.inputs import LIMIT_FIELDS
+from servingslo.models.engine.service_time import EngineLimits
+from servingslo.models.objectives import Objective
+from servingslo.policy.inputs import LIMIT_FIELDS, BatchingTargets
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, LimitsPlan
 from servingslo.policy.knobs.trial.stages import REFUSED_SECONDS, Began, Refusal
 from servingslo.policy.replicas.prepared_model import Mix
@@ -59,15 +61,29 @@ class BatchChange:
     queue: tuple[int | None, ...] = ()
 
 
+class SearchBasis(NamedTuple):
+    """What the best limits follow from, and when they were searched for it.
+
+    tpot_ratio: time per output token, observed over predicted. stated: the engine's limits, the
+    objectives, and what may be changed.
+    """
+
+    at_seconds: float
+    mix: Mix
+    tpot_ratio: float
+    stated: tuple[EngineLimits, tuple[Objective, ...], BatchingTargets]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch:
-    """The last search over batch limits: when, for which mix and limits, and what it found.
+    """The last search over batch limits, and its plans for a mix and load of at_seconds.
 
     held_per_replica_per_second: arrivals at a replica at which the better limits were found to keep
     every objective; 0 if they do not. objectives_gained: the better plan keeps objectives that the
     present one cannot keep within the maximum, or comes close enough to be worth a rollout.
     """
 
+    basis: SearchBasis
     at_seconds: float
     mix: Mix
     current: BatchLimits

@@ -1,7 +1,7 @@
 """Find the batch limits with which a replica carries most: first the batch, then the budget."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.models.engine.admission import EngineBound, in_flight_bound
@@ -117,10 +117,25 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
         best = current
     else:
         best = min(good, key=lambda limits: (_distance(limits, current), limits == current))
-    today, carried_today = _plan(batch, current, tried[current])
+    return _compared_plans(batch, current, best, tried)
+
+
+def plans_with(batch: BatchCase, current: BatchLimits, best: BatchLimits) -> FoundLimits:
+    """The plans with limits that were found before, for the present load and mix."""
+    cases = {limits: _compared(batch, limits) for limits in dict.fromkeys((current, best))}
+    return _compared_plans(batch, current, best, cases)
+
+
+def _compared_plans(
+    batch: BatchCase,
+    current: BatchLimits,
+    best: BatchLimits,
+    cases: Mapping[BatchLimits, SizingCase],
+) -> FoundLimits:
+    today, carried_today = _plan(batch, current, cases[current])
     if best == current:
         return FoundLimits(today=today, better=today)
-    better, carried_better = _plan(batch, best, tried[best])
+    better, carried_better = _plan(batch, best, cases[best])
     if carried_better <= 0.0:
         return FoundLimits(today=today, better=better)
     gain = carried_better / carried_today if carried_today > 0.0 else math.inf
