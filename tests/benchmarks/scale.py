@@ -5,6 +5,7 @@
 A row for each number of resources, with four pods each, and the growth from the first to the last.
 At constant demand, which each workload's count just serves. Everything runs on this machine, the
 control plane, Prometheus and the simulated engines too; how busy it is stands in each row.
+With `--shards 3` so many processes share the resources, and a row says what each of them uses.
 """
 
 import argparse
@@ -15,12 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 from tests.integration.many_workloads import ManyWorkloads, Watched, orders
 from tests.integration.operator_under_test import Engines, Operator, install_chart, process_use
+from tests.integration.shards import held_by_each, sharded
 
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.waiting import http_get, wait_until
@@ -70,8 +73,26 @@ class Figures:
     load_average: float
 
 
-def measure(options: argparse.Namespace, resources: int) -> Figures:
-    """Start everything, watch it, restart the operator, and stop everything."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFigures:
+    """One row of several processes; a list has a value for each of them."""
+
+    resources: int
+    pods: int
+    decided: list[int]
+    ticks: list[int]
+    tick_median_seconds: list[float]
+    tick_worst_seconds: list[float]
+    tick_cpu_median_seconds: list[float]
+    tick_cpu_p99_seconds: list[float]
+    peak_mebibytes: list[float]
+    prometheus_cores: tuple[float, float]
+    api_server_cores: tuple[float, float]
+    load_average: float
+
+
+def measure(options: argparse.Namespace, resources: int) -> Figures | ShardFigures:
+    """Start everything, watch it, restart a single operator, and stop everything."""
     tick = options.tick_seconds
     with (
         Rig.start(RigOptions(scrape_interval_seconds=tick, hpa_sync_period_seconds=15.0)) as rig,
@@ -96,12 +117,11 @@ def measure(options: argparse.Namespace, resources: int) -> Figures:
         began, before = time.monotonic(), _cpu_seconds(rig)
         time.sleep(_ALONE_TICKS * tick)
         alone = _cores(rig, before, time.monotonic() - began)
-        operator = Operator(
-            rig,
-            f"--tick-seconds={tick:g}",
-            "--prometheus-timeout-seconds=10",
-            program=options.program,
-        )
+        settings = f"--tick-seconds={tick:g}", "--prometheus-timeout-seconds=10"
+        if options.shards > 1:
+            each = [sharded(rig, options.shards, *settings) for _ in range(options.shards)]
+            return _watch_shards(each, many, alone, options)
+        operator = Operator(rig, *settings, program=options.program)
         first = _start(operator, many)
         _say(f"all decided after {first:.1f} s")
         return _watch(operator, many, first, alone, options)
@@ -167,6 +187,52 @@ def _watch(
         load_average=os.getloadavg()[1],
     )
     operator.stop()
+    return figures
+
+
+def _watch_shards(
+    operators: Sequence[Operator],
+    many: ManyWorkloads,
+    alone: tuple[float, float],
+    options: argparse.Namespace,
+) -> ShardFigures:
+    for one in operators:
+        one.start(timeout_seconds=_FIRST_WITHIN_SECONDS)
+    wait_until(
+        lambda: (
+            held_by_each(operators, len(operators))
+            and sum(many.seen(one).decided for one in operators) == many.resources
+        ),
+        what="each resource is decided by its shard",
+        timeout_seconds=_FIRST_WITHIN_SECONDS,
+    )
+    _say("all decided")
+    time.sleep(_RESTARTED_TICKS * options.tick_seconds)
+    began, others = time.monotonic(), _cpu_seconds(many.rig)
+    page_seconds = 0.5 * options.tick_seconds
+    with ExitStack() as stack:
+        watched = [
+            stack.enter_context(Watched(one, page_seconds=page_seconds)) for one in operators
+        ]
+        time.sleep(60.0 * options.minutes)
+        peaks = [one.peak_mebibytes for one in watched]
+    cpu = [sorted(one.cpu_seconds) for one in watched]
+    figures = ShardFigures(
+        resources=many.resources,
+        pods=many.pods,
+        decided=[many.seen(one).decided for one in operators],
+        ticks=[len(one.tick_seconds) for one in watched],
+        tick_median_seconds=[median(one.tick_seconds) for one in watched],
+        tick_worst_seconds=[max(one.tick_seconds) for one in watched],
+        tick_cpu_median_seconds=[median(used) for used in cpu],
+        tick_cpu_p99_seconds=[used[int(0.99 * len(used))] for used in cpu],
+        peak_mebibytes=peaks,
+        prometheus_cores=(alone[0], _cores(many.rig, others, time.monotonic() - began)[0]),
+        api_server_cores=(alone[1], _cores(many.rig, others, time.monotonic() - began)[1]),
+        load_average=os.getloadavg()[1],
+    )
+    for one in operators:
+        one.stop()
     return figures
 
 
@@ -249,13 +315,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--resources", type=int, nargs="+", default=[100, 500, 1000, 2000])
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--tick-seconds", type=float, default=15.0)
     parser.add_argument("--program", default="servingslo.cli", help="the module that is run")
     options = parser.parse_args()
     rows: list[Figures] = []
     for resources in options.resources:
-        rows.append(measure(options, resources))
-        _print(asdict(rows[-1]))
+        row = measure(options, resources)
+        _print(asdict(row))
+        if isinstance(row, Figures):
+            rows.append(row)
     if len({row.resources for row in rows}) > 1:
         _print({"each_further_resource": growth(rows)})
 

@@ -18,7 +18,7 @@ import time
 import tracemalloc
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,7 +210,7 @@ class _Metrics:
 
     reader: PrometheusReader
 
-    async def read(self) -> ClusterMetrics:
+    async def read(self, _pods: Collection[str] | None = None) -> ClusterMetrics:
         return self.reader._read()
 
 

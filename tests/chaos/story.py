@@ -103,9 +103,9 @@ class _Metrics:
     cluster: Cluster
     gateway: Any = None
 
-    async def read(self):
+    async def read(self, pods=None):
         self.cluster.at_point("read")
-        metrics = await self.reader.read()
+        metrics = await self.reader.read(pods)
         self.cluster.saw(metrics)
         if self.gateway is not None:
             metrics = self.gateway.added(metrics)
