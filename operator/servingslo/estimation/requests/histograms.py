@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+from servingslo.estimation.requests.edges import Pair, divided, on_common_edges
 from servingslo.estimation.sample import HistogramSample
 from servingslo.models.numerics import ROUNDING
 from servingslo.models.workload import LengthDistribution
@@ -103,28 +104,26 @@ def pooled_delta(
 ) -> HistogramDelta | None:
     """Return the observations between the samples of each pair, summed; a first None is zero.
 
-    Pairs whose edges differ from the first pair's are left out (a rollout may change them, and
-    counts between other edges cannot be added). None if no pair has buckets.
+    Edges of all pairs are used. A pair whose observations lie across an edge of another pair is
+    left out (a rollout may change them); the first pair decides. None if no pair has buckets.
     """
-    bounds: tuple[float, ...] | None = None
-    added: list[HistogramSample] = []
-    taken: list[HistogramSample] = []
-    total = 0.0
+    used: list[Pair] = []
     for before, after in pairs:
-        own = after.upper_bounds
-        if not own or (bounds is not None and own is not bounds and own != bounds):
-            continue
         old = before if before is not None and after.count >= before.count else None
-        if old is not None and old.upper_bounds is not own and old.upper_bounds != own:
-            continue
-        bounds = own
+        if after.upper_bounds and (old is None or old.upper_bounds):
+            used.append((old, after))
+    if used and not _have_edges(used, used[0][1].upper_bounds):
+        used = on_common_edges(used)
+    if not used:
+        return None
+    bounds = used[0][1].upper_bounds
+    added, taken, total = [], [], 0.0
+    for old, after in used:
         added.append(after)
         total += after.sum
         if old is not None:
             taken.append(old)
             total -= old.sum
-    if bounds is None:
-        return None
     cumulative = _summed(added)
     if taken:
         cumulative = [a - b for a, b in zip(cumulative, _summed(taken), strict=True)]
@@ -134,6 +133,15 @@ def pooled_delta(
     counts = [edges[0], *[b - a for a, b in pairwise(edges)]]
     return HistogramDelta(
         upper_bounds=finite, counts=tuple([max(c, 0.0) for c in counts]), sum=max(total, 0.0)
+    )
+
+
+def _have_edges(pairs: Sequence[Pair], edges: tuple[float, ...]) -> bool:
+    """Return whether all samples have these edges."""
+    return all(
+        one is None or one.upper_bounds is edges or one.upper_bounds == edges
+        for pair in pairs
+        for one in pair
     )
 
 
@@ -148,26 +156,50 @@ def _summed(samples: Sequence[HistogramSample]) -> list[float]:
 def merge(
     deltas: Sequence[HistogramDelta], weights: Sequence[float] | None = None
 ) -> HistogramDelta | None:
-    """Return the weighted sum of windows with the edges of the last one; others are left out."""
+    """Return the weighted sum of windows; without those that the edges of the last ones divide."""
     if not deltas:
         return None
     bounds = deltas[-1].upper_bounds
-    if weights is None:
-        kept = [d for d in deltas if d.upper_bounds == bounds]
-        if len(kept) == 1:
-            return kept[0]
-        return HistogramDelta(
-            upper_bounds=bounds,
-            counts=tuple(map(sum, zip(*(d.counts for d in kept), strict=True))),
-            sum=sum(d.sum for d in kept),
-        )
-    pairs = [(d, w) for d, w in zip(deltas, weights, strict=True) if d.upper_bounds == bounds]
-    columns = zip(*([c * w for c in d.counts] for d, w in pairs), strict=True)
+    each = [1.0] * len(deltas) if weights is None else weights
+    if all(delta.upper_bounds == bounds for delta in deltas):
+        pairs = list(zip(deltas, each, strict=True))
+    else:
+        pairs = _divided_alike(deltas, each)
+        bounds = pairs[-1][0].upper_bounds
+    if weights is None and len(pairs) == 1:
+        return pairs[0][0]
+    columns = zip(*([c * w for c in delta.counts] for delta, w in pairs), strict=True)
     return HistogramDelta(
         upper_bounds=bounds,
         counts=tuple(map(sum, columns)),
         sum=sum(d.sum * w for d, w in pairs),
     )
+
+
+def _divided_alike(
+    deltas: Sequence[HistogramDelta], weights: Sequence[float]
+) -> list[tuple[HistogramDelta, float]]:
+    """Return windows with their weights on the edges of all that have no divided observations."""
+    held = deltas[-1]
+    kept = []
+    for delta, weight in zip(reversed(deltas), reversed(weights), strict=True):
+        edges = tuple(sorted({*held.upper_bounds, *delta.upper_bounds}))
+        known = divided(held.upper_bounds, held.counts, edges)
+        more = divided(delta.upper_bounds, delta.counts, edges)
+        if known is None or more is None:
+            continue
+        counts = tuple(map(max, known, more))
+        held = HistogramDelta(upper_bounds=edges, counts=counts, sum=0.0)
+        kept.append((delta, weight))
+    placed = (
+        (divided(delta.upper_bounds, delta.counts, held.upper_bounds), delta.sum, weight)
+        for delta, weight in reversed(kept)
+    )
+    return [
+        (HistogramDelta(upper_bounds=held.upper_bounds, counts=counts, sum=total), weight)
+        for counts, total, weight in placed
+        if counts is not None
+    ]
 
 
 def length_distribution(delta: HistogramDelta) -> LengthDistribution | None:
