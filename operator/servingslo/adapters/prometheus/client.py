@@ -144,10 +144,14 @@ def _check_namespaces(names: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of one query. warnings: why part of the data may be missing."""
+    """The result of one query. warnings: why part of the data may be missing.
+
+    histograms: native ones, which have no value.
+    """
 
     result: Sequence[Any]
     warnings: tuple[str, ...] = ()
+    histograms: Sequence[Any] = ()
 
 
 class PrometheusClient:
@@ -270,11 +274,13 @@ class PrometheusClient:
             # OSError includes requests.RequestException and unreadable token files. The library
             # raises KeyError('data') and ValueError for an answer that is not from Prometheus.
             raise MetricsUnavailableError(self._no_answer(error)) from error
+        native: Sequence[Any] = ()
         if isinstance(result, list):
-            result = _numbers(result)
+            native = [one for one in result if _is_native(one)]
+            result = [one for one in result if not _is_native(one)] if native else result
         elif not isinstance(result, Vector):
             raise MetricsUnavailableError(refusals.body_words(self._session.body))
-        return Answer(result=result, warnings=self._session.warnings)
+        return Answer(result=result, warnings=self._session.warnings, histograms=native)
 
     def _no_answer(self, error: Exception) -> str:
         """The message for an error that is neither a connection failure nor a status."""
@@ -293,16 +299,10 @@ class PrometheusClient:
         return "the request could not be sent: is this the address of Prometheus?"
 
 
-def _numbers(result: list[Any]) -> list[Any]:
-    """An answer without native histograms: they have no value and are not used here."""
-    return [
-        one
-        for one in result
-        if not isinstance(one, dict)
-        or "value" in one
-        or "values" in one
-        or not ("histogram" in one or "histograms" in one)
-    ]
+def _is_native(one: Any) -> bool:
+    """Whether a series has native histograms and no value."""
+    held = {*one} if isinstance(one, dict) else set()
+    return bool(held & {"histogram", "histograms"}) and not held & {"value", "values"}
 
 
 class _FailedAtOnce(Exception):  # noqa: N818 - a signal between two methods, never seen outside

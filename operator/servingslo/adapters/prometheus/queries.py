@@ -22,7 +22,10 @@ from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 NOW = "time()"
 GROUP_LABEL = "servingslo_group"
 GPU_GROUP = "gpu"
+# Of native histograms, which have the metric's own name.
+NATIVE_GROUP = "native"
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+_AGED_SUFFIX = {MetricKind.HISTOGRAM: "_count"}
 _OR, _OR_METRIC = " or ", " or on(__name__) "
 # Limit of one query. URL encoding makes it half as long again, and proxies accept lines of 8 kB.
 # Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
@@ -34,10 +37,10 @@ class Queries:
     """PromQL of one reading. histograms: one query each, so that one answer is in memory at a time.
 
     gauges, counters, ages: one query each, or several if one would be too long.
-    ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind and the label
-    that distinguishes engines, see `group_of`, or GPU_GROUP. newest: time of the newest sample of
-    each pod. adapters: the newest set of adapters (LoRA) of each scrape; an engine keeps a series
-    of each set that it ever ran.
+    ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind, or
+    NATIVE_GROUP, and the label that distinguishes engines, see `group_of`; or GPU_GROUP.
+    newest: time of the newest sample of each pod. adapters: the newest set of adapters (LoRA) of
+    each scrape; an engine keeps a series of each set that it ever ran.
     """
 
     gauges: tuple[str, ...]
@@ -135,6 +138,27 @@ def _pattern(pod: str) -> str:
     return f"{escaped}-.*" if dash else escaped
 
 
+def native_queries(
+    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig, pods: str = ""
+) -> tuple[str, ...]:
+    """PromQL of the native histograms of matching pods, without aggregation: max has none.
+
+    Only for engines whose classic ones are missing: their age, in NATIVE_GROUP, is always asked.
+    """
+    whose = ", ".join(filter(None, (config.of_engines, pods)))
+    names = dict.fromkeys(name for field in _histogram_names(profiles) for name in field)
+    selectors = [_selector(name, whose) for name in names]
+    parts = _divided(selectors, LONGEST_QUERY_CHARACTERS, between=f"{_OR_METRIC}()")
+    return tuple(map(_union, parts))
+
+
+def histogram_labels(
+    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig
+) -> tuple[str, ...]:
+    """Labels that tell histograms of one name apart."""
+    return tuple(filter(None, dict.fromkeys((*_identity(profiles, config), *_parts(profiles)))))
+
+
 def any_of(names: Iterable[str], *matchers: str) -> str:
     """PromQL for the series of all these metrics, each by its full name."""
     return _union([_selector(name, *matchers) for name in dict.fromkeys(names)])
@@ -189,8 +213,8 @@ def _ages(
     config: PrometheusConfig,
 ) -> tuple[str, ...]:
     groups: list[str] = []
-    for kind in MetricKind:
-        suffix = "_count" if kind is MetricKind.HISTOGRAM else ""
+    each = [(str(kind), kind, _AGED_SUFFIX.get(kind, "")) for kind in MetricKind]
+    for group, kind, suffix in (*each, (NATIVE_GROUP, MetricKind.HISTOGRAM, "")):
         by_label: dict[str, list[str]] = {}
         for profile in profiles:
             names = [name + suffix for name in profile.age_names(kind)]
@@ -199,7 +223,7 @@ def _ages(
             ages = _OR.join(f"(time() - {_stamp(name, config)})" for name in dict.fromkeys(names))
             if ages:
                 told = f"min by ({identity}) ({ages})"
-                groups.append(_in_group(told, group_of(kind, label)))
+                groups.append(_in_group(told, group_of(group, label)))
     utilization = f'time() - timestamp({{__name__="{gpu.utilization_percent}"}})'
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
     return tuple(map(_OR.join, _divided(groups, LONGEST_QUERY_CHARACTERS, _OR)))
@@ -215,8 +239,8 @@ def _stamp(name: str, config: PrometheusConfig) -> str:
     return f'timestamp({{__name__="{name}", {config.of_engines}}})'
 
 
-def group_of(kind: MetricKind, engine_label: str) -> str:
-    """The group name of a kind whose engines are distinguished by this label."""
+def group_of(kind: str, engine_label: str) -> str:
+    """The name of a kind's or NATIVE_GROUP's ages; the label distinguishes its engines."""
     return f"{kind}/{engine_label}"
 
 

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from servingslo.adapters.prometheus.client import (
+    Answer,
     PrometheusClient,
     PrometheusConfig,
     no_collection,
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
-from servingslo.adapters.prometheus.queries import NOW, build_queries
+from servingslo.adapters.prometheus.queries import NOW, build_queries, native_queries
 from servingslo.adapters.prometheus.reading.assembly import Assembly
+from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.servers import SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
@@ -44,7 +46,7 @@ def read_history(
     profiles = known()
     queries = build_queries(profiles, DCGM, config)
     client = PrometheusClient(config)
-    seen = SeenServers()
+    seen, edges = SeenServers(), NativeEdges()
     try:
         for at_seconds in times_seconds:
             deadline = time.monotonic() + config.reading_timeout_seconds
@@ -56,12 +58,23 @@ def read_history(
                 *((promql, assembly.add_ages) for promql in queries.ages),
                 *((promql, assembly.add_histograms) for promql in queries.histograms),
             )
-            for promql, add in adders:
+
+            def ask(
+                promql: str, at_seconds: float = at_seconds, deadline: float = deadline
+            ) -> Answer:
                 answer = client.query(promql, deadline=deadline, at_seconds=at_seconds)
                 if answer.warnings:
                     raise MetricsUnavailableError("; ".join(answer.warnings))
+                return answer
+
+            for promql, add in adders:
+                answer = ask(promql)
                 with no_collection():
                     add(answer.result)
+            if assembly.lacks_classic:
+                edges.begin()
+                for promql in native_queries(profiles, config):
+                    assembly.add_native(ask(promql).histograms, edges)
             gateways = read_gateways(client, config, deadline=deadline, at_seconds=at_seconds)
             yield (
                 at_seconds,

@@ -12,8 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.queries import GPU_GROUP, GROUP_LABEL, HISTOGRAM_SUFFIXES
+from servingslo.adapters.prometheus.queries import (
+    GPU_GROUP,
+    GROUP_LABEL,
+    HISTOGRAM_SUFFIXES,
+    NATIVE_GROUP,
+    histogram_labels,
+)
 from servingslo.adapters.prometheus.reading.buckets import Buckets, Edges
+from servingslo.adapters.prometheus.reading.native import NativeEdges, NativeHistogram, each_once
 from servingslo.adapters.prometheus.reading.samples import engine_sample
 from servingslo.adapters.prometheus.reading.scraped import CountedNames, Scraped, with_pod_metrics
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers, Source, servers_of
@@ -67,6 +74,7 @@ class Assembly:
         self._known = Known() if known is None else known
         self._known.begin()
         self._elapsed_seconds = 0.0
+        self._histogram_labels = histogram_labels(profiles, config)
         self._records: dict[tuple[Labels, str], Scraped] = {}
         self._splits = {
             name: metric.by_labels
@@ -158,6 +166,41 @@ class Assembly:
                 buckets.sum = value + (buckets.sum or 0.0)
             else:
                 buckets.count = value + (buckets.count or 0.0)
+
+    @property
+    def lacks_classic(self) -> bool:
+        """Whether native histograms of an engine are known by their age, and no classic ones."""
+        return any(
+            NATIVE_GROUP in record.ages and MetricKind.HISTOGRAM not in record.ages
+            for records in self._scraped.values()
+            for record in records.values()
+        )
+
+    def add_native(self, series: Iterable[Mapping[str, Any]], edges: NativeEdges) -> None:
+        """Add native histograms of engines that have no classic ones of the same names.
+
+        edges: known from earlier readings; those of these histograms are added.
+        """
+        namespace_label = self._config.namespace_label
+        found: dict[tuple[int, str], tuple[Scraped, str, NativeHistogram]] = {}
+        for name, named, part in each_once(series, self._histogram_labels):
+            key = tuple(named.items())
+            labels = self._known.by_text.setdefault(key, Labels(key, named))
+            record = self._record(labels, name)
+            if name in record.histograms:
+                continue
+            own = found.setdefault(
+                (id(record), name), (record, named.get(namespace_label, ""), NativeHistogram())
+            )
+            own[2].add(part)
+        for (_, name), (_, namespace, histogram) in found.items():
+            edges.add(namespace, name, histogram)
+        for (_, name), (record, namespace, histogram) in found.items():
+            shared = edges.of(namespace, name)
+            own_edges = sorted(histogram.edges()) if shared is None else shared
+            record.histograms[name] = histogram.classic(own_edges)
+            if NATIVE_GROUP in record.ages:
+                record.ages.setdefault(MetricKind.HISTOGRAM, record.ages[NATIVE_GROUP])
 
     def pods(self, elapsed_seconds: float = 0.0) -> dict[Pod, PodMetrics]:
         """Every pod in the answers, with its engines in the order of their names.
@@ -259,7 +302,7 @@ class Assembly:
 def _series_of(profile: RuntimeProfile) -> Iterator[str]:
     """Names of all series of a runtime."""
     for metric in profile.metrics:
-        suffixes = HISTOGRAM_SUFFIXES if metric.kind is MetricKind.HISTOGRAM else ("",)
+        suffixes = (*HISTOGRAM_SUFFIXES, "") if metric.kind is MetricKind.HISTOGRAM else ("",)
         yield from (name + suffix for name in metric.names for suffix in suffixes)
     if profile.capacity is not None:
         yield profile.capacity.metric

@@ -22,9 +22,11 @@ from servingslo.adapters.prometheus.queries import (
     build_queries,
     histogram_queries,
     narrowed,
+    native_queries,
     pods_like,
 )
 from servingslo.adapters.prometheus.reading.assembly import Assembly
+from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
 from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, ServerClock
@@ -85,6 +87,7 @@ class PrometheusReader:
         self._rotation = HistogramRotation(config, profiles)
         self._seen = SeenServers()
         self._known = Known()
+        self._edges = NativeEdges()
         self._answer_times = AnswerTimes()
         self._pace = ScrapePace()
         self._narrows = True
@@ -140,8 +143,9 @@ class PrometheusReader:
             own = narrowed(promql, self._config, of_pods)
             answer = self._client.query(own, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
-            if answer.result:
-                self._answer_times.check(at_seconds, float(answer.result[0]["value"][0]))
+            for one in [*answer.result[:1], *answer.histograms[:1]][:1]:
+                stamp, _ = one.get("value") or one["histogram"]
+                self._answer_times.check(at_seconds, float(stamp))
             return answer
 
         if self._future is None:
@@ -166,11 +170,7 @@ class PrometheusReader:
         self._add_ages(assembly, [ask(promql).result for promql in self._queries.ages], at_seconds)
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
-        whose = turn.matcher(self._config.pod_label)
-        for promql in histogram_queries(self._profiles, self._config, whose):
-            answer = ask(promql)
-            with no_collection():
-                assembly.add_histograms(answer.result)
+        self._add_histograms(assembly, ask, turn.matcher(self._config.pod_label))
         gateways = read_gateways(
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
@@ -217,6 +217,20 @@ class PrometheusReader:
         if any(answers) and not sure:
             detail = "the clock of Prometheus was set: how old its samples are is not known yet"
             raise ImplausibleMetricsError(detail)
+
+    def _add_histograms(self, assembly: Assembly, ask: Callable[[str], Answer], whose: str) -> None:
+        """Add the histograms of these pods; native ones where an engine has no classic ones."""
+        for promql in histogram_queries(self._profiles, self._config, whose):
+            answer = ask(promql)
+            with no_collection():
+                assembly.add_histograms(answer.result)
+        if not assembly.lacks_classic:
+            return
+        self._edges.begin()
+        for promql in native_queries(self._profiles, self._config, whose):
+            answer = ask(promql)
+            with no_collection():
+                assembly.add_native(answer.histograms, self._edges)
 
     def _too_slow(self) -> str:
         """Message that the whole reading took too long, not only its last query."""
