@@ -5,9 +5,11 @@
 3. A length distribution made from a histogram has the histogram's own mean and total weight 1.
 4. Windows add up: the delta of a span is the sum of the deltas of its parts.
 5. No delta is negative, whatever the counters do.
+6. Edges inside of empty buckets change no window, no pool of engines and no merge of windows.
+7. Observations are never divided among edges that they were not counted by.
 """
 
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,3 +129,78 @@ def test_any_counts_and_sum_give_a_valid_distribution_or_none(
         assert (
             abs(distribution.mean_tokens - total / sum(counts)) <= 1e-6 * distribution.mean_tokens
         )
+
+
+def _sparse(histogram: HistogramSample) -> HistogramSample:
+    """The histogram without edges between empty buckets, as a native one."""
+    counts = (0.0, *histogram.cumulative_counts)
+    inside = [after > before for before, after in pairwise(counts)]
+    kept = [
+        place
+        for place, edge in enumerate(histogram.upper_bounds)
+        if edge == float("inf") or inside[place] or inside[place + 1]
+    ]
+    return HistogramSample(
+        upper_bounds=tuple(histogram.upper_bounds[place] for place in kept),
+        cumulative_counts=tuple(histogram.cumulative_counts[place] for place in kept),
+        sum=histogram.sum,
+        count=histogram.count,
+    )
+
+
+few = st.lists(st.floats(0.5, 500.0), max_size=8)
+
+
+@given(st.lists(st.tuples(few, few, few), min_size=1, max_size=4), st.floats(0.1, 600.0))
+def test_edges_of_empty_buckets_change_nothing(
+    engines: list[tuple[list[float], list[float], list[float]]], threshold: float
+) -> None:
+    """Invariant 6."""
+    found: list[HistogramDelta | None] = []
+    for form in (_histogram, lambda values: _sparse(_histogram(values))):
+        windows = []
+        for place in (0, 1):
+            windows.append(
+                pooled_delta(
+                    [
+                        (form([*chain(*e[: place + 1])]), form([*chain(*e[: place + 2])]))
+                        for e in engines
+                    ]
+                )
+            )
+        found += [*windows, merge([w for w in windows if w is not None], (0.5, 1.0))]
+    for classic, native in zip(found[:3], found[3:], strict=True):
+        assert classic is not None
+        assert native is not None
+        assert native.sum == classic.sum
+        assert native.count == classic.count
+        assert native.share_within(threshold) == classic.share_within(threshold)
+        for percentile in (1, 50, 99, 100):
+            assert native.quantile(percentile) == classic.quantile(percentile)
+        assert length_distribution(native) == length_distribution(classic)
+
+
+@given(observations, observations)
+def test_observations_are_not_divided_among_other_edges(
+    values: list[float], others: list[float]
+) -> None:
+    """Invariant 7."""
+    own = _histogram(values)
+    coarse = HistogramSample(
+        upper_bounds=(100.0, float("inf")),
+        cumulative_counts=(float(sum(v <= 100.0 for v in others)), float(len(others))),
+        sum=sum(others),
+        count=float(len(others)),
+    )
+    delta = pooled_delta([(None, own), (None, coarse)])
+    assert delta is not None
+    fits = not any(v <= 100.0 for v in others) and not any(50.0 < v <= 200.0 for v in values)
+    whole = own.count + coarse.count if fits and not any(v > 100 for v in others) else own.count
+    assert delta.count == whole
+    alone = pooled_delta([(None, own)])
+    window = pooled_delta([(None, coarse)])
+    assert alone is not None
+    assert window is not None
+    merged = merge([window, alone])
+    assert merged is not None
+    assert merged.count == whole
