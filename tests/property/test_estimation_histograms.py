@@ -158,16 +158,11 @@ def test_edges_of_empty_buckets_change_nothing(
     """Invariant 6."""
     found: list[HistogramDelta | None] = []
     for form in (_histogram, lambda values: _sparse(_histogram(values))):
-        windows = []
-        for place in (0, 1):
-            windows.append(
-                pooled_delta(
-                    [
-                        (form([*chain(*e[: place + 1])]), form([*chain(*e[: place + 2])]))
-                        for e in engines
-                    ]
-                )
-            )
+        ends = [
+            [(form([*chain(*e[:place])]), form([*chain(*e[: place + 1])])) for e in engines]
+            for place in (1, 2)
+        ]
+        windows = [pooled_delta(pairs) for pairs in ends]
         found += [*windows, merge([w for w in windows if w is not None], (0.5, 1.0))]
     for classic, native in zip(found[:3], found[3:], strict=True):
         assert classic is not None

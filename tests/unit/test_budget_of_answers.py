@@ -90,3 +90,25 @@ def test_engines_that_count_aborts_apart() -> None:
     """SGLang has a counter of its own, without a reason."""
     found = _read("sglang", {"time_to_first_token": TTFT, "num_aborted": [_one(4.0)]})
     assert found.requests == pytest.approx(104.0)
+
+
+def _native(count: float, within: float, at: int = END) -> dict[str, Any]:
+    buckets = [[0, "0.25", "0.5", str(within)], [0, "0.5", "1", str(count - within)]]
+    held = {"count": str(count), "sum": "9", "buckets": [b for b in buckets if b[3] != "0.0"]}
+    return {"metric": {}, "histograms": [[at, held]]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "requests", "missed"),
+    [
+        pytest.param([_native(100.0, 90.0)], 100.0, 10.0, id="native"),
+        pytest.param([_native(100.0, 100.0)], 100.0, 0.0, id="none-missed"),
+        pytest.param([*TTFT, _native(40.0, 38.0)], 100.0, 10.0, id="converted-late-in-the-bin"),
+        pytest.param([*TTFT, _native(400.0, 380.0)], 400.0, 20.0, id="converted-early-in-the-bin"),
+        pytest.param([*TTFT, _one(7.0)], 100.0, 10.0, id="a-number-of-that-name"),
+    ],
+)
+def test_native_histograms_are_counted_as_classic_ones(answers, requests, missed) -> None:
+    """In the same query, so that days from before and after a conversion are one account."""
+    found = _read("vllm", {"time_to_first_token_seconds_bucket": answers})
+    assert (found.requests, found.least, found.most) == (requests, missed, missed)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
 from servingslo.adapters.prometheus.past.rates import pods_pattern
+from servingslo.adapters.prometheus.reading.native import native_histogram
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.gateway.counts import unanswered
 from servingslo.estimation.requests.misses import (
@@ -39,6 +40,7 @@ _NAME_LABEL = "servingslo_metric"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 _OPEN = math.inf
+_OF_SCRAPES = "max by ("
 # Fields of engines that count requests without a whole answer, and the reasons that are such.
 _LOST = {"finished_total": (ABORTED, FAILED), "aborted_total": (), "failed_total": ()}
 
@@ -65,8 +67,7 @@ class BudgetQueries:
         for objective in asked.targets.objectives:
             by_metric[ROW_OF[objective.metric].histogram].append(objective)
         for field, objectives in by_metric.items():
-            names = [f"{name}_bucket" for name in profile.metric(field).names]
-            series = ask(self._increases(profile, names, selector, bin_seconds, ("le",)))
+            series = ask(self._histograms(profile, field, selector, bin_seconds))
             for end, counts in _by_end(series):
                 strictest = min(objective.threshold_seconds for objective in objectives)
                 found[end].append(within_threshold(counts, strictest))
@@ -110,6 +111,19 @@ class BudgetQueries:
             raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")
         return f'{selector}, {profile.engine_label}="{model}"'
 
+    def _histograms(
+        self, profile: RuntimeProfile, field: str, selector: str, bin_seconds: int
+    ) -> str:
+        """PromQL for the increases of a histogram: by edge, and as a native one.
+
+        Of native ones there is no maximum; those of several scrapes of one engine are averaged.
+        """
+        names = profile.metric(field).names
+        buckets = [f"{name}_bucket" for name in names]
+        classic = self._increases(profile, buckets, selector, bin_seconds, ("le",))
+        native = self._increases(profile, names, selector, bin_seconds)
+        return f"{classic} or {native.replace(_OF_SCRAPES, 'avg by (')}"
+
     def _increases(
         self,
         profile: RuntimeProfile,
@@ -123,7 +137,8 @@ class BudgetQueries:
         parts = (self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by)
         labels = ", ".join(dict.fromkeys(parts))
         each = " or ".join(
-            f"max by ({labels}) (increase({name}{{{selector}}}[{bin_seconds}s]))" for name in names
+            f"{_OF_SCRAPES}{labels}) (increase({name}{{{selector}}}[{bin_seconds}s]))"
+            for name in names
         )
         return f"sum by ({', '.join(by)}) ({each})"
 
@@ -253,13 +268,24 @@ def gateway_increases(
 
 
 def _by_end(series: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, list[tuple[float, float]]]]:
-    """Cumulative counts of a histogram by the end of each bin."""
+    """Cumulative counts of a histogram by the end of each bin.
+
+    If scrapes began to convert it to a native one within a bin, those of more requests are used.
+    """
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    native: dict[int, list[tuple[float, float]]] = {}
     for one in series:
-        edge = float(one["metric"]["le"])
-        for end, value in _points(one):
-            found[end].append((edge, value))
-    return ((end, counts) for end, counts in found.items() if any(e == _OPEN for e, _ in counts))
+        if (label := one["metric"].get("le")) is not None:
+            for end, value in _points(one):
+                found[end].append((float(label), value))
+        for at, value in one.get("histograms", ()):
+            native[round(float(at))] = native_histogram(value).counts()
+    for end in dict.fromkeys((*found, *native)):
+        each = [counts for counts in (found.get(end), native.get(end)) if counts]
+        totals = [max((n for edge, n in counts if edge == _OPEN), default=-1.0) for counts in each]
+        best = max(totals)
+        if best >= 0.0:
+            yield end, each[totals.index(best)]
 
 
 def _each_end(
@@ -275,7 +301,7 @@ def _each_end(
 
 
 def _points(series: Mapping[str, Any]) -> Iterator[tuple[int, float]]:
-    for at, text in series["values"]:
+    for at, text in series.get("values", ()):
         value = float(text)
         if math.isfinite(value):
             yield round(float(at)), value

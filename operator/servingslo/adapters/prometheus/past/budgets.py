@@ -160,7 +160,7 @@ class Budgets:
             )
             if answer.warnings:
                 raise MetricsUnavailableError("; ".join(answer.warnings))
-            return list(answer.result)
+            return [*answer.result, *answer.histograms]
 
         with no_collection():
             found = self._queries.read(ask, asked, bin_seconds)

@@ -196,9 +196,7 @@ class Assembly:
         for (_, name), (_, namespace, histogram) in found.items():
             edges.add(namespace, name, histogram)
         for (_, name), (record, namespace, histogram) in found.items():
-            shared = edges.of(namespace, name)
-            own_edges = sorted(histogram.edges()) if shared is None else shared
-            record.histograms[name] = histogram.classic(own_edges)
+            record.histograms[name] = histogram.classic(edges.of(namespace, name))
             if NATIVE_GROUP in record.ages:
                 record.ages.setdefault(MetricKind.HISTOGRAM, record.ages[NATIVE_GROUP])
 

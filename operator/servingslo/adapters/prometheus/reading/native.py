@@ -62,27 +62,31 @@ class NativeHistogram:
         either = {edge for left, right, _ in self.buckets for edge in (left, right)}
         return {edge for edge in either if math.isfinite(edge)}
 
-    def classic(self, edges: Sequence[float]) -> Buckets:
-        """The same histogram with cumulative counts at those of these rising edges that have one.
+    def counts(self, edges: Iterable[float] | None = None) -> list[tuple[float, float]]:
+        """Pairs of an edge and its cumulative count, at those of these rising edges that have one.
 
-        edges: its own among them.
+        edges: finite ones, its own among them; None for its own. The last edge is infinite.
         """
-        if self.is_negative:
-            return Buckets(parts=[{_NEGATIVE: self.count}], sum=self.sum, count=self.count)
-        counts: dict[str, float] = {}
+        found = []
         below, place = 0.0, 0
         buckets = sorted(self.buckets, key=lambda bucket: bucket[1])
-        # The first edges of the buckets from here on.
+        # The lowest left edge of the buckets from here on.
         lowest = [math.inf] * (len(buckets) + 1)
         for at in range(len(buckets) - 1, -1, -1):
             lowest[at] = min(buckets[at][0], lowest[at + 1])
-        for edge in edges:
+        for edge in sorted(self.edges()) if edges is None else edges:
             while place < len(buckets) and buckets[place][1] <= edge:
                 below += buckets[place][2]
                 place += 1
             if lowest[place] >= edge:
-                counts[repr(edge)] = below
-        counts["+Inf"] = below + sum(inside for _, _, inside in buckets[place:])
+                found.append((edge, below))
+        return [*found, (math.inf, below + sum(inside for _, _, inside in buckets[place:]))]
+
+    def classic(self, edges: Iterable[float] | None) -> Buckets:
+        """The same as a classic histogram, with the counts at these edges."""
+        if self.is_negative:
+            return Buckets(parts=[{_NEGATIVE: self.count}], sum=self.sum, count=self.count)
+        counts = {repr(edge): count for edge, count in self.counts(edges)}
         return Buckets(parts=[counts], sum=self.sum, count=self.count)
 
 
