@@ -4,7 +4,7 @@ import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pytest
@@ -18,13 +18,18 @@ from tests.integration.prometheus_pods import (
 from tests.integration.prometheus_world import proxying, running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
 from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.requests.histograms import pooled_delta
+from servingslo.estimation.requests.misses import Misses
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.policy.ports import PodMetrics
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.inputs import ErrorBudgetTargets, ScaleTarget, Targets
+from servingslo.policy.ports import BudgetQuestion, PodMetrics
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.profile import MetricKind
 from servingslo_lab.rig.prometheus import ENGINES_JOB, Prometheus, ScrapePlan
@@ -41,9 +46,11 @@ LAW = ServiceLaw(
 )  # fmt: skip
 
 
+POD, CONVERTED = "chat-6d4cf56db6-x2k9z", "native-6d4cf56db6-x2k9z"
 # Prometheus's own page, as if an engine had one histogram.
-OWN_PAGE = "/-/healthy"
+OWN_PAGE, OWN_NAMESPACE = "/-/healthy", "own"
 OWN_REQUESTS = 20
+BIN_SECONDS = 300
 OWN_JOBS = {
     "own-classic": {},
     "own-native": {"scrape_native_histograms": True},
@@ -62,7 +69,7 @@ _OWN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoreJobs(ScrapePlan):
-    """The same targets in a second job, which converts, as pods of other names.
+    """The same targets in two jobs more, which convert, as pods of another name.
 
     own_address: of Prometheus.
     """
@@ -73,15 +80,17 @@ class MoreJobs(ScrapePlan):
         """Prometheus's configuration with that job."""
         config = ScrapePlan.as_config(self)
         (engines,) = (job for job in config["scrape_configs"] if job["job_name"] == ENGINES_JOB)
-        renamed = {"source_labels": ["pod"], "target_label": "pod", "replacement": "$1-converted"}
+        renamed = {"source_labels": ["pod"], "target_label": "pod", "replacement": CONVERTED}
         config["scrape_configs"] += [
             {**_OWN, "job_name": name, **settings,
              "static_configs": [{"targets": [self.own_address], "labels": {
-                 "namespace": NAMESPACE, "pod": name}}]}
+                 "namespace": OWN_NAMESPACE, "pod": name}}]}
             for name, settings in OWN_JOBS.items()
         ]  # fmt: skip
-        converting = {"job_name": "converting", "convert_classic_histograms_to_nhcb": True}
-        config["scrape_configs"].append({**engines, **converting, "relabel_configs": [renamed]})
+        converting = {"convert_classic_histograms_to_nhcb": True, "relabel_configs": [renamed]}
+        config["scrape_configs"] += [
+            {**engines, **converting, "job_name": name} for name in ("converting", "twice")
+        ]
         return config
 
 
@@ -118,7 +127,7 @@ def pages() -> Pages:
 def prometheus(pages) -> Iterator[Prometheus]:
     """A Prometheus of both jobs."""
     with serving_pages() as served:
-        served.add("engine", lambda: pages.text, namespace=NAMESPACE, pod="chat")
+        served.add("engine", lambda: pages.text, namespace=NAMESPACE, pod=POD)
         with running_prometheus(served) as process:
             plan = process.plan
             process.configure(
@@ -137,7 +146,7 @@ def _pair(reader: PrometheusReader, tokens: float | None = None) -> tuple[Engine
     while True:
         found = asyncio.run(reader.read())
         try:
-            pair = tuple(engine_of(found, name) for name in ("chat", "chat-converted"))
+            pair = tuple(engine_of(found, name) for name in (POD, CONVERTED))
         except KeyError:
             assert time.monotonic() < deadline, sorted(found.pods)
             continue
@@ -165,7 +174,8 @@ def test_converted_histograms_are_read_as_the_classic_ones_of_the_same_page(prom
     """Sums, counts, cumulative counts and ages, now and in the past, and windows between them."""
     with reader_of(prometheus.url) as reader:
         before = _pair(reader)
-        gone = series_of(prometheus.url, '{__name__=~"vllm:.*_(bucket|sum)",pod="chat-converted"}')
+        classic_names = '{__name__=~"vllm:.*_(bucket|sum)"'
+        gone = series_of(prometheus.url, f'{classic_names},pod="{CONVERTED}"}}')
         assert gone == []
         for prompt_tokens in (64, 1500):
             pages.serve(200, prompt_tokens)
@@ -190,9 +200,7 @@ def test_converted_histograms_are_read_as_the_classic_ones_of_the_same_page(prom
     config = PrometheusConfig(url=prometheus.url)
     ((_, past),) = read_history(config, [prometheus_now_seconds(config)])
     for name in FIELDS:
-        classic, native = (
-            getattr(engine_of(past, pod), name) for pod in ("chat", "chat-converted")
-        )
+        classic, native = (getattr(engine_of(past, pod), name) for pod in (POD, CONVERTED))
         if classic is not None:
             _assert_equal(classic, native)
 
@@ -222,7 +230,7 @@ def test_exponential_histograms_are_read_where_a_client_has_them(prometheus):
     with reader_of(prometheus.url) as reader:
         while True:
             pods = asyncio.run(reader.read()).pods
-            found = [pods.get((NAMESPACE, pod), PodMetrics()).engines for pod in OWN_JOBS]
+            found = [pods.get((OWN_NAMESPACE, pod), PodMetrics()).engines for pod in OWN_JOBS]
             each = [engine.ttft_seconds for engines in found for engine in engines]
             if [one.count for one in each if one] == [OWN_REQUESTS] * len(OWN_JOBS):
                 break
@@ -235,3 +243,43 @@ def test_exponential_histograms_are_read_where_a_client_has_them(prometheus):
     for edge, count in zip(native.upper_bounds, native.cumulative_counts, strict=True):
         above = classic.cumulative_counts[bisect_left(classic.upper_bounds, edge)]
         assert _at(classic, edge) <= count <= above
+
+
+def test_misses_of_an_error_budget_are_those_of_classic_histograms(prometheus, pages):
+    """Over one bin, of an engine that two jobs scrape: within what the moments of scrapes add."""
+    with reader_of(prometheus.url) as reader:
+        _pair(reader)
+        pages.serve(300, 1500)
+        _pair(reader, pages.tokens)
+    time.sleep(2.0)  # bins end at whole seconds
+    found = [_misses(prometheus.url, pod.partition("-")[0]) for pod in (POD, CONVERTED)]
+    assert found[0].requests > 20
+    assert found[0].least > 10
+    assert astuple(found[1])[:3] == pytest.approx(astuple(found[0])[:3], rel=0.1)
+
+
+def _misses(url: str, name: str) -> Misses:
+    config = PrometheusConfig(url=url)
+    now = round(prometheus_now_seconds(config))
+    client = PrometheusClient(config)
+
+    def ask(promql: str) -> list[Any]:
+        answer = client.query_range(
+            promql, start_seconds=now, end_seconds=now, step_seconds=BIN_SECONDS,
+            deadline=time.monotonic() + PATIENCE_SECONDS,
+        )  # fmt: skip
+        return [*answer.result, *answer.histograms]
+
+    targets = Targets(
+        target=ScaleTarget(api_version="apps/v1", kind="Deployment", name=name),
+        objectives=(
+            Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0),
+            Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=0.05),
+        ),
+        error_budget=ErrorBudgetTargets(),
+    )
+    asked = BudgetQuestion(namespace=NAMESPACE, targets=targets, runtime="vllm")
+    try:
+        return BudgetQueries(config).read(ask, asked, BIN_SECONDS)[now]
+    finally:
+        client.close()
