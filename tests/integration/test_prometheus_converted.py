@@ -280,6 +280,6 @@ def _misses(url: str, name: str) -> Misses:
     )
     asked = BudgetQuestion(namespace=NAMESPACE, targets=targets, runtime="vllm")
     try:
-        return BudgetQueries(config).read(ask, asked, BIN_SECONDS)[now]
+        return BudgetQueries(config).read(ask, asked, BIN_SECONDS, (now,))[now]
     finally:
         client.close()

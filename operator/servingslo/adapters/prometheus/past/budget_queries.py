@@ -7,14 +7,15 @@ invalid one is refused here.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
 from servingslo.adapters.prometheus.past.rates import pods_pattern
 from servingslo.adapters.prometheus.reading.native import native_histogram
-from servingslo.errors import InvalidInputError
+from servingslo.errors import InvalidInputError, QueryRefusedError
 from servingslo.estimation.gateway.counts import unanswered
 from servingslo.estimation.requests.misses import (
     Misses,
@@ -40,7 +41,6 @@ _NAME_LABEL = "servingslo_metric"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 _OPEN = math.inf
-_OF_SCRAPES = "max by ("
 # Fields of engines that count requests without a whole answer, and the reasons that are such.
 _LOST = {"finished_total": (ABORTED, FAILED), "aborted_total": (), "failed_total": ()}
 
@@ -55,9 +55,12 @@ class BudgetQueries:
         of_runtime = known() if profiles is None else profiles
         self._profiles = {profile.name: profile for profile in of_runtime}
 
-    def read(self, ask: Ask, asked: BudgetQuestion, bin_seconds: int) -> dict[int, Misses]:
+    def read(
+        self, ask: Ask, asked: BudgetQuestion, bin_seconds: int, ends: Collection[int] = ()
+    ) -> dict[int, Misses]:
         """Misses by the end of each bin with any data.
 
+        ends: if one of them has no classic histogram, native ones are asked for too.
         Raises: the errors of `ask`; KeyError, TypeError or ValueError if an answer is malformed.
         """
         profile = self._profiles[asked.runtime or ""]
@@ -67,7 +70,13 @@ class BudgetQueries:
         for objective in asked.targets.objectives:
             by_metric[ROW_OF[objective.metric].histogram].append(objective)
         for field, objectives in by_metric.items():
-            series = ask(self._histograms(profile, field, selector, bin_seconds))
+            names = profile.metric(field).names
+            buckets = [f"{name}_bucket" for name in names]
+            series = ask(self._increases(profile, buckets, selector, bin_seconds, ("le",)))
+            if not {end for one in series for end, _ in _points(one)}.issuperset(ends):
+                with suppress(QueryRefusedError):  # Some stores know no native histograms.
+                    native = ask(self._native(profile, names, selector, bin_seconds))
+                    series = [*series, *native]
             for end, counts in _by_end(series):
                 strictest = min(objective.threshold_seconds for objective in objectives)
                 found[end].append(within_threshold(counts, strictest))
@@ -111,18 +120,22 @@ class BudgetQueries:
             raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")
         return f'{selector}, {profile.engine_label}="{model}"'
 
-    def _histograms(
-        self, profile: RuntimeProfile, field: str, selector: str, bin_seconds: int
+    def _native(
+        self, profile: RuntimeProfile, names: Sequence[str], selector: str, bin_seconds: int
     ) -> str:
-        """PromQL for the increases of a histogram: by edge, and as a native one.
+        """PromQL for the increases of native histograms.
 
-        Of native ones there is no maximum; those of several scrapes of one engine are averaged.
+        They have no maximum. Of several scrapes of one engine those with the most observations are
+        used, whose average is each of them.
         """
-        names = profile.metric(field).names
-        buckets = [f"{name}_bucket" for name in names]
-        classic = self._increases(profile, buckets, selector, bin_seconds, ("le",))
-        native = self._increases(profile, names, selector, bin_seconds)
-        return f"{classic} or {native.replace(_OF_SCRAPES, 'avg by (')}"
+        labels = self._labels(profile)
+        each = []
+        for name in names:
+            own = f"increase({name}{{{selector}}}[{bin_seconds}s])"
+            count = f"histogram_count({own})"
+            most = f"{count} == on ({labels}) group_left () max by ({labels}) ({count})"
+            each.append(f"avg by ({labels}) ({own} and ({most}))")
+        return f"sum ({' or '.join(each)})"
 
     def _increases(
         self,
@@ -133,14 +146,17 @@ class BudgetQueries:
         by: tuple[str, ...] = (),
     ) -> str:
         """PromQL for the increases; if several scrapes have a counter, one is used."""
-        splits = (label for metric in profile.metrics for label in metric.by_labels)
-        parts = (self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by)
-        labels = ", ".join(dict.fromkeys(parts))
+        labels = self._labels(profile, by)
         each = " or ".join(
-            f"{_OF_SCRAPES}{labels}) (increase({name}{{{selector}}}[{bin_seconds}s]))"
-            for name in names
+            f"max by ({labels}) (increase({name}{{{selector}}}[{bin_seconds}s]))" for name in names
         )
         return f"sum by ({', '.join(by)}) ({each})"
+
+    def _labels(self, profile: RuntimeProfile, by: tuple[str, ...] = ()) -> str:
+        """Labels that tell counts apart, but not the scrapes of one engine."""
+        splits = (label for metric in profile.metrics for label in metric.by_labels)
+        parts = (self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by)
+        return ", ".join(dict.fromkeys(parts))
 
     def _refused_by_engines(
         self, ask: Ask, profile: RuntimeProfile, selector: str, bin_seconds: int

@@ -163,7 +163,7 @@ class Budgets:
             return [*answer.result, *answer.histograms]
 
         with no_collection():
-            found = self._queries.read(ask, asked, bin_seconds)
+            found = self._queries.read(ask, asked, bin_seconds, ends)
         return {end: found.get(end) for end in ends}
 
 
