@@ -18,6 +18,7 @@ from servingslo.adapters.kubernetes.resources import resource_record
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.controller.loop import Controller
 from servingslo.controller.registry import Registry
+from servingslo.errors import InvalidInputError
 
 # Retries of kopf's own requests. They wait for an API server that is away for up to an hour; after
 # that the process ends and is restarted.
@@ -41,9 +42,17 @@ class Operator:
     _closing: AbstractAsyncContextManager[None] | None = field(default=None, repr=False)
 
     async def start(self) -> None:
-        """Open the outside world and start the loop."""
+        """Open the outside world and start the loop; end the operator if its input is invalid.
+
+        After any other error kopf tries again.
+        """
         self._closing = self._running()
-        await self._closing.__aenter__()
+        try:
+            await self._closing.__aenter__()
+        except InvalidInputError as error:
+            self._closing = None
+            self.failure = error
+            self.stop.set()
 
     async def end(self) -> None:
         """Stop the loop and close everything."""

@@ -8,6 +8,9 @@ from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
+from servingslo.errors import NotFoundError
+
+NOT_SERVED = f"the cluster does not serve {PLURAL} in {API_VERSION}; is the CRD installed?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,10 @@ class KubernetesResources:
         """Every ServingSLO of the watched namespaces. Raises: ClusterError."""
         base = f"/apis/{API_VERSION}"
         paths = [f"{base}/namespaces/{name}/{PLURAL}" for name in self._namespaces]
-        found = [await listed(self._client, path) for path in paths or [f"{base}/{PLURAL}"]]
+        try:
+            found = [await listed(self._client, path) for path in paths or [f"{base}/{PLURAL}"]]
+        except NotFoundError as error:
+            raise NotFoundError(NOT_SERVED) from error
         return tuple(resource_record(item) for one in found for item in one.items)
 
     async def read(self, ref: ResourceRef) -> ResourceRecord:

@@ -1,9 +1,11 @@
 """Puts the operator together: adapters, loop, handlers; and runs it in one asyncio loop."""
 
 import asyncio
+import errno
 import logging
 import os
 import platform
+import socket
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -24,7 +26,7 @@ from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
-from servingslo.adapters.kubernetes.resources import KubernetesResources
+from servingslo.adapters.kubernetes.resources import NOT_SERVED, KubernetesResources
 from servingslo.adapters.kubernetes.serving_budgets import KubernetesServingBudgets
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import (
@@ -38,7 +40,6 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
-from servingslo.api.v1alpha1 import API_VERSION, PLURAL
 from servingslo.cli.running.run_options import KedaOptions, RunOptions
 from servingslo.controller.actuators.catalogue import Means
 from servingslo.controller.adapters import Adapters
@@ -103,6 +104,8 @@ async def operate(options: RunOptions) -> None:
         identity=identity,
         stop_flag=operator.stop,
     )
+    if isinstance(operator.failure, InvalidInputError):
+        raise operator.failure
     if operator.failure is not None:
         raise ServingSLOError(f"the control loop ended: {operator.failure}") from operator.failure
 
@@ -269,6 +272,9 @@ async def _serve_health(
     try:
         await server.start()
     except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            allowed = "an address of this machine"
+            raise InvalidInputError("--health-host", options.health_host, allowed) from error
         raise InvalidInputError("--health-port", options.health_port, "a free port") from error
     stack.push_async_callback(server.stop)
     _LOG.info("serving /metrics, /healthz and /readyz port=%d", server.port)
@@ -366,15 +372,17 @@ async def _wait_until_served(resources: KubernetesResources) -> None:
     Raises: ClusterError when it is not after two minutes.
     """
     deadline = SystemClock.elapsed_seconds() + _SERVED_TIMEOUT_SECONDS
-    trouble = f"the cluster does not serve {PLURAL} in {API_VERSION}; is the CRD installed?"
+    told = ""
     while True:
         try:
             if await resources.served():
                 return
-            said = trouble
+            said = NOT_SERVED
         except ClusterError as error:
             said = str(error)
         if SystemClock.elapsed_seconds() > deadline:
             raise ClusterError(said)
-        _LOG.info("waiting detail=%r", said)
+        if said != told:
+            _LOG.info("waiting detail=%r", said)
+            told = said
         await asyncio.sleep(_SERVED_POLL_SECONDS)

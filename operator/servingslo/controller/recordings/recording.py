@@ -22,6 +22,7 @@ from servingslo.controller.memory import (
     initial_state,
     plans_from_spec,
 )
+from servingslo.controller.recordings.appending import check_recording
 from servingslo.controller.recordings.validation import (
     check_limits,
     check_observation,
@@ -162,11 +163,12 @@ class Recorder:
     """Appends to a file; without a path it does nothing."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises: InvalidInputError if the file cannot be written."""
+        """Raises: InvalidInputError if the file cannot be written, or is no recording."""
         self._file: IO[str] | None = None
         if path is not None:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                check_recording(path)
                 self._file = path.open("a", encoding="utf-8", buffering=1)
             except OSError as error:
                 allowed = f"a file that can be written ({error.strerror})"
