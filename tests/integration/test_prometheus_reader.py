@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -289,6 +290,25 @@ def test_only_engines_of_the_named_pods_and_their_siblings_are_read(prometheus, 
         assert [[getattr(e, f) for f in fields] for e in own] == [
             [getattr(e, f) for f in fields] for e in same
         ]
+
+
+@pytest.mark.parametrize("others", [(), _MANY_PODS])
+def test_only_gpus_of_the_named_pods_are_read_under_both_label_styles(prometheus, others):
+    """Those that the exporter's page assigns to other pods are not."""
+    with reader_of(prometheus.url) as reader:
+        every = asyncio.run(reader.read())
+        found = asyncio.run(reader.read(("gpu-x", *others)))
+        other = asyncio.run(reader.read(("twice", "dcgm-x", *others)))
+    gpus = {key: metrics.gpus for key, metrics in found.pods.items() if metrics.gpus}
+    assert {name for _, name in gpus} == {"gpu-kept", "gpu-moved"}
+    for key, read in gpus.items():
+        same = every.pods[key].gpus
+        assert [replace(one, age_seconds=None) for one in read] == [
+            replace(one, age_seconds=None) for one in same
+        ]
+        assert all(one.age_seconds is not None for one in read)
+    # A GPU that no workload has is the exporter's, as in a whole reading.
+    assert {name for (_, name), metrics in other.pods.items() if metrics.gpus} == {"dcgm-exporter"}
 
 
 def test_all_engines_are_read_where_a_proxy_takes_no_query_of_such_length(prometheus, caplog):

@@ -11,6 +11,7 @@ other labels as an earlier metric: `or on(__name__)` keeps all series of another
 right, each metric is compared once: a reading then costs Prometheus less than the scrapes do.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ NATIVE_GROUP = "native"
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 _AGED_SUFFIX = {MetricKind.HISTOGRAM: "_count"}
 _OR, _OR_METRIC = " or ", " or on(__name__) "
+# A selector by the metric's name alone, or the age of its samples.
+_OF_ANY_POD = re.compile(r'(time\(\) - timestamp\()?\{__name__="([^"]+)"\}(?(1)\))')
 # Limit of one query. URL encoding makes it half as long again, and proxies accept lines of 8 kB.
 # Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
 LONGEST_QUERY_CHARACTERS = 4500
@@ -116,19 +119,32 @@ def histogram_queries(
     )
 
 
-def narrowed(promql: str, config: PrometheusConfig, pods: str) -> str:
-    """The query with one more matcher for engines' pods; '' for none."""
+def narrowed(promql: str, config: PrometheusConfig, gpu: GPUMetrics, pods: str) -> str:
+    """The query for engines and GPUs of pods with such a name; '' for any.
+
+    GPUs have no other matcher, and their pod is in the first of two labels that is there.
+    """
+    if not pods:
+        return promql
     whose = config.of_engines
-    return promql.replace(whose, f"{whose}, {pods}") if pods else promql
+    moved, own = (label for _, label in gpu.pod_labels)
+    each = (f'{moved}=~"{pods}"', f'{moved}="", {own}=~"{pods}"')
+
+    def of_pods(found: re.Match[str]) -> str:
+        before, name = found[1] or "", found[2]
+        after = ")" if before else ""
+        return _OR.join(f"{before}{_selector(name, matcher)}{after}" for matcher in each)
+
+    return _OF_ANY_POD.sub(of_pods, promql.replace(whose, f'{whose}, {config.pod_label}=~"{pods}"'))
 
 
-def pods_like(pods: Iterable[str], config: PrometheusConfig) -> str:
-    """A matcher for these pods and those that the same owners will create.
+def pods_like(pods: Iterable[str]) -> str:
+    """A regular expression for these pods and those that the same owners will create.
 
     A pod is named after its owner, a ReplicaSet or a StatefulSet, up to the last dash. One pattern
     for each owner is shorter than all names, and Prometheus looks it up in a map.
     """
-    return f'{config.pod_label}=~"{"|".join(sorted({_pattern(name) for name in pods}))}"'
+    return "|".join(sorted({_pattern(name) for name in pods}))
 
 
 def _pattern(pod: str) -> str:

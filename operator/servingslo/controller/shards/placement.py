@@ -11,8 +11,8 @@ from typing import Any
 
 from servingslo.records import record
 
-# Each shard's process watches all pods and reads GPU metrics and each Lease of the release: more of
-# them mostly load the API server. To be measured by `python -m tests.benchmarks.scale --shards N`.
+# Each shard's process watches all pods and reads each Lease of the release: more of them mostly
+# load the API server. To be measured by `python -m tests.benchmarks.scale --shards N`.
 MOST_SHARDS = 8
 
 

@@ -95,7 +95,7 @@ class PrometheusReader:
     async def read(self, pods: Collection[str] | None = None) -> ClusterMetrics:
         """All engines and GPUs by (namespace, pod), or the problem that prevented the reading.
 
-        pods: names of those whose engines are enough, with others of their owners.
+        pods: names of those whose engines and GPUs are enough, with others of their owners.
         """
         if self._under_way is not None and not self._under_way.done():
             return _unavailable("the reading before has not ended yet")
@@ -116,7 +116,7 @@ class PrometheusReader:
         try:
             if pods and self._narrows:
                 with suppress(QueryRefusedError):
-                    return self._read_all(pods_like(pods, self._config))
+                    return self._read_all(pods_like(pods))
                 self._narrows = False
                 _LOG.info("engines of all pods are read: a query for %d is refused", len(pods))
             return self._read_all()
@@ -140,7 +140,7 @@ class PrometheusReader:
         evaluated_at = at_seconds - ahead
 
         def ask(promql: str, at_seconds: float = at_seconds, of_pods: str = of_pods) -> Answer:
-            own = narrowed(promql, self._config, of_pods)
+            own = narrowed(promql, self._config, DCGM, of_pods)
             answer = self._client.query(own, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
             for one in [*answer.result[:1], *answer.histograms[:1]][:1]:
