@@ -287,12 +287,17 @@ async def test_a_process_reads_the_engines_of_its_own_pods_once_it_knows_them():
 
 
 async def test_the_engines_of_a_workload_that_has_just_moved_here_are_read_at_once():
-    """Its pods are not known before its first turn."""
+    """Its pods are not known before its first turn, and others after a change of its spec."""
     resources = FakeResources()
     operator = process(resources, Shards({HOME}))
     operator.apply(replace(record_of(), status={"shard": {"index": HOME, "moves": 1}}))
     await operator.ticks(2)
     assert operator.fleet.asked_pods is not None
     operator.reconciler.forget(UID)
+    await operator.tick()
+    assert operator.fleet.asked_pods is None
+    await operator.tick()
+    assert operator.fleet.asked_pods is not None
+    operator.apply(replace(record_of(generation=2), status={"shard": {"index": HOME, "moves": 1}}))
     await operator.tick()
     assert operator.fleet.asked_pods is None

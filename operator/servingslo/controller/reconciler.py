@@ -182,7 +182,9 @@ class Reconciler:
         if resource.targets is None or resource.targets.mode is Mode.PAUSED:
             return ()
         memory = self._memories.get(resource.record.ref.uid)
-        return None if memory is None else memory.pods
+        if memory is None or memory.generation != resource.record.generation:
+            return None  # its target may be another one
+        return memory.pods
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a deleted resource, or of one that another process has."""
