@@ -109,7 +109,7 @@ def test_the_declared_share_of_each_objective_is_named() -> None:
     """And the one that `explain` takes, so that no two outputs seem to differ."""
     truth = of((1.0, 0.9))
     assert row("declared", surged(), truth) == (
-        "ttft within 1s for 99 %, tpot within 0.05s for 95 %; `explain` takes 95 % for all together"
+        "99 % ttft ≤ 1s, 95 % tpot ≤ 0.05s; `explain` takes 95 % for all"
     )
     assert row("share in SLO", surged(), truth) == "95 % of requests met all objectives"
 
@@ -143,7 +143,7 @@ def test_more_replicas_than_needed_at_the_end_are_explained() -> None:
     timeline.samples.append(replace(SERVED, elapsed_seconds=330.0, desired_replicas=8))
     timeline.decisions.append((325.0, DECISION))
     assert row("replicas  ", timeline, of((1.0,))).endswith(
-        "8 at the end (held by StepDownUnsafe, the last need logged is 4)"
+        "8 at the end (held by StepDownUnsafe, last need 4)"
     )
     timeline.decisions.append((326.0, DECISION.replace(":4", ":8")))
     assert row("replicas  ", timeline, of((1.0,))).endswith("8 at the end")
@@ -164,9 +164,11 @@ def test_a_decision_in_the_view_begins_with_its_reason_and_need() -> None:
         "arrival=6.58/s age=2s"
     )
     timeline = surged()
+    timeline.samples *= 10
     timeline.decisions.append((325.0, DECISION))
     lines = shown(timeline).splitlines()
     assert {len(line) for line in lines} == {80}
+    assert any("0.5s ≤ 1s" in line for line in lines)
     assert any("hold 8 StepDownUnsafe need utilization:4 kv-cache:4 ttft:4" in x for x in lines)
 
 

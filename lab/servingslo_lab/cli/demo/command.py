@@ -245,9 +245,11 @@ def _run(root: Path, run: Run, out: Path, tell: Reporter) -> None:
         tell(note)
     console = Console()
     with demo_system(root, tell=tell) as system:
+        # `make demo` runs a program that is on no path.
+        program = sys.argv[0] if Path(sys.argv[0]).name == "servingslo" else "servingslo"
         tell(
             f"to look for yourself: export KUBECONFIG={system.rig.admin_kubeconfig}; "
-            f"servingslo top; servingslo explain {system.namespace}/{system.name}; "
+            f"{program} top; {program} explain {system.namespace}/{system.name}; "
             f"Prometheus is at {system.rig.prometheus_url}"
         )
         timeline = run.timeline(system.objectives())

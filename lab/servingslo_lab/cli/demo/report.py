@@ -84,11 +84,11 @@ def _declared(timeline: Timeline) -> str:
     if not objectives:
         return "no objective"
     each = ", ".join(
-        f"{o.metric} within {format_duration(o.threshold_seconds)} for {o.percentile:g} %"
+        f"{o.percentile:g} % {o.metric} ≤ {format_duration(o.threshold_seconds)}"
         for o in objectives
     )
     shares = sorted({o.percentile for o in objectives})
-    return f"{each}; `explain` takes {min(shares):g} % for all together" if shares[1:] else each
+    return f"{each}; `explain` takes {min(shares):g} % for all" if shares[1:] else each
 
 
 def _below(timeline: Timeline, truth: Truth) -> list[tuple[str, str]]:
@@ -139,7 +139,7 @@ def _held(timeline: Timeline, replicas: int) -> str:
     most = max((int(n) for n in re.findall(r":(\d+)", need[1])), default=0) if need else 0
     if reason is None or not 0 < most < replicas or " action=hold " not in last:
         return ""
-    return f" (held by {reason[1]}, the last need logged is {most})"
+    return f" (held by {reason[1]}, last need {most})"
 
 
 def _reaction(timeline: Timeline) -> str:

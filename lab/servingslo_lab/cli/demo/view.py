@@ -11,7 +11,8 @@ from servingslo.units import format_duration
 from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
 
 SPARK_LEVELS = "▁▂▃▄▅▆▇█"
-SPARK_COLUMNS = 60
+# Beside labels and values on a terminal of 80 columns.
+SPARK_COLUMNS = 40
 DECISION_LINES = 8
 _PAIR = re.compile(r'(\w+)=("[^"]*"|\S+)')
 # Every decision of the demo has the same ones.
