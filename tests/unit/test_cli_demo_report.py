@@ -1,12 +1,14 @@
-"""The demo's summary: what it says of the prediction."""
+"""The demo's summary and its live view: what they say, and of what."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from servingslo_lab.cli.demo.report import PAGE_NAME, Truth, summary, write
 from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
+from servingslo_lab.cli.demo.view import render, shortened
 
 SERVED = DemoSample(
     elapsed_seconds=60.0,
@@ -33,9 +35,7 @@ def said_of_the_prediction(*samples: DemoSample) -> str:
         tick_seconds=5.0,
         samples=list(samples),
     )
-    truth = Truth(
-        request_count=1, share_in_slo_ratio=1.0, minute_shares=(1.0,), minute_target_ratio=0.95
-    )
+    truth = Truth(request_count=1, share_in_slo_ratio=1.0, minute_shares=(1.0,))
     lines = summary(timeline, truth, None).splitlines()
     return next(line for line in lines if line.startswith("TTFT prediction"))
 
@@ -43,8 +43,7 @@ def said_of_the_prediction(*samples: DemoSample) -> str:
 def test_a_prediction_stands_beside_what_the_count_it_is_for_has_shown() -> None:
     """Requests served while the decided count was still coming say nothing about it."""
     line = said_of_the_prediction(STARTING, STARTING, SERVED)
-    assert "0.45s predicted, 0.5s in the requests' own records of 30 s, 0.63s by" in line
-    assert "1 moments" in line
+    assert "p99 0.45s predicted, 0.5s measured (medians of 1 moments)" in line
 
 
 def test_without_a_moment_of_both_it_says_so() -> None:
@@ -69,32 +68,108 @@ def surged() -> Timeline:
     )  # fmt: skip
 
 
+def of(minutes: tuple[float | None, ...]) -> Truth:
+    """Six hundred requests, so many of them in SLO in each minute."""
+    known = [share for share in minutes if share is not None]
+    return Truth(
+        request_count=600, share_in_slo_ratio=sum(known) / len(known), minute_shares=minutes
+    )
+
+
+def row(name: str, timeline: Timeline, truth: Truth) -> str:
+    """The value of a row of the summary."""
+    lines = summary(timeline, truth, None).splitlines()
+    return next(line for line in lines if line.startswith(name)).removeprefix(name).strip()
+
+
 @pytest.mark.parametrize(
     ("minutes", "said"),
     [
-        pytest.param((1.0, 1.0, 1.0, 1.0, 1.0, 1.0), "99 %: kept", id="kept"),
+        pytest.param((1.0, 1.0, 1.0, 1.0, 1.0, 1.0), "none of 6 minutes", id="kept"),
         pytest.param(
-            (1.0, 1.0, 0.9, 0.96, 1.0, None),
-            "99 %: missed in minutes 3, 4, all in the surge, whose first new replica was ready 40s "
-            "after it began",
-            id="surge",
+            (1.0, 1.0, 0.9, 0.96, 1.0, None), "2 of 6 minutes: 3 and 4; the surge", id="surge"
         ),
         pytest.param(
-            (0.9, 1.0, 0.9, 1.0, 1.0, 1.0), "in minutes 1, 3, 1 of them in the surge", id="both"
+            (0.9, 1.0, 0.9, 1.0, 1.0, 0.98), "3 of 6 minutes: 1, 3 and 6; the surge", id="both"
         ),
-        pytest.param((0.9, 1.0, 1.0, 1.0, 1.0, 1.0), "99 %: missed in minute 1", id="outside"),
+        pytest.param((0.9, 1.0, 1.0, 1.0, 1.0, 1.0), "1 of 6 minutes: 1; the surge", id="outside"),
     ],
 )
-def test_a_missed_target_says_where(minutes: tuple[float | None, ...], said: str) -> None:
-    """The share stands beside what was asked for, and the surge is named where it is the cause."""
-    known = [share for share in minutes if share is not None]
-    truth = Truth(
-        request_count=600, share_in_slo_ratio=sum(known) / len(known), minute_shares=minutes,
-        minute_target_ratio=0.95,
-    )  # fmt: skip
-    (line,) = (x for x in summary(surged(), truth, None).splitlines() if x.startswith("target"))
-    assert said in line
-    assert line.endswith("after it began") == ("surge" in said)
+def test_minutes_below_the_largest_declared_share_are_listed(
+    minutes: tuple[float | None, ...], said: str
+) -> None:
+    """One share for all minutes; those of the surge are named apart from those that missed."""
+    line = row("below 99 %", surged(), of(minutes))
+    assert line.startswith(said)
+    span = "the surge: minutes 3 to 4, its first new replica ready after 40s"
+    assert line.endswith(span) == ("surge" in said)
+
+
+def test_the_declared_share_of_each_objective_is_named() -> None:
+    """And the one that `explain` takes, so that no two outputs seem to differ."""
+    truth = of((1.0, 0.9))
+    assert row("declared", surged(), truth) == (
+        "99 % ttft ≤ 1s, 95 % tpot ≤ 0.05s; `explain` takes 95 % for all"
+    )
+    assert row("share in SLO", surged(), truth) == "95 % of requests met all objectives"
+
+
+def test_a_share_is_not_rounded_up_to_the_declared_one() -> None:
+    """98.9999 % is below 99 %."""
+    truth = replace(of((1.0,)), share_in_slo_ratio=0.989999)
+    assert row("share in SLO", surged(), truth).startswith("98.99 %")
+
+
+def test_without_a_surge_none_is_named() -> None:
+    """A user's trace has no surge of the demo."""
+    timeline = replace(surged(), surge_start_seconds=None, surge_end_seconds=None)
+    timeline.decisions.append((20.0, DECISION.replace("hold", "scale-up")))
+    truth = of((1.0, 0.9, 1.0))
+    assert "surge" not in summary(timeline, truth, None)
+    assert row("below 99 %", timeline, truth) == "1 of 3 minutes: 2"
+    assert row("first scale-up", timeline, truth) == "20s after traffic began (4.0 ticks)"
+    assert "surge" not in shown(timeline)
+
+
+DECISION = (
+    "decided namespace=inference name=llama-chat action=hold replicas=8 reason=StepDownUnsafe "
+    'binding=utilization need="utilization:4 kv-cache:4 ttft:4 tpot:3" arrival=6.58/s age=2s'
+)
+
+
+def test_more_replicas_than_needed_at_the_end_are_explained() -> None:
+    """The last reason to hold stands beside the count."""
+    timeline = surged()
+    timeline.samples.append(replace(SERVED, elapsed_seconds=330.0, desired_replicas=8))
+    timeline.decisions.append((325.0, DECISION))
+    assert row("replicas  ", timeline, of((1.0,))).endswith(
+        "8 at the end (held by StepDownUnsafe, last need 4)"
+    )
+    timeline.decisions.append((326.0, DECISION.replace(":4", ":8")))
+    assert row("replicas  ", timeline, of((1.0,))).endswith("8 at the end")
+
+
+def shown(timeline: Timeline) -> str:
+    """The live view on a terminal of 80 columns."""
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(timeline, total_seconds=360.0))
+    return captured.get()
+
+
+def test_a_decision_in_the_view_begins_with_its_reason_and_need() -> None:
+    """Both are within 80 columns; what follows keeps the log's words."""
+    assert shortened(DECISION) == (
+        "hold 8 StepDownUnsafe need utilization:4 kv-cache:4 ttft:4 tpot:3 binding=utilization "
+        "arrival=6.58/s age=2s"
+    )
+    timeline = surged()
+    timeline.samples *= 10
+    timeline.decisions.append((325.0, DECISION))
+    lines = shown(timeline).splitlines()
+    assert {len(line) for line in lines} == {80}
+    assert any("0.5s ≤ 1s" in line for line in lines)
+    assert any("hold 8 StepDownUnsafe need utilization:4 kv-cache:4 ttft:4" in x for x in lines)
 
 
 def test_no_line_of_the_page_is_wider_than_the_page(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -16,9 +17,14 @@ from rich.console import Console
 from rich.live import Live
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.api.convert import targets_from_spec
+from servingslo.cli.manifest import read_spec
+from servingslo.cli.sizing.answer import Question, sized
+from servingslo.cli.sizing.inputs import busiest_minute_per_second, traced_workload
 from servingslo.errors import InvalidInputError
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.traces.trace import read_trace
-from servingslo.units import SECONDS_PER_MINUTE
+from servingslo.units import SECONDS_PER_MINUTE, format_duration
 from servingslo_lab.cli.demo import dashboard, playback, report, story, view
 from servingslo_lab.cli.demo.batch_limits import run_limits
 from servingslo_lab.cli.demo.classes.run import run_classes
@@ -37,6 +43,8 @@ from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 from servingslo_lab.cli.demo.triton import run_triton
 from servingslo_lab.rig.build import ensure_rig, resolve_tools
 from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS
+from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
+from servingslo_lab.sim.traces.transforms import window
 
 # The trace alone needs three replicas of the small card at rest; the surge, more than twice that.
 RATE_SCALE = 1.2
@@ -49,11 +57,12 @@ SURGE_START_RATIO = 0.25
 SURGE_END_RATIO = 0.5
 # Of the surge that is played while the rig is built.
 PLAYED_SECONDS = 360.0
-# Before the operator's first decision, so that it has something to learn from.
 LOOK_SECONDS = 1.0
 FIRST_DECISION_WORD = "decided "
-# Share of a minute's requests that must meet all objectives for the minute to count as kept.
-MINUTE_TARGET_RATIO = 0.95
+# A shorter trace is followed by silence: rates and latencies are of the last half minute.
+LEAST_RUN_SECONDS = SECONDS_PER_MINUTE
+# Requests in flight at the end may finish within this time; those that do not are missed.
+GRACE_SECONDS = 30.0
 
 
 class Scenario(StrEnum):
@@ -65,6 +74,96 @@ class Scenario(StrEnum):
     TRITON = "triton"
     DISAGGREGATED = "disaggregated"
     CLASSES = "classes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What the demo replays, and how long it runs. notes: of the user's trace, said at the start.
+
+    surge: its start and end in seconds; None in a trace of the user. traffic: fields of a plan.
+    """
+
+    seconds: float
+    surge: tuple[float, float] | None
+    traffic: Mapping[str, Any]
+    notes: Sequence[str] = ()
+
+    def timeline(self, objectives: tuple[DemoObjective, ...]) -> Timeline:
+        """An empty timeline of this run."""
+        start, end = self.surge or (None, None)
+        return Timeline(
+            objectives=objectives,
+            surge_start_seconds=start,
+            surge_end_seconds=end,
+            tick_seconds=TICK_SECONDS,
+        )
+
+
+def surge_run(trace: Path, seconds: float) -> Run:
+    """The demo's own traffic: a part of the Azure trace, with a surge."""
+    start, end = SURGE_START_RATIO * seconds, SURGE_END_RATIO * seconds
+    surge = {"factor": SURGE_FACTOR, "start_seconds": start, "end_seconds": end}
+    traffic = {
+        "trace": str(trace.resolve()),
+        "scale": RATE_SCALE,
+        "start_seconds": TRACE_START_SECONDS,
+        "duration_seconds": seconds,
+        "surges": [surge],
+    }
+    return Run(seconds=seconds, surge=(start, end), traffic=traffic)
+
+
+def trace_run(path: Path, seconds: float, example: Path) -> Run:
+    """A user's trace as it is, until it ends; a request at its very end is left out.
+
+    example: folder of the workload that serves it. Raises: InvalidInputError for no trace.
+    """
+    trace = read_trace(path, "--trace")
+    replayed = min(seconds, trace.duration_seconds)
+    run_seconds = max(replayed, LEAST_RUN_SECONDS)
+    notes = [f"{path.name} is replayed as it is: no surge, no change of its rate"]
+    lasts = f"{path.name} lasts {_rounded(trace.duration_seconds)}"
+    if run_seconds < seconds:
+        notes.append(f"{lasts}: the demo ends after {_rounded(run_seconds)}")
+    elif replayed < trace.duration_seconds:
+        notes.append(f"{lasts}: only its first {_rounded(seconds)} are replayed")
+    busy = busiest_minute_per_second(window(trace, 0.0, replayed))
+    short = _too_few_replicas(path, busy, example)
+    return Run(
+        seconds=run_seconds,
+        surge=None,
+        traffic={"trace": str(path.resolve()), "duration_seconds": replayed},
+        notes=[*notes, *([short] if short else [])],
+    )
+
+
+def _rounded(seconds: float) -> str:
+    return format_duration(round(seconds))
+
+
+def _too_few_replicas(path: Path, rate_per_second: float, example: Path) -> str | None:
+    """What the demo's fleet cannot serve at this rate, by the planner's own sizing; or None."""
+    targets = targets_from_spec(read_spec(example / "servingslo.yaml"))
+    kind = engine_kind(DEFAULT_KIND)
+    question = Question(
+        workload=traced_workload(path, rate_per_second, cached_ratio=0.0, dispersion=1.0),
+        law=kind.law,
+        limits=kind.limits,
+        objectives=targets.objectives,
+        replicas=targets.replicas,
+    )
+    missed = "objectives will be missed"
+    try:
+        _, sizing = sized(question)
+    except InvalidInputError:
+        return f"its requests are too long for the demo's engines: {missed}"
+    busiest = f"its busiest minute ({rate_per_second:.3g} requests/s)"
+    if any(need.replicas is None for need in sizing.needs):
+        return f"no number of the demo's replicas can keep the objectives of {busiest}: {missed}"
+    most = targets.replicas.maximum
+    if most is None or sizing.replicas <= most:
+        return None
+    return f"{busiest} needs {sizing.replicas} replicas, the demo has {most} at most: {missed}"
 
 
 def _check_out(out: Path) -> None:
@@ -80,7 +179,7 @@ def demo(
     ] = 6.0,
     trace: Annotated[
         Path | None,
-        typer.Option(help="A trace to replay instead of the Azure one; with surge alone."),
+        typer.Option(help="A trace to replay as it is, instead of the Azure one with a surge."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where summary and picture go.")] = Path("out"),
     root: Annotated[Path, typer.Option(help="A checkout, for the chart and the example.")] = Path(),
@@ -114,66 +213,78 @@ def demo(
     _check_out(out)
     if trace is not None and scenario is not Scenario.SURGE:
         raise InvalidInputError("--trace", str(trace), f"only with --scenario {Scenario.SURGE}")
-    source = trace or root / TRACE
-    if scenario is Scenario.SURGE:
-        read_trace(source, "--trace")  # a bad file is told before anything starts
+    seconds = minutes * SECONDS_PER_MINUTE
+    surge = surge_run(root / TRACE, seconds)
+    # A bad file is an error before anything starts.
+    run = surge if trace is None else trace_run(trace, seconds, root / EXAMPLE)
     with _ending_on_termination():
         _build(root, scenario)
-    if scenario is Scenario.FLASH_CROWD:
-        with _ending_on_termination():
-            text = run_crowd(
-                root, minutes=minutes, seed=seed, out=out, reaches_envoy=not no_policy,
-                tell=Reporter(),
+    with _ending_on_termination(out):
+        if scenario is Scenario.SURGE:
+            _run(root, run, out, Reporter())
+        elif scenario is Scenario.FLASH_CROWD:
+            print(
+                run_crowd(
+                    root, minutes=minutes, seed=seed, out=out, reaches_envoy=not no_policy,
+                    tell=Reporter(),
+                )
             )  # fmt: skip
-        print(text)
-        return
-    if scenario is Scenario.BATCH_LIMITS:
-        with _ending_on_termination():
-            text = run_limits(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
-        print(text)
-        return
-    if scenario is Scenario.TRITON:
-        with _ending_on_termination():
-            text = run_triton(root, minutes=minutes, out=out, tell=Reporter())
-        print(text)
-        return
-    if scenario is Scenario.DISAGGREGATED:
-        with _ending_on_termination():
-            text = run_disaggregated(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
-        print(text)
-        return
-    if scenario is Scenario.CLASSES:
-        with _ending_on_termination():
-            text = run_classes(root, minutes=minutes, seed=seed, out=out, tell=Reporter())
-        print(text)
-        return
+        elif scenario is Scenario.BATCH_LIMITS:
+            print(run_limits(root, minutes=minutes, seed=seed, out=out, tell=Reporter()))
+        elif scenario is Scenario.TRITON:
+            print(run_triton(root, minutes=minutes, out=out, tell=Reporter()))
+        elif scenario is Scenario.DISAGGREGATED:
+            print(run_disaggregated(root, minutes=minutes, seed=seed, out=out, tell=Reporter()))
+        else:
+            print(run_classes(root, minutes=minutes, seed=seed, out=out, tell=Reporter()))
+
+
+def _run(root: Path, run: Run, out: Path, tell: Reporter) -> None:
+    """Start the system, replay, watch, and write summary and pictures."""
+    for note in run.notes:
+        tell(note)
     console = Console()
-    with _ending_on_termination(), demo_system(root, tell=Reporter()) as system:
-        timeline = _timeline(system.objectives(), minutes * SECONDS_PER_MINUTE)
-        plan = _plan(
-            source.resolve(), timeline, minutes * SECONDS_PER_MINUTE, own_trace=trace is None
+    with demo_system(root, tell=tell) as system:
+        # `make demo` runs a program that is on no path.
+        program = sys.argv[0] if Path(sys.argv[0]).name == "servingslo" else "servingslo"
+        tell(
+            f"to look for yourself: export KUBECONFIG={system.rig.admin_kubeconfig}; "
+            f"{program} top; {program} explain {system.namespace}/{system.name}; "
+            f"Prometheus is at {system.rig.prometheus_url}"
         )
-        system.begin_traffic(plan)
+        timeline = run.timeline(system.objectives())
+        system.begin_traffic(run.traffic)
         began, began_unix = time.monotonic(), SystemClock.now_seconds()
-        _watch(console, system, timeline, minutes * SECONDS_PER_MINUTE)
-        truth = system.truth(MINUTE_TARGET_RATIO)
+        _watch(console, system, timeline, run.seconds)
+        ended_unix = SystemClock.now_seconds()
+        _wait_for_requests(system, tell)
+        truth = system.truth()
         use = system.operator_use(time.monotonic() - began)
         text = report.summary(timeline, truth, use)
         written = [*report.write(out, timeline, text), *story.write(out, timeline)]
         console.print(text, markup=False, highlight=False)
-        panels = system.dashboard(root, began_unix, SystemClock.now_seconds())
+        panels = system.dashboard(root, began_unix, ended_unix)
         written += dashboard.write(out, panels)
     for path in written:
         console.print(f"wrote {path}", markup=False, highlight=False)
 
 
+def _wait_for_requests(system: DemoSystem, tell: Reporter) -> None:
+    """Wait for the requests in flight, which would otherwise count as missed."""
+    left = system.in_flight()
+    if left:
+        tell(f"waiting for {left} requests in flight, at most {GRACE_SECONDS:.0f}s")
+    end = time.monotonic() + GRACE_SECONDS
+    while system.in_flight() and time.monotonic() < end:
+        time.sleep(LOOK_SECONDS)
+
+
 def _build(root: Path, scenario: Scenario) -> None:
     """Build what the scenario lacks; meanwhile the planner is played on the demo's traffic."""
-    timeline = _timeline((), PLAYED_SECONDS)
-    plan = _plan(root / TRACE, timeline, PLAYED_SECONDS, own_trace=True)
+    traffic = surge_run(root / TRACE, PLAYED_SECONDS).traffic
 
     def meanwhile(say: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
-        return playback.played(root / EXAMPLE, TICK_SECONDS, plan, say)
+        return playback.played(root / EXAMPLE, TICK_SECONDS, traffic, say)
 
     try:
         if scenario is Scenario.SURGE:
@@ -183,33 +294,6 @@ def _build(root: Path, scenario: Scenario) -> None:
     except KeyboardInterrupt:
         print("interrupted; what was compiled is kept for the next try", file=sys.stderr)
         raise
-
-
-def _timeline(objectives: tuple[DemoObjective, ...], total_seconds: float) -> Timeline:
-    return Timeline(
-        objectives=objectives,
-        surge_start_seconds=SURGE_START_RATIO * total_seconds,
-        surge_end_seconds=SURGE_END_RATIO * total_seconds,
-        tick_seconds=TICK_SECONDS,
-    )
-
-
-def _plan(
-    trace: Path, timeline: Timeline, total_seconds: float, *, own_trace: bool
-) -> Mapping[str, Any]:
-    return {
-        "trace": str(trace),
-        "scale": RATE_SCALE,
-        "start_seconds": TRACE_START_SECONDS if own_trace else 0.0,
-        "duration_seconds": total_seconds,
-        "surges": [
-            {
-                "factor": SURGE_FACTOR,
-                "start_seconds": timeline.surge_start_seconds,
-                "end_seconds": timeline.surge_end_seconds,
-            }
-        ],
-    }
 
 
 def _watch(console: Console, system: DemoSystem, timeline: Timeline, total_seconds: float) -> None:
@@ -273,16 +357,32 @@ def _ttft_report(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _ending_on_termination() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: through every context manager."""
+def _ending_on_termination(out: Path | None = None) -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: through every context manager.
+
+    out: the folder of results, of which an interruption says what it holds.
+    """
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, end)
+    began_unix = SystemClock.now_seconds()
     try:
         yield
     except KeyboardInterrupt:
+        if out is not None:
+            print(interrupted(out, began_unix), file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def interrupted(out: Path, began_unix: float) -> str:
+    """What a folder of results holds after an interruption of a run that began then."""
+    files = sorted(path for path in out.glob("*") if path.is_file())
+    written = [path.name for path in files if path.stat().st_mtime >= began_unix]
+    if written:
+        return f"interrupted; of this run {out}/ has only {', '.join(written)}"
+    earlier = f"; what is in {out}/ is of an earlier run" if files else ""
+    return f"interrupted; nothing was written{earlier}"

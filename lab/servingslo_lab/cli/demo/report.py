@@ -3,6 +3,7 @@
 import base64
 import html
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,22 +27,12 @@ class Truth:
 
     share_in_slo_ratio: requests that met every objective's threshold; rejected, lost and
     unfinished requests miss. minute_shares: the same for each minute of arrival, None where
-    nothing arrived. minute_target_ratio: the share below which a minute counts as missed.
+    nothing arrived.
     """
 
     request_count: int
     share_in_slo_ratio: float
     minute_shares: tuple[float | None, ...]
-    minute_target_ratio: float
-
-    def longest_missed_minutes(self) -> int:
-        """Longest run of consecutive minutes whose share lies below the target."""
-        longest = run = 0
-        for share in self.minute_shares:
-            missed = share is not None and share < self.minute_target_ratio
-            run = run + 1 if missed else 0
-            longest = max(longest, run)
-        return longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +46,14 @@ class ProcessUse:
 
 def summary(timeline: Timeline, truth: Truth, use: ProcessUse | None) -> str:
     """The summary for people, a line for each figure."""
-    missed = sum(s is not None and s < truth.minute_target_ratio for s in truth.minute_shares)
-    minutes = (
-        f"{missed} of {len(truth.minute_shares)} below {truth.minute_target_ratio:.0%}; "
-        f"longest run {truth.longest_missed_minutes()}"
-    )
     ups, downs = timeline.count_decisions("scale-up"), timeline.count_decisions("scale-down")
     rows: list[tuple[str, str]] = [
         ("requests", f"{truth.request_count}"),
-        ("share in SLO", f"{truth.share_in_slo_ratio:.2%} of requests met every objective"),
-        ("target", _target(timeline, truth)),
-        ("missed minutes", minutes),
+        ("declared", _declared(timeline)),
+        ("share in SLO", f"{_percent(truth.share_in_slo_ratio)} of requests met all objectives"),
+        *_below(timeline, truth),
         ("replica-hours", f"{timeline.replica_seconds() / SECONDS_PER_HOUR:.3f}"),
-        ("replicas", _replica_range(timeline.samples)),
+        ("replicas", _replica_range(timeline)),
         ("decisions", f"{ups} up, {downs} down"),
         ("first scale-up", _reaction(timeline)),
         ("TTFT prediction", _prediction(timeline.samples)),
@@ -92,75 +78,93 @@ def write(folder: Path, timeline: Timeline, text: str) -> list[Path]:
     return [*written, folder / PICTURE_NAME, folder / PAGE_NAME]
 
 
-def _target(timeline: Timeline, truth: Truth) -> str:
-    """The share that the objectives ask for, and where it was missed."""
-    target = max((o.percentile / 100.0 for o in timeline.objectives), default=None)
-    if target is None:
-        return "none: no objective was stated"
-    if truth.share_in_slo_ratio >= target:
-        return f"{_percent(target)}: kept"
-    below = [
-        minute
-        for minute, share in enumerate(truth.minute_shares, start=1)
-        if share is not None and share < target
-    ]
-    first, last = (
-        int(seconds // SECONDS_PER_MINUTE) + 1
-        for seconds in (timeline.surge_start_seconds, timeline.surge_end_seconds)
+def _declared(timeline: Timeline) -> str:
+    """The declared share of each objective, and what `explain` compares with."""
+    objectives = timeline.objectives
+    if not objectives:
+        return "no objective"
+    each = ", ".join(
+        f"{o.percentile:g} % {o.metric} ≤ {format_duration(o.threshold_seconds)}"
+        for o in objectives
     )
-    where = f"in minute{'s' * (len(below) > 1)} {', '.join(map(str, below))}"
-    inside = sum(first <= minute <= last for minute in below)
-    if inside == len(below):
-        where += ", all in the surge"
-    elif inside:
-        where += f", {inside} of them in the surge"
-    ready = timeline.more_ready_after(timeline.surge_start_seconds)
-    if inside and ready is not None:
-        where += (
-            f", whose first new replica was ready {format_duration(round(ready))} after it began"
-        )
-    return f"{_percent(target)}: missed {where}"
+    shares = sorted({o.percentile for o in objectives})
+    return f"{each}; `explain` takes {min(shares):g} % for all" if shares[1:] else each
+
+
+def _below(timeline: Timeline, truth: Truth) -> list[tuple[str, str]]:
+    """In which minutes fewer requests than the largest declared share met all objectives."""
+    declared = max((o.percentile / 100.0 for o in timeline.objectives), default=None)
+    if declared is None:
+        return []
+    shares = truth.minute_shares
+    below = [n for n, share in enumerate(shares, 1) if share is not None and share < declared]
+    name = f"below {_percent(declared)}"
+    if not below:
+        return [(name, f"none of {len(shares)} minutes")]
+    words = f"{len(below)} of {len(shares)} minutes: {_listed(below)}"
+    if timeline.surge is None:
+        return [(name, words)]
+    start, end = timeline.surge
+    first, last = int(start // SECONDS_PER_MINUTE) + 1, math.ceil(end / SECONDS_PER_MINUTE)
+    span = f"minute {first}" if first == last else f"minutes {first} to {last}"
+    ready = timeline.more_ready_after(start)
+    if ready is not None:
+        span += f", its first new replica ready after {format_duration(round(ready))}"
+    return [(name, f"{words}; the surge: {span}")]
+
+
+def _listed(numbers: list[int]) -> str:
+    """'2', '2 and 3', '2, 3 and 6'."""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _percent(ratio: float) -> str:
-    """'99 %', '99.5 %'."""
-    return f"{100 * ratio:.4g} %"
+    """'99 %', '99.5 %'; never rounded up to a share that was not reached."""
+    return f"{math.floor(round(ratio * 1e4, 6)) / 100:.4g} %"
 
 
-def _replica_range(samples: list[DemoSample]) -> str:
-    counts = [sample.desired_replicas for sample in samples]
+def _replica_range(timeline: Timeline) -> str:
+    counts = [sample.desired_replicas for sample in timeline.samples]
     if not counts:
         return "none seen"
-    return f"{counts[0]} at the start, {min(counts)} to {max(counts)}, {counts[-1]} at the end"
+    words = f"{counts[0]} at the start, {min(counts)} to {max(counts)}, {counts[-1]} at the end"
+    return words + _held(timeline, counts[-1])
+
+
+def _held(timeline: Timeline, replicas: int) -> str:
+    """Why replicas above the last need were kept; empty if they were not."""
+    last = timeline.decisions[-1][1] if timeline.decisions else ""
+    reason, need = re.search(r" reason=(\S+)", last), re.search(r' need="?([^"=]*)"?', last)
+    most = max((int(n) for n in re.findall(r":(\d+)", need[1])), default=0) if need else 0
+    if reason is None or not 0 < most < replicas or " action=hold " not in last:
+        return ""
+    return f" (held by {reason[1]}, last need {most})"
 
 
 def _reaction(timeline: Timeline) -> str:
-    delay = timeline.first_scale_up_after(timeline.surge_start_seconds)
+    surge = timeline.surge
+    begin, what = (0.0, "traffic") if surge is None else (surge[0], "the surge")
+    delay = timeline.first_scale_up_after(begin)
     if delay is None:
-        return "none after the surge began"
+        return f"none after {what} began"
     ticks = delay / timeline.tick_seconds
-    return f"{format_duration(delay)} after the surge began ({ticks:.1f} ticks)"
+    return f"{format_duration(delay)} after {what} began ({ticks:.1f} ticks)"
 
 
 def _prediction(samples: list[DemoSample]) -> str:
     """Medians over the moments at which the decided count, which the prediction is for, served."""
     known = [
-        (s.predicted_ttft_seconds, s.ttft_p99_seconds, s.observed_ttft_seconds)
+        (s.predicted_ttft_seconds, s.ttft_p99_seconds)
         for s in samples
         if s.ready_replicas == s.desired_replicas
         and s.predicted_ttft_seconds is not None
         and s.ttft_p99_seconds is not None
-        and s.observed_ttft_seconds is not None
     ]
     if not known:
-        return "no moment with both prediction and observation"
-    predicted, recorded, observed = (
-        format_duration(median(column)) for column in zip(*known, strict=True)
-    )
-    return (
-        f"p99 {predicted} predicted, {recorded} in the requests' own records of 30 s, {observed} "
-        f"by the engines' histogram buckets (medians of {len(known)} moments)"
-    )
+        return "no moment with both prediction and measurement"
+    predicted, measured = (format_duration(median(column)) for column in zip(*known, strict=True))
+    return f"p99 {predicted} predicted, {measured} measured (medians of {len(known)} moments)"
 
 
 def _picture(timeline: Timeline) -> bytes | None:
@@ -172,14 +176,12 @@ def _picture(timeline: Timeline) -> bytes | None:
     minutes = [s.elapsed_seconds / 60 for s in samples]
     figure, panels = plt.subplots(4, 1, sharex=True, figsize=(11, 10), constrained_layout=True)
     demand, queue, latency, replicas = panels
-    for panel in panels:
-        panel.axvspan(
-            timeline.surge_start_seconds / 60,
-            timeline.surge_end_seconds / 60,
-            color="#f4a261",
-            alpha=0.18,
-            lw=0,
-        )
+    title = "ServingSLO on a real control plane"
+    if timeline.surge is not None:
+        title += "; shaded: the surge"
+        start, end = (seconds / SECONDS_PER_MINUTE for seconds in timeline.surge)
+        for panel in panels:
+            panel.axvspan(start, end, color="#f4a261", alpha=0.18, lw=0)
     frame_lightly(panels)
     rates = [
         math.nan if s.arrival_rate_per_second is None else s.arrival_rate_per_second
@@ -188,7 +190,7 @@ def _picture(timeline: Timeline) -> bytes | None:
     demand.plot(minutes, rates, color="#1d3557")
     demand.set_ylim(bottom=0)
     demand.set_ylabel("arrivals, requests/s")
-    demand.set_title("ServingSLO on a real control plane; shaded: the surge", loc="left")
+    demand.set_title(title, loc="left")
     queue.plot(minutes, [s.running_requests for s in samples], color="#457b9d", label="running")
     queue.plot(minutes, [s.waiting_requests for s in samples], color="#e63946", label="waiting")
     queue.set_ylabel("requests")

@@ -16,8 +16,6 @@ from servingslo.units import SECONDS_PER_MINUTE, format_duration
 from servingslo_lab.cli.demo.panels import frame_lightly, pyplot
 from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 
-RECORDING_NAME = "surge.json"
-PICTURE_NAME = "surge.svg"
 _ARRIVALS, _LATENCY, _DESIRED, _READY, _SURGE = (
     "#1d3557",
     "#e76f51",
@@ -29,9 +27,9 @@ _ARRIVALS, _LATENCY, _DESIRED, _READY, _SURGE = (
 
 def write(folder: Path, timeline: Timeline) -> list[Path]:
     """Write the recording, and the picture if matplotlib is installed; the paths written."""
-    recording = folder / RECORDING_NAME
+    name = "trace" if timeline.surge is None else "surge"
+    recording, picture = folder / f"{name}.json", folder / f"{name}.svg"
     recording.write_text(dumps(timeline), encoding="utf-8")
-    picture = folder / PICTURE_NAME
     return [recording, picture] if draw(timeline, picture) else [recording]
 
 
@@ -60,14 +58,15 @@ def milestones(timeline: Timeline) -> list[tuple[float, str]]:
     """(seconds, words) of what the picture names, in order; those that did not happen are left out.
 
     The surge begins; the first order after it; the moment when the largest count decided is ready;
-    the first release after that.
+    the first release after that. Without a surge, those since traffic began.
     """
-    surge = timeline.surge_start_seconds
-    found = [(surge, "surge begins")]
-    delay = timeline.first_scale_up_after(surge)
+    begin, _ = timeline.surge or (0.0, 0.0)
+    found = [] if timeline.surge is None else [(begin, "surge begins")]
+    delay = timeline.first_scale_up_after(begin)
     if delay is not None:
-        found.append((surge + delay, f"ordered, {format_duration(round(delay))} later"))
-    after = [s for s in timeline.samples if s.elapsed_seconds >= surge]
+        later = f", {format_duration(round(delay))} later" if found else ""
+        found.append((begin + delay, f"ordered{later}"))
+    after = [s for s in timeline.samples if s.elapsed_seconds >= begin]
     largest = max((s.desired_replicas for s in after), default=0)
     ready = next((s for s in after if s.ready_replicas >= largest), None)
     if ready is None or delay is None:
@@ -98,11 +97,10 @@ def draw(timeline: Timeline, path: Path) -> bool:
         _demand(panels[0], timeline)
         _latency(panels[1], timeline)
         _replicas(panels[2], timeline)
-        for panel in panels:
-            start, end = timeline.surge_start_seconds, timeline.surge_end_seconds
-            panel.axvspan(
-                start / SECONDS_PER_MINUTE, end / SECONDS_PER_MINUTE, color=_SURGE, alpha=0.18, lw=0
-            )
+        if timeline.surge is not None:
+            start, end = (seconds / SECONDS_PER_MINUTE for seconds in timeline.surge)
+            for panel in panels:
+                panel.axvspan(start, end, color=_SURGE, alpha=0.18, lw=0)
         frame_lightly(panels)
         metadata = {"Date": None} if path.suffix == ".svg" else None
         figure.savefig(path, dpi=110, metadata=metadata)
@@ -115,7 +113,8 @@ def _demand(panel: Any, timeline: Timeline) -> None:
     panel.plot(_minutes(timeline), _with_gaps(rates), color=_ARRIVALS)
     panel.set_ylim(bottom=0)
     panel.set_ylabel("requests/s")
-    panel.set_title("A surge, as `make demo` records it (simulated engines)", loc="left")
+    what = "A trace" if timeline.surge is None else "A surge"
+    panel.set_title(f"{what}, as `make demo` records it (simulated engines)", loc="left")
 
 
 def _latency(panel: Any, timeline: Timeline) -> None:

@@ -104,7 +104,12 @@ class DemoSystem:
         }
         _post(f"{self.engines_url}/traffic", document)
 
-    def truth(self, minute_target_ratio: float) -> Truth:
+    def in_flight(self) -> int:
+        """Requests that arrived and have not ended."""
+        stats = self.traffic()
+        return int(stats["offered"]) - int(stats["over"])
+
+    def truth(self) -> Truth:
         """How the requests were really served; requests still in flight count as missed."""
         stats = self.traffic()
         offered = int(stats["offered"])
@@ -114,7 +119,6 @@ class DemoSystem:
             minute_shares=tuple(
                 m["in_slo"] / m["offered"] if m["offered"] else None for m in stats["minutes"]
             ),
-            minute_target_ratio=minute_target_ratio,
         )
 
     def dashboard(self, root: Path, start_seconds: float, end_seconds: float) -> list[Answered]:

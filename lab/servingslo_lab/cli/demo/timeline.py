@@ -35,14 +35,21 @@ class DemoObjective:
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
-    """Everything seen so far; grows while the demo runs."""
+    """Everything seen so far; grows while the demo runs. The surge is None in a user's trace."""
 
     objectives: tuple[DemoObjective, ...]
-    surge_start_seconds: float
-    surge_end_seconds: float
+    surge_start_seconds: float | None
+    surge_end_seconds: float | None
     tick_seconds: float
     samples: list[DemoSample] = field(default_factory=list)
     decisions: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def surge(self) -> tuple[float, float] | None:
+        """Start and end of the surge in seconds, or None."""
+        if self.surge_start_seconds is None or self.surge_end_seconds is None:
+            return None
+        return self.surge_start_seconds, self.surge_end_seconds
 
     def objective(self, metric: str) -> DemoObjective | None:
         """The first objective on a metric, or None."""

@@ -1,4 +1,6 @@
-"""The live terminal view: demand, latency, replicas, and the decisions as they are logged."""
+"""The live terminal view: demand, latency, replicas, and the decisions, each in one line."""
+
+import re
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -9,8 +11,12 @@ from servingslo.units import format_duration
 from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
 
 SPARK_LEVELS = "▁▂▃▄▅▆▇█"
-SPARK_COLUMNS = 60
+# Beside labels and values on a terminal of 80 columns.
+SPARK_COLUMNS = 40
 DECISION_LINES = 8
+_PAIR = re.compile(r'(\w+)=("[^"]*"|\S+)')
+# Every decision of the demo has the same ones.
+_LEFT_OUT = ("namespace", "name")
 
 
 def render(timeline: Timeline, *, total_seconds: float) -> RenderableType:
@@ -40,26 +46,39 @@ def _signals(timeline: Timeline, total_seconds: float) -> Panel:
     )
     for label, value, attribute in rows:
         table.add_row(label, value, _spark(timeline.samples, attribute))
-    phase = _phase(timeline, now.elapsed_seconds)
-    title = (
-        f"ServingSLO demo · {format_duration(round(now.elapsed_seconds))} of "
-        f"{format_duration(total_seconds)} · {phase} · binding: {now.binding or 'nothing'}"
+    parts = (
+        "ServingSLO demo",
+        f"{format_duration(round(now.elapsed_seconds))} of {format_duration(total_seconds)}",
+        *_phase(timeline, now.elapsed_seconds),
+        f"binding: {now.binding or 'nothing'}",
     )
-    return Panel(table, title=title)
+    return Panel(table, title=" · ".join(parts))
 
 
 def _decisions(timeline: Timeline) -> Panel:
     text = Text(overflow="ellipsis", no_wrap=True)
     for at, line in timeline.decisions[-DECISION_LINES:]:
         style = "green" if "scale-up" in line else "cyan" if "scale-down" in line else "dim"
-        text.append(f"{at:6.0f}s {line}\n", style=style)
-    return Panel(text, title="decisions as logged")
+        text.append(f"{at:4.0f}s {shortened(line)}\n", style=style)
+    return Panel(text, title="decisions")
 
 
-def _phase(timeline: Timeline, elapsed_seconds: float) -> str:
-    if elapsed_seconds < timeline.surge_start_seconds:
-        return "at rest"
-    return "surge" if elapsed_seconds < timeline.surge_end_seconds else "after the surge"
+def shortened(line: str) -> str:
+    """A decision's line with action, replicas, reason and need first; a terminal cuts the rest."""
+    pairs = {key: value for key, value in _PAIR.findall(line) if key not in _LEFT_OUT}
+    first = [pairs.pop(key) for key in ("action", "replicas", "reason") if key in pairs]
+    if "need" in pairs:
+        first.append("need " + pairs.pop("need").strip('"'))
+    return " ".join([*first, *(f"{key}={value}" for key, value in pairs.items())])
+
+
+def _phase(timeline: Timeline, elapsed_seconds: float) -> tuple[str, ...]:
+    if timeline.surge is None:
+        return ()
+    start, end = timeline.surge
+    if elapsed_seconds < start:
+        return ("at rest",)
+    return ("surge" if elapsed_seconds < end else "after the surge",)
 
 
 def _latency(timeline: Timeline, now: DemoSample) -> str:
