@@ -63,11 +63,6 @@ def parsed_documents(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader)
     """Each document of a YAML text. Raises: yaml.YAMLError if one is invalid."""
     try:
         documents = list(yaml.load_all(text, loader))
-    except yaml.MarkedYAMLError as error:
-        for mark in (error.context_mark, error.problem_mark):
-            if mark is not None:
-                mark.name = "the text"  # Python's word is "<unicode string>"
-        raise
     except RecursionError as error:
         raise yaml.YAMLError(_TOO_DEEP) from error
     except _NOT_MADE as error:
@@ -83,3 +78,14 @@ def parsed_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> A
     if len(documents) > 1:
         raise yaml.YAMLError("it holds several documents")
     return documents[0] if documents else None
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """Why a text is no YAML, in one line: "line 5: could not find expected ':'"."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        problem = " ".join((error.problem or error.context or "not YAML").split())
+        last = error.problem_mark.line + 1
+        first = last if error.context_mark is None else error.context_mark.line + 1
+        return f"line {first}: {problem}" if first == last else f"line {first} to {last}: {problem}"
+    # What follows the first line is a position in Python's words.
+    return str(error).partition("\n")[0]

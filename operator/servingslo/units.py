@@ -80,7 +80,10 @@ def parse_short_duration_seconds(text: str, field: str = "duration") -> float:
     """
     match = _SHORT_DURATION.fullmatch(text)
     if match is None:
-        raise InvalidInputError(field, text, "a time with its unit: ns, us, ms or s, such as 6.5ms")
+        allowed = "a time with its unit: ns, us, ms or s, such as 6.5ms"
+        if _SHORT_DURATION.fullmatch(text.removeprefix("-")):
+            allowed = "a time of 0 or more"
+        raise InvalidInputError(field, text, allowed)
     return float(match[1]) * _SECONDS_OF_SHORT_UNIT[match[2]]
 
 

@@ -72,6 +72,11 @@ def _burn(window: str) -> str:
     return f"sum_over_time(({missed})[{window}:15s]) / sum_over_time(({allowed})[{window}:15s])"
 
 
+def _hours(replicas: str) -> str:
+    """Replica-hours of the last day; a mean would count hours before a resource existed too."""
+    return f"sum_over_time(({replicas})[1d:15s]) * 15 / 3600"
+
+
 _NAME = "{{namespace}}/{{name}} {{pool}}"
 _ALL = "{{namespace}}/{{name}} all pools"
 _NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
@@ -330,17 +335,15 @@ ROWS: dict[str, tuple[Picture, ...]] = {
         ),
         Picture(
             title="Replica-hours of the last day",
-            says="Replica count over time.",
+            says="Only of the time in which an operator was scraped.",
             unit="short",
             queries=(
                 Query(
-                    expression="24 * "
-                    f"avg_over_time(({_of('servingslo_replicas_current')})[1d:15s])",
+                    expression=_hours(_of("servingslo_replicas_current")),
                     legend=_NAME,
                 ),
                 Query(
-                    expression="24 * "
-                    f"avg_over_time(({_sum_of('servingslo_replicas_current')})[1d:15s])",
+                    expression=_hours(_sum_of("servingslo_replicas_current")),
                     legend=_ALL,
                 ),
             ),

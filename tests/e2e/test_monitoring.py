@@ -1,6 +1,7 @@
 """Monitors, rules and alerts of the chart, held by promtool and by the API server."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import kubernetes
 import pytest
 import yaml
+from tests.dashboards.servingslo import queries
 
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_tools
@@ -77,6 +79,34 @@ def _alerts_of(case: dict[str, Any]) -> set[str]:
 def test_alerts_fire_when_they_should_and_only_then(rig: Rig, tmp_path: Path) -> None:
     """Promtool holds every case against the chart's own rules."""
     done = _tested(_rules(), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_replica_hours_are_of_the_time_that_was_seen(tmp_path: Path) -> None:
+    """Four replicas for six minutes are 0.4 hours, not the 96 of a whole day."""
+    asked = [query for panel, query in queries() if panel == "Replica-hours of the last day"]
+    labels = 'namespace="inference",name="llama-chat"'
+    series = f'servingslo_replicas_current{{{labels},pod="operator-0",pool="POOL"}}'
+    pools = [{"series": series.replace("POOL", pool), "values": "4x23 stale"} for pool in "ab"]
+    wanted = ([(f'{{{labels}, pool="{pool}"}}', 0.4) for pool in "ab"], [(f"{{{labels}}}", 0.8)])
+    case = {
+        "interval": "15s",
+        "input_series": pools,
+        "promql_expr_test": [
+            {
+                "expr": re.sub(r"\$\w+", ".*", query),
+                "eval_time": "30m",
+                "exp_samples": [{"labels": one, "value": value} for one, value in samples],
+            }
+            for query, samples in zip(asked, wanted, strict=True)
+        ],
+    }
+    (tmp_path / "hours.yaml").write_text(yaml.safe_dump({"tests": [case]}), encoding="utf-8")
+    promtool = ensure_tools((PROMTOOL,))[PROMTOOL.name]
+    done = subprocess.run(
+        [str(promtool), "test", "rules", str(tmp_path / "hours.yaml")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -78,6 +78,14 @@ def test_a_bad_value_is_refused_with_path_value_and_range(server: Server, bad: B
     assert [word for word in (f"spec.{bad.path}", *bad.words) if word not in message] == []
 
 
+def test_only_a_minimum_of_zero_asks_for_an_idle_time(server: Server) -> None:
+    """One below it is answered with the range of the minimum alone."""
+    spec = api_cases.changed({"replicas.min": -2, "replicas.idleAfter": None})
+    message = server.create("default", spec).json()["message"]
+    assert "from 0 to 10000" in message
+    assert "idleAfter" not in message
+
+
 DURATION_PARTS = [
     "0",
     "1",

@@ -138,7 +138,7 @@ def bad_values() -> Iterator[BadSpec]:
 
 
 def mistyped_values() -> Iterator[BadSpec]:
-    """Values of a wrong type: path and type must be told."""
+    """Values of a wrong type: path and type must be told, as the API server tells it."""
     for path, field in TABLE["fields"].items():
         for value in field.get("mistyped", ()):
             spec = changed({path: value})

@@ -11,9 +11,15 @@ from servingslo.api.convert import parse_spec
 from servingslo.api.crd import custom_resource_definition
 from servingslo.errors import InvalidInputError, InvalidSpecError
 
+# A string of one of these forms is refused in these words whatever its type: no number is one.
+FORMS = ("a duration", "Measured, or a duration", "a quantity")
 REFUSED = [
     *api_cases.bad_values(),
-    *api_cases.mistyped_values(),
+    *(
+        one
+        for one in api_cases.mistyped_values()
+        if not api_cases.TABLE["fields"][one.path].get("allowed", "").startswith(FORMS)
+    ),
     *api_cases.missing_fields(),
     *api_cases.broken_rules(),
 ]
@@ -115,6 +121,20 @@ def test_all_problems_are_told_at_once() -> None:
         "spec.replicas.min",
     ]
     assert all(str(problem) in str(refusal.value) for problem in refusal.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        pytest.param("objectives[1].threshold", "a duration from 1ms to 1h", id="duration"),
+        pytest.param("coldStart", "Measured, or a duration from 1s", id="duration-or-word"),
+        pytest.param("kvCache.model.weights", "a quantity from 1 to", id="quantity"),
+    ],
+)
+def test_a_number_without_its_unit_is_answered_with_the_form(path: str, words: str) -> None:
+    """Not with `a string`, which `1` in quotes would be."""
+    with pytest.raises(InvalidSpecError, match=f"1 is not allowed; allowed: {words}"):
+        parse_spec(api_cases.changed({path: 1}))
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,8 @@ def test_a_recording_of_no_time_is_refused(cli, tmp_path):
 @pytest.mark.parametrize(
     ("flag", "value", "words"),
     [
-        ("--health-port", "-1", "0 or more"),
-        ("--prometheus-timeout-seconds", "1e300", "60 or less"),
+        ("--health-port", "-1", "from 0 to 65535"),
+        ("--prometheus-timeout-seconds", "1e300", "from 0.1 to 60"),
         ("--prometheus-username-file", "{file}", "--prometheus-password-file"),
     ],
 )

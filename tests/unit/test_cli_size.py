@@ -66,6 +66,9 @@ def answer_of(called):
         pytest.param("--fleet", None, ("--service-law", "--fleet"), id="no engine"),
         pytest.param("--arrival-rate", "0", ("--arrival-rate", "0.0", "above 0"), id="rate 0"),
         pytest.param("--arrival-rate", "nan", ("--arrival-rate", "nan"), id="rate nan"),
+        pytest.param(
+            "--service-law", "a=1ms,b=-1ms,c=1ms", ("b: '-1ms'", "0 or more"), id="negative"
+        ),
         pytest.param("--arrival-rate", "abc", ("--arrival-rate: 'abc'", "a number"), id="word"),
         pytest.param("--max-num-seqs", "1.5", ("--max-num-seqs: '1.5'", "integer"), id="half"),
         pytest.param("--routing", "least", ("--routing: 'least'", "'pooled', 'random'"), id="way"),
@@ -88,7 +91,7 @@ def answer_of(called):
         ),
         pytest.param("--kv-target", "0", ("--kv-target", "0.1 to 1"), id="kv target"),
         pytest.param("--kv-tokens", "100", ("--kv-tokens", "at least", "request"), id="tiny cache"),
-        pytest.param("--max-num-seqs", "0", ("--max-num-seqs", "0", "1 or more"), id="no slots"),
+        pytest.param("--max-num-seqs", "0", ("--max-num-seqs: 0", "1 to 65536"), id="no slots"),
         pytest.param("--max-num-seqs", "65537", ("--max-num-seqs", "1 to 65536"), id="slots"),
         pytest.param(
             "--tolerated-failures", "-1", ("--tolerated-failures", "-1", "0 to"), id="failures"

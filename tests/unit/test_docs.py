@@ -76,6 +76,7 @@ def test_outputs_in_the_pages_are_those_of_the_commands(
     Files that a command writes stay out of the checkout.
     """
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
     called = cli(*shlex.split(command)[1:], stdin=stdin)
     lines = iter((called.out + called.err).splitlines())

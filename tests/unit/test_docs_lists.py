@@ -48,6 +48,7 @@ CONDITIONS = {
         "`degradation.enabled`, or `admission.kinds` with either of these"
     ),
     'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
+    ".Values.rbac.clusterRoles": "`rbac.clusterRoles`, the default",
 }
 LISTED_KINDS = {"{{ .resource | quote }}": "the listed kinds"}
 Table = list[list[str]]
@@ -77,15 +78,21 @@ def words(cells: Iterator[str] | list[str]) -> set[str]:
 
 
 def granted() -> set[tuple[str, str, str]]:
-    """What the chart grants, and when: condition, resource, verb."""
-    rules = (CHART / "templates" / "_rules.tpl").read_text(encoding="utf-8")
-    found, conditions, resources = set(), [""], []
-    for line in rules.partition("-}}\n{{- define")[2].splitlines()[1:]:
-        begins = re.match(r"\{\{- (?:if|range) (.+) }}", line)
+    """What the chart grants to the operator, and when: condition, resource, verb."""
+    shared = (CHART / "templates" / "_rules.tpl").read_text(encoding="utf-8")
+    roles = (CHART / "templates" / "rbac.yaml").read_text(encoding="utf-8")
+    lines = [*shared.partition("-}}\n{{- define")[2].splitlines()[1:-1], *roles.splitlines()]
+    found, conditions, resources, of_tenants = set(), [""], [], False
+    for line in map(str.strip, lines):
+        begins = re.match(r"\{\{- (?:if|range|with) (.+) }}", line)
         if begins:
             conditions.append(begins[1])
         elif line.startswith("{{- end"):
             conditions.pop()
+        elif line == "---" or "aggregate-to-" in line:
+            of_tenants = line != "---"
+        elif of_tenants:
+            continue
         elif "resources:" in line:
             resources = [one.strip() for one in line.partition("[")[2].rstrip("]").split(", ")]
         elif "verbs:" in line:

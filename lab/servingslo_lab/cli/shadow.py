@@ -13,7 +13,7 @@ from servingslo.cli.manifest import Loader, blamed_on, lines_of
 from servingslo.cli.output import OutputFormat, as_json
 from servingslo.controller.recordings.recording import replay
 from servingslo.errors import InvalidInputError
-from servingslo.parsing import parsed_documents
+from servingslo.parsing import parsed_documents, yaml_problem
 from servingslo_lab.cli.shadowing.play import played
 from servingslo_lab.cli.shadowing.rule import rule_of
 from servingslo_lab.cli.shadowing.text import shadow_text
@@ -61,8 +61,8 @@ def _read(path: Path, flag: str, kind: str) -> Autoscaler:
     except UnicodeDecodeError as error:
         raise InvalidInputError(flag, str(path), "a manifest in YAML, as UTF-8") from error
     except yaml.YAMLError as error:
-        brief = " ".join(str(error).split())
-        raise InvalidInputError(str(path), brief, "a manifest in YAML") from error
+        allowed = f"a manifest in YAML ({yaml_problem(error)})"
+        raise InvalidInputError(flag, str(path), allowed) from error
     with blamed_on(str(path)):
         found = [one for one in autoscalers_of(documents) if one.kind == kind]
         if len(found) != 1:

@@ -77,6 +77,30 @@ class _Checked(Generic[T]):
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
 
+class _CheckedText(_Checked[str]):
+    """A range of a string with a form of its own; another type is refused in the same words."""
+
+    __slots__ = ()
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        raise NotImplementedError
+
+    def text(self, value: object) -> object:
+        """The value itself. Raises: PydanticCustomError for another type, such as a number."""
+        if not isinstance(value, str):
+            raise not_allowed(self.allowed)
+        return value
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The type, the field's own schema, then the range."""
+        schema = super().__get_pydantic_core_schema__(source, handler)
+        return core_schema.no_info_before_validator_function(self.text, schema)
+
+
 @dataclass(frozen=True, slots=True)
 class Between(_Checked[float]):
     """A number from low to high, both included; without high there is no upper bound."""
@@ -111,7 +135,7 @@ class Between(_Checked[float]):
 
 
 @dataclass(frozen=True, slots=True)
-class DurationBetween(_Checked[str]):
+class DurationBetween(_CheckedText):
     """A duration such as 500ms, 2s, 1m30s or 1h from low to high, or one of the words."""
 
     low: str
@@ -152,7 +176,7 @@ class DurationBetween(_Checked[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantityFrom(_Checked[str]):
+class QuantityFrom(_CheckedText):
     """A Kubernetes quantity such as 16Gi or 80G, from low bytes to 1Pi."""
 
     low: int

@@ -149,4 +149,12 @@ def _refusal(error: typer.BadParameter) -> InvalidInputError | None:
     flag = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name
     # Of a choice: "'x' is not one of 'a', 'b'."
     allowed = told.allowed.rpartition(" is not ")[2].removesuffix(".")
+    if cause.errors()[0]["type"] in {"greater_than_equal", "less_than_equal"}:
+        allowed = _whole_range(parameter) or allowed
     return InvalidInputError(flag or "", told.value, allowed)
+
+
+def _whole_range(parameter: Any) -> str:
+    """Both bounds of a number, where pydantic names the broken one; '' if there is one bound."""
+    low, high = (getattr(parameter, bound, None) for bound in ("min", "max"))
+    return "" if low is None or high is None else f"from {low:.12g} to {high:.12g}"

@@ -12,7 +12,7 @@ import yaml
 from servingslo.api.convert import parse_spec
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.errors import InvalidInputError
-from servingslo.parsing import OnceLoader, parsed_documents
+from servingslo.parsing import OnceLoader, parsed_documents, yaml_problem
 
 STANDARD_INPUT = "-"
 _BYTE_ORDER_MARK = "\ufeff"
@@ -41,8 +41,8 @@ def read_spec(path: Path) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise InvalidInputError("-f", str(path), "a manifest in YAML, as UTF-8") from error
     except yaml.YAMLError as error:
-        brief = " ".join(str(error).split())
-        raise InvalidInputError(str(path), brief, "a manifest in YAML") from error
+        allowed = f"a manifest in YAML ({yaml_problem(error)})"
+        raise InvalidInputError("-f", str(path), allowed) from error
     found = [d for d in documents if isinstance(d, dict) and d.get("kind") == KIND]
     if len(found) != 1:
         raise InvalidInputError(f"{path}: kind", f"{len(found)} of kind {KIND}", "exactly one")

@@ -7,7 +7,7 @@ import yaml
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.cli.manifest import Loader
 from servingslo.errors import InvalidInputError
-from servingslo.parsing import parsed_yaml
+from servingslo.parsing import parsed_yaml, yaml_problem
 from servingslo.runtimes import catalogue
 
 FLAG = "--runtime-profiles"
@@ -23,6 +23,6 @@ def add_runtimes(path: Path) -> None:
     except UnicodeDecodeError as error:
         raise InvalidInputError(FLAG, str(path), "a file in YAML, as UTF-8") from error
     except yaml.YAMLError as error:
-        brief = " ".join(str(error).split())
-        raise InvalidInputError(FLAG, str(path), f"a file in YAML ({brief})") from error
+        allowed = f"a file in YAML ({yaml_problem(error)})"
+        raise InvalidInputError(FLAG, str(path), allowed) from error
     catalogue.add(runtimes_of(document))

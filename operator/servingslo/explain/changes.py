@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.explain.events import Event, EventType
-from servingslo.explain.format import UNKNOWN, count, number, quoted
+from servingslo.explain.format import UNKNOWN, count, counted, number, quoted
 from servingslo.policy.decision import (
     Decision,
 )
@@ -352,7 +352,7 @@ def _savings_words(change: Change) -> Iterator[str]:
     told = []
     saved = change.replicas_saved
     if change.knob != Knob.REPLICAS and saved:
-        told.append("1 replica" if saved == 1 else f"{saved} replicas")
+        told.append(counted(saved, "replica"))
     money = change.cost_saved_per_hour
     if money:
         told.append(f"{number(abs(money))} {change.currency}/h")

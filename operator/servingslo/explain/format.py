@@ -69,6 +69,11 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None else str(value)
 
 
+def counted(value: int, noun: str) -> str:
+    """A number with its noun: '1 replica', '2 replicas'."""
+    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+
+
 def asked_count(need: ConstraintNeed) -> str:
     """The count a constraint needs: '7', 'more than 24' if no larger was examined, '' for none."""
     if need.replicas is not None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from servingslo.explain.classes import class_text
 from servingslo.explain.conditions.cause import dependent_verdict
-from servingslo.explain.format import count, number, percent, seconds
+from servingslo.explain.format import count, counted, number, percent, seconds
 from servingslo.explain.parts.degradation import degradation_lines
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import CostReport
@@ -89,7 +89,8 @@ def _cost(cost: CostReport) -> Iterator[str]:
 
 def _plan(plan: LimitsPlan) -> str:
     missing = "" if plan.meets_objectives else ", which miss an objective"
-    return f"{plan.replicas} replicas, {plan.in_flight_limit} requests in flight at each{missing}"
+    in_flight = counted(plan.in_flight_limit, "request")
+    return f"{counted(plan.replicas, 'replica')}, {in_flight} in flight at each{missing}"
 
 
 def _rollout(rollout: RolloutCost) -> str:
@@ -97,7 +98,7 @@ def _rollout(rollout: RolloutCost) -> str:
     paid = ""
     if rollout.payback_seconds is not None:
         paid = f", paid back after {seconds(rollout.payback_seconds)}"
-    return f"restarts {rollout.restarted_replicas} pods, {hours} replica-hours{paid}"
+    return f"restarts {counted(rollout.restarted_replicas, 'pod')}, {hours} replica-hours{paid}"
 
 
 def _saving(batching: BatchingDecision) -> str:

@@ -9,6 +9,7 @@ from servingslo.explain.format import (
     UNKNOWN,
     asked_count,
     count,
+    counted,
     mean_tokens,
     milliseconds,
     number,
@@ -63,8 +64,9 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield f"{decision.namespace}/{decision.name}{pool} at {timestamp(decision.time_seconds)}"
     noun = "replica" if change == "1" else "replicas"
     yield f"Decision: {verb}, {change} {noun} ({decision.reason.value})"
-    if decision.recommended_replicas not in {None, decision.replicas_after}:
-        yield f"Recommended: {decision.recommended_replicas} replicas; not applied"
+    wanted = decision.recommended_replicas
+    if wanted is not None and wanted != decision.replicas_after:
+        yield f"Recommended: {counted(wanted, 'replica')}; not applied"
     elif decision.action is not Action.HOLD and not decision.apply_replicas:
         yield "Not applied"
     if decision.detail:

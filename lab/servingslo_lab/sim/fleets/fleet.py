@@ -16,7 +16,7 @@ from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.engine_kinds import engine_kind
-from servingslo.parsing import OnceLoader, parsed_yaml
+from servingslo.parsing import OnceLoader, parsed_yaml, yaml_problem
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas.engine import Scheduling
 from servingslo_lab.sim.replicas.layout import new_engine
@@ -230,8 +230,7 @@ def read_yaml(path: Path, name: str, validated: Callable[[object], Read]) -> Rea
     except UnicodeDecodeError as error:
         raise InvalidInputError(name, str(path), "YAML, as UTF-8") from error
     except yaml.YAMLError as error:
-        brief = " ".join(str(error).split())
-        raise InvalidInputError(name, str(path), f"YAML ({brief})") from error
+        raise InvalidInputError(name, str(path), f"YAML ({yaml_problem(error)})") from error
     except ValidationError as error:
         raise first_refusal(error, str(path)) from error
     except InvalidInputError as error:

@@ -50,7 +50,7 @@ class Replicas(ApiModel):
             field_path=".toleratedFailures",
         ),
         cel_rule(
-            "self.min > 0 || has(self.idleAfter)",
+            "self.min != 0 || has(self.idleAfter)",
             allowed="a duration, required when min is 0",
             got="nothing",
             field_path=".idleAfter",

@@ -72,7 +72,7 @@ def release(
     Example: servingslo release --all
     """
     if not everything:
-        raise InvalidInputError("--all", None, "--all")
+        raise InvalidInputError("--all", None, "--all, which confirms that everything is put back")
     kinds = frozenset(admission_kind or LimitKind)
     names = tuple(namespace or ())
     asyncio.run(

@@ -21,7 +21,7 @@ from servingslo.cli.migrating.text import manifest
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.cli.sizing.inputs import parse_objectives
 from servingslo.errors import InvalidInputError
-from servingslo.parsing import parsed_documents
+from servingslo.parsing import parsed_documents, yaml_problem
 
 _HPAS = f"/apis/{HPA_API_VERSION}", "horizontalpodautoscalers"
 _SCALED_OBJECTS = f"/apis/{SCALED_OBJECT_API_VERSION}", "scaledobjects"
@@ -107,8 +107,8 @@ def _documents(source: str) -> list[Any]:
     except UnicodeDecodeError as error:
         raise InvalidInputError("FILE", source, "a manifest in YAML, as UTF-8") from error
     except yaml.YAMLError as error:
-        brief = " ".join(str(error).split())
-        raise InvalidInputError(_named(source), brief, "a manifest in YAML") from error
+        allowed = f"a manifest in YAML ({yaml_problem(error)})"
+        raise InvalidInputError("FILE", _named(source), allowed) from error
 
 
 def _named(source: str) -> str:

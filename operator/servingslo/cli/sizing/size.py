@@ -293,13 +293,8 @@ def _check_engine(
     max_num_seqs: int | None, budget: int | None, kv_tokens: float | None, engines: int
 ) -> None:
     """Raises: InvalidInputError for a limit that no engine can have."""
-    for flag, value in (
-        ("--max-num-seqs", max_num_seqs),
-        ("--max-num-batched-tokens", budget),
-        ("--kv-tokens", kv_tokens),
-    ):
-        if value is not None and not (value >= 1 and math.isfinite(value)):
-            raise InvalidInputError(flag, value, "1 or more")
+    if kv_tokens is not None and not (kv_tokens >= 1 and math.isfinite(kv_tokens)):
+        raise InvalidInputError("--kv-tokens", kv_tokens, "1 or more")
     if max_num_seqs is not None:
         in_range("--max-num-seqs", max_num_seqs, 1, MOST_SEQUENCES, f"1 to {MOST_SEQUENCES}")
     if budget is not None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from servingslo.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
 from servingslo.cli.sizing.inputs import objective_text
 from servingslo.cli.sizing.prices import COLD_START, Price
-from servingslo.explain.format import mean_tokens, number, percent
+from servingslo.explain.format import counted, mean_tokens, number, percent
 from servingslo.units import format_duration
 
 _OVERLOADED = "overload"
@@ -34,12 +34,15 @@ def _lines(
     yield ""
     yield from _table(_count_rows(question, answer))
     yield ""
+    carry = (
+        f"{counted(answer.replicas, 'replica')} {'carries' if answer.replicas == 1 else 'carry'}"
+    )
     yield (
         f"One replica saturates at {number(answer.saturation_rate_per_second)} requests/s with "
-        f"{number(answer.concurrency_cap)} running; {answer.replicas} carry up to "
+        f"{number(answer.concurrency_cap)} running; {carry} up to "
         f"{number(answer.greatest_rate_per_second)} requests/s within {_kept(answer)}"
     )
-    yield f"Queue bound: {answer.queue_limit} waiting requests per replica"
+    yield f"Queue bound: {counted(answer.queue_limit, 'waiting request')} per replica"
     yield from _batching(answer)
     if answer.cost is not None:
         yield (
