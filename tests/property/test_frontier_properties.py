@@ -16,6 +16,7 @@ from policy_stories import QUICK
 from tests.cards import H100, H100_LIMITS, L4, L4_LIMITS
 from tests.sizing_cases import case
 
+from servingslo.models.fleet.crossing import CLOSE_TO_JUMP_RATIO
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION, Fleet, Frontier
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
@@ -23,7 +24,8 @@ from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.replicas.sizing import Load, size
 
 LARGEST_COUNT = 24
-# How exactly a rate is known, and the greatest fall of a percentile while load rises.
+# How exactly a rate is known (where a percentile jumps: CLOSE_TO_JUMP_RATIO), and the greatest fall
+# of a percentile while load rises.
 RATE_RATIO, FALL_RATIO = 5e-4, 0.04
 
 cards = st.sampled_from([(H100, H100_LIMITS), (L4, L4_LIMITS)])
@@ -116,7 +118,7 @@ def test_what_is_carried_rises_with_the_count(judged, count):
     """Invariant 2: one replica more carries more, unless none carries anything."""
     goal = judged.objectives[0]
     fewer, more = (judged.greatest_rate_per_second(goal, n) for n in (count, count + 1))
-    assert more >= fewer * (1.0 - RATE_RATIO)
+    assert more >= fewer * (1.0 - CLOSE_TO_JUMP_RATIO)
     assert more > 0.0 or fewer == 0.0
 
 
@@ -130,7 +132,7 @@ def test_a_looser_objective_never_needs_more(judged, share, factor):
     tight = size(judged, load).replicas
     assert size(replace(judged, objectives=(looser,)), load).replicas <= tight
     assert judged.greatest_rate_per_second(looser, 4) >= (
-        judged.greatest_rate_per_second(goal, 4) * (1.0 - RATE_RATIO)
+        judged.greatest_rate_per_second(goal, 4) * (1.0 - CLOSE_TO_JUMP_RATIO)
     )
 
 
