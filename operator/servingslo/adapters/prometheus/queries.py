@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS, PrometheusConfig
 from servingslo.runtimes.dcgm import GPUMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
@@ -30,9 +30,6 @@ _AGED_SUFFIX = {MetricKind.HISTOGRAM: "_count"}
 _OR, _OR_METRIC = " or ", " or on(__name__) "
 # A selector by the metric's name alone, or the age of its samples.
 _OF_ANY_POD = re.compile(r'(time\(\) - timestamp\()?\{__name__="([^"]+)"\}(?(1)\))')
-# Limit of one query. URL encoding makes it half as long again, and proxies accept lines of 8 kB.
-# Source: nginx, large_client_header_buffers; Apache httpd, LimitRequestLine.
-LONGEST_QUERY_CHARACTERS = 4500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +132,8 @@ def narrowed(promql: str, config: PrometheusConfig, gpu: GPUMetrics, pods: str) 
         after = ")" if before else ""
         return _OR.join(f"{before}{_selector(name, matcher)}{after}" for matcher in each)
 
-    return _OF_ANY_POD.sub(of_pods, promql.replace(whose, f'{whose}, {config.pod_label}=~"{pods}"'))
+    gpus_narrowed = _OF_ANY_POD.sub(of_pods, promql)
+    return gpus_narrowed.replace(whose, f'{whose}, {config.pod_label}=~"{pods}"')
 
 
 def pods_like(pods: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from servingslo.controller.memory import (
     initial_state,
     plans_from_spec,
 )
-from servingslo.controller.recordings.appending import check_recording
+from servingslo.controller.recordings.lines import check_recording, decoded_line
 from servingslo.controller.recordings.validation import (
     check_limits,
     check_observation,
@@ -32,7 +32,6 @@ from servingslo.controller.recordings.validation import (
 )
 from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
-from servingslo.parsing import written_json
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.knobs.catalogue import reconcile_knob
@@ -220,7 +219,7 @@ def replay(
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        entry = _decoded(line, number)
+        entry = decoded_line(line, number)
         if HEADER in entry:
             header = _header(entry, number)
             _began_anew(entry, times)
@@ -312,7 +311,7 @@ def observations(lines: Iterable[str]) -> Iterator[Observation]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        entry = _decoded(line, number)
+        entry = decoded_line(line, number)
         if HEADER in entry:
             _began_anew(entry, times)
         elif OUTCOME not in entry:
@@ -368,16 +367,6 @@ def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
         began = f"{header.get('uid')}/"
         for key in [key for key in times if key.startswith(began)]:
             del times[key]
-
-
-def _decoded(line: str, number: int) -> Mapping[str, Any]:
-    try:
-        entry = written_json(line)
-    except ValueError as error:
-        raise InvalidInputError(f"line {number}", line[:80], "one JSON object") from error
-    if not isinstance(entry, dict):
-        raise InvalidInputError(f"line {number}", line[:80], "one JSON object")
-    return entry
 
 
 def _validated(adapter: TypeAdapter[tuple[Any]], value: object) -> Any:

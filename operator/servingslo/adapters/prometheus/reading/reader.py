@@ -143,8 +143,8 @@ class PrometheusReader:
             own = narrowed(promql, self._config, DCGM, of_pods)
             answer = self._client.query(own, deadline=deadline, at_seconds=at_seconds)
             warnings.extend(answer.warnings)
-            for one in [*answer.result[:1], *answer.histograms[:1]][:1]:
-                stamp, _ = one.get("value") or one["histogram"]
+            if first := [*answer.result[:1], *answer.histograms[:1]]:
+                stamp, _ = first[0].get("value") or first[0]["histogram"]
                 self._answer_times.check(at_seconds, float(stamp))
             return answer
 

@@ -145,22 +145,22 @@ def _is_outdated(search: BatchSearch, prepared: PreparedModel, context: TickCont
     age_seconds = context.now_seconds - search.at_seconds
     if age_seconds < SEARCH_INTERVAL_SECONDS or search.mix == prepared.mix:
         return False
-    return age_seconds >= RENEWAL_SECONDS or not _lasts(search.basis, context, prepared)
+    return age_seconds >= RENEWAL_SECONDS or not _lasts(search.basis, _basis(context, prepared))
 
 
 def _basis(context: TickContext, prepared: PreparedModel) -> SearchBasis:
     return SearchBasis(
         at_seconds=context.now_seconds,
         mix=prepared.mix,
+        mix_error_ratio=context.estimate.length_error_ratio,
         tpot_ratio=context.estimate.calibration.get(LatencyMetric.TPOT, 1.0),
         stated=(prepared.limits, context.targets.objectives, context.targets.batching),
     )
 
 
-def _lasts(searched: SearchBasis, context: TickContext, prepared: PreparedModel) -> bool:
-    """Whether the limits that were found are still the best, as far as limits are told apart."""
-    present = _basis(context, prepared)
-    by_chance = MIX_DEVIATIONS * context.estimate.length_error_ratio
+def _lasts(searched: SearchBasis, present: SearchBasis) -> bool:
+    """Whether nothing that the best limits follow from has moved since they were searched for."""
+    by_chance = MIX_DEVIATIONS * present.mix_error_ratio
     return (
         present.at_seconds - searched.at_seconds < PAYBACK_SECONDS
         and present.stated == searched.stated
@@ -190,10 +190,11 @@ def _searched(
         targets=context.targets.batching,
         wait_budget_seconds=context.wait_budget_seconds,
     )
-    if before is not None and before.current == current and _lasts(before.basis, context, prepared):
+    basis = _basis(context, prepared)
+    if before is not None and before.current == current and _lasts(before.basis, basis):
         basis, found = before.basis, plans_with(batch, current, before.best)
     else:
-        basis, found = _basis(context, prepared), best_limits(batch, current)
+        found = best_limits(batch, current)
     today, better = _within_bounds(context, found.today), _within_bounds(context, found.better)
     return BatchSearch(
         basis=basis,

@@ -64,12 +64,13 @@ class BatchChange:
 class SearchBasis(NamedTuple):
     """What the best limits follow from, and when they were searched for it.
 
-    tpot_ratio: time per output token, observed over predicted. stated: the engine's limits, the
-    objectives, and what may be changed.
+    mix_error_ratio: standard error of its means. tpot_ratio: time per output token, observed over
+    predicted. stated: the engine's limits, the objectives, and what may be changed.
     """
 
     at_seconds: float
     mix: Mix
+    mix_error_ratio: float
     tpot_ratio: float
     stated: tuple[EngineLimits, tuple[Objective, ...], BatchingTargets]
 
