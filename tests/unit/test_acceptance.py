@@ -62,6 +62,21 @@ def test_the_committed_page_has_every_check() -> None:
     }
 
 
+def test_every_module_that_is_marked_is_run_by_a_check() -> None:
+    """A test that only `--acceptance` runs is in no release otherwise."""
+    targets = [one for check in acceptance.CHECKS for one in check.command if "tests/" in one]
+    marked = [
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("tests/*/test_*.py")
+        if "mark.acceptance" in path.read_text(encoding="utf-8") and path != Path(__file__)
+    ]
+    assert len(marked) > 30
+    # A short form of the check chaos-live, for those who change it.
+    short = "tests/integration/test_live_chaos.py"
+    left = [one for one in marked if not any(one.startswith(target) for target in targets)]
+    assert left == [short]
+
+
 def test_every_commit_of_the_page_is_in_the_history() -> None:
     """A run of a commit that no reader has cannot be checked. Without a history: skipped."""
     shallow = git("rev-parse", "--is-shallow-repository")
