@@ -66,7 +66,7 @@ def test_the_rows_of_peers_are_those_of_their_page():
         begins = rf"^\| {name} \| 61-{60 + int(seeds)} \| {re.escape(ours)} \| .*"
         for cell, part in ((best, page[1]), (default, page[2])):
             assert re.search(rf"{begins}\| {re.escape(cell)} \|$", part, re.MULTILINE), (name, cell)
-    others = re.findall(r"(?:kept|Knative|bursts\):) (\d[\d.]* @ \d+\.\d)", README)
+    others = re.findall(r"(?:kept|Knative|bursts\):)\s(\d[\d.]* @ \d+\.\d)", README)
     assert len(others) == 3
     assert [one for one in others if one not in PEERS] == []
 
