@@ -1,9 +1,10 @@
 """The queries of one reading: the same few for a cluster of any size.
 
-They contain only values of runtime profiles and the administrator's label names, nothing from a
-resource. Samples that differ only in an unlisted label (a replica of Prometheus, for example) are
-the same sample twice, so max combines them. The reader of the answer adds the parts of a counter
-(its model names): a second aggregation would double Prometheus's work.
+They contain values of runtime profiles and the administrator's label names. Of tenants, only names
+of pods' owners enter, escaped, where a shard reads its own pods alone (`pods_like`). Samples that
+differ only in an unlisted label (a replica of Prometheus, for example) are the same sample twice,
+so max combines them. The reader of the answer adds the parts of a counter (its model names): a
+second aggregation would double Prometheus's work.
 
 Each metric is selected by its full name: Google's managed store and others refuse a regular
 expression of names. `or` compares labels without the name, so it would drop a series with the same
