@@ -111,6 +111,7 @@ class Reason(StrEnum):
     MODEL_LEARNING = "ModelLearning"
     MODEL_DOES_NOT_PREDICT = "ModelDoesNotPredict"
     MODEL_NOT_IDENTIFIABLE = "ModelNotIdentifiable"
+    NO_TOKENS_GENERATED = "NoTokensGenerated"
     GPUS_DISAGREE = "GPUsDisagree"
     LIMITS_UNKNOWN = "LimitsUnknown"
     LIMITS_ASSUMED = "LimitsAssumed"

@@ -64,6 +64,7 @@ from servingslo.estimation.requests.routing import RoutingState, learn_routing, 
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.windows.families import generate_no_token
 from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
@@ -314,7 +315,12 @@ def _estimate(
     batcher = batcher_in_requests(sample.batcher, state.lengths)
     if batcher is not None:
         now_lengths = WHOLE_REQUESTS
-    law_state, law = law_in_force(state.law, sample.service_law)
+    found = fleet_configuration(sample.pods)
+    in_use = [pod for pod in sample.pods if found is not None and pod.name in found[1]]
+    without_tokens = generate_no_token(in_use)
+    if without_tokens:
+        now_lengths = replace(now_lengths, output=None, output_tokens_mean=None)
+    law_state, law = law_in_force(state.law, sample.service_law, without_tokens=without_tokens)
     stated = law.law if law.source is LawSource.STATED else None
     state = replace(
         state,

@@ -99,7 +99,7 @@ def _record(
     if not windows:
         return record
     tokens = sum([(w.generated_tokens or 0.0) + (w.prompt_tokens or 0.0) for w in windows])
-    first = sum([w.first_tokens or 0.0 for w in windows])
+    first = sum([_answered(w) for w in windows])
     if not (tokens <= 0 and first <= 0):
         signs = record.serving_nothing or record.zero_throughput or record.missed_requests
         return PodRecord(pod=record.pod) if signs else record
@@ -114,6 +114,13 @@ def _record(
         zero_throughput=record.zero_throughput + 1 if running else 0,
         missed_requests=missed if untouched and settled else 0.0,
     )
+
+
+def _answered(window: Window) -> float:
+    """Requests with a first token; of engines without any, those that ended with an answer."""
+    if window.first_tokens is not None:
+        return window.first_tokens
+    return (window.finished or 0.0) - (window.aborted or 0.0)
 
 
 def unreliable(
