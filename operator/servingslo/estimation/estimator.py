@@ -227,14 +227,15 @@ def _learn(
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
         work = _work_ratio(learnt, share)
-        routing = learn_routing(state.routing, fresh.engines, work, now, steady=steady)
+        awake = [(pod, engine) for pod, engine in fresh.engines if not engine.asleep]
+        routing = learn_routing(state.routing, awake, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
-    """Engines that receive arrivals: engines of deleted pods only finish their requests."""
-    return [engine for pod, engine in fresh.engines if not pod.deleting]
+    """Engines that receive arrivals: those of deleted pods end their requests, others sleep."""
+    return [engine for pod, engine in fresh.engines if not pod.deleting and not engine.asleep]
 
 
 def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | None:

@@ -74,7 +74,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from summary(decision)
     yield "Details:"
     replicas = decision.replicas
-    excluded = f", {replicas.excluded} left out as unreliable" if replicas.excluded else ""
+    excluded = f", {replicas.excluded} no capacity" if replicas.excluded else ""
     yield (
         f"Replicas: {count(replicas.current)} reported, {replicas.ready} ready, "
         f"{replicas.pending} pending{excluded}"

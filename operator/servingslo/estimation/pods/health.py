@@ -27,6 +27,7 @@ SERVING_NOTHING = "serving-nothing"
 ZERO_THROUGHPUT = "zero-throughput"
 RECEIVING_NOTHING = "receiving-nothing"
 XID_ERROR = "xid-error"
+ASLEEP, PARTLY_ASLEEP = "asleep", "partly-asleep"
 
 # Waiting is sustained if requests wait in half of the windows of a minute, at 15 s.
 WAITING_MEMORY_WINDOWS = 4.0
@@ -142,6 +143,9 @@ def unreliable(
 
 
 def _why(pod: PodSample, record: PodRecord | None) -> str | None:
+    sleeping = sum(engine.asleep for engine in pod.engines)
+    if sleeping:
+        return ASLEEP if sleeping == len(pod.engines) else PARTLY_ASLEEP
     fatal = next((g.xid_error for g in pod.gpus if g.xid_error in FATAL_XID_ERRORS), None)
     if fatal is not None:
         return f"{XID_ERROR}-{fatal}"

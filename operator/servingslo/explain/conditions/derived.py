@@ -147,7 +147,7 @@ def _named_pods(decision: Decision) -> Iterator[str]:
     if pods := failing_pods(decision):
         yield f"failing: {pods}"
     if pods := unreliable_pods(decision):
-        yield f"left out as unreliable: {pods}"
+        yield f"no capacity: {pods}"
     elif pods := suspect_pods(decision):
         yield f"in doubt: {pods}"
 
