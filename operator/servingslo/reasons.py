@@ -66,6 +66,7 @@ class Reason(StrEnum):
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     WARMING_UP = "WarmingUp"
     UNRELIABLE_PODS = "UnreliablePods"
+    NODES_OF_AN_ENGINE = "NodesOfAnEngine"
     ENGINES_ASLEEP = "EnginesAsleep"
     SLOW_PODS = "SlowPods"
     POOL_UNSEEN = "PoolUnseen"

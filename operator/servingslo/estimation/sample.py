@@ -218,6 +218,15 @@ class PodSample:
     launch: EngineLaunch | None = None
     metrics_off: str = ""
 
+    @property
+    def is_node(self) -> bool:
+        """Whether it is a node of an engine whose server runs in another pod, with that one's page.
+
+        It has no requests of its own, so that none are missing.
+        """
+        without_server = self.launch is not None and self.launch.api_server_count == 0
+        return without_server and not self.engines
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayInstance:

@@ -186,7 +186,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     """Gather the context of this tick."""
     current = observation.desired_replicas or 0
     serving, unreliable, suspect = _reliable(signals.serving_pods, estimate)
-    coming = max(current - len(signals.serving_pods), 0)
+    coming = max(current - len(signals.serving_pods) - len(signals.nodes), 0)
     unschedulable = tuple(
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
     )

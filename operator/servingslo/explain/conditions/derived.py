@@ -30,7 +30,7 @@ from servingslo.units import format_duration
 
 # Stages whose steps name pods that start or are in doubt, the client that reverts the count, or who
 # has the GPUs.
-_DETAILED = frozenset({"pending", "queue", "step-down", "reverts", "budget", "pools"})
+_DETAILED = frozenset({"pending", "queue", "step-down", "reverts", "budget", "pools", "nodes"})
 
 
 def conditions(
@@ -126,7 +126,9 @@ def ready_verdict(decision: Decision) -> Verdict:
             )
     if failure := workload_fails(decision):
         return Verdict(ConditionStatus.FALSE, Reason.PODS_FAILING, failure)
-    named = _named_pods(decision)
+    named = tuple(_named_pods(decision))
+    if decision.replicas.ready and decision.replicas.excluded == decision.replicas.ready:
+        return Verdict(ConditionStatus.FALSE, Reason.ENGINES_ASLEEP, "; ".join(named))
     blind = blindness(decision)
     if blind is not None:
         message = "; ".join((blind_message(blind), *named))

@@ -1,6 +1,6 @@
 """Metrics of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.engine_steps import Doubt
@@ -26,13 +26,15 @@ _WORST_FIRST = (
 class Signals:
     """How reliable the metrics are.
 
-    serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
-    after the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why no
-    conclusion is possible, None if one is. age_seconds: of the oldest group that was used. detail:
-    which series are missing, '' if none is known to be. metrics: the state of each serving pod's.
+    serving_pods: ready, not being deleted, and with a server. nodes: the other ready ones, nodes of
+    an engine. unseen_pods: serving ones without fresh numbers after the grace of a new pod. reason:
+    METRICS_FRESH or what is wrong. no_metrics: why no conclusion is possible, None if one is.
+    age_seconds: of the oldest group that was used. detail: what is missing, '' if nothing is known
+    to be. metrics: the state of each serving pod's.
     """
 
     serving_pods: tuple[PodSample, ...]
+    nodes: tuple[str, ...] = ()
     unseen_pods: tuple[str, ...] = ()
     reason: Reason = Reason.METRICS_FRESH
     no_metrics: SignalProblem | None = None
@@ -63,23 +65,32 @@ def read_signals(
     stale_after_seconds: beyond this age, numbers decide nothing, not even a scale-up.
     scrape_seconds: time between scrapes, None while that is not known.
     """
-    serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    ready = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    serving = tuple(pod for pod in ready if not pod.is_node)
     found = {pod.name: metrics_of(pod, stale_after_seconds, scrape_seconds) for pod in serving}
     states = {name: metrics.state for name, metrics in found.items()}
     used = [metrics.age_seconds for metrics in found.values() if metrics.state in _USED]
     ages = [age for age in used if age is not None]
-    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None), metrics=found)
+    signals = Signals(
+        serving_pods=serving,
+        nodes=tuple(pod.name for pod in ready if pod.is_node),
+        age_seconds=max(ages, default=None),
+        metrics=found,
+    )
     problem = metrics_problem(observation)
     if problem is not None:
         return replace(signals, reason=problem.reason, no_metrics=problem)
     if not serving:
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
+        if ready:
+            detail = "no pod of the target runs a server"
+            problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     signals = _judge(signals, states)
     no_metrics = signals.no_metrics
     cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
-        return replace(signals, detail=cause)
+        return replace(signals, detail=cause or _in_words(signals.unseen_pods))
     if cause:
         detail = f"{cause} ({no_metrics.detail})"
         told = replace(no_metrics, detail=detail, names_cause=True)
@@ -95,15 +106,13 @@ def drop_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
     """The signals after pods lost counters or histograms that they had: a part is missing."""
     if not lost or signals.reason is not Reason.METRICS_FRESH:
         return signals
-    pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
     pod, which = min(lost)
-    more = len({name for name, _ in lost}) - 1
-    beside = f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
+    others = {name for name, _ in lost} - {pod}
     return replace(
         signals,
         reason=Reason.METRICS_PARTIAL,
-        unseen_pods=pods,
-        detail=f"of pod {pod} {which}{beside}",
+        unseen_pods=tuple(sorted({*signals.unseen_pods, pod, *others})),
+        detail=f"of pod {pod} {which}{_and_of(others)}",
     )
 
 
@@ -124,6 +133,18 @@ def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
         reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
     )
     return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
+
+
+def _in_words(pods: Sequence[str]) -> str:
+    """Pods without fresh numbers: the first by name, the others counted; '' for none."""
+    if not pods:
+        return ""
+    return f"of pod {pods[0]}{_and_of(pods[1:])}"
+
+
+def _and_of(others: Collection[str]) -> str:
+    more = len(others)
+    return f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
 
 
 def _cause(pods: Sequence[PodSample]) -> str:
