@@ -107,7 +107,8 @@ def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ..
     if exported.issuperset(wanted) or (profile := _profile(engine)) is None:
         return ()
     lacking = set(wanted) - exported
-    return tuple(_series(metric) for metric in profile.metrics if metric.field in lacking)
+    series = (_series(metric) for metric in profile.metrics if metric.field in lacking)
+    return tuple(dict.fromkeys(series))
 
 
 def missing_beside_siblings(
@@ -179,6 +180,14 @@ def missing_observations(
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
     return ", ".join(named)
+
+
+def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
+    """Return counters of engines that export gauges alone, though one has served for a while."""
+    engines = _engines_if_served(pods)
+    if not all(exported_fields(engine) <= {*GAUGES} for engine in engines):
+        return ()
+    return _common([missing_series(engine, COUNTERS) for engine in engines])
 
 
 def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:

@@ -30,7 +30,9 @@ from servingslo.units import format_duration
 
 # Stages whose steps name pods that start or are in doubt, the client that reverts the count, or who
 # has the GPUs.
-_DETAILED = frozenset({"pending", "queue", "step-down", "reverts", "budget", "pools", "nodes"})
+_DETAILED = frozenset(
+    {"pending", "queue", "step-down", "reverts", "budget", "pools", "nodes", "demand"}
+)
 
 
 def conditions(

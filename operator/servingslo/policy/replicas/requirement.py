@@ -68,7 +68,7 @@ def required_replicas(context: TickContext) -> Requirement:
     if demand is None:
         # Requests whose counting has only begun say nothing about too few or too many replicas.
         proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
-            "demand", context.current, Reason.WARMING_UP
+            "demand", context.current, Reason.WARMING_UP, detail="no request was counted yet"
         )
         return Requirement(proposal=proposal, safe_replicas=context.current)
     if context.prepared is not None:

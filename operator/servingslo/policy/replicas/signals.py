@@ -87,6 +87,8 @@ def read_signals(
             problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     signals = _judge(signals, states)
+    if signals.no_metrics is None and observation.gateway is None:
+        signals = _if_counted(signals)
     no_metrics = signals.no_metrics
     cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
@@ -133,6 +135,16 @@ def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
         reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
     )
     return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
+
+
+def _if_counted(signals: Signals) -> Signals:
+    """The signals, without a conclusion if the engines will never count a request."""
+    series = families.missing_counters(signals.serving_pods)
+    if not series:
+        return signals
+    detail = f"{families.in_words(series)} are not exported: no request can be counted"
+    problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
+    return replace(signals, reason=problem.reason, no_metrics=problem)
 
 
 def _in_words(pods: Sequence[str]) -> str:
