@@ -210,7 +210,7 @@ def quantile_step(context: TickContext) -> DecisionStep | None:
     reason = Reason.QUANTILE_EARNED if moved < 0.0 else Reason.ERROR_BUDGET_BURNING
     return _step(
         "margin", QUANTILE_KNOB, reason, before=SAFE_PROBABILITY, after=promise.probability,
-        attained_ratio=promise.attained_ratios and promise.attained_ratios[0],
+        attained_ratio=promise.attained_ratio,
         target_ratio=context.targets.error_budget_target_ratio,
     )  # fmt: skip
 

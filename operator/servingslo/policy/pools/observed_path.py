@@ -18,6 +18,7 @@ from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.inputs import FleetTargets, Role
 
 _INFINITE = float("inf")
+# Every value of a bucket at its lower edge: what a sum is at least.
 _LOWER_EDGE = (0.0,)
 
 

@@ -82,12 +82,10 @@ class PromiseState:
     at_seconds: float | None = None
 
     @property
-    def attained_ratios(self) -> tuple[float, float] | None:
-        """Share of requests that met all objectives, at least and at most; None before any."""
-        if self.requests <= 0.0:
-            return None
-        most = 1.0 - self.missed / self.requests
-        return most - self.unsure / self.requests, most
+    def attained_ratio(self) -> float | None:
+        """Share of requests that surely met all objectives; None before the first observation."""
+        missed = self.missed + self.unsure
+        return 1.0 - missed / self.requests if self.requests > 0.0 else None
 
     @property
     def probability(self) -> float:
@@ -170,11 +168,11 @@ def steer(
 
 def promise_report(targets: Targets, state: PromiseState) -> PromiseReport | None:
     """The attained share compared with the declared one; None before any observation."""
-    if (attained := state.attained_ratios) is None:
+    if state.attained_ratio is None:
         return None
     return PromiseReport(
-        attained_ratio=attained[0],
-        attained_most_ratio=attained[1],
+        attained_ratio=state.attained_ratio,
+        attained_most_ratio=state.attained_ratio + state.unsure / state.requests,
         target_ratio=targets.error_budget_target_ratio,
         period_seconds=period_seconds(targets),
         observed_seconds=state.seconds,
