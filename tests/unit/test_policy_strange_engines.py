@@ -7,10 +7,12 @@ from tests.unit.engine_pages import histogram, sglang_page, vllm_page
 from tests.unit.page_plans import LATENCY, conditions, decisions, of_pods
 from tests.unit.policy_world import World, reasons, run, stepped
 
+from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.estimation.sample import EngineLaunch, EngineSample
 from servingslo.estimation.windows.families import generates_no_token
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.reasons import Action, Reason
+from servingslo.runtimes import catalogue
 
 NODE = {"launch": EngineLaunch(api_server_count=0)}
 
@@ -222,3 +224,28 @@ def test_a_new_engine_is_not_taken_for_one_without_tokens():
     assert not generates_no_token(few)
     assert generates_no_token(replace(one, finished_total={"stop": 200.0}))
     assert not generates_no_token(replace(few, generation_tokens_total=None, runtime="triton"))
+
+
+def test_an_added_runtime_without_any_token_needs_its_answers_alone():
+    """A server of embeddings as an administrator describes it: requests, queue and latency."""
+    metrics = {
+        "running": "te_running", "waiting": "te_queue_size",
+        "finishedTotal": {"names": ["te_request_success_total"], "byLabel": "method"},
+        "latencySeconds": "te_request_duration",
+    }  # fmt: skip
+    catalogue.add(runtimes_of({"embedder": {"metrics": metrics}}))
+    try:
+
+        def page(seconds: float) -> str:
+            return (
+                f'te_running 1\nte_queue_size 0\nte_request_success_total{{method="embed"}} '
+                f"{9.0 * seconds}\n" + histogram("te_request_duration", "", 0.05, 9.0 * seconds)
+            )
+
+        last = decisions(of_pods(page, page), 2, LATENCY)[-1]
+    finally:
+        catalogue.add(())
+    assert last.demand.arrival_rate_per_second == pytest.approx(18.0, rel=0.01)
+    assert last.model.reason is Reason.NO_TOKENS_GENERATED
+    assert conditions(last)["SLOMet"][0] == "True"
+    assert (last.replicas.excluded, last.metrics) == (0, Reason.METRICS_FRESH)
