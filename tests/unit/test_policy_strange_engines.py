@@ -1,9 +1,9 @@
-"""Engines that are not what most are: without tokens, asleep, without a server, gauges alone."""
+"""Engines that are not what most are: without tokens, asleep, without a server."""
 
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tests.unit.engine_pages import histogram, sglang_page, vllm_page
+from tests.unit.engine_pages import histogram, vllm_page
 from tests.unit.page_plans import LATENCY, conditions, decisions, of_pods
 from tests.unit.policy_world import World, reasons, run, stepped
 
@@ -201,19 +201,6 @@ def test_a_target_of_nodes_alone_is_told_so():
     """No label of the scrape would help."""
     last = decisions(of_pods(None), 1, of_pod={"chat-0": NODE})[-1]
     assert conditions(last)["Ready"][1:] == ("MetricsMissing", "no pod of the target runs a server")
-
-
-@pytest.mark.parametrize("page", [vllm_page(9.0), sglang_page(9.0, 1)])
-def test_engines_with_gauges_alone_will_count_no_request(page):
-    """It is no warming up: the missing counters are named."""
-    gauges = "".join(
-        f"{line}\n" for line in page.splitlines() if "num_requests_" in line or "_reqs" in line
-    ).replace("sglang:num_requests_total", "other")
-    last = decisions(of_pods(lambda _seconds: gauges), 1)[-1]
-    status, reason, message = conditions(last)["Ready"]
-    assert (status, reason) == ("False", "MetricsMissing")
-    assert "_total" in message
-    assert message.endswith("are not exported: no request can be counted")
 
 
 def test_a_new_engine_is_not_taken_for_one_without_tokens():

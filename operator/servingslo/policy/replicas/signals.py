@@ -1,6 +1,6 @@
 """Metrics of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.engine_steps import Doubt
@@ -92,7 +92,7 @@ def read_signals(
     no_metrics = signals.no_metrics
     cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
-        return replace(signals, detail=cause or _in_words(signals.unseen_pods))
+        return replace(signals, detail=cause or _named(signals.unseen_pods))
     if cause:
         detail = f"{cause} ({no_metrics.detail})"
         told = replace(no_metrics, detail=detail, names_cause=True)
@@ -108,13 +108,15 @@ def drop_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
     """The signals after pods lost counters or histograms that they had: a part is missing."""
     if not lost or signals.reason is not Reason.METRICS_FRESH:
         return signals
+    pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
     pod, which = min(lost)
-    others = {name for name, _ in lost} - {pod}
+    more = len({name for name, _ in lost}) - 1
+    beside = f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
     return replace(
         signals,
         reason=Reason.METRICS_PARTIAL,
-        unseen_pods=tuple(sorted({*signals.unseen_pods, pod, *others})),
-        detail=f"of pod {pod} {which}{_and_of(others)}",
+        unseen_pods=pods,
+        detail=f"of pod {pod} {which}{beside}",
     )
 
 
@@ -137,26 +139,10 @@ def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
     return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
 
 
-def _if_counted(signals: Signals) -> Signals:
-    """The signals, without a conclusion if the engines will never count a request."""
-    series = families.missing_counters(signals.serving_pods)
-    if not series:
-        return signals
-    detail = f"{families.in_words(series)} are not exported: no request can be counted"
-    problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
-    return replace(signals, reason=problem.reason, no_metrics=problem)
-
-
-def _in_words(pods: Sequence[str]) -> str:
-    """Pods without fresh numbers: the first by name, the others counted; '' for none."""
-    if not pods:
-        return ""
-    return f"of pod {pods[0]}{_and_of(pods[1:])}"
-
-
-def _and_of(others: Collection[str]) -> str:
-    more = len(others)
-    return f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
+def _named(pods: Sequence[str]) -> str:
+    """Which pods are concerned, the first by name; '' for none."""
+    more = f" and {len(pods) - 1} more" if pods[1:] else ""
+    return f"of pod {pods[0]}{more}" if pods else ""
 
 
 def _cause(pods: Sequence[PodSample]) -> str:
@@ -190,3 +176,13 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
     problem = SignalProblem(reason=reason, detail=detail)
     return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)
+
+
+def _if_counted(signals: Signals) -> Signals:
+    """The signals, without a conclusion if the engines will never count a request."""
+    series = families.missing_counters(signals.serving_pods)
+    if not series:
+        return signals
+    detail = f"{families.in_words(series)} are not exported: no request can be counted"
+    problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
+    return replace(signals, reason=problem.reason, no_metrics=problem)
