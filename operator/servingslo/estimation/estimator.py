@@ -64,6 +64,7 @@ from servingslo.estimation.requests.routing import RoutingState, learn_routing, 
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.windows.families import generate_no_token
 from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
@@ -226,14 +227,15 @@ def _learn(
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
         work = _work_ratio(learnt, share)
-        routing = learn_routing(state.routing, fresh.engines, work, now, steady=steady)
+        awake = [(pod, engine) for pod, engine in fresh.engines if not engine.asleep]
+        routing = learn_routing(state.routing, awake, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
-    """Engines that receive arrivals: engines of deleted pods only finish their requests."""
-    return [engine for pod, engine in fresh.engines if not pod.deleting]
+    """Engines that receive arrivals: those of deleted pods end their requests, others sleep."""
+    return [engine for pod, engine in fresh.engines if not pod.deleting and not engine.asleep]
 
 
 def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | None:
@@ -314,7 +316,12 @@ def _estimate(
     batcher = batcher_in_requests(sample.batcher, state.lengths)
     if batcher is not None:
         now_lengths = WHOLE_REQUESTS
-    law_state, law = law_in_force(state.law, sample.service_law)
+    found = fleet_configuration(sample.pods)
+    in_use = [pod for pod in sample.pods if found is not None and pod.name in found[1]]
+    without_tokens = generate_no_token(in_use)
+    if without_tokens:
+        now_lengths = replace(now_lengths, output=None, output_tokens_mean=None)
+    law_state, law = law_in_force(state.law, sample.service_law, without_tokens=without_tokens)
     stated = law.law if law.source is LawSource.STATED else None
     state = replace(
         state,

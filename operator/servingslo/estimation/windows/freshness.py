@@ -156,7 +156,7 @@ def assess(
     for pod in pods:
         found = told.get(pod.name) or metrics_of(pod, stale_after_seconds, scrape_seconds)
         used += [(pod, engine) for engine in found.engines]
-        if not pod.ready or pod.deleting:
+        if not pod.ready or pod.deleting or pod.is_node:
             continue
         if not found.engines and is_new(pod, scrape_seconds):
             starting.append(pod)

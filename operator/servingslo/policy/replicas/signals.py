@@ -26,13 +26,15 @@ _WORST_FIRST = (
 class Signals:
     """How reliable the metrics are.
 
-    serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
-    after the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why no
-    conclusion is possible, None if one is. age_seconds: of the oldest group that was used. detail:
-    which series are missing, '' if none is known to be. metrics: the state of each serving pod's.
+    serving_pods: ready, not being deleted, and with a server. nodes: the other ready ones, nodes of
+    an engine. unseen_pods: serving ones without fresh numbers after the grace of a new pod. reason:
+    METRICS_FRESH or what is wrong. no_metrics: why no conclusion is possible, None if one is.
+    age_seconds: of the oldest group that was used. detail: what is missing, '' if nothing is known
+    to be. metrics: the state of each serving pod's.
     """
 
     serving_pods: tuple[PodSample, ...]
+    nodes: tuple[str, ...] = ()
     unseen_pods: tuple[str, ...] = ()
     reason: Reason = Reason.METRICS_FRESH
     no_metrics: SignalProblem | None = None
@@ -63,23 +65,34 @@ def read_signals(
     stale_after_seconds: beyond this age, numbers decide nothing, not even a scale-up.
     scrape_seconds: time between scrapes, None while that is not known.
     """
-    serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    ready = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    serving = tuple(pod for pod in ready if not pod.is_node)
     found = {pod.name: metrics_of(pod, stale_after_seconds, scrape_seconds) for pod in serving}
     states = {name: metrics.state for name, metrics in found.items()}
     used = [metrics.age_seconds for metrics in found.values() if metrics.state in _USED]
     ages = [age for age in used if age is not None]
-    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None), metrics=found)
+    signals = Signals(
+        serving_pods=serving,
+        nodes=tuple(pod.name for pod in ready if pod.is_node),
+        age_seconds=max(ages, default=None),
+        metrics=found,
+    )
     problem = metrics_problem(observation)
     if problem is not None:
         return replace(signals, reason=problem.reason, no_metrics=problem)
     if not serving:
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
+        if ready:
+            detail = "no pod of the target runs a server"
+            problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     signals = _judge(signals, states)
+    if signals.no_metrics is None and observation.gateway is None:
+        signals = _if_counted(signals)
     no_metrics = signals.no_metrics
     cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
-        return replace(signals, detail=cause)
+        return replace(signals, detail=cause or _named(signals.unseen_pods))
     if cause:
         detail = f"{cause} ({no_metrics.detail})"
         told = replace(no_metrics, detail=detail, names_cause=True)
@@ -126,6 +139,12 @@ def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
     return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
 
 
+def _named(pods: Sequence[str]) -> str:
+    """Which pods are concerned, the first by name; '' for none."""
+    more = f" and {len(pods) - 1} more" if pods[1:] else ""
+    return f"of pod {pods[0]}{more}" if pods else ""
+
+
 def _cause(pods: Sequence[PodSample]) -> str:
     """Why these pods have no metrics, with names; '' if that is not known."""
     switched_off = next((pod.metrics_off for pod in pods if pod.metrics_off), "")
@@ -157,3 +176,13 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
     problem = SignalProblem(reason=reason, detail=detail)
     return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)
+
+
+def _if_counted(signals: Signals) -> Signals:
+    """The signals, without a conclusion if the engines will never count a request."""
+    series = families.missing_counters(signals.serving_pods)
+    if not series:
+        return signals
+    detail = f"{families.in_words(series)} are not exported: no request can be counted"
+    problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
+    return replace(signals, reason=problem.reason, no_metrics=problem)

@@ -282,7 +282,7 @@ def _choose_change(turn: Turn, memory: BatchingMemory, search: BatchSearch) -> T
     )
     ordered = replace(
         written,
-        observed_before=aftermath.observed_seconds(context),
+        observed_before=aftermath.greatest_seconds(context),
         judged_up_to_per_second=aftermath.judged_up_to_per_second(context, search),
         replicas_saved=max(search.replicas_saved, 0),
         flags_added=decision.flags_added,
@@ -369,7 +369,7 @@ def _roll_back(
         at_seconds=now,
         before=change.after,
         after=change.before,
-        observed_before=aftermath.observed_seconds(context),
+        observed_before=aftermath.greatest_seconds(context),
         rollback=True,
     )
     # Whether or not the write succeeds, these limits have proved worse.
