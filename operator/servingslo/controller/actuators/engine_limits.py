@@ -58,6 +58,7 @@ from servingslo.policy.knobs.engine_limits.canary import (
     STUCK,
     TEMPLATE,
 )
+from servingslo.policy.knobs.in_flight.engines import is_asked
 from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
@@ -182,11 +183,11 @@ class EngineLimits:
 
     def _is_wanted(self, target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bool:
         ref = ResourceRef(namespace=target.namespace, name=canary.owner, uid=canary.owner_uid)
-        bounds = Switch(self.bounds or not canary.queue)
-        pools = bounds.acting(acting)(ref)
+        pools = acting(ref)
         return pools is None or any(
             targets.batching.mode is BatchingMode.AUTO
             and (targets.target.kind, targets.target.name) == (target.kind, target.name)
+            and (not canary.queue or (self.bounds and is_asked(targets)))
             for targets in pools
         )
 

@@ -257,7 +257,12 @@ def _is_wanted(route: WeightedRoute, acting: Acting) -> bool:
         return True
     ref = ResourceRef(namespace=route.namespace, name=owner.name, uid=owner.uid)
     pools = acting(ref)
+    added = {
+        backend.get("name")
+        for backend, before in zip(route.backends(owner.rule), owner.former, strict=False)
+        if before == 0
+    }
     return pools is None or any(
-        targets.degradation is not None and targets.degradation.route == route.name
-        for targets in pools
+        asked is not None and asked.route == route.name and asked.fallback in added
+        for asked in (targets.degradation for targets in pools)
     )
