@@ -112,9 +112,9 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     ],
     "degradation": off(WEIGHTS, goes="--degradation=true"),
     "read_config_maps": off(comes="--read-config-maps=false"),
-    "engine_range": "the chart refuses it while limits of servers may be set: test_chart_switches",
+    "engine_range": "the chart refuses it while servers may have limits: test_switched_off_by_helm",
     "engine_keys_directory": "as engine_range",
-    "namespace": "by the chart's Job, before the rights there go: test_chart_switches",
+    "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
     "shards": "another process takes over what stands: test_controller_shards",
     "max_replicas": "a count stays until it is decided anew, by the bounds of then",
     "max_step": "as max_replicas",
@@ -160,7 +160,7 @@ VALUES = {
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
 }
-# replicaCount, extraArgs and extraScalableKinds: test_chart_switches, as far as they write.
+# replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
 PLAIN = """
 affinity commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds extraVolumeMounts
 extraVolumes fullnameOverride gateway global image imagePullSecrets leaderElection logFormat
