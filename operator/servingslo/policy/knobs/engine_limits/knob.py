@@ -106,6 +106,9 @@ def tune_batching(turn: Turn, memory: BatchingMemory) -> Tuned:
     """Find the batch limits in force and the better ones, and decide whether to change them now."""
     context = turn.context
     memory = aftermath.note_load(context, memory)
+    if not put_back.is_asked(context):
+        # What is on trial goes back by the operator itself, which is no other client's revert.
+        memory = replace(memory, written=None)
     if context.targets.batching.mode is BatchingMode.OFF:
         return Tuned(BatchingDecision(reason=Reason.BATCHING_OFF), memory)
     memory = put_back.note_reverts(context, memory)
