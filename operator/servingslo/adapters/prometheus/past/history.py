@@ -56,6 +56,7 @@ def read_history(
                 *((promql, assembly.add_numbers) for promql in queries.counters),
                 *((promql, assembly.add_numbers) for promql in queries.adapters),
                 *((promql, assembly.add_ages) for promql in queries.ages),
+                *((promql, assembly.add_newest) for promql in queries.newest),
                 *((promql, assembly.add_histograms) for promql in queries.histograms),
             )
 

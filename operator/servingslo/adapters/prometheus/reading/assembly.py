@@ -18,14 +18,17 @@ from servingslo.adapters.prometheus.queries import (
     HISTOGRAM_SUFFIXES,
     NATIVE_GROUP,
     histogram_labels,
+    labels_of_pages,
 )
 from servingslo.adapters.prometheus.reading.buckets import Buckets, Edges
+from servingslo.adapters.prometheus.reading.clusters import namesakes
 from servingslo.adapters.prometheus.reading.native import NativeEdges, NativeHistogram, each_once
-from servingslo.adapters.prometheus.reading.samples import engine_sample
+from servingslo.adapters.prometheus.reading.samples import engine_sample, unread
 from servingslo.adapters.prometheus.reading.scraped import CountedNames, Scraped, with_pod_metrics
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers, Source, servers_of
 from servingslo.adapters.prometheus.vectors import NAME_LABEL, Known, Labels, groups_of
 from servingslo.estimation.sample import EngineSample, GPUSample
+from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.dcgm import GPUMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
@@ -74,6 +77,8 @@ class Assembly:
         self._known = Known() if known is None else known
         self._known.begin()
         self._elapsed_seconds = 0.0
+        self._series: dict[Pod, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
+        self._known_labels = frozenset((*config.source_labels, *labels_of_pages(profiles, config)))
         self._histogram_labels = histogram_labels(profiles, config)
         self._records: dict[tuple[Labels, str], Scraped] = {}
         self._splits = {
@@ -144,6 +149,14 @@ class Assembly:
                 self._scraped_at(labels, engine_label).ages[group] = age
         return count
 
+    def add_newest(self, series: Iterable[Mapping[str, Any]]) -> None:
+        """Add when each engine's series were sampled last, with all their labels."""
+        config = self._config
+        for _, labels, values in groups_of(series, self._known, again=True):
+            named = labels.by_name
+            pod = (named.get(config.namespace_label, ""), named[config.pod_label])
+            self._series[pod].append((named, next(iter(values.values()))))
+
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the fields of GPUs."""
         for name, labels, values in groups_of(series, self._known, again=True):
@@ -207,14 +220,19 @@ class Assembly:
         """
         self._elapsed_seconds = elapsed_seconds
         names = {**dict.fromkeys(self._scraped), **dict.fromkeys(self._gpus)}
-        return {
-            pod: PodMetrics(
-                engines=tuple(self._engines(pod, self._scraped.get(pod, {}))),
-                gpus=tuple(self._gpu_samples(pod)),
-                ports=self._ports(pod),
-            )
-            for pod in names
-        }
+        return {pod: self._pod(pod) for pod in names}
+
+    def _pod(self, pod: Pod) -> PodMetrics:
+        latest = max((at for _, at in self._series[pod]), default=0.0)
+        # A pod's series of before it was made anew are no namesake's.
+        current = [s for s, at in self._series[pod] if at > latest - DEFAULT_STALE_AFTER_SECONDS]
+        refused = namesakes("/".join(pod), current, self._known_labels) if current[1:] else ""
+        engines = self._engines(pod, self._scraped.get(pod, {}))
+        return PodMetrics(
+            engines=tuple(unread(engine, refused) if refused else engine for engine in engines),
+            gpus=() if refused else tuple(self._gpu_samples(pod)),
+            ports=self._ports(pod),
+        )
 
     def _ports(self, pod: Pod) -> frozenset[int]:
         """The ports in the `instance` labels of a pod's scrapes; a scrape sets host:port."""

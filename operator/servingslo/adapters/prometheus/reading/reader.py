@@ -150,12 +150,18 @@ class PrometheusReader:
 
         if self._future is None:
             try:
-                newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS, "").result
+                future = at_seconds + _FUTURE_SECONDS
+                newest = [
+                    one for each in self._queries.newest for one in ask(each, future, "").result
+                ]
             except QueryRefusedError as refused:
                 # Some stores refuse queries of the future; then this check is not possible.
                 _LOG.info("samples in the future not looked for detail=%r", str(refused))
                 newest = []
-            stamps = {self._pod(one["metric"]): float(one["value"][1]) for one in newest}
+            stamps: dict[Pod, float] = {}
+            for one in newest:
+                pod, stamp = self._pod(one["metric"]), float(one["value"][1])
+                stamps[pod] = max(stamp, stamps.get(pod, stamp))
             # A scrape since the first query is no sample of the future.
             latest = self._monotonic() + ahead
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
@@ -168,6 +174,8 @@ class PrometheusReader:
             with suppress(QueryRefusedError):  # Some stores know no topk: then none are known.
                 assembly.add_numbers(ask(promql).result)
         self._add_ages(assembly, [ask(promql).result for promql in self._queries.ages], at_seconds)
+        for promql in self._queries.newest:
+            assembly.add_newest(ask(promql).result)
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         self._add_histograms(assembly, ask, turn.matcher(self._config.pod_label))
