@@ -64,7 +64,12 @@ from servingslo.estimation.requests.routing import RoutingState, learn_routing, 
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
-from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
+from servingslo.estimation.windows.freshness import (
+    Freshness,
+    assess,
+    seen_behind_seconds,
+    seen_scrape_seconds,
+)
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
@@ -77,11 +82,13 @@ STEADY_PROBABILITY = 0.2
 class EstimatorState:
     """All stored state of a workload; the default knows nothing. Its size is bounded by its pods.
 
-    scrape_seconds: interval between scrapes; None while unknown. batches: as last read.
+    scrape_seconds: interval between scrapes; None while unknown. behind_seconds: how late the store
+    shows them. batches: as last read.
     """
 
     time_seconds: float | None = None
     scrape_seconds: float | None = None
+    behind_seconds: float | None = None
     batches: Mapping[str, BatchCounts] = field(default_factory=dict)
     engines: tuple[EngineMemory, ...] = ()
     arrivals: ArrivalState = field(default_factory=ArrivalState)
@@ -104,7 +111,13 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
 
     A sample that is not newer than the state teaches nothing: the estimate is made from the state.
     """
-    fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds, sample.metrics)
+    fresh = assess(
+        sample.pods,
+        sample.stale_after_seconds,
+        state.scrape_seconds,
+        sample.metrics,
+        state.behind_seconds,
+    )
     lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
@@ -200,6 +213,12 @@ def _learn(
         time_seconds=now,
         scrape_seconds=seen_scrape_seconds(
             state.scrape_seconds, [w.seconds for w in windows if not w.from_zero]
+        ),
+        behind_seconds=seen_behind_seconds(
+            state.behind_seconds,
+            state.scrape_seconds,
+            fresh,
+            {(w.pod, w.engine) for w in windows},
         ),
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,

@@ -13,8 +13,9 @@ right, each metric is compared once: a reading then costs Prometheus less than t
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS, PrometheusConfig
 from servingslo.runtimes.dcgm import GPUMetrics
@@ -22,6 +23,8 @@ from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 # Prometheus's own clock; all other queries are evaluated at this time.
 NOW = "time()"
+# A store that rounds its time is not behind.
+_ROUNDED_SECONDS = 1.0
 GROUP_LABEL = "servingslo_group"
 GPU_GROUP = "gpu"
 # Of native histograms, which have the metric's own name.
@@ -55,6 +58,19 @@ class Queries:
         """Number of queries in a full reading of engines and GPUs."""
         each = (self.gauges, self.counters, self.ages, self.newest, self.histograms, self.adapters)
         return 1 + sum(map(len, each))
+
+
+def told_time(result: Sequence[Any]) -> tuple[float, float]:
+    """The time at which NOW was evaluated, and how far behind the store's clock, in seconds.
+
+    VictoriaMetrics evaluates a query without a time before now, and answers a vector with the time
+    of now. Source: VictoriaMetrics, app/vmselect/prometheus, QueryHandler; -search.latencyOffset.
+    Raises: KeyError, TypeError, ValueError or IndexError if the answer is malformed.
+    """
+    told, text = result[0]["value"] if isinstance(result[0], Mapping) else result
+    at = float(text)
+    behind = float(told) - at
+    return at, behind if behind > _ROUNDED_SECONDS else 0.0
 
 
 def build_queries(

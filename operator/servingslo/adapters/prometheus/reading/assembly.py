@@ -283,13 +283,29 @@ class Assembly:
             best = newest.get((engine, server))
             if best is None or record.newest_age() < best.newest_age():
                 newest[engine, server] = record
-        for engine, server in sorted(newest):
+        for engine, server in self._each_once(pod, newest):
             record = newest[engine, server]
             exported = record.names()
             name = self._seen.name(pod, server, engine)
             for profile, names in self._names:
                 if exported & names:
                     yield engine_sample(name, record, profile, self._edges, self._elapsed_seconds)
+
+    def _each_once(
+        self, pod: Pod, newest: Mapping[tuple[str, str], Scraped]
+    ) -> list[tuple[str, str]]:
+        """The engines of the servers, without those whose page is another port's."""
+        by_engine: dict[str, dict[str, Scraped]] = defaultdict(dict)
+        for (engine, server), record in newest.items():
+            by_engine[engine][server] = record
+        kept = []
+        for engine, of_server in by_engine.items():
+            first = dict.fromkeys(of_server, "")
+            if len(of_server) > 1:
+                pages = {name: one.counts(self._counted) for name, one in of_server.items()}
+                first |= self._seen.first_of(pod, engine, pages)
+            kept += [(engine, name) for name in of_server if first[name] in {"", name}]
+        return sorted(kept)
 
     def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:
         for namespace_label, pod_label in self._gpu.pod_labels:

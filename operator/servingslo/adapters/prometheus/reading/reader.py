@@ -24,6 +24,7 @@ from servingslo.adapters.prometheus.queries import (
     narrowed,
     native_queries,
     pods_like,
+    told_time,
 )
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges
@@ -62,8 +63,8 @@ class PrometheusReader:
     """The metrics source of the operator. Implements ports.MetricsSource.
 
     Ages are given at the end of the reading, with that time. They count from before the first
-    request, so a delayed answer gets older by its delay. If a gateway does not answer, engines are
-    read all the same.
+    request, so a delayed answer gets older by its delay, one for an earlier moment by that time.
+    If a gateway does not answer, engines are read all the same.
     """
 
     def __init__(
@@ -134,7 +135,7 @@ class PrometheusReader:
         deadline = asked + self._config.reading_timeout_seconds
         warnings: list[str] = []
         now = self._client.query(NOW, deadline=deadline)
-        at_seconds = float(now.result[1])
+        at_seconds, behind_seconds = told_time(now.result)
         ahead = self._server_clock.ahead_seconds(asked, self._monotonic(), at_seconds)
         # The earliest possible time of Prometheus's evaluation.
         evaluated_at = at_seconds - ahead
@@ -163,7 +164,7 @@ class PrometheusReader:
                 pod, stamp = self._pod(one["metric"]), float(one["value"][1])
                 stamps[pod] = max(stamp, stamps.get(pod, stamp))
             # A scrape since the first query is no sample of the future.
-            latest = self._monotonic() + ahead
+            latest = self._monotonic() + ahead + behind_seconds
             self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config, self._seen, self._known)
@@ -183,7 +184,7 @@ class PrometheusReader:
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
         ended, time_seconds = self._monotonic(), self._clock.now_seconds()
-        elapsed = ended - evaluated_at
+        elapsed = ended - evaluated_at + behind_seconds
         self._server_clock.compare_own(time_seconds, ended)
         with no_collection():
             assembled = assembly.pods(elapsed)
