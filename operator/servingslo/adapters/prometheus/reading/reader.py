@@ -30,7 +30,7 @@ from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
-from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, ServerClock
+from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, OneServer, ServerClock
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.vectors import Known
@@ -90,6 +90,7 @@ class PrometheusReader:
         self._known = Known()
         self._edges = NativeEdges()
         self._answer_times = AnswerTimes()
+        self._one_server = OneServer()
         self._pace = ScrapePace()
         self._narrows = True
 
@@ -150,22 +151,9 @@ class PrometheusReader:
             return answer
 
         if self._future is None:
-            try:
-                future = at_seconds + _FUTURE_SECONDS
-                newest = [
-                    one for each in self._queries.newest for one in ask(each, future, "").result
-                ]
-            except QueryRefusedError as refused:
-                # Some stores refuse queries of the future; then this check is not possible.
-                _LOG.info("samples in the future not looked for detail=%r", str(refused))
-                newest = []
-            stamps: dict[Pod, float] = {}
-            for one in newest:
-                pod, stamp = self._pod(one["metric"]), float(one["value"][1])
-                stamps[pod] = max(stamp, stamps.get(pod, stamp))
-            # A scrape since the first query is no sample of the future.
-            latest = self._monotonic() + ahead + behind_seconds
-            self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
+            self._future = self._future_stamps(
+                ask, at_seconds, lambda: self._monotonic() + ahead + behind_seconds
+            )
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config, self._seen, self._known)
         for promql in (*self._queries.gauges, *self._queries.counters):
@@ -177,6 +165,8 @@ class PrometheusReader:
         self._add_ages(assembly, [ask(promql).result for promql in self._queries.ages], at_seconds)
         for promql in self._queries.newest:
             assembly.add_newest(ask(promql).result)
+        if not warnings:
+            self._one_server.check(assembly.newer_seconds(at_seconds))
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         self._add_histograms(assembly, ask, turn.matcher(self._config.pod_label))
@@ -206,6 +196,23 @@ class PrometheusReader:
             time_seconds=time_seconds,
             clocks_set=self._server_clock.times_set,
         )
+
+    def _future_stamps(
+        self, ask: Callable[..., Answer], at_seconds: float, now_seconds: Callable[[], float]
+    ) -> dict[Pod, float]:
+        """Times of samples of the future, by pod: the clock was set back before the start."""
+        future, stamps = at_seconds + _FUTURE_SECONDS, dict[Pod, float]()
+        try:
+            for promql in self._queries.newest:
+                for one in ask(promql, future, "").result:
+                    pod, stamp = self._pod(one["metric"]), float(one["value"][1])
+                    stamps[pod] = max(stamp, stamps.get(pod, stamp))
+        except QueryRefusedError as refused:
+            # Some stores refuse queries of the future; then this check is not possible.
+            _LOG.info("samples in the future not looked for detail=%r", str(refused))
+        # A scrape since the first query is no sample of the future.
+        latest = now_seconds()
+        return {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
 
     def _add_ages(
         self, assembly: Assembly, answers: Sequence[Sequence[Any]], at_seconds: float

@@ -1,0 +1,99 @@
+"""Two servers of Prometheus answer in turn, each with its own scrapes: noticed, and said."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.engine_pages import NAMESPACE, vllm_page
+from tests.unit.managed_store import ManagedStore, series_of
+
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
+from servingslo.adapters.prometheus.reading.server_clock import HELD_READINGS, OneServer
+from servingslo.errors import ImplausibleMetricsError
+
+SCRAPE_SECONDS = 15.0
+
+
+class _Balanced(ManagedStore):
+    """Answers from the samples of one of its servers, chosen for each query."""
+
+    servers: tuple[list, ...] = ()
+    turns: Iterator[int]
+
+    def query(self, promql, *, deadline, at_seconds=None):
+        """The answer of the server whose turn it is."""
+        self.series = self.servers[next(self.turns)]
+        return super().query(promql, deadline=deadline, at_seconds=at_seconds)
+
+
+def _problems(turns, lag, readings=12, pods=2):
+    """The problem of each reading; the second server scraped each pod so much earlier."""
+    now, problems = 1_700_000_000.0, []
+    store = _Balanced(lambda: now, [])
+    store.turns = turns
+    reader = PrometheusReader(
+        PrometheusConfig(url="http://store.test"), client=store, monotonic=lambda: now - 1.6e9
+    )
+    for _ in range(readings):
+        now += SCRAPE_SECONDS
+        store.servers = tuple(
+            [
+                one
+                for number in range(pods)
+                for one in series_of(
+                    vllm_page(4.0 * (now - age - 1.69e9)), now - age, namespace=NAMESPACE,
+                    pod=f"chat-{number}", instance=f"10.0.0.{number}:8000",
+                )
+            ]
+            for age in (2.0, 2.0 + lag)
+        )  # fmt: skip
+        problems.append(reader._read().problem)
+    reader.close()
+    return problems
+
+
+def _random(seed):
+    random = Random(seed)  # noqa: S311
+    while True:
+        yield random.randrange(2)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), lag=st.floats(1.0, 14.0))
+def test_two_servers_in_turn_are_noticed_and_said(seed, lag) -> None:
+    """Within a few readings; then nothing is decided on what they say, also between two signs."""
+    problems = _problems(_random(seed), lag, readings=20)
+    first = next(place for place, problem in enumerate(problems) if problem is not None)
+    assert all(problems[first:])
+    assert str(problems[-1].reason) == "MetricsImplausible"
+    assert f"differ by {lag:.0f} s for pod {NAMESPACE}/chat-" in problems[-1].detail
+    assert "two servers of Prometheus answer in turn" in problems[-1].detail
+
+
+def test_one_server_or_one_for_each_reading_is_read() -> None:
+    """The samples of each are then as old as it says."""
+    one = iter(lambda: 0, 1)
+    assert _problems(one, 8.0) == [None] * 12
+
+
+def test_a_scrape_between_two_answers_is_no_second_server() -> None:
+    """It comes now and then, and to few engines; one engine alone may have two of them."""
+    check = OneServer().check
+    for _ in range(50):
+        check({"a": 15.0, "b": 0.0, "c": 0.0})
+        check({"a": 15.0})
+        check({"a": 0.0})
+
+
+def test_a_sample_that_gets_older_tells_at_once_and_for_a_while() -> None:
+    """Until no sign of a second server has come for some minutes."""
+    check = OneServer().check
+    with pytest.raises(ImplausibleMetricsError, match="differ by 8 s for pod b"):
+        check({"a": 0.0, "b": -8.0})
+    for _ in range(HELD_READINGS - 1):
+        with pytest.raises(ImplausibleMetricsError, match="differ by 8 s"):
+            check({"a": 0.0, "b": 0.0})
+    check({"a": 0.0, "b": 0.0})
