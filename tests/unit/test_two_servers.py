@@ -6,13 +6,15 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engine_pages import NAMESPACE, vllm_page
+from tests.unit.engine_pages import NAMESPACE, estimates, vllm_page
 from tests.unit.managed_store import ManagedStore, series_of
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.adapters.prometheus.reading.server_clock import HELD_READINGS, OneServer
 from servingslo.errors import ImplausibleMetricsError
+from servingslo.estimation.windows.balance import in_turn, next_paces
+from servingslo.estimation.windows.counters import Window
 
 SCRAPE_SECONDS = 15.0
 
@@ -77,6 +79,50 @@ def test_one_server_or_one_for_each_reading_is_read() -> None:
     """The samples of each are then as old as it says."""
     one = iter(lambda: 0, 1)
     assert _problems(one, 8.0) == [None] * 12
+
+
+@settings(max_examples=8, deadline=None)
+@given(behind=st.floats(4.0, 12.0), rate=st.floats(0.5, 30.0), first=st.integers(0, 1))
+def test_counts_that_are_behind_at_every_other_reading_are_said(behind, rate, first) -> None:
+    """Where the ages do not tell it: much and little in turn, at all engines."""
+
+    def targets(seconds):
+        late = behind * ((round(seconds / SCRAPE_SECONDS) + first) % 2)
+        for number in range(2):
+            yield {"pod": f"chat-{number}"}, vllm_page(rate * (seconds - late))
+
+    *_, last = estimates(targets, 12, ["chat-0", "chat-1"])
+    told = {pod: why for pod, why in last.lost_families if "two servers" in why}
+    assert list(told) == ["chat-0", "chat-1"]
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.2, 0.5, 1.0, 2.0])
+def test_bursts_are_not_taken_for_two_servers(spread) -> None:
+    """However they are spread, in all but a few of a thousand ticks."""
+    random = Random(3)  # noqa: S311
+    paces: tuple[float, ...] = ()
+    found = 0
+    for _ in range(5000):
+        window = Window(
+            pod="a", engine="0", seconds=15.0,
+            generated_tokens=1e4 * random.gammavariate(spread**-2, spread**2),
+        )  # fmt: skip
+        paces = next_paces(paces, [window], 1)
+        found += in_turn(paces)
+    assert found <= 5
+
+
+def test_engines_with_windows_at_different_ticks_are_not_compared() -> None:
+    """Scrapes of half a minute bring one engine at a tick and another at the next."""
+    paces: tuple[float, ...] = ()
+    for tick in range(20):
+        tokens = 1e3 if tick % 2 else 9e3
+        paces = next_paces(
+            paces,
+            [Window(pod="ab"[tick % 2], engine="0", seconds=30.0, generated_tokens=tokens)],
+            2,
+        )
+        assert not in_turn(paces)
 
 
 def test_a_scrape_between_two_answers_is_no_second_server() -> None:

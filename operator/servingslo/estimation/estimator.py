@@ -63,6 +63,7 @@ from servingslo.estimation.requests.observed import (
 from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.windows import balance
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
 from servingslo.estimation.windows.freshness import (
     Freshness,
@@ -76,6 +77,7 @@ from servingslo.models.workload import Workload
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
 # Judgement; measured by wrong conclusions about routing during simulated surges.
 STEADY_PROBABILITY = 0.2
+_IN_TURN = "counts of much and little in turn; do two servers of Prometheus answer?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +85,13 @@ class EstimatorState:
     """All stored state of a workload; the default knows nothing. Its size is bounded by its pods.
 
     scrape_seconds: interval between scrapes; None while unknown. behind_seconds: how late the store
-    shows them. batches: as last read.
+    shows them. paces: of the last ticks. batches: as last read.
     """
 
     time_seconds: float | None = None
     scrape_seconds: float | None = None
     behind_seconds: float | None = None
+    paces: tuple[float, ...] = ()
     batches: Mapping[str, BatchCounts] = field(default_factory=dict)
     engines: tuple[EngineMemory, ...] = ()
     arrivals: ArrivalState = field(default_factory=ArrivalState)
@@ -140,6 +143,8 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     state, estimate = _estimate(state, sample, fresh, windows, measured, classes)
     lost = (*lost, *counting_nothing(state.engines, fresh.engines))
     lost = (*lost, *((w.pod, "movement") for w in windows if w.still))
+    if balance.in_turn(state.paces):
+        lost = (*lost, *((pod.name, _IN_TURN) for pod, _ in fresh.engines))
     return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
 
 
@@ -220,6 +225,7 @@ def _learn(
             fresh,
             {(w.pod, w.engine) for w in windows},
         ),
+        paces=balance.next_paces(state.paces, windows, len(fresh.engines)),
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,
         forecast=demand,
