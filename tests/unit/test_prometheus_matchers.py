@@ -19,7 +19,7 @@ from servingslo.adapters import prometheus
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.adapters.prometheus.past.exported import Question, read_exported
-from servingslo.adapters.prometheus.past.history import read_history
+from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import InvalidInputError
@@ -90,14 +90,13 @@ def _unmatched(query: str) -> list[str]:
     return found + [name for name in names if name not in _KEYWORDS]
 
 
-def _everything(config: PrometheusConfig) -> None:
-    """Ask whatever the operator and its commands ask."""
-    reader = PrometheusReader(config)
-    for pods in (None, {"chat-0", "chat-1"}):
-        assert reader._read(pods).time_seconds is not None
-    reader.close()
-    list(read_history(config, [1e9]))
-    question = Question(namespace="n", name="x", end_seconds=7200, interval_seconds=600, count=3)
+def ask_for_the_past(config: PrometheusConfig) -> None:
+    """Ask what is asked of the past, of error budgets and of the operator itself."""
+    now = prometheus_now_seconds(config)
+    list(read_history(config, [now]))
+    question = Question(
+        namespace="n", name="x", end_seconds=int(now), interval_seconds=600, count=3
+    )
     read_exported(config, question)
     rates = PastRates(config, days=1)
     rates._read()
@@ -105,8 +104,17 @@ def _everything(config: PrometheusConfig) -> None:
     budgets = Budgets(config)
     for runtime in ("vllm", "sglang", "trtllm"):
         asked = BudgetQuestion(namespace="n", targets=TARGETS, runtime=runtime, fallback=(0, 1))
-        budgets._bins(asked, 300, range(300, 900, 300))
+        budgets._bins(asked, 300, range(int(now) - 900, int(now), 300))
     budgets.close()
+
+
+def _everything(config: PrometheusConfig) -> None:
+    """Ask whatever the operator and its commands ask."""
+    reader = PrometheusReader(config)
+    for pods in (None, {"chat-0", "chat-1"}):
+        assert reader._read(pods).time_seconds is not None
+    reader.close()
+    ask_for_the_past(config)
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)

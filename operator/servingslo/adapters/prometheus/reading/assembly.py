@@ -160,16 +160,15 @@ class Assembly:
     def newer_seconds(self, at_seconds: float) -> dict[str, float]:
         """By pod, how much newer its gauges are as told last than by their ages at this time."""
         found = {}
-        for (namespace, pod), series in self._series.items():
-            for named, stamp in series:
-                source = tuple([named.get(label, "") for label in self._config.source_labels])
-                ages = [
-                    record.ages[MetricKind.GAUGE]
-                    for (own, _), record in self._scraped.get((namespace, pod), {}).items()
-                    if own == source and MetricKind.GAUGE in record.ages
-                ]
-                if ages:
-                    found[f"{namespace}/{pod}"] = stamp - (at_seconds - min(ages))
+        for pod, series in self._series.items():
+            ages = [
+                record.ages[MetricKind.GAUGE]
+                for record in self._scraped.get(pod, {}).values()
+                if MetricKind.GAUGE in record.ages
+            ]
+            if ages:
+                newest = max(stamp for _, stamp in series)
+                found["/".join(pod)] = newest - (at_seconds - min(ages))
         return found
 
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:

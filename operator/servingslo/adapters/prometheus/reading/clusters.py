@@ -10,7 +10,7 @@ from itertools import combinations, islice
 # Parts of label names: of replicas of Prometheus and of an engine's ranks, of two scrapes of a pod,
 # of clusters, whatever scrapes them. Source: Thanos, --query.replica-label; prometheus-operator,
 # labels of ServiceMonitor and PodMonitor.
-_OF_REPLICA = ("replica", "prometheus", "rank")
+_OF_REPLICA = ("replica", "mirror", "prometheus", "rank")
 _OF_SCRAPE = ("job", "scrape", "endpoint", "service", "container", "port", "path")
 _OF_CLUSTER = ("cluster", "region", "zone", "datacenter", "tenant", "location", "site")
 # A tenant's page may have any number of series.
