@@ -178,7 +178,7 @@ def test_what_prometheus_would_refuse_is_refused_at_the_start(cli: CLI, text: st
 _A = {"job": "engines", "instance": "10.0.0.1:8000", "prometheus": "monitoring/k8s"}
 _NAMESAKES = [
     ({"cluster": "a"}, {"cluster": "b"}, "cluster=a and cluster=b"),
-    ({}, {"k8s_cluster": "b"}, "k8s_cluster= and k8s_cluster=b"),
+    ({}, {"k8s_cluster": "b"}, "no k8s_cluster and k8s_cluster=b"),
     ({"environment": "x"}, {"environment": "y"}, "environment=x and environment=y"),
     ({"dc": "x", "node": "1"}, {"dc": "y", "node": "2"}, "dc=x and dc=y"),
     ({"node": "1", "region": "x"}, {"node": "2", "region": "y"}, "region=x and region=y"),
@@ -257,8 +257,24 @@ def test_series_from_before_a_pod_was_made_anew_are_no_namesakes() -> None:
 
     def targets(seconds):
         yield {"pod": "chat-0", **_A, "node": "n2"}, vllm_page(2 * seconds)
-        yield {"pod": "chat-0", **_A, "node": "n1"}, vllm_page(900.0), 150.0
+        yield (
+            {"pod": "chat-0", **_A, "node": "n1", "instance": "10.0.0.9:8000"},
+            vllm_page(900.0),
+            150.0,
+        )
 
     ((_, metrics),) = readings(targets, 1)
     (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
     assert engine.impossible_metrics == ()
+
+
+def test_a_namesake_that_is_gone_is_refused_as_long_as_its_counters_are_there() -> None:
+    """They would be combined with the pod's own, and the larger ones win."""
+
+    def targets(seconds):
+        yield {"pod": "chat-0", **_A, "cluster": "a"}, vllm_page(2 * seconds)
+        yield {"pod": "chat-0", **_A, "cluster": "b"}, vllm_page(9e6), 200.0
+
+    ((_, metrics),) = readings(targets, 1)
+    (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
+    assert engine.impossible_metrics

@@ -28,7 +28,6 @@ from servingslo.adapters.prometheus.reading.scraped import CountedNames, Scraped
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers, Source, servers_of
 from servingslo.adapters.prometheus.vectors import NAME_LABEL, Known, Labels, groups_of
 from servingslo.estimation.sample import EngineSample, GPUSample
-from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.dcgm import GPUMetrics
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
@@ -237,10 +236,8 @@ class Assembly:
         return {pod: self._pod(pod) for pod in names}
 
     def _pod(self, pod: Pod) -> PodMetrics:
-        latest = max((at for _, at in self._series[pod]), default=0.0)
-        # A pod's series of before it was made anew are no namesake's.
-        current = [s for s, at in self._series[pod] if at > latest - DEFAULT_STALE_AFTER_SECONDS]
-        refused = namesakes("/".join(pod), current, self._known_labels) if current[1:] else ""
+        series, sources = self._series[pod], self._config.source_labels
+        refused = namesakes("/".join(pod), series, sources, self._known_labels)
         engines = self._engines(pod, self._scraped.get(pod, {}))
         return PodMetrics(
             engines=tuple(unread(engine, refused) if refused else engine for engine in engines),
