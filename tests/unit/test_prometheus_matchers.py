@@ -199,7 +199,7 @@ _ONE_POD = [
     ({"job": "pods", "endpoint": "http"}, {"job": "svc", "endpoint": "metrics", "service": "s"}),
     ({"endpoint": "http", "container": "vllm"}, {"endpoint": "web", "container": "proxy"}),
     ({"job": "pods", "app": "x"}, {"job": "svc", "team": "y"}),
-    ({"tp_rank": "0"}, {"tp_rank": "1"}),
+    ({"tp_rank": "0", "pid": "7"}, {"tp_rank": "1", "priority": "2"}),
     ({"instance": "10.0.0.1:8000"}, {"instance": "chat-0:8000"}),
 ]
 

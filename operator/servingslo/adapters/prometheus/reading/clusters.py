@@ -12,10 +12,10 @@ from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 
 Labels = Mapping[str, str]
 
-# Parts of label names: of replicas of Prometheus and of an engine's ranks, of two scrapes of a pod,
+# Parts of label names: of replicas of Prometheus and parts of an engine, of two scrapes of a pod,
 # of clusters, whatever scrapes them. Source: Thanos, --query.replica-label; prometheus-operator,
 # labels of ServiceMonitor and PodMonitor.
-_OF_REPLICA = ("replica", "mirror", "prometheus", "rank")
+_OF_REPLICA = ("replica", "mirror", "prometheus", "rank", "pid", "priority")
 _OF_SCRAPE = ("job", "scrape", "endpoint", "service", "container", "port", "path")
 _OF_CLUSTER = ("cluster", "region", "zone", "datacenter", "tenant", "location", "site")
 # A tenant's page may have any number of series.
