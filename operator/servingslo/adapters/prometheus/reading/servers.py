@@ -33,6 +33,8 @@ _PROXIED_PORTS = frozenset({"15020", "9088", "8443"})
 KEPT_READINGS = 20
 # Pages of each port that are compared: a proxy or another job may be some scrapes behind.
 _KEPT_PAGES = 4
+# Of one pod, each with each other: a tenant may have any number of ports scraped.
+_MOST_COMPARED = 16
 # After so many readings that tell so, two ports show one page, or two.
 # Judgement; two engines that have served agree in no sum of seconds or tokens twice.
 _EQUAL_READINGS, _BETWEEN_READINGS, _APART_READINGS = 2, 6, 2
@@ -61,8 +63,9 @@ class _Pair:
         elif told & {"equal", "between"}:
             self.equal += "equal" in told
             self.between, self.apart = self.between + 1, 0
-        likely = self.between >= _BETWEEN_READINGS and all(_is_likely(*side) for side in sides)
-        known = self.one or self.equal >= _EQUAL_READINGS or likely
+        often = sides and self.between >= _BETWEEN_READINGS
+        likely = often and all(_is_likely(*side) for side in sides)
+        known = self.one or self.equal >= _EQUAL_READINGS or bool(likely)
         self.one = known and self.apart < _APART_READINGS
 
 
@@ -135,7 +138,7 @@ class SeenServers:
             known[server] = (*before, *([page] if server in new else ()))[-_KEPT_PAGES:]
             self._pages[pod, engine, server] = known[server]
         first = {server: server for server in pages}
-        for one, other in combinations(sorted(pages), 2):
+        for one, other in combinations(sorted(pages)[:_MOST_COMPARED], 2):
             pair = self._pairs.setdefault((pod, engine, one, other), _Pair())
             sides = ((one, other), (other, one))
             pair.see(*((pages[own], known[its]) for own, its in sides if own in new))
