@@ -278,3 +278,32 @@ def test_a_namesake_that_is_gone_is_refused_as_long_as_its_counters_are_there() 
     ((_, metrics),) = readings(targets, 1)
     (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
     assert engine.impossible_metrics
+
+
+def _gateways(**settings):
+    """Requests of each workload by the proxies of two clusters, whose pods are namesakes."""
+
+    def targets(seconds):
+        del seconds
+        for cluster, requests in (("a", 100.0), ("b", 900.0)):
+            yield {"pod": "chat-0", **_A, "cluster": cluster}, vllm_page(requests)
+            page = "".join(
+                f'envoy_cluster_upstream_rq_total{{envoy_cluster_name="httproute/{space}/chat/rule/0"}}'
+                f" {requests}\n"
+                for space in (NAMESPACE, "elsewhere")
+            )
+            yield {"namespace": "gw", "pod": f"proxy-{cluster}", "cluster": cluster}, page
+
+    gateway = gateway_profile("envoy-gateway")
+    ((_, metrics),) = readings(targets, 1, gateway=gateway, **settings)
+    return {
+        workload: sum(one.requests_total or 0.0 for one in sample.all_instances)
+        for workload, sample in metrics.gateways.items()
+    }
+
+
+def test_a_gateways_counts_of_namesakes_are_not_added_up() -> None:
+    """Other namespaces keep theirs; with matchers each workload has its own cluster's."""
+    whole = {(NAMESPACE, "chat"): 1000.0, ("elsewhere", "chat"): 1000.0}
+    assert _gateways() == {("elsewhere", "chat"): whole["elsewhere", "chat"]}
+    assert _gateways(matchers='cluster="a"') == dict.fromkeys(whole, 100.0)

@@ -28,6 +28,7 @@ SHORTEST_FRESH_SECONDS = 15.0
 FIRST_SCRAPE_SECONDS = 45.0
 # If the scrape interval grows, the known interval grows by at most this factor per tick; the known
 # delay of a store by at most so much.
+# Judgement: while a store catches up after an outage, its samples are older only for a few ticks.
 SLOWER_RATIO = 1.1
 LATER_SECONDS = 5.0
 

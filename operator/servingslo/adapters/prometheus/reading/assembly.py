@@ -46,6 +46,7 @@ class Assembly:
     Invalid labels of an engine spoil only that engine, because a tenant controls its page.
     seen: servers and engines of pods in earlier readings; None for a single reading. known: labels
     that earlier readings parsed.
+    mixed_namespaces: of pods with namesakes in other clusters, whose gateways add up both.
     Raises, from every method: KeyError, TypeError or ValueError if an answer is malformed.
     """
 
@@ -76,6 +77,7 @@ class Assembly:
         self._known = Known() if known is None else known
         self._known.begin()
         self._elapsed_seconds = 0.0
+        self.mixed_namespaces: set[str] = set()
         self._series: dict[Pod, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
         self._known_labels = frozenset((*config.source_labels, *labels_of_pages(profiles, config)))
         self._histogram_labels = histogram_labels(profiles, config)
@@ -238,6 +240,8 @@ class Assembly:
     def _pod(self, pod: Pod) -> PodMetrics:
         series, sources = self._series[pod], self._config.source_labels
         refused = namesakes("/".join(pod), series, sources, self._known_labels)
+        if refused:
+            self.mixed_namespaces.add(pod[0])
         engines = self._engines(pod, self._scraped.get(pod, {}))
         return PodMetrics(
             engines=tuple(unread(engine, refused) if refused else engine for engine in engines),

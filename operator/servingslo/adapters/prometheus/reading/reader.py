@@ -180,6 +180,7 @@ class PrometheusReader:
             assembled = assembly.pods(elapsed)
             self._pace.check(assembled, at_seconds + elapsed)
             pods = self._rotation.completed(assembled, turn, ended)
+        mixed = assembly.mixed_namespaces
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
@@ -188,10 +189,10 @@ class PrometheusReader:
             pods=pods,
             gateways=None
             if gateways is None
-            else _aged_gateways(gateways.workloads, elapsed, sure_seconds),
+            else _aged_gateways(gateways.workloads, elapsed, sure_seconds, mixed),
             backends={}
             if gateways is None
-            else _aged_gateways(gateways.backends, elapsed, sure_seconds),
+            else _aged_gateways(gateways.backends, elapsed, sure_seconds, mixed),
             problem=problem,
             time_seconds=time_seconds,
             clocks_set=self._server_clock.times_set,
@@ -274,9 +275,15 @@ def _plus(age: float | None, elapsed: float) -> float | None:
 
 
 def _aged_gateways(
-    gateways: Mapping[Counted, GatewaySample], elapsed: float, sure_seconds: float
+    gateways: Mapping[Counted, GatewaySample],
+    elapsed: float,
+    sure_seconds: float,
+    mixed_namespaces: Collection[str],
 ) -> dict[Counted, GatewaySample]:
-    """The same counters, older by the duration of the reading; only those with a trusted age."""
+    """The same counters, older by the duration of the reading; only those with a trusted age.
+
+    mixed_namespaces: whose counters are those of several clusters, and left out.
+    """
     return {
         workload: replace(
             sample,
@@ -287,4 +294,5 @@ def _aged_gateways(
             ),
         )
         for workload, sample in gateways.items()
+        if workload[0] not in mixed_namespaces
     }
