@@ -103,7 +103,7 @@ def test_a_pod_that_is_scraped_no_more_is_named(late) -> None:
     first = [metrics_fresh_verdict(decision) for decision, _ in told]
     assert str(first[5].status) == "True"
     assert str(first[-1].reason) == "MetricsPartial"
-    assert first[-1].message.startswith("some samples are missing: of chat-1, older than ")
+    assert first[-1].message.startswith("some samples are missing: of pod chat-1, older than ")
 
 
 def test_all_pods_scraped_no_more_are_no_late_store() -> None:

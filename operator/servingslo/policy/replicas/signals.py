@@ -144,7 +144,7 @@ def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
 def _named(pods: Sequence[str]) -> str:
     """Which pods are concerned, the first by name; '' for none."""
     more = f" and {len(pods) - 1} more" if pods[1:] else ""
-    return f"of {pods[0]}{more}" if pods else ""
+    return f"of pod {pods[0]}{more}" if pods else ""
 
 
 def _late(age_seconds: float, usual_seconds: float) -> str:

@@ -158,18 +158,17 @@ class Assembly:
             pod = (named.get(config.namespace_label, ""), named[config.pod_label])
             self._series[pod].append((named, next(iter(values.values()))))
 
-    def newer_seconds(self, at_seconds: float) -> dict[str, float]:
-        """By pod, how much newer its gauges are as told last than by their ages at this time."""
+    def newer_seconds(self, at_seconds: float, stamps: Mapping[Pod, float]) -> dict[str, float]:
+        """By pod, how much newer these times of samples are than by the ages at this time."""
         found = {}
-        for pod, series in self._series.items():
+        for pod, stamp in stamps.items():
             ages = [
                 record.ages[MetricKind.GAUGE]
                 for record in self._scraped.get(pod, {}).values()
                 if MetricKind.GAUGE in record.ages
             ]
             if ages:
-                newest = max(stamp for _, stamp in series)
-                found["/".join(pod)] = newest - (at_seconds - min(ages))
+                found["/".join(pod)] = stamp - (at_seconds - min(ages))
         return found
 
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +30,12 @@ from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
-from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, OneServer, ServerClock
+from servingslo.adapters.prometheus.reading.server_clock import (
+    SMALL_STEP_SECONDS,
+    AnswerTimes,
+    OneServer,
+    ServerClock,
+)
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.vectors import Known
@@ -163,10 +168,11 @@ class PrometheusReader:
             with suppress(QueryRefusedError):  # Some stores know no topk: then none are known.
                 assembly.add_numbers(ask(promql).result)
         self._add_ages(assembly, [ask(promql).result for promql in self._queries.ages], at_seconds)
-        for promql in self._queries.newest:
-            assembly.add_newest(ask(promql).result)
+        newest = [ask(promql).result for promql in self._queries.newest]
+        for answer in newest:
+            assembly.add_newest(answer)
         if not warnings:
-            self._one_server.check(assembly.newer_seconds(at_seconds))
+            self._check_servers(assembly, ask, self._stamps(newest), at_seconds)
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         self._add_histograms(assembly, ask, turn.matcher(self._config.pod_label))
@@ -204,16 +210,36 @@ class PrometheusReader:
         """Times of samples of the future, by pod: the clock was set back before the start."""
         future, stamps = at_seconds + _FUTURE_SECONDS, dict[Pod, float]()
         try:
-            for promql in self._queries.newest:
-                for one in ask(promql, future, "").result:
-                    pod, stamp = self._pod(one["metric"]), float(one["value"][1])
-                    stamps[pod] = max(stamp, stamps.get(pod, stamp))
+            stamps = self._stamps(ask(promql, future, "").result for promql in self._queries.newest)
         except QueryRefusedError as refused:
             # Some stores refuse queries of the future; then this check is not possible.
             _LOG.info("samples in the future not looked for detail=%r", str(refused))
         # A scrape since the first query is no sample of the future.
         latest = now_seconds()
         return {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
+
+    def _stamps(self, answers: Iterable[Sequence[Any]]) -> dict[Pod, float]:
+        """The time of the newest sample of each pod."""
+        stamps: dict[Pod, float] = {}
+        for one in (one for answer in answers for one in answer):
+            pod, stamp = self._pod(one["metric"]), float(one["value"][1])
+            stamps[pod] = max(stamp, stamps.get(pod, stamp))
+        return stamps
+
+    def _check_servers(
+        self,
+        assembly: Assembly,
+        ask: Callable[[str], Answer],
+        stamps: Mapping[Pod, float],
+        at_seconds: float,
+    ) -> None:
+        """Raises: ImplausibleMetricsError if two servers answer in turn."""
+        newer = assembly.newer_seconds(at_seconds, stamps)
+        if newer and min(newer.values()) > SMALL_STEP_SECONDS:
+            # A scrape came meanwhile, or the ages are another server's: then this answer is too.
+            again = self._stamps(ask(promql).result for promql in self._queries.newest)
+            newer = {"/".join(pod): again.get(pod, stamp) - stamp for pod, stamp in stamps.items()}
+        self._one_server.check(newer)
 
     def _add_ages(
         self, assembly: Assembly, answers: Sequence[Sequence[Any]], at_seconds: float

@@ -11,6 +11,7 @@ by the size of the step. Only later samples are trusted.
 
 import math
 from collections.abc import Mapping
+from statistics import median
 
 from servingslo.errors import ImplausibleMetricsError
 
@@ -22,7 +23,7 @@ SMALL_STEP_SECONDS = 0.5
 OWN_STEP_SECONDS = 10.0
 # A store may round the requested time to its own unit.
 LONGEST_OFF_SECONDS = 1.0
-# A reading shows by chance, in one of two, that a second server answers: five minutes of ticks.
+# A reading shows by chance, in one of four, that a second server answers: five minutes of ticks.
 HELD_READINGS = 20
 # After this many refused readings in a row that agree with each other, the clock itself was set.
 AGREEING_READINGS = 3
@@ -114,35 +115,30 @@ class AnswerTimes:
 class OneServer:
     """Detects that two servers answer in turn, each with the samples of its own scrapes.
 
-    Counters of one would then get the ages of the other. Two answers of one moment tell: a sample
-    of one server never gets older. It may be replaced by a new one, seldom and of few engines.
+    Counters of one would then get the ages of the other. Two answers of one moment tell: the newest
+    sample of one server never gets older. Of a few engines it may, in a store that is written to
+    meanwhile.
     """
 
     def __init__(self) -> None:
-        self._newer_before = False
+        self._signs = 0
         self._held_for = 0
-        self._told = ""
 
     def check(self, newer_seconds: Mapping[str, float]) -> None:
-        """Raises: ImplausibleMetricsError also for some readings after the last sign of a second.
+        """Raises: ImplausibleMetricsError from the second sign until none has come for long.
 
-        newer_seconds: by pod, how much newer its sample is in the later answer.
+        newer_seconds: by pod, how much newer its newest sample is in the later answer.
         """
-        older = {pod: -by for pod, by in newer_seconds.items() if by < -SMALL_STEP_SECONDS}
-        newer = {pod: by for pod, by in newer_seconds.items() if by > SMALL_STEP_SECONDS}
-        many = len(newer) * 2 > len(newer_seconds)
-        signs = older or (newer if many and self._newer_before else {})
-        self._newer_before = many
         self._held_for = max(self._held_for - 1, 0)
-        if signs:
-            pod, by = max(signs.items(), key=lambda sign: (sign[1], sign[0]))
-            self._held_for = HELD_READINGS
-            self._told = (
-                f"two answers of one moment differ by {by:.0f} s for pod {pod}: two servers of "
+        self._signs *= self._held_for > 0
+        older = -median(newer_seconds.values()) if newer_seconds else 0.0
+        if older > SMALL_STEP_SECONDS:
+            self._signs, self._held_for = self._signs + 1, HELD_READINGS
+        if self._signs > 1:
+            raise ImplausibleMetricsError(
+                "samples are older in the later of two answers of one moment: two servers of "
                 "Prometheus answer in turn; ask one, or a layer that joins them, such as Thanos"
             )
-        if self._held_for:
-            raise ImplausibleMetricsError(self._told)
 
 
 class _Bounds:
