@@ -282,7 +282,8 @@ def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> t
         for name in profile.age_names(kind)
     )
     stamps = (_stamp(name, config) for name in dict.fromkeys(names))
-    return tuple(map(_OR.join, _divided(stamps, LONGEST_QUERY_CHARACTERS, _OR)))
+    parts = _divided(stamps, LONGEST_QUERY_CHARACTERS, _OR)
+    return tuple(f"({_OR.join(part)})" for part in parts)
 
 
 def _stamp(name: str, config: PrometheusConfig) -> str:
