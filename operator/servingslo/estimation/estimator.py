@@ -63,26 +63,36 @@ from servingslo.estimation.requests.observed import (
 from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.windows import balance
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
 from servingslo.estimation.windows.families import generate_no_token
-from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
+from servingslo.estimation.windows.freshness import (
+    Freshness,
+    assess,
+    seen_behind_seconds,
+    seen_scrape_seconds,
+)
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
 # Judgement; measured by wrong conclusions about routing during simulated surges.
 STEADY_PROBABILITY = 0.2
+_IN_TURN = "counts of much and little in turn; do two servers of Prometheus answer?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorState:
     """All stored state of a workload; the default knows nothing. Its size is bounded by its pods.
 
-    scrape_seconds: interval between scrapes; None while unknown. batches: as last read.
+    scrape_seconds: interval between scrapes; None while unknown. behind_seconds: how late the store
+    shows them. paces: of the last ticks. batches: as last read.
     """
 
     time_seconds: float | None = None
     scrape_seconds: float | None = None
+    behind_seconds: float | None = None
+    paces: tuple[float, ...] = ()
     batches: Mapping[str, BatchCounts] = field(default_factory=dict)
     engines: tuple[EngineMemory, ...] = ()
     arrivals: ArrivalState = field(default_factory=ArrivalState)
@@ -105,7 +115,13 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
 
     A sample that is not newer than the state teaches nothing: the estimate is made from the state.
     """
-    fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds, sample.metrics)
+    fresh = assess(
+        sample.pods,
+        sample.stale_after_seconds,
+        state.scrape_seconds,
+        sample.metrics,
+        state.behind_seconds,
+    )
     lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
@@ -128,6 +144,8 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     state, estimate = _estimate(state, sample, fresh, windows, measured, classes)
     lost = (*lost, *counting_nothing(state.engines, fresh.engines))
     lost = (*lost, *((w.pod, "movement") for w in windows if w.still))
+    if balance.in_turn(state.paces):
+        lost = (*lost, *((pod.name, _IN_TURN) for pod, _ in fresh.engines))
     return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
 
 
@@ -202,6 +220,13 @@ def _learn(
         scrape_seconds=seen_scrape_seconds(
             state.scrape_seconds, [w.seconds for w in windows if not w.from_zero]
         ),
+        behind_seconds=seen_behind_seconds(
+            state.behind_seconds,
+            state.scrape_seconds,
+            fresh,
+            {(w.pod, w.engine) for w in windows},
+        ),
+        paces=balance.next_paces(state.paces, windows, len(fresh.engines)),
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,
         forecast=demand,

@@ -97,6 +97,7 @@ def observe(
         observation,
         targets.fallback.stale_after_seconds,
         state.estimator.scrape_seconds,
+        state.estimator.behind_seconds,
     )
     facts = observe_knobs(stages.knobs, observation, state, now_seconds)
     state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
