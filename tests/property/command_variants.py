@@ -38,10 +38,6 @@ _LITERAL = _lines(
     ${U:-$N}
     ${U:-${N}}
     ${U:=48}
-    $((N))
-    $((40 + 8))
-    $((N * 2 / 2))
-    $(( ${N} + ${U:-0} ))
     """
 )
 # The same, not known before it runs, or in a way that is not read.
@@ -54,6 +50,10 @@ _UNKNOWN = _lines(
     ${SECRET:-9}
     ${N%x}
     ${N#x}
+    $((N))
+    $((40 + 8))
+    $((N * 2 / 2))
+    $(( ${N} + ${U:-0} ))
     """
 )
 _FLAGS = _lines(
@@ -95,7 +95,6 @@ _COMMANDS = _lines(
     X="--enforce-eager"; X="$X {q}"; vllm serve m $X
     set -- {f}; exec vllm serve m "$@"
     set -e -- {f}; vllm serve m $@
-    f() {{ vllm serve m "$@"; }}; f {f}
     eval "vllm serve m {q}"
     vllm serve m $ARGS
     vllm serve m ${{U}} {f}
@@ -103,10 +102,17 @@ _COMMANDS = _lines(
     bash -c "vllm serve m {q}"
     X=({f}); vllm serve "${{X[@]}}"
     X=(m); X+=({f}); vllm serve ${{X[@]}}
+    if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; vllm serve m $E {f}
+    E="--seed 1"; if [ $CODE = 0 ]; then E="--enforce-eager"; fi; vllm serve m ${{E}} {f}
+    if [ $CODE = 0 ]; then E="{q}"; else E="-q {q}"; fi; vllm serve m $E
+    case $CODE in 0) E="--seed 1";; 1|2) E=--enforce-eager;; *) E=; esac; vllm serve m $E {f}
+    E=(m); [ $CODE = 0 ] && E+=(--seed 1); vllm serve "${{E[@]}}" {f}
+    [ $CODE = 0 ] && E="{q}" || E="{q}"; vllm serve m $E
     """
 )
 _OTHER_COMMANDS = _lines(
     r"""
+    f() {{ vllm serve m "$@"; }}; f {f}
     vllm serve m $SECRET_ARGS
     vllm serve m "$SECRET_ARGS"
     X=(a {f}); vllm serve m ${{X[@]:1}}
@@ -116,6 +122,19 @@ _OTHER_COMMANDS = _lines(
     vllm serve m ${{N:+{q}}}
     echo "{q}" | xargs vllm serve m
     $SECRET_ARGS vllm serve m {f}
+    if [ $CODE = 0 ]; then E="{q}"; fi; vllm serve m $E
+    E="{f3}"; [ $CODE = 0 ] || E="{q}"; vllm serve m $E
+    E=(m); if [ $CODE = 1 ]; then E+=({f}); fi; vllm serve "${{E[@]}}"
+    case $CODE in 0) E="{q}";; 1) E="--seed 1";; esac; vllm serve m $E
+    E="{q}"; while [ $CODE = 0 ]; do E="{f3}"; break; done; vllm serve m $E
+    E="{q}"; for i in 1 2; do vllm serve m $E; E="{f3}"; done
+    E="{q}"; g() {{ E="{f3}"; }}; if [ $CODE = 0 ]; then g; fi; vllm serve m $E
+    E="{q}"; [ $CODE = 0 ] && {{ E="{f3}"; }}; vllm serve m $E
+    E="{q}"; [ $CODE = 1 ] || eval E=3; vllm serve m $E
+    E[0]="{q}"; vllm serve m "${{E[0]}}"
+    E=({f}); E[1]=3; vllm serve m "${{E[@]}}"
+    : ${{E:={f3}}}; vllm serve m $E
+    if [ $CODE = 0 ]; then vllm serve m {f}; exit; fi; vllm serve m
     """
 )
 _SCRIPTS = _lines(
@@ -127,8 +146,6 @@ _SCRIPTS = _lines(
     echo --max-num-seqs 3; {c}
     if [ -n "$N" ]; then {c}; fi
     if [ "$N" -gt 40 ]; then {c}; fi
-    if [ "$N" = 48 ]; then {c}; else vllm serve m {f3}; fi
-    if [ -z "$N" ]; then vllm serve m {f3}; else {c}; fi
     ( {c} )
     {{ {c}; }}
     {c} 2>&1 | cat
@@ -140,8 +157,6 @@ _SCRIPTS = _lines(
     case $N in 4*) {c};; *) false;; esac
     while true; do {c}; break; done
     N=48; {c}
-    false || {c}
-    ! false && {c}
     cat <<EOF | cat@@x@@EOF@@{c}
     Y=1 && {c}
     echo a#b; {c}
@@ -155,8 +170,12 @@ _SCRIPTS = _lines(
 )
 _OTHER_SCRIPTS = _lines(
     r"""
+    if [ "$N" = 48 ]; then {c}; else vllm serve m {f3}; fi
+    if [ -z "$N" ]; then vllm serve m {f3}; else {c}; fi
     {c} || {c}
     {c} || vllm serve m {f3}
+    false || {c}
+    ! false && {c}
     if cat /nothing; then vllm serve m {f3}; else {c}; fi
     echo 'N=9 U=7' > env; . ./env; {c}
     export $(echo N=9); {c}

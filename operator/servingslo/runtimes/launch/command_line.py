@@ -12,10 +12,11 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.script import commands
+from servingslo.runtimes.shell.script import NO_STARTERS, commands
 from servingslo.runtimes.shell.words import (
     LONGEST_LINE_CHARACTERS,
     NO_VARIABLES,
+    POSITIONAL,
     Environment,
     Scope,
     Word,
@@ -34,12 +35,6 @@ _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-# Commands that name an engine without starting one.
-_NO_STARTERS = frozenset({
-    "[", "apk", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "echo", "export",
-    "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep", "pip", "pip3", "pkill",
-    "printf", "rm", "sed", "sleep", "tee", "touch", "type", "wget", "which",
-})  # fmt: skip
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
 # Cached lines: as many as one operator may have workloads.
 _LINES_REMEMBERED = 512
@@ -132,7 +127,7 @@ def _command_line(
         leaves = list(_leaves(words, "", scope, 0, top=True))
     except ArgumentsNotUnderstoodError as error:
         return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
-    possible = [leaf for leaf in leaves if _program(leaf.words) not in _NO_STARTERS]
+    possible = [leaf for leaf in leaves if _program(leaf.words) not in NO_STARTERS]
     chosen = _engines(possible, starts)
     others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
     # `python3 - <<EOF`: the text may be a program that starts the engine.
@@ -178,17 +173,11 @@ def _leaves(
     texts = [word.text for word in words]
     for word in texts[:place]:
         if set_before := _ASSIGNMENT.fullmatch(word):
-            scope = scope.with_variable(set_before[1], set_before[2])
-    positional = tuple(texts[place + 1 :]) or ("sh",)
-    inside = Scope(
-        environment=scope.environment,
-        variables=scope.variables,
-        dropped=scope.dropped,
-        positional=positional,
-        sourced=scope.sourced,
-        extended=any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place]),
-    )
+            scope = scope.having(set_before[1], [(set_before[2],)])
+    scope = scope.having(POSITIONAL, [tuple(texts[place + 2 :])])
+    extended = any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place])
     if place < len(words):
+        inside = replace(scope, extended=extended)
         yield from _of_script(as_script(texts[place]), words[place].source, inside, depth)
 
 
@@ -290,7 +279,7 @@ def _program(words: Sequence[Word]) -> str:
 
 def _texts(leaf: _Leaf) -> Iterator[str]:
     """Texts of a command that starts no engine, if they may contain engine flags."""
-    if _program(leaf.words) not in _NO_STARTERS:
+    if _program(leaf.words) not in NO_STARTERS:
         yield " ".join(word.text for word in leaf.words)
     if leaf.here:
         yield leaf.here
