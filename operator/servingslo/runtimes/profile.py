@@ -171,14 +171,16 @@ class EngineSetting:
     """The inputs of an engine's default limits; None if not known.
 
     version: major and minor of the runtime. card, card_memory_bytes: of one of its cards.
-    accelerator: whether it has one. throughput_mode, chunked_prefill, max_model_len: from its
-    command line. max_num_seqs, max_num_batched_tokens: the known limit.
+    accelerator: whether it has one; part_of_card: a slice or share of one. throughput_mode,
+    chunked_prefill, max_model_len: from its command line. max_num_seqs, max_num_batched_tokens: the
+    known limit.
     """
 
     version: tuple[int, int] | None = None
     card: str | None = None
     card_memory_bytes: float | None = None
     accelerator: bool | None = None
+    part_of_card: bool = False
     throughput_mode: bool = False
     chunked_prefill: bool | None = None
     max_model_len: int | None = None

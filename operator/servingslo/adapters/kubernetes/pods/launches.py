@@ -129,7 +129,8 @@ def read_launch(
     unread = [*([started.unread] if started.unread else []), *limits.unread, *found.unread]
     launch = EngineLaunch(
         flags=given.flags,
-        accelerator=engine.accelerator,
+        accelerator=engine.accelerator or engine.part,
+        part_of_card=engine.part,
         throughput_mode=found.throughput_mode,
         chunked_prefill=found.chunked_prefill,
         max_model_len=found.max_model_len,
