@@ -155,8 +155,9 @@ class EngineLaunch:
     file. accelerator: whether the container asks for a device of any kind; part_of_card: for a
     slice or share of one. throughput_mode: limits that are not given are doubled. api_server_count:
     processes in front of the engines, each of which counts an engine's steps by itself; 0 if the
-    pod has none. unread: which part of it could not be read, and why; '' for none. unread_limits:
-    fields of limits that are given but could not be read: no default replaces them.
+    pod has none. node: why the pod is only one node of an engine; '' if it is not. unread: which
+    part of it could not be read, and why; '' for none. unread_limits: fields of limits that are
+    given but could not be read: no default replaces them.
     """
 
     flags: tuple[str, ...] = ()
@@ -166,6 +167,7 @@ class EngineLaunch:
     chunked_prefill: bool | None = None
     max_model_len: int | None = None
     api_server_count: int | None = None
+    node: str = ""
     unread: str = ""
     unread_limits: tuple[str, ...] = ()
 

@@ -35,6 +35,12 @@ _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+# Programs of an engine's other nodes, and of a cluster of them; vLLM's script only starts Ray.
+_NO_SERVERS = frozenset({"sshd", "orted", "sleep", "tail"})
+_RAY_SCRIPT = "multi-node-serving.sh"
+# Programs that args may begin with if the image has no start command of its own.
+_PYTHON = re.compile(r"python[0-9.]*")
+_LAUNCHERS = frozenset({"ray", "uv", "torchrun", "mpirun", "accelerate", "deepspeed"})
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
 # Cached lines: as many as one operator may have workloads.
 _LINES_REMEMBERED = 512
@@ -46,12 +52,14 @@ class CommandLine:
     """The start command of a container's engine.
 
     lines: the words of each place that starts it, from its program on; several only in a script.
-    started: whether each of them is known to start it. script: whether a shell runs a script.
+    started: whether each of them is known to start it. serves: whether anything in it may start a
+    server. script: whether a shell runs a script.
     unread: the part that could not be read at all. others: other commands and texts of the script.
     """
 
     lines: tuple[tuple[Word, ...], ...]
     started: bool = True
+    serves: bool = True
     script: bool = False
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -109,7 +117,8 @@ def command_line(
     argv = (*(command or ()), *(args or ()))
     given = argv if given is None or len(given) != len(argv) else tuple(given)
     known = tuple(sorted(environment.known.items()))
-    return _command_line(argv, given, tuple(starts), known, environment.unset)
+    around = known, environment.unset, environment.closed
+    return _command_line(argv, given, tuple(starts), around, bare=not command)
 
 
 @lru_cache(maxsize=_LINES_REMEMBERED)
@@ -117,30 +126,34 @@ def _command_line(
     argv: tuple[str, ...],
     given: tuple[str, ...],
     starts: tuple[str, ...],
-    known: tuple[tuple[str, str], ...],
-    unset: frozenset[str],
+    around: tuple[tuple[tuple[str, str], ...], frozenset[str], bool],
+    *,
+    bare: bool,
 ) -> CommandLine:
+    """around: the environment. bare: without a command; the image's own gets the args."""
     words = tuple(Word(text=t, source=s) for t, s in zip(argv, given, strict=True))
-    scope = Scope(environment=Environment(known=dict(known), unset=unset))
+    known, unset, closed = around
+    scope = Scope(environment=Environment(known=dict(known), unset=unset, closed=closed))
     script = _script_of(words) is not None
     try:
         leaves = list(_leaves(words, "", scope, 0, top=True))
     except ArgumentsNotUnderstoodError as error:
         return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
-    possible = [leaf for leaf in leaves if _program(leaf.words) not in NO_STARTERS]
+    possible = [leaf for leaf in leaves if _may_start(leaf)]
     chosen = _engines(possible, starts)
     others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
     # `python3 - <<EOF`: the text may be a program that starts the engine.
     others += [leaf.here for leaf in chosen if leaf.here]
     nothing = ["the shell script: no command in it starts an engine"] if not possible else []
     doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
+    to_image = bare and not script and not _launches(words)
+    unknown = () if to_image or not starts else _unknown_programs(doubtful, starts)
     return CommandLine(
         lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
         started=bool(chosen),
+        serves=bool(possible) or not argv,
         script=script,
-        unread=tuple(
-            dict.fromkeys([*_unknown_programs(doubtful), *_added(chosen), *nothing * script])
-        ),
+        unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *nothing * script])),
         others=tuple(others) if chosen else (),
     )
 
@@ -291,19 +304,42 @@ def _added(leaves: Sequence[_Leaf]) -> Iterator[str]:
         yield "words that 'xargs' adds may hold flags"
 
 
-def _unknown_programs(leaves: Sequence[_Leaf]) -> Iterator[str]:
+def _may_start(leaf: _Leaf) -> bool:
+    """Whether a command may start a server, unlike a node that joins a cluster of others."""
+    program, texts = _program(leaf.words), [word.text for word in leaf.words]
+    if program == "ray" and "start" in texts:
+        return False
+    scripts = {PurePosixPath(text).name for text in texts}
+    return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts
+
+
+def _launches(words: Sequence[Word]) -> bool:
+    """Whether args begin with a program, not with words for the image's own."""
+    name = PurePosixPath(words[0].text).name if words else ""
+    return name in _LAUNCHERS or name.endswith((".sh", ".py")) or bool(_PYTHON.fullmatch(name))
+
+
+def _unknown_programs(leaves: Sequence[_Leaf], starts: Sequence[str]) -> Iterator[str]:
     """Unknown programs, and scripts that are not read."""
+    own = {start.partition(" ")[0] for start in starts}
     for leaf in leaves:
         program = _program(leaf.words)
-        word = next((w for w in leaf.words if PurePosixPath(w.text).name == program), None)
-        if word is None:
+        place = next((at for at, w in enumerate(leaf.words) if _name(w) == program), None)
+        if place is None or not _may_start(leaf) or program in own:
             continue
+        word, behind = leaf.words[place], leaf.words[place + 1 :]
+        file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
         if has_hole(word.text):
             yield f"{shown(word.unknown)} is not known"
         elif program.endswith((".sh", ".bash")):
             yield f"the script {shown(word.source)} may give flags"
-        elif is_shell(program):
-            behind = leaf.words[leaf.words.index(word) + 1 :]
-            file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
+        elif is_shell(program) or program == "source":
             if file is not None:
                 yield f"the script {shown(file.source)} may give flags"
+        elif not program.startswith("-"):
+            started = file if file is not None and _PYTHON.fullmatch(program) else word
+            yield f"the program {shown(started.source)} may set limits of its own"
+
+
+def _name(word: Word) -> str:
+    return PurePosixPath(word.text).name

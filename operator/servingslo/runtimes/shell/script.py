@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.lexer import DEEPEST, Token, tokens
+from servingslo.runtimes.shell.lexer import DEEPEST, Part, Token, tokens
 from servingslo.runtimes.shell.words import (
     POSITIONAL,
     UNKNOWN,
@@ -47,6 +47,7 @@ _HARMLESS_SCRIPTS = re.compile(
     r"(?:.*/)?(?:activate|\.?(?:bashrc|profile)|\.bash_profile|conda\.sh)"
 )
 _OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
+_SOURCE = Token(text="source", parts=(Part(text="source"),))
 # Stands for all variables, which another script may set.
 _ANY = ""
 _OPENING = {"if": "if", "case": "case", "{": "{"} | dict.fromkeys(
@@ -325,6 +326,8 @@ class _Reader:
     def _source(self, words: list[Token]) -> None:
         """Another script may set any variable; scripts that set up a shell or Python set none."""
         if not words or not _HARMLESS_SCRIPTS.fullmatch(words[0].text):
+            for line in self._expander.commands([_SOURCE, *words], self.scope):
+                self.found.append(Command(words=line, here="", scope=self.scope))
             self._forget()
 
     def _forget(self) -> None:

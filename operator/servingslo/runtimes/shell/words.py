@@ -50,10 +50,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Variables of a container. known: with their values. unset: those that it does not set."""
+    """Variables of a container. known: with their values. unset: those that it does not set.
+
+    closed: its image sets none that a script of it could use.
+    """
 
     known: Mapping[str, str] = field(default_factory=dict)
     unset: frozenset[str] = frozenset()
+    closed: bool = False
 
 
 NO_VARIABLES = Environment()
@@ -143,7 +147,9 @@ class Expander:
     def commands(self, words: Sequence[Token], scope: Scope) -> list[tuple[Word, ...]]:
         """The words of a command, for each combination of the values of its variables."""
         combinations = _chosen(words, scope)
-        strict = frozenset(name for name in combinations[0] if scope.of(name) == {()})
+        strict = frozenset[str]()
+        if not scope.environment.closed:
+            strict = frozenset(name for name in combinations[0] if scope.of(name) == {()})
         return [
             tuple(one for word in words for one in self._fields(word, chosen, strict))
             for chosen in combinations
