@@ -95,6 +95,11 @@ _COMMANDS = _lines(
     X="--enforce-eager"; X="$X {q}"; vllm serve m $X
     set -- {f}; exec vllm serve m "$@"
     set -e -- {f}; vllm serve m $@
+    f() {{ vllm serve m "$@"; }}; f {f}
+    g() {{ E="$1"; vllm serve m $E "$@"; }}; E="{f3}"; g --seed {f}
+    function f {{ if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; }}; f; vllm serve m $E {f}
+    for i in 1 2; do E="--seed 1"; done; vllm serve m $E {f}
+    for i in 1 2; do E="{q}"; vllm serve m $E; done
     eval "vllm serve m {q}"
     vllm serve m $ARGS
     vllm serve m ${{U}} {f}
@@ -112,7 +117,6 @@ _COMMANDS = _lines(
 )
 _OTHER_COMMANDS = _lines(
     r"""
-    f() {{ vllm serve m "$@"; }}; f {f}
     vllm serve m $SECRET_ARGS
     vllm serve m "$SECRET_ARGS"
     X=(a {f}); vllm serve m ${{X[@]:1}}
@@ -128,6 +132,10 @@ _OTHER_COMMANDS = _lines(
     case $CODE in 0) E="{q}";; 1) E="--seed 1";; esac; vllm serve m $E
     E="{q}"; while [ $CODE = 0 ]; do E="{f3}"; break; done; vllm serve m $E
     E="{q}"; for i in 1 2; do vllm serve m $E; E="{f3}"; done
+    E="{q}"; for i in 1 2; do E="$E {f3}"; done; vllm serve m $E
+    f() {{ vllm serve m $E; }}; E="{f3}"; E="{q}"; f
+    f() {{ E="{f3}"; }}; E="{q}"; f; vllm serve m $E
+    f() {{ g; }}; g() {{ vllm serve m $E; }}; E="{q}"; f; E="{f3}"
     E="{q}"; g() {{ E="{f3}"; }}; if [ $CODE = 0 ]; then g; fi; vllm serve m $E
     E="{q}"; [ $CODE = 0 ] && {{ E="{f3}"; }}; vllm serve m $E
     E="{q}"; [ $CODE = 1 ] || eval E=3; vllm serve m $E

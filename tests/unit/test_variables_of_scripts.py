@@ -175,12 +175,16 @@ eval "exec vllm serve /m --max-num-seqs 48 --data-parallel-address ${A} \\
             "--max-num-seqs differs", id="in-one-branch-only",
         ),
         pytest.param(
-            'A="--max-num-seqs 48"; for i in 1 2; do vllm serve m $A; A=; done', None, "$A",
-            id="changed-by-a-loop",
+            'A="--max-num-seqs 48"; for i in 1 2; do vllm serve m $A; A=; done', None,
+            "--max-num-seqs differs", id="changed-by-a-loop",
         ),
         pytest.param(
-            'A="--max-num-seqs 48"; f() { A=; }; f; vllm serve m $A', None, "$A",
+            'f() { A="--max-num-seqs 48"; }; A="--max-num-seqs 9"; f; vllm serve m $A', 48, "",
             id="changed-by-a-function",
+        ),
+        pytest.param(
+            'A=; for i in 1 2; do A="$A --x$i"; done; vllm serve m $A', None, "$A",
+            id="grows-in-a-loop",
         ),
     ],
 )  # fmt: skip

@@ -2,21 +2,22 @@
 
 No condition is evaluated: every branch may be taken, and after it a variable has the values of all
 branches. A command is given once for each combination of its values, so that a limit counts as read
-only if all of them agree. What a loop or a function assigns is unknown, as are other scripts.
+only if all of them agree. At its start, a loop has the values that it assigns as well.
 Source: POSIX.1-2017, Shell Command Language, 2.9, and bash's `[[`, `function` and `+=`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.lexer import DEEPEST, Part, Token, tokens
+from servingslo.runtimes.shell.lexer import DEEPEST, MOST_TOKENS, Part, Token, tokens
 from servingslo.runtimes.shell.words import (
     POSITIONAL,
     UNKNOWN,
     Expander,
     Scope,
+    Values,
     Word,
     as_script,
     has_hole,
@@ -25,6 +26,9 @@ from servingslo.runtimes.shell.words import (
 
 # A script starts one engine, rarely two.
 MOST_COMMANDS = 256
+# Tokens that are read, with those of functions at each call; walks until loops add no values.
+_MOST_STEPS = 4 * MOST_TOKENS
+_MOST_PASSES = 4
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[^\]]*\]\+?=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,20 +78,16 @@ def commands(script: str, scope: Scope, depth: int = 0) -> tuple[Command, ...]:
     Raises: ArgumentsNotUnderstoodError if it cannot be parsed.
     """
     found = tokens(script)
-    reader = _Reader(found, scope, depth, _Assigned())
-    reader.read()
-    if reader.assigned.in_loops or reader.assigned.in_functions:
-        reader = _Reader(found, scope, depth, reader.assigned)
+    before: Mapping[str, Values] = {}
+    for _ in range(_MOST_PASSES):
+        reader = _Reader(found, scope, depth, before)
         reader.read()
+        if reader.assigned == before:
+            return tuple(reader.found)
+        before = dict(reader.assigned)
+    reader = _Reader(found, scope, depth, dict.fromkeys(before, UNKNOWN))
+    reader.read()
     return tuple(reader.found)
-
-
-@dataclass(slots=True)
-class _Assigned:
-    """Variables that a loop assigns, unknown at its start, or a function, unknown everywhere."""
-
-    in_loops: set[str] = field(default_factory=set)
-    in_functions: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -107,45 +107,58 @@ class _Frame:
 
 
 class _Reader:
-    """Walks over the tokens once."""
+    """Walks over the tokens once, and over a function's body at each call.
+
+    before: values that a former walk saw assigned in loops; assigned: those of this one.
+    """
 
     def __init__(
-        self, found: tuple[Token, ...], scope: Scope, depth: int, before: _Assigned
+        self, found: tuple[Token, ...], scope: Scope, depth: int, before: Mapping[str, Values]
     ) -> None:
         if depth > DEEPEST:
             raise ArgumentsNotUnderstoodError("scripts are nested too deeply")
         self._tokens, self._depth, self._before = found, depth, before
         self._expander = Expander()
-        self._at = 0
+        self._at = self._steps = 0
+        # Where the bodies of functions begin, and the one whose body is next.
+        self._functions: dict[str, int] = {}
+        self._defined = ""
         self._frames: list[_Frame] = []
         self._words: list[Token] = []
         # Of a list of && and ||: scopes after a command that succeeded before ||, or failed before
-        # &&. Whether the last command certainly succeeded; whether a function's body is next.
+        # &&. Whether the last command certainly succeeded.
         self._passed: list[Scope] = []
         self._failed: list[Scope] = []
-        self._sure = self._defines = False
-        self.scope = _unknown_in(scope, before.in_functions)
-        self.assigned = _Assigned()
+        self._sure = False
+        self.scope = scope
+        self.assigned: dict[str, Values] = {}
         self.found: list[Command] = []
 
     def read(self) -> None:
         """Read all commands. Raises: ArgumentsNotUnderstoodError."""
         while self._at < len(self._tokens):
-            token = self._tokens[self._at]
-            self._at += 1
-            if token.parts or token.elements is not None or token.here is not None:
-                if self._words or token.here is not None or not self._keyword(token.text):
-                    self._words.append(token)
-            else:
-                self._operator(token.text)
+            self._step()
         self._end()
         if self._frames:
             raise ArgumentsNotUnderstoodError(f"its {self._frames[-1].kind!r} is not closed")
 
+    def _step(self) -> None:
+        """Read one token."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise ArgumentsNotUnderstoodError(f"it takes more than {_MOST_STEPS} steps")
+        token = self._tokens[self._at]
+        self._at += 1
+        if token.parts or token.elements is not None or token.here is not None:
+            if self._words or token.here is not None or not self._keyword(token.text):
+                self._words.append(token)
+        else:
+            self._operator(token.text)
+
     def _operator(self, text: str) -> None:
         if text == "(":
             if len(self._words) == 1 and self._skip_to(")") == [")"]:
-                self._words, self._defines = [], True
+                self._defined, self._words = self._words[0].text, []
             elif self._words:
                 raise ArgumentsNotUnderstoodError("'(' stands where no command begins")
             else:
@@ -186,10 +199,10 @@ class _Reader:
         elif text == "[[":
             self._skip_to("]]")
         elif text == "function":
+            self._defined = self._here
             self._at += 1
             if self._here == "(":
                 self._skip_to(")")
-            self._defines = True
         elif text in {"elif", "else"}:
             self._next_branch("if")
             self._frames[-1].every = text == "else"
@@ -201,7 +214,6 @@ class _Reader:
 
     @property
     def _here(self) -> str:
-        """The text of the next token, '' at the end."""
         return self._tokens[self._at].text if self._at < len(self._tokens) else ""
 
     def _begin(self, word: str) -> None:
@@ -234,13 +246,16 @@ class _Reader:
     def _open(self, kind: str) -> None:
         if len(self._frames) > DEEPEST:
             raise ArgumentsNotUnderstoodError("its commands are nested too deeply")
-        kind = "function" if self._defines else kind
+        kind = "function" if self._defined else kind
         self._frames.append(_Frame(kind, self.scope, self._passed, self._failed))
-        self._passed, self._failed, self._defines = [], [], False
+        self._passed, self._failed = [], []
         if kind == "function":
-            self.scope = self.scope.having(POSITIONAL, UNKNOWN)
+            self._functions[self._defined], self._defined = self._at - 1, ""
+            self.scope = replace(self.scope, alive=False)
         elif kind == "loop":
-            self.scope = _unknown_in(self.scope, self._before.in_loops)
+            self.scope = self.scope.forgotten() if _ANY in self._before else self.scope
+            for name, values in self._before.items():
+                self.scope = self.scope.having(name, self.scope.of(name) | values)
 
     def _next_branch(self, kind: str) -> None:
         if not self._frames or self._frames[-1].kind != kind:
@@ -283,7 +298,9 @@ class _Reader:
         """Apply a command's effect on the script, or record it. scope: the one that it sees."""
         name = words[0].text
         effect = self._effects().get(name)
-        if effect is not None:
+        if name in self._functions:
+            self._call(name, words[1:])
+        elif effect is not None:
             effect(words[1:])
         elif _ELEMENT.match(name):
             self._assign_unknown(words[:1])
@@ -306,14 +323,22 @@ class _Reader:
         }
 
     def _set(self, name: str, scope: Scope) -> Scope:
-        """The scope after an assignment, which is unknown if a function makes another one."""
-        kinds = {frame.kind for frame in self._frames}
-        if "function" in kinds:
-            self.assigned.in_functions.add(name)
-        elif "loop" in kinds:
-            self.assigned.in_loops.add(name)
-        known = self._before.in_functions.isdisjoint({name, _ANY})
-        return scope if known else _unknown_in(scope, {name})
+        """The scope after an assignment; one in a loop also holds before it."""
+        if any(frame.kind == "loop" for frame in self._frames):
+            values = scope.of(name) if name != _ANY else UNKNOWN
+            self.assigned[name] = self.assigned.get(name, values) | values
+        return scope
+
+    def _call(self, name: str, words: list[Token]) -> None:
+        """Read a function's body, with the words as its positional parameters."""
+        back, positional = self._at, self.scope.of(POSITIONAL)
+        depth, self._at = len(self._frames), self._functions[name]
+        self._set_words(words)
+        self._step()
+        while len(self._frames) > depth and self._at < len(self._tokens):
+            self._step()
+        self._at, self._sure = back, False
+        self.scope = replace(self.scope.having(POSITIONAL, positional), alive=True)
 
     def _assign_unknown(self, words: list[Token]) -> None:
         """The variables that these words name become unknown."""
@@ -353,9 +378,12 @@ class _Reader:
         while rest and rest[0].text[:1] in {"-", "+"} and rest[0].text != "--":
             rest = rest[2 if _OPTION_WITH_VALUE.fullmatch(rest[0].text) else 1 :]
         if rest:
-            lines = self._expander.commands(rest[rest[0].text == "--" :], self.scope)
-            found = (tuple(word.text for word in line) for line in lines)
-            self.scope = self._set(POSITIONAL, self.scope.having(POSITIONAL, found))
+            self._set_words(rest[rest[0].text == "--" :])
+
+    def _set_words(self, words: list[Token]) -> None:
+        lines = self._expander.commands(words, self.scope)
+        found = (tuple(word.text for word in line) for line in lines)
+        self.scope = self._set(POSITIONAL, self.scope.having(POSITIONAL, found))
 
     def _evaluate(self, words: list[Token]) -> None:
         """Read words as a separate script in the same scope."""
@@ -366,15 +394,7 @@ class _Reader:
             inner = _Reader(tokens(as_script(text)), scope, self._depth + 1, self._before)
             inner.read()
             self.found += inner.found
-            self.assigned.in_loops |= inner.assigned.in_loops
-            self.assigned.in_functions |= inner.assigned.in_functions
+            for name in inner.scope.values:
+                self._set(name, inner.scope)
             ends.append(inner.scope)
         self.scope = merged(*ends)
-
-
-def _unknown_in(scope: Scope, names: set[str]) -> Scope:
-    """The scope in which these variables are unknown."""
-    scope = scope.forgotten() if _ANY in names else scope
-    for name in names - {_ANY}:
-        scope = scope.having(name, UNKNOWN)
-    return scope

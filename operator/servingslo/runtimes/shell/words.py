@@ -107,11 +107,14 @@ def merged(*scopes: Scope) -> Scope:
     living = [one for one in scopes if one.alive]
     if len(living) < 2:
         return living[0] if living else scopes[0]
-    names = {name for one in living for name in one.values}
-    found = replace(living[0], values={}, sourced=any(one.sourced for one in living))
-    for name in names:
-        found = found.having(name, frozenset[Value]().union(*(one.of(name) for one in living)))
-    return found
+    first, *others = living
+    values = dict(first.values)
+    for other in others:
+        for name in first.values.keys() | other.values.keys():
+            if first.values.get(name) is not other.values.get(name):
+                both = values.get(name, first.of(name)) | other.of(name)
+                values[name] = both if len(both) <= MOST_VALUES else UNKNOWN
+    return replace(first, values=values, sourced=any(one.sourced for one in living))
 
 
 def hole(source: str) -> str:
