@@ -21,10 +21,13 @@ _SAME_INSIDE = re.compile(r"\$\(|`|\$\{?[A-Za-z_]")
 _FIELD_BLANKS = re.compile(r"[ \t\n]+")
 # Limit for command and args, and for values of variables in them; real ones are shorter.
 LONGEST_LINE_CHARACTERS = 32_768
-# Values of one variable, and combinations of values in one command; KServe's presets have 8.
+# Values of one variable, and combinations of values in one command; KServe's presets have 2 and 8.
 MOST_VALUES = 32
-# Characters that all values of one script may have; a real one has a few thousand.
-_MOST_CHARACTERS = 32 * LONGEST_LINE_CHARACTERS
+_MOST_COMBINATIONS = 128
+# Characters that all words of one script may have; with 8 combinations, KServe's have 20,000.
+_MOST_CHARACTERS = 16 * LONGEST_LINE_CHARACTERS
+# A word of one character takes as long as one of so many.
+_LEAST_CHARACTERS = 16
 # The positional parameters, as an array.
 POSITIONAL = "@"
 _SEPARATORS = "IFS"
@@ -222,7 +225,7 @@ class Expander:
             else:
                 found = [part.text] if part.quoted else _split(part.text, chosen)
             for piece in found:
-                self._left -= len(piece or "")
+                self._left -= max(len(piece or ""), _LEAST_CHARACTERS)
                 if self._left < 0:
                     raise ArgumentsNotUnderstoodError("its words get too long")
                 yield piece
@@ -280,7 +283,7 @@ def _chosen(words: Sequence[Token], scope: Scope, *names: str) -> list[Mapping[s
         for element in word.elements or ():
             found.update(_variables(element.parts))
     values = {name: scope.of(name) for name in sorted(found)}
-    if prod(map(len, values.values())) > MOST_VALUES:
+    if prod(map(len, values.values())) > _MOST_COMBINATIONS:
         values = {name: one if len(one) == 1 else UNKNOWN for name, one in values.items()}
     ordered = [sorted(one, key=lambda v: (v is None, v or ())) for one in values.values()]
     return [dict(zip(values, one, strict=True)) for one in product(*ordered)]
