@@ -134,6 +134,9 @@ class KubernetesWorkloads:
             )
             for pod in pods
         }
+        # A pod of an unknown kind is a replica, or leads a group that is one.
+        if found.containers is None:
+            launches = {name: one.of_replica for name, one in launches.items()}
         waiting = await self._queued(namespace, pods)
         refused = await self._refusal(namespace, asked, found, container, profile)
         return WorkloadView(
@@ -161,7 +164,7 @@ class KubernetesWorkloads:
                 *self._inventory_problems(namespace),
                 *self._scaler_problems(namespace, target),
                 *_pods_refused(found),
-                *_nodes(found, launches.values()),
+                *_nodes(launches.values()),
             ),
             batching_change_refused=refused,
             woken_by_others=self._inventory.woken_by_keda(
@@ -342,10 +345,10 @@ class KubernetesWorkloads:
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
 
 
-def _nodes(found: _Target, launches: Iterable[Launch]) -> tuple[SignalProblem, ...]:
-    """One problem if a pod is only a node of an engine, unless the target's replicas are groups."""
+def _nodes(launches: Iterable[Launch]) -> tuple[SignalProblem, ...]:
+    """One problem if a pod is only a node of an engine."""
     node = next((one.launch.node for one in launches if one.launch and one.launch.node), "")
-    if not node or found.containers is None:
+    if not node:
         return ()
     detail = f"{node}, so one pod more or less is no replica: the target must be the group of nodes"
     return (SignalProblem(reason=Reason.TARGET_NOT_SCALABLE, detail=detail),)

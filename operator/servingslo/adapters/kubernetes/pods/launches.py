@@ -42,6 +42,14 @@ class Launch:
     arguments: EngineArguments | None = None
     metrics_off: str = ""
 
+    @property
+    def of_replica(self) -> "Launch":
+        """The same, of a pod that stands for all nodes of its engine."""
+        if self.launch is None or not self.launch.node:
+            return self
+        unread = self.launch.unread.removeprefix(self.launch.node).removeprefix("; ")
+        return replace(self, launch=replace(self.launch, node="", unread=unread))
+
 
 _NOTHING = Launch()
 
@@ -130,7 +138,7 @@ def read_launch(
     unseen = (
         start_unseen(started.command, started.args, engine.image, profile) if engine.name else ""
     )
-    told = (started.unread, unseen, found.node, *limits.unread, *found.unread)
+    told = (found.node, started.unread, unseen, *limits.unread, *found.unread)
     launch = EngineLaunch(
         flags=given.flags,
         accelerator=engine.accelerator or engine.part,
