@@ -107,6 +107,8 @@ _COMMANDS = _lines(
     bash -c "vllm serve m {q}"
     X=({f}); vllm serve "${{X[@]}}"
     X=(m); X+=({f}); vllm serve ${{X[@]}}
+    E="{q}"; E="{f3}" vllm serve m $E
+    E="{q}"; printf "%s E\n" x; vllm serve m $E
     if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; vllm serve m $E {f}
     E="--seed 1"; if [ $CODE = 0 ]; then E="--enforce-eager"; fi; vllm serve m ${{E}} {f}
     if [ $CODE = 0 ]; then E="{q}"; else E="-q {q}"; fi; vllm serve m $E

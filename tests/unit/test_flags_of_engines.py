@@ -135,6 +135,7 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
         pytest.param(["ray", "serve", "run", "app:app"], "program 'ray'", id="ray-serve"),
         pytest.param(["python3", "-m", "dynamo.vllm"], "", id="dynamo-takes-the-same-flags"),
         pytest.param(["sh", "-c", "source ./run.sh"], "script './run.sh'", id="sourced-script"),
+        pytest.param(["sh", "-c", "cat f | bash"], "script from its input", id="piped-script"),
         pytest.param(
             ["sh", "-c", "vllm serve m --nnodes 2 --node-rank $RANK"], "--nnodes '2'", id="a-node"
         ),

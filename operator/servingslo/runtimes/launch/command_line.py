@@ -334,8 +334,8 @@ def _unknown_programs(leaves: Sequence[_Leaf], starts: Sequence[str]) -> Iterato
         elif program.endswith((".sh", ".bash")):
             yield f"the script {shown(word.source)} may give flags"
         elif is_shell(program) or program == "source":
-            if file is not None:
-                yield f"the script {shown(file.source)} may give flags"
+            script = "from its input" if file is None else shown(file.source)
+            yield f"the script {script} may give flags"
         elif not program.startswith("-"):
             started = file if file is not None and _PYTHON.fullmatch(program) else word
             yield f"the program {shown(started.source)} may set limits of its own"

@@ -28,7 +28,7 @@ from servingslo.runtimes.shell.words import (
 MOST_COMMANDS = 256
 # Tokens that are read, with those of functions at each call; walks until loops add no values.
 _MOST_STEPS = 4 * MOST_TOKENS
-_MOST_PASSES = 4
+_MOST_PASSES = 5
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[^\]]*\]\+?=")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -38,7 +38,7 @@ _BRANCH_ENDS = frozenset({";;", ";&", ";;&"})
 _DECLARING = frozenset({"export", "readonly", "local", "declare", "typeset"})
 _SUCCEEDING = _DECLARING | {"set", "true", ":"}
 # Commands that set the variables they name.
-_SETTING = frozenset({"read", "mapfile", "readarray", "getopts", "let", "printf", "unset"})
+_SETTING = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
 # Commands that name an engine without starting one.
 NO_STARTERS = frozenset({
     "[", "apk", "apt", "apt-get", "break", "cat", "cd", "chmod", "continue", "cp", "curl", "echo",
@@ -47,9 +47,7 @@ NO_STARTERS = frozenset({
     "touch", "trap", "true", "type", "ulimit", "umask", "wait", "wget", "which", ":",
 })  # fmt: skip
 # Scripts that set up a shell or a Python environment and set no variables of a container.
-_HARMLESS_SCRIPTS = re.compile(
-    r"(?:.*/)?(?:activate|\.?(?:bashrc|profile)|\.bash_profile|conda\.sh)"
-)
+_HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?(?:bashrc|profile)|\.bash_profile|conda\.sh)")
 _OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
 _SOURCE = Token(text="source", parts=(Part(text="source"),))
 # Stands for all variables, which another script may set.
@@ -58,9 +56,7 @@ _OPENING = {"if": "if", "case": "case", "{": "{"} | dict.fromkeys(
     ("while", "until", "for", "select"), "loop"
 )
 _CLOSING = {"fi": "if", "esac": "case", "done": "loop", "}": "{", ")": "("}
-_RESERVED = frozenset({*_OPENING, *_CLOSING, "[[", "function"}) | {
-    "elif", "else", "then", "do", "!", "time",
-}  # fmt: skip
+_RESERVED = {*_OPENING, *_CLOSING, "[[", "function", "elif", "else", "then", "do", "!", "time"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +75,12 @@ def commands(script: str, scope: Scope, depth: int = 0) -> tuple[Command, ...]:
     """
     found = tokens(script)
     before: Mapping[str, Values] = {}
-    for _ in range(_MOST_PASSES):
+    for left in reversed(range(_MOST_PASSES)):
         reader = _Reader(found, scope, depth, before)
         reader.read()
         if reader.assigned == before:
-            return tuple(reader.found)
-        before = dict(reader.assigned)
-    reader = _Reader(found, scope, depth, dict.fromkeys(before, UNKNOWN))
-    reader.read()
+            break
+        before = reader.assigned if left > 1 else dict.fromkeys(reader.assigned, UNKNOWN)
     return tuple(reader.found)
 
 
@@ -220,7 +214,7 @@ class _Reader:
         """A compound command; the words of `for` and `case` are skipped."""
         self._open(_OPENING[word])
         if word in {"for", "select"}:
-            self._assign_unknown([self._tokens[self._at]] if self._here else [])
+            self._unknown(self._here)
             self._skip_to("do")
         elif word == "case":
             self._skip_to("in")
@@ -278,7 +272,7 @@ class _Reader:
         self.scope = merged(*ends)
 
     def _end(self) -> None:
-        """The end of a simple command: its effect on the script."""
+        """End a simple command."""
         here = "".join(one.here or "" for one in self._words)
         words = [one for one in self._words if one.here is None]
         self._words, scope = [], self.scope
@@ -295,17 +289,17 @@ class _Reader:
             self.scope = scope
 
     def _run(self, words: list[Token], here: str, scope: Scope) -> None:
-        """Apply a command's effect on the script, or record it. scope: the one that it sees."""
+        """Apply a command's effect on the script, or record it. scope: what it sees itself."""
         name = words[0].text
         effect = self._effects().get(name)
         if name in self._functions:
             self._call(name, words[1:])
         elif effect is not None:
             effect(words[1:])
-        elif _ELEMENT.match(name):
-            self._assign_unknown(words[:1])
+        elif element := _ELEMENT.match(name):
+            self._unknown(element[1])
         elif here or name not in NO_STARTERS:
-            for line in dict.fromkeys(self._expander.commands(words, scope)):
+            for line in dict.fromkeys(self._expander.commands(words, self.scope)):
                 self.found.append(Command(words=line, here=here, scope=scope))
             if len(self.found) > MOST_COMMANDS:
                 raise ArgumentsNotUnderstoodError(f"it runs more than {MOST_COMMANDS} commands")
@@ -316,9 +310,11 @@ class _Reader:
         return {
             **dict.fromkeys(_DECLARING, self._declare),
             **dict.fromkeys(_SETTING, self._assign_unknown),
+            "let": self._let,
+            "printf": lambda w: self._assign_unknown(w[1:2] if w and w[0].text == "-v" else []),
             **dict.fromkeys((".", "source"), self._source),
             "set": self._set_positional,
-            "shift": self._shift,
+            "shift": lambda _: self._unknown(POSITIONAL),
             "eval": self._evaluate,
         }
 
@@ -340,17 +336,21 @@ class _Reader:
         self._at, self._sure = back, False
         self.scope = replace(self.scope.having(POSITIONAL, positional), alive=True)
 
-    def _assign_unknown(self, words: list[Token]) -> None:
-        """The variables that these words name become unknown."""
-        for name in (name for word in words for name in _NAME.findall(word.text)):
+    def _unknown(self, *names: str) -> None:
+        for name in names:
             self.scope = self._set(name, self.scope.having(name, UNKNOWN))
 
-    def _shift(self, _words: list[Token]) -> None:
-        self.scope = self._set(POSITIONAL, self.scope.having(POSITIONAL, UNKNOWN))
+    def _assign_unknown(self, words: list[Token]) -> None:
+        """The variables with these names become unknown."""
+        self._unknown(*(word.text for word in words if _NAME.fullmatch(word.text)))
+
+    def _let(self, words: list[Token]) -> None:
+        """All names in these words become unknown."""
+        self._unknown(*(name for word in words for name in _NAME.findall(word.text)))
 
     def _source(self, words: list[Token]) -> None:
         """Another script may set any variable; scripts that set up a shell or Python set none."""
-        if not words or not _HARMLESS_SCRIPTS.fullmatch(words[0].text):
+        if not words or not _HARMLESS.fullmatch(words[0].text):
             for line in self._expander.commands([_SOURCE, *words], self.scope):
                 self.found.append(Command(words=line, here="", scope=self.scope))
             self._forget()
@@ -370,7 +370,7 @@ class _Reader:
                 if has_hole(word.text):
                     self._forget()
                 elif "=" in word.text:
-                    self._assign_unknown([one])
+                    self._let([one])
 
     def _set_positional(self, words: list[Token]) -> None:
         """`set -e` and similar change nothing here; words after them are positional parameters."""
