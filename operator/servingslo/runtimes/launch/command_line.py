@@ -32,8 +32,6 @@ _MULTI_CALL = "busybox"
 _OPTION_WITH_FILE = frozenset({"--rcfile", "--init-file"})
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # Programs of an engine's other nodes, and of a cluster of them; vLLM's script only starts Ray.
 _NO_SERVERS = frozenset({"sshd", "orted", "sleep", "tail"})
@@ -97,8 +95,6 @@ def references(words: Sequence[str]) -> frozenset[str]:
     if any(is_shell(word) for word in words):
         for word in words:
             found.update(_SHELL_REFERENCE.findall(word))
-            for inner in _ARITHMETIC.findall(word):
-                found.update(_NAME.findall(inner))
     return frozenset(found)
 
 
