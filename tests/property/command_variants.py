@@ -279,3 +279,65 @@ def plain_case(random: Random) -> Case:
     if random.random() < _HALF:
         return Case(command=(*command, *args), known=known, literal=literal)
     return Case(command=command, args=args, known=known, literal=literal)
+
+
+_BIT = ('[ "$C1" = 1 ]', 'test "$C2" = 1', "[[ $C1 == 1 ]]", '! [ "$C2" = 1 ]', "true", "false")
+_SET = _lines(
+    r"""
+    E="{f}"
+    E="$E {f}"
+    E+=" {f}"
+    export F="{f}"
+    F="${{F:-{f}}}"
+    : "${{E:={f}}}"
+    eval "E='{f}'"
+    set -- {f}
+    E="$*"
+    A+=({f})
+    F="${{A[*]}}"
+    unset E
+    E="{f}" | cat
+    """
+)
+_STARTS = _lines(
+    r"""
+    vllm serve m $E $F
+    vllm serve m "$@" ${E:+$F}
+    eval "exec vllm serve m $E"
+    F= vllm serve m "${A[@]}" $F
+    run $E
+    """
+)
+_AROUND_SETS = _lines(
+    r"""
+    {a}
+    if {c}; then {a}; else {b}; fi
+    if {c}; then {a}; elif {d}; then {b}; fi
+    case "$C1$C2" in 00|11) {a};; 01) {b};; *) {a};; esac
+    for i in 1 2; do {a}; {b}; done
+    {c} && {a}
+    {c} && {a} || {b}
+    {c} || {{ {a}; {b}; }}
+    ( {a}; {b} )
+    g
+    """
+)
+BITS = ("00", "01", "10", "11")
+
+
+def branching_case(random: Random) -> Case:
+    """A script whose variables are set in branches, loops and functions, by unknown conditions."""
+
+    def setting() -> str:
+        flags = ("--max-num-seqs 48", "--max-num-seqs 3", "--seed 1", "", "-q --max-num-seqs=48")
+        return random.choice(_SET).format(f=random.choice(flags))
+
+    def statement() -> str:
+        conditions = {"c": random.choice(_BIT), "d": random.choice(_BIT)}
+        return random.choice(_AROUND_SETS).format(a=setting(), b=setting(), **conditions)
+
+    functions = f'A=(); run() {{ {setting()}; vllm serve m $E "$@"; }}; g() {{ {statement()}; }}'
+    functions = functions.replace("; g; }", "; }").replace("{ g; }", "{ :; }")
+    body = [statement() for _ in range(random.randint(1, 4))]
+    script = "\n".join([functions, *body, random.choice(_STARTS)])
+    return Case(command=("bash", "-c", script), secret={})

@@ -134,6 +134,9 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
         pytest.param(["sh", "-c", "python3 serve.py"], "program 'serve.py'", id="other-program"),
         pytest.param(["ray", "serve", "run", "app:app"], "program 'ray'", id="ray-serve"),
         pytest.param(["python3", "-m", "dynamo.vllm"], "", id="dynamo-takes-the-same-flags"),
+        pytest.param(
+            ["python3", "/app/vllm/entrypoints/openai/api_server.py"], "", id="file-of-the-module"
+        ),
         pytest.param(["sh", "-c", "source ./run.sh"], "script './run.sh'", id="sourced-script"),
         pytest.param(["sh", "-c", "cat f | bash"], "script from its input", id="piped-script"),
         pytest.param(

@@ -14,7 +14,7 @@ _OWN_IMAGES = re.compile(
 )
 # Images of others whose start command is vLLM's server as well.
 # Source: docker/Dockerfile.cuda of llm-d/llm-d.
-_SAME_START = re.compile(r"(?:^|/)llm-d/llm-d(?:-[a-z0-9]+)*$")
+_SAME_START = re.compile(r"(?:^|/)llm-d/llm-d(?:-(?:aws|cpu|cuda|dev|gke|hpu|rocm|xpu))*$")
 # Matches v0.11.0, 0.8.5.post1, v0.11.0-x86_64, v0.12.0rc1; not nightly, latest or a commit.
 _RELEASE = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:[.\-+][\w.\-+]*)?")
 

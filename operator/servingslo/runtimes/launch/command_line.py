@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.script import NO_STARTERS, commands
+from servingslo.runtimes.shell.script import commands
 from servingslo.runtimes.shell.words import (
     LONGEST_LINE_CHARACTERS,
+    NO_STARTERS,
     NO_VARIABLES,
     POSITIONAL,
     Environment,
@@ -262,6 +263,8 @@ def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
         for at in range(len(words) - len(wanted) + 1):
             texts = [word.text for word in words[at : at + len(wanted)]]
             first = PurePosixPath(texts[0]).name == wanted[0] or texts[0].startswith(f"{name}.")
+            # The file of a module: python3 /app/vllm/entrypoints/openai/api_server.py.
+            first = first or (texts[0].endswith(".py") and f"{name.replace('.', '/')}/" in texts[0])
             if first and texts[1:] == wanted[1:]:
                 return at + len(wanted)
     return None

@@ -14,6 +14,12 @@ from servingslo.errors import ArgumentsNotUnderstoodError
 DEEPEST = 16
 # A pod's script has tens of tokens; each takes microseconds.
 MOST_TOKENS = 4_000
+# Reserved words where a command begins; those that open and close a compound command, by its kind.
+OPENING = {"if": "if", "case": "case", "{": "{"} | dict.fromkeys(
+    ("while", "until", "for", "select"), "loop"
+)
+CLOSING = {"fi": "if", "esac": "case", "done": "loop", "}": "{", ")": "("}
+RESERVED = {*OPENING, *CLOSING, "[[", "function", "elif", "else", "then", "do", "!", "time"}
 _OPERATORS = re.compile(r"&>>|&>|&&|\|\||\|&|;;&|;;|;&|<<<|<<-|<<|>>|>&|<&|>\||<>|[();|&<>\n]")
 _REDIRECTIONS = frozenset({"<<<", ">>", ">&", "<&", ">|", "<>", "<", ">", "&>", "&>>", "<<", "<<-"})
 _BLANKS = re.compile(r"(?:[ \t\r]|\\\n)*(?:#[^\n]*)?")

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.lexer import DEEPEST, MOST_TOKENS, Part, Token, tokens
+from servingslo.runtimes.shell.lexer import CLOSING, DEEPEST, OPENING, RESERVED, Token, tokens
 from servingslo.runtimes.shell.words import (
+    NO_STARTERS,
     POSITIONAL,
     UNKNOWN,
     Expander,
@@ -27,7 +28,7 @@ from servingslo.runtimes.shell.words import (
 # A script starts one engine, rarely two.
 MOST_COMMANDS = 256
 # Tokens that are read, with those of functions at each call; walks until loops add no values.
-_MOST_STEPS = 4 * MOST_TOKENS
+_MOST_STEPS = 16_000
 _MOST_PASSES = 5
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[^\]]*\]\+?=")
@@ -39,24 +40,12 @@ _DECLARING = frozenset({"export", "readonly", "local", "declare", "typeset"})
 _SUCCEEDING = _DECLARING | {"set", "true", ":"}
 # Commands that set the variables they name.
 _SETTING = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
-# Commands that name an engine without starting one.
-NO_STARTERS = frozenset({
-    "[", "apk", "apt", "apt-get", "break", "cat", "cd", "chmod", "continue", "cp", "curl", "echo",
-    "exit", "false", "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep",
-    "pip", "pip3", "pkill", "return", "rm", "sed", "shopt", "sleep", "tee", "test",
-    "touch", "trap", "true", "type", "ulimit", "umask", "wait", "wget", "which", ":",
-})  # fmt: skip
 # Scripts that set up a shell or a Python environment and set no variables of a container.
 _HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?(?:bashrc|profile)|\.bash_profile|conda\.sh)")
 _OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
-_SOURCE = Token(text="source", parts=(Part(text="source"),))
+_SOURCE = Word(text="source", source="source")
 # Stands for all variables, which another script may set.
 _ANY = ""
-_OPENING = {"if": "if", "case": "case", "{": "{"} | dict.fromkeys(
-    ("while", "until", "for", "select"), "loop"
-)
-_CLOSING = {"fi": "if", "esac": "case", "done": "loop", "}": "{", ")": "("}
-_RESERVED = {*_OPENING, *_CLOSING, "[[", "function", "elif", "else", "then", "do", "!", "time"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +109,11 @@ class _Reader:
         self._frames: list[_Frame] = []
         self._words: list[Token] = []
         # Of a list of && and ||: scopes after a command that succeeded before ||, or failed before
-        # &&. Whether the last command certainly succeeded.
+        # &&. Whether the last command certainly succeeded; the scope before it.
         self._passed: list[Scope] = []
         self._failed: list[Scope] = []
-        self._sure = False
-        self.scope = scope
+        self._sure = self._negated = False
+        self.scope = self._previous = scope
         self.assigned: dict[str, Values] = {}
         self.found: list[Command] = []
 
@@ -182,16 +171,20 @@ class _Reader:
             self.scope, self._passed = merged(self.scope, *self._passed), []
             return
         self._passed.append(self.scope)
-        if text == "||":
+        if text != "||":
+            # Each command of a pipe runs in a shell of its own.
+            self.scope = merged(self._previous, self.scope)
+        else:
             dead = replace(self.scope, alive=False)
             self.scope, self._failed = merged(dead, *self._failed, *failing), []
 
     def _keyword(self, text: str) -> bool:
         """Whether it is a reserved word, which is then done."""
-        if text in _OPENING:
+        if text in OPENING:
             self._begin(text)
         elif text == "[[":
             self._skip_to("]]")
+            self._sure = False
         elif text == "function":
             self._defined = self._here
             self._at += 1
@@ -200,11 +193,12 @@ class _Reader:
         elif text in {"elif", "else"}:
             self._next_branch("if")
             self._frames[-1].every = text == "else"
-        elif text in _CLOSING:
+        elif text in CLOSING:
             self._close(text)
         elif text == "then" and self._frames:
             self._frames[-1].start = self.scope
-        return text in _RESERVED
+        self._negated |= text == "!"
+        return text in RESERVED
 
     @property
     def _here(self) -> str:
@@ -212,7 +206,7 @@ class _Reader:
 
     def _begin(self, word: str) -> None:
         """A compound command; the words of `for` and `case` are skipped."""
-        self._open(_OPENING[word])
+        self._open(OPENING[word])
         if word in {"for", "select"}:
             self._unknown(self._here)
             self._skip_to("do")
@@ -260,9 +254,10 @@ class _Reader:
 
     def _close(self, text: str) -> None:
         frame = self._frames.pop() if self._frames else None
-        if frame is None or frame.kind not in {_CLOSING[text], "function"}:
+        if frame is None or frame.kind not in {CLOSING[text], "function"}:
             raise ArgumentsNotUnderstoodError(f"{text!r} stands where no command begins")
         self._passed, self._failed, self._sure = frame.passed, frame.failed, False
+        self._previous = frame.start
         if frame.kind in {"(", "function"}:
             self.scope = frame.start
             return
@@ -276,9 +271,11 @@ class _Reader:
         here = "".join(one.here or "" for one in self._words)
         words = [one for one in self._words if one.here is None]
         self._words, scope = [], self.scope
+        negated, self._negated = self._negated, False
         if not words or not scope.alive:
             return
-        self._sure = not any(part.opaque for one in words for part in one.parts)
+        opaque = any(part.opaque for one in words for part in one.parts)
+        self._sure, self._previous = not opaque and not negated, scope
         while words and (set_here := _ASSIGNMENT.match(words[0].text)):
             scope = self._set(set_here[1], self._expander.assigned(words.pop(0), scope))
         if words:
@@ -351,8 +348,8 @@ class _Reader:
     def _source(self, words: list[Token]) -> None:
         """Another script may set any variable; scripts that set up a shell or Python set none."""
         if not words or not _HARMLESS.fullmatch(words[0].text):
-            for line in self._expander.commands([_SOURCE, *words], self.scope):
-                self.found.append(Command(words=line, here="", scope=self.scope))
+            for line in self._expander.commands(words, self.scope):
+                self.found.append(Command(words=(_SOURCE, *line), here="", scope=self.scope))
             self._forget()
 
     def _forget(self) -> None:

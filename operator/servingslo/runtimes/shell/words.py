@@ -28,6 +28,13 @@ _MOST_COMBINATIONS = 128
 _MOST_CHARACTERS = 16 * LONGEST_LINE_CHARACTERS
 # A word of one character takes as long as one of so many.
 _LEAST_CHARACTERS = 16
+# Commands that name an engine without starting one.
+NO_STARTERS = frozenset({
+    "[", "apk", "apt", "apt-get", "break", "cat", "cd", "chmod", "continue", "cp", "curl", "echo",
+    "exit", "false", "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep",
+    "pip", "pip3", "pkill", "return", "rm", "sed", "shopt", "sleep", "tee", "test",
+    "touch", "trap", "true", "type", "ulimit", "umask", "wait", "wget", "which", ":",
+})  # fmt: skip
 # The positional parameters, as an array.
 POSITIONAL = "@"
 _SEPARATORS = "IFS"
