@@ -105,6 +105,8 @@ VLLM = RuntimeProfile(
         max_model_len="--max-model-len",
         server_counts=("--api-server-count", "--data-parallel-size"),
         config=CONFIG_FLAG,
+        # Of Dynamo's worker.
+        other_files=("--extra-engine-args",),
         metrics_off=("--disable-log-stats", ""),
         abbreviations=True,
         short_names=(
