@@ -293,9 +293,14 @@ def test_a_trigger_on_a_percentile_of_latency_is_an_objective(
 )
 def test_a_latency_that_is_not_understood_is_said(cli: CLI, query: str, latency: bool) -> None:
     """In a trigger and as the name of an HPA's metric; a rate of requests is no latency."""
-    said = comments(cli, changed(SCALED_OBJECT, triggers=[prometheus(query, "5")]))
-    assert ("state --objective" in said) is latency
-    assert ("not from a threshold" in said) is not latency
+    named = {"metric": {"name": query}, "target": {"type": "Value", "value": "5"}}
+    for source in (
+        changed(SCALED_OBJECT, triggers=[prometheus(query, "5")]),
+        changed(HPA, metrics=[{"type": "External", "external": named}]),
+    ):
+        said = comments(cli, source)
+        assert ("state --objective" in said) is latency
+        assert ("not from a threshold" in said) is not latency
 
 
 def test_the_user_s_objectives_win_over_those_of_triggers(cli: CLI) -> None:
