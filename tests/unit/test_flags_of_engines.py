@@ -144,6 +144,16 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
         ),
         pytest.param(["vllm", "serve", "m", "--nnodes", "1"], "", id="the-only-node"),
         pytest.param(
+            ["sh", "-c", "if a; then vllm serve m; else ray start --address=h --block; fi"],
+            "ray start --address",
+            id="a-node-of-ray",
+        ),
+        pytest.param(
+            ["vllm", "serve", "m", "-dp", "16", "-dpl", "8"],
+            "--data-parallel-size-local",
+            id="some-of-the-ranks",
+        ),
+        pytest.param(
             ["vllm", "serve", "m", "--data-parallel-size=16", "-dpr", "8", "-dpl", "8"],
             "--data-parallel-start-rank",
             id="a-rank",

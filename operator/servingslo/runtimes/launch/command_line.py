@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # Programs of an engine's other nodes, and of a cluster of them; vLLM's script only starts Ray.
-_NO_SERVERS = frozenset({"sshd", "orted", "sleep", "tail"})
+_NO_SERVERS = frozenset({"sshd", "service", "orted", "sleep", "tail"})
 _RAY_SCRIPT = "multi-node-serving.sh"
 # Programs that args may begin with if the image has no start command of its own.
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -52,13 +52,14 @@ class CommandLine:
 
     lines: the words of each place that starts it, from its program on; several only in a script.
     started: whether each of them is known to start it. serves: whether anything in it may start a
-    server. script: whether a shell runs a script.
+    server; joins: whether it joins a Ray cluster. script: whether a shell runs a script.
     unread: the part that could not be read at all. others: other commands and texts of the script.
     """
 
     lines: tuple[tuple[Word, ...], ...]
     started: bool = True
     serves: bool = True
+    joins: bool = False
     script: bool = False
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -136,21 +137,23 @@ def _command_line(
         leaves = list(_leaves(words, "", scope, 0, top=True))
     except ArgumentsNotUnderstoodError as error:
         return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
-    possible = [leaf for leaf in leaves if _may_start(leaf)]
+    to_image = bare and not script and not _launches(words)
+    possible = [leaf for leaf in leaves if to_image or _may_start(leaf)]
     chosen = _engines(possible, starts)
     others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
     # `python3 - <<EOF`: the text may be a program that starts the engine.
     others += [leaf.here for leaf in chosen if leaf.here]
-    nothing = ["the shell script: no command in it starts an engine"] if not possible else []
+    serves = bool(possible) or not argv
+    nothing = "the shell script: " * script + "no command in it starts an engine"
     doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
-    to_image = bare and not script and not _launches(words)
     unknown = () if to_image or not starts else _unknown_programs(doubtful, starts)
     return CommandLine(
         lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
         started=bool(chosen),
-        serves=bool(possible) or not argv,
+        serves=serves,
+        joins=any(_joins(leaf) for leaf in leaves),
         script=script,
-        unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *nothing * script])),
+        unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *[nothing] * (not serves)])),
         others=tuple(others) if chosen else (),
     )
 
@@ -310,6 +313,13 @@ def _may_start(leaf: _Leaf) -> bool:
         return False
     scripts = {PurePosixPath(text).name for text in texts}
     return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts
+
+
+def _joins(leaf: _Leaf) -> bool:
+    """Whether a command joins a Ray cluster, whose head is in another pod."""
+    return _program(leaf.words) == "ray" and any(
+        word.text.startswith("--address") for word in leaf.words
+    )
 
 
 def _launches(words: Sequence[Word]) -> bool:

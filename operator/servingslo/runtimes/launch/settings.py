@@ -19,6 +19,7 @@ from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_o
 from servingslo.runtimes.profile import LaunchFlags, RuntimeProfile
 from servingslo.runtimes.shell.words import Word
 
+_NODE = "a pod is one node of an engine"
 # vLLM's values for the longest sequence that fits; the command line does not show its length.
 _LONGEST_THAT_FITS = frozenset({"-1", "auto"})
 
@@ -114,15 +115,17 @@ class _Reader:
     def node(self, launch: LaunchFlags) -> str:
         """Why the pod is only one node of an engine; '' if it is not."""
         nodes = self.last(launch.nodes)
-        mark = next((flag for flag in launch.rank_marks if self.has([flag])), None)
+        marks = (*launch.rank_marks, launch.local_count)
+        mark = next((flag for flag in marks if self.has([flag])), None)
         if nodes is not None:
             alone = nodes.text == "1"
             mark = f"{launch.nodes} {shown(nodes.source)}"
         else:
             size = self.last(launch.server_counts[-1] if launch.server_counts else "")
             local = self.last(launch.local_count)
-            alone = size is not None and size.text in {"1", local.text if local else "1"}
-        return "" if mark is None or alone else f"{mark}: a pod is one node of an engine"
+            alone = size is None and mark == launch.local_count
+            alone = alone or (size and size.text) in {"1", local.text if local else "1"}
+        return "" if mark is None or alone else f"{mark}: {_NODE}"
 
 
 def parse_launch_arguments(
@@ -156,6 +159,7 @@ def launch_arguments(
     if not line.serves:
         agreed["api_server_count"] = 0
     node = next((one.node for one in found if one.node), "")
+    node = node or f"ray start --address: {_NODE}" * line.joins
     return replace(found[0], **agreed, node=node, unread=tuple(dict.fromkeys(unread)))
 
 
