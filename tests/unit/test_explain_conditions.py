@@ -249,6 +249,7 @@ def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
     ready = _of(told)["Ready"]
     assert ready.status == "True"
     assert why in ready.message
+    assert "spec.engine.maxSequences" in ready.message
     assert f'limits_unread="{why}"' in explain.log_line(told)
     assert why in explain.text(told)
     assert explain.material_change(SCALE_UP, told)

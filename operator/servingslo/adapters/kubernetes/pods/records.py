@@ -21,6 +21,7 @@ from servingslo.adapters.kubernetes.pods.container_failures import container_fai
 from servingslo.adapters.kubernetes.pods.container_fields import (
     asks_for_card,
     asks_for_device,
+    asks_for_part,
     is_scraped,
     native_sidecars,
     ports_of,
@@ -51,7 +52,8 @@ class ContainerRecord:
     environment: literal variables that command or args refer to; values from Secrets and fields
     are not read. unset: referred variables that the pod does not set. config_maps: references of
     command or args to ConfigMaps, None if there are none. accelerator: whether it requests a device
-    of any kind; card: one that serves models. ports: its declared ports. scraped: the pod's
+    of any kind; card: one that serves models; part: of a card, not all of it. ports: its declared
+    ports. scraped: the pod's
     annotation names one of them. sidecar: an init container that keeps running. unread: why command
     and args are not kept; '' if they are.
     """
@@ -65,6 +67,7 @@ class ContainerRecord:
     config_maps: ConfigMapUse | None = field(default=None, hash=False)
     accelerator: bool = False
     card: bool = False
+    part: bool = False
     ports: tuple[int, ...] = ()
     scraped: bool = False
     sidecar: bool = False
@@ -371,6 +374,7 @@ def _container(
         args=(),
         accelerator=asks_for_device(resources),
         card=asks_for_card(resources),
+        part=asks_for_part(resources, annotations),
         ports=ports_of(entry),
         scraped=is_scraped(entry, annotations),
     )
