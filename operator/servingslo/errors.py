@@ -99,6 +99,10 @@ class WriteConflictError(ClusterError):
     """A precondition of the write no longer holds (409, or 422 of a JSON Patch test)."""
 
 
+class InvalidNameError(ClusterError, InvalidInputError):
+    """A name is no segment of the API's paths, so that no object has it; nothing was asked."""
+
+
 class InvalidObjectError(ClusterError):
     """The API server refused the object as invalid (422 that is no failed precondition)."""
 

@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.selectors import Selector, matches, selector_from_spec
 from servingslo.api.refusals import first_refusal
 from servingslo.api.v1alpha1 import API_VERSION, BUDGET_PLURAL, ServingBudgetSpec
 from servingslo.errors import NotFoundError, PermissionDeniedError
 
-_BASE = f"/apis/{API_VERSION}/{BUDGET_PLURAL}"
 _START_TIMEOUT_SECONDS = 30.0
 
 
@@ -37,9 +37,11 @@ class KubernetesServingBudgets:
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self._tasks = Caches()
-        self._budgets: ObjectCache[BudgetRecord] = ObjectCache(client, _BASE, budget_record)
+        self._budgets: ObjectCache[BudgetRecord] = ObjectCache(
+            client, api_path(API_VERSION, BUDGET_PLURAL), budget_record
+        )
         self._namespaces: ObjectCache[Mapping[str, str]] = ObjectCache(
-            client, "/api/v1/namespaces", _labels
+            client, api_path("v1", "namespaces"), _labels
         )
         self._had_budgets = False
 
@@ -86,7 +88,8 @@ class KubernetesServingBudgets:
     async def patch_status(self, budget: BudgetRecord, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status. Raises: ClusterError."""
         body = {"metadata": {"uid": budget.uid}, "status": dict(changed)}
-        await self._client.patch(f"{_BASE}/{budget.name}/status", body, Patch.MERGE)
+        path = api_path(API_VERSION, BUDGET_PLURAL, name=budget.name, subresource="status")
+        await self._client.patch(path, body, Patch.MERGE)
 
 
 def budget_record(item: KubeObject, _previous: BudgetRecord | None) -> BudgetRecord:

@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import WATCH_SECONDS, KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
+from servingslo.api.v1alpha1 import API_VERSION, BUDGET_PLURAL
 from servingslo.errors import (
     ClusterError,
     NotFoundError,
@@ -26,8 +28,8 @@ _LOG = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
 # Collections that a cluster may lack, and what their absence means.
 _OPTIONAL = (
-    ("/apis/keda.sh/", "KEDA is not installed"),
-    ("/apis/servingslo.dev/v1alpha1/servingbudgets", "the CRD of ServingBudget is not installed"),
+    (api_path("keda.sh/v1alpha1"), "KEDA is not installed"),
+    (api_path(API_VERSION, BUDGET_PLURAL), "the CRD of ServingBudget is not installed"),
 )
 _PAGE = "500"
 _MOST_PAGES = 1000
@@ -48,7 +50,7 @@ class ObjectCache(Generic[T]):
     def __init__(
         self,
         client: KubeClient,
-        path: str,
+        path: ApiPath,
         parse: Callable[[KubeObject, T | None], T],
         *,
         on_change: Callable[[T | None, T | None], None] | None = None,
@@ -149,7 +151,7 @@ class Listed:
     version: str
 
 
-async def listed(client: KubeClient, path: str) -> Listed:
+async def listed(client: KubeClient, path: ApiPath) -> Listed:
     """All objects of a collection, in pages. Raises: ClusterError."""
     items: list[KubeObject] = []
     query = {"limit": _PAGE}

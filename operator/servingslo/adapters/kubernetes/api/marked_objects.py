@@ -6,6 +6,7 @@ A tenant can have the operator write only into such an object. Annotations recor
 from collections.abc import Iterator, Mapping, Sequence
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import ApiPath
 from servingslo.errors import InvalidObjectError, WriteConflictError
 
 MANAGED_LABEL = "servingslo.dev/managed"
@@ -25,7 +26,7 @@ def annotations_of(item: KubeObject) -> Mapping[str, str]:
 
 
 async def patch_unchanged(
-    client: KubeClient, path: str, item: KubeObject, title: str, changes: Sequence[KubeObject]
+    client: KubeClient, path: ApiPath, item: KubeObject, title: str, changes: Sequence[KubeObject]
 ) -> None:
     """Change an object only as it was read.
 

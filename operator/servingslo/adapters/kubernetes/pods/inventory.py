@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache, listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.selectors import Selector, matches
 from servingslo.adapters.kubernetes.pods.groups import as_group
 from servingslo.adapters.kubernetes.pods.parents import PartOf
@@ -52,7 +53,10 @@ class Collection(Generic[T]):
         self._base, self._plural = base, plural
         self.caches: dict[str, ObjectCache[T]] = {
             namespace: ObjectCache(
-                client, _list_path(base, namespace, plural), parse, on_change=on_change
+                client,
+                api_path(base, plural, namespace=namespace or None),
+                parse,
+                on_change=on_change,
             )
             for namespace in (namespaces or (ALL_NAMESPACES,))
         }
@@ -68,7 +72,7 @@ class Collection(Generic[T]):
         Empty if the kind is not installed, or the operator is known to have no right to read it.
         Raises: ClusterError.
         """
-        path = _list_path(self._base, namespace, self._plural)
+        path = api_path(self._base, self._plural, namespace=namespace)
         try:
             found = await listed(self._client, path)
         except NotFoundError:
@@ -119,24 +123,24 @@ class Inventory:
                 client, base, plural, parse, namespaces=namespaces, on_change=on_change
             )
 
-        self.pods = collection("/api/v1", "pods", pod_record, self._pod_changed)
+        self.pods = collection("v1", "pods", pod_record, self._pod_changed)
         self.replica_sets = collection(
-            "/apis/apps/v1", "replicasets", replica_set_record, self._owner_changed
+            "apps/v1", "replicasets", replica_set_record, self._owner_changed
         )
         self.deployments = collection(
-            "/apis/apps/v1", "deployments", deployment_record, self._deployment_changed
+            "apps/v1", "deployments", deployment_record, self._deployment_changed
         )
         self.stateful_sets = collection(
-            "/apis/apps/v1", "statefulsets", stateful_set_record, self._owner_changed
+            "apps/v1", "statefulsets", stateful_set_record, self._owner_changed
         )
         self.autoscalers = collection(
-            "/apis/autoscaling/v2",
+            "autoscaling/v2",
             "horizontalpodautoscalers",
             autoscaler_record,
             self._scaler_changed("HorizontalPodAutoscaler"),
         )
         self.scaled_objects = collection(
-            "/apis/keda.sh/v1alpha1",
+            "keda.sh/v1alpha1",
             "scaledobjects",
             scaled_object_record,
             self._scaler_changed("ScaledObject"),
@@ -352,7 +356,3 @@ def _discard(index: dict[str, dict[str, PodRecord]], key: str, uid: str) -> None
 
 def _target_key(record: ScalerRecord) -> tuple[str, str, str, str]:
     return record.namespace, record.group, record.target_kind, record.target_name
-
-
-def _list_path(base: str, namespace: str, plural: str) -> str:
-    return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
