@@ -67,6 +67,10 @@ class ReadingTooSlowError(MetricsUnavailableError):
     """The queries of one reading did not all end within the reading's timeout."""
 
 
+class AnswerTooLargeError(MetricsUnavailableError):
+    """An answer has more bytes than are read of one."""
+
+
 class QueryRefusedError(MetricsUnavailableError):
     """Prometheus does not evaluate this query; a retry does not help."""
 
