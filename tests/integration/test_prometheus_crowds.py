@@ -79,7 +79,8 @@ def read_in_a_process(url: str) -> None:
 
 
 def _read(url: str) -> list:
-    script = f"from tests.integration.test_prometheus_crowds import read_in_a_process as read; read({url!r})"
+    module = "tests.integration.test_prometheus_crowds"
+    script = f"from {module} import read_in_a_process; read_in_a_process({url!r})"
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
