@@ -31,7 +31,7 @@ _MULTI_CALL = "busybox"
 _OPTION_WITH_FILE = frozenset({"--rcfile", "--init-file"})
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
+_ARITHMETIC = "$(("
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # Commands that name an engine without starting one.
@@ -41,6 +41,10 @@ _NO_STARTERS = frozenset({
     "printf", "rm", "sed", "sleep", "tee", "touch", "type", "wget", "which",
 })  # fmt: skip
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
+TOO_LONG = (
+    "command and args, with the variables in them, are longer than "
+    f"{LONGEST_LINE_CHARACTERS} characters"
+)
 # Cached lines: as many as one operator may have workloads.
 _LINES_REMEMBERED = 512
 _SHOWN_CHARACTERS = 80
@@ -94,9 +98,20 @@ def references(words: Sequence[str]) -> frozenset[str]:
     if any(is_shell(word) for word in words):
         for word in words:
             found.update(_SHELL_REFERENCE.findall(word))
-            for inner in _ARITHMETIC.findall(word):
-                found.update(_NAME.findall(inner))
+            for inner in word.split(_ARITHMETIC)[1:]:
+                found.update(_NAME.findall(inner.partition("))")[0]))
     return frozenset(found)
+
+
+def in_use(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The known variables that the words need, and that those need: others would waste time."""
+    shells = [word for word in words if is_shell(word)]
+    found: dict[str, str] = {}
+    ahead = references(words)
+    while new := {name: known[name] for name in ahead if name in known and name not in found}:
+        found |= new
+        ahead = references([*shells, *new.values()])
+    return found
 
 
 def command_line(
@@ -112,6 +127,9 @@ def command_line(
     runtime, such as 'vllm serve'. given: command and args as in the pod, for messages.
     """
     argv = (*(command or ()), *(args or ()))
+    held = sum(len(name) + len(value) for name, value in environment.known.items())
+    if held + sum(map(len, argv)) > LONGEST_LINE_CHARACTERS:
+        return CommandLine(lines=(), unread=(TOO_LONG,))
     given = argv if given is None or len(given) != len(argv) else tuple(given)
     known = tuple(sorted(environment.known.items()))
     return _command_line(argv, given, tuple(starts), known, environment.unset)
@@ -186,6 +204,7 @@ def _leaves(
         dropped=scope.dropped,
         positional=positional,
         sourced=scope.sourced,
+        room=scope.room,
         extended=any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place]),
     )
     if place < len(words):

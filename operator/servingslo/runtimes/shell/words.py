@@ -18,8 +18,10 @@ _HOLES = re.compile(f"{HOLE}([^{HOLE}]*){HOLE}")
 # Sources with the same meaning in a nested script; its positional parameters are different ones.
 _SAME_INSIDE = re.compile(r"\$\(|`|\$\{?[A-Za-z_]")
 _FIELD_BLANKS = re.compile(r"[ \t\n]+")
-# Limit for command and args, and for values of variables in them; real ones are shorter.
+# Limit for command and args with the values of the variables in them; real ones are shorter.
 LONGEST_LINE_CHARACTERS = 32_768
+# What all words of a script may become together: several times as long as the longest script.
+MOST_EXPANDED_CHARACTERS = 4 * LONGEST_LINE_CHARACTERS
 _ALL = frozenset({"@", "*"})
 
 
@@ -47,6 +49,21 @@ class Environment:
 NO_VARIABLES = Environment()
 
 
+@dataclass(slots=True)
+class Room:
+    """The characters that words may still become, in a script and in all scripts that it runs."""
+
+    left: int = MOST_EXPANDED_CHARACTERS
+
+    def take(self, characters: int) -> None:
+        """Take so much of it. Raises: ArgumentsNotUnderstoodError if none is left."""
+        self.left -= characters
+        if self.left < 0:
+            raise ArgumentsNotUnderstoodError(
+                f"its words become longer than {MOST_EXPANDED_CHARACTERS} characters"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The known variables at one place of a script.
@@ -55,7 +72,8 @@ class Scope:
     that it unset; their value is ''. positional: `$0` and on, None if not known. sourced: it ran
     another script, which may have set any variable. extended: the shell is known to have bash's
     extensions. strict: an unset variable without a default is unknown, because a script that starts
-    an engine with it gets it from the image. alive: whether the place is reached.
+    an engine with it gets it from the image. alive: whether the place is reached. room: of all
+    scopes of a command line.
     """
 
     environment: Environment = NO_VARIABLES
@@ -67,6 +85,7 @@ class Scope:
     extended: bool = True
     strict: bool = False
     alive: bool = True
+    room: Room = field(default_factory=Room, compare=False)
 
     def with_variable(self, name: str, value: str | None) -> "Scope":
         """The scope after an assignment; None: of an unknown value."""
@@ -104,6 +123,7 @@ def merged(one: Scope, other: Scope) -> Scope:
     if not one.alive or not other.alive:
         return other if not one.alive else one
     names = one.variables.keys() | other.variables.keys()
+    one.room.take(len(names))
     variables = {n: one.value(n)[1] if one.value(n) == other.value(n) else None for n in names}
     unknown = {name for name in names if not (one.value(name)[0] and other.value(name)[0])}
     unknown |= one.dropped ^ other.dropped
@@ -148,13 +168,10 @@ def as_script(text: str) -> str:
 def fields(token: Token, scope: Scope) -> Iterator[Word]:
     """The words that one word of a script becomes: none, one or several."""
     current: str | None = None
-    length = 0
     for piece in _pieces(token.parts, scope):
+        scope.room.take(1 + len(piece or ""))
         if piece is not None:
             current = (current or "") + piece
-            length += len(piece)
-            if length > LONGEST_LINE_CHARACTERS:
-                raise ArgumentsNotUnderstoodError("a word in it gets too long")
         elif current is not None:
             yield Word(text=current, source=token.text)
             current = None
@@ -165,7 +182,11 @@ def fields(token: Token, scope: Scope) -> Iterator[Word]:
 def unsplit(parts: Sequence[Part], scope: Scope) -> str:
     """The text of an assignment's value: expanded, not split."""
     whole = (replace(part, quoted=True) for part in parts)
-    return "".join(" " if piece is None else piece for piece in _pieces(tuple(whole), scope))
+    found = []
+    for piece in _pieces(tuple(whole), scope):
+        scope.room.take(1 + len(piece or ""))
+        found.append(" " if piece is None else piece)
+    return "".join(found)
 
 
 def _pieces(parts: Sequence[Part], scope: Scope) -> Iterator[str | None]:

@@ -18,7 +18,7 @@ from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.adapters.kubernetes.pods.config_references import ConfigMapUse
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.errors import ClusterError, InvalidNameError
-from servingslo.runtimes.launch.command_line import command_line, expanded
+from servingslo.runtimes.launch.command_line import command_line, expanded, in_use
 from servingslo.runtimes.launch.config_file import config_file, config_path
 from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
 
@@ -189,7 +189,7 @@ async def started_with(
     unset = container.unset | (frozenset() if problems else use.others - known.keys())
     problems = [*([container.unread] if container.unread else []), *problems]
     command, args = expanded(container.command, known), expanded(container.args, known)
-    environment = Environment(known=known, unset=unset)
+    environment = Environment(known=in_use((*command, *args), known), unset=unset)
     words: tuple[str, ...] = ()
     if has_file:
         line = command_line(command, args, environment=environment)
