@@ -18,7 +18,7 @@ from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 VLLM = profile("vllm")
 MOST_SECONDS = 2.0
 TOO_LONG = f"with the variables in them, are longer than {LONGEST_LINE_CHARACTERS} characters"
-TOO_MUCH = "its words become longer than"
+TOO_MUCH = "the shell script: its words get too long"
 NAMES = [f"V{i}" for i in range(3500)]
 USED = " ".join(f"${name}" for name in NAMES)
 

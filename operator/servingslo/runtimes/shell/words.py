@@ -59,9 +59,7 @@ class Room:
         """Take so much of it. Raises: ArgumentsNotUnderstoodError if none is left."""
         self.left -= characters
         if self.left < 0:
-            raise ArgumentsNotUnderstoodError(
-                f"its words become longer than {MOST_EXPANDED_CHARACTERS} characters"
-            )
+            raise ArgumentsNotUnderstoodError("its words get too long")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,7 @@ def read_launch(
     limits = batch_arguments(line, profile, started.config)
     found = launch_arguments(line, profile, started.config)
     given = parse_launch_arguments(engine.command, engine.args, profile)
+    is_read = engine.name and not engine.unread and (line.lines or not line.unread)
     unread = [*([started.unread] if started.unread else []), *limits.unread, *found.unread]
     launch = EngineLaunch(
         flags=given.flags,
@@ -135,8 +136,8 @@ def read_launch(
         max_model_len=found.max_model_len,
         api_server_count=found.api_server_count,
         unread=_told(unread),
-        # For an ambiguous engine no limit is assumed.
-        unread_limits=limits.unread_limits if engine.name else LIMIT_FIELDS,
+        # For an ambiguous engine, or a line of which nothing is read, no limit is assumed.
+        unread_limits=limits.unread_limits if is_read else LIMIT_FIELDS,
     )
     arguments = EngineArguments(
         max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens
