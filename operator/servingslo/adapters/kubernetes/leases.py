@@ -12,7 +12,7 @@ from servingslo.adapters.kubernetes.events import COMPONENT
 from servingslo.errors import NotFoundError
 from servingslo.reasons import Reason
 
-_API_VERSION, _PLURAL = "coordination.k8s.io/v1", "leases"
+_API_VERSION = "coordination.k8s.io/v1"
 # How many shards its holder knows of; absent for one.
 SHARDS_ANNOTATION = "servingslo.dev/shards"
 _LONGEST_NUMBER = 5
@@ -50,7 +50,7 @@ class KubernetesLease:
     async def read(self) -> LeaseRecord | None:
         """The current Lease, None if there is none. Raises: ClusterError."""
         try:
-            return _record(await self._client.get(self._path(self._name)))
+            return _record(await self._client.get(self._path()))
         except NotFoundError:
             return None
 
@@ -70,7 +70,7 @@ class KubernetesLease:
             "metadata": {"name": self._name, **self._stated(1)},
             "spec": spec,
         }
-        return _record(await self._client.create(self._path(), body))
+        return _record(await self._client.create_named(self._path(), body))
 
     async def write(self, known: LeaseRecord, holder: str, duration_seconds: int) -> LeaseRecord:
         """Take or renew the known Lease, or release it with a holder of ''.
@@ -86,10 +86,10 @@ class KubernetesLease:
         stated = self._stated(known.shards) if holder else {}
         metadata = {"resourceVersion": known.version, "uid": known.uid, **stated}
         body = {"metadata": metadata, "spec": spec}
-        return _record(await self._client.patch(self._path(self._name), body, Patch.MERGE))
+        return _record(await self._client.patch(self._path(), body, Patch.MERGE))
 
-    def _path(self, name: str | None = None) -> ApiPath:
-        return api_path(_API_VERSION, _PLURAL, namespace=self._namespace, name=name)
+    def _path(self) -> ApiPath:
+        return api_path(_API_VERSION, "leases", namespace=self._namespace, name=self._name)
 
     def _stated(self, before: int) -> dict[str, Any]:
         """The annotation, as part of the metadata, if it differs from before."""

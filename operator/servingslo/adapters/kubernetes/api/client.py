@@ -108,6 +108,18 @@ class KubeClient:
         """Create an object. Raises: WriteConflictError if it exists; ClusterError otherwise."""
         return await self._request("POST", path, body=body)
 
+    async def create_named(self, path: ApiPath, body: KubeObject) -> KubeObject:
+        """Create an object of a kind that is created by its path, such as a Lease.
+
+        Unlike a POST, the right to it can be limited to a name.
+        Raises: WriteConflictError if it exists; ClusterError otherwise.
+        """
+        try:
+            return await self._request("PUT", path, body=body)
+        except InvalidObjectError as error:
+            # An update has to name the version that it changes.
+            raise WriteConflictError(str(error)) from error
+
     async def patch(
         self,
         path: ApiPath,
