@@ -101,7 +101,8 @@ class Inventory:
 
     def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
         self._tasks = Caches()
-        self._children: dict[str, set[str]] = {}
+        # By namespace and owner: what a tenant writes names no owner of another namespace.
+        self._children: dict[tuple[str, str], set[str]] = {}
         self._owned_pods: dict[str, dict[str, PodRecord]] = {}
         self._namespace_pods: dict[str, dict[str, PodRecord]] = {}
         # The controlling owner of each watched workload, by its own uid.
@@ -176,7 +177,7 @@ class Inventory:
         with a /scale finds the pods of the workload behind it, and no pods of a plain Deployment.
         A pod that leads others is ready when they are.
         """
-        owned = list(self._descendants(target_uid)) if target_uid is not None else []
+        owned = list(self._descendants(namespace, target_uid)) if target_uid is not None else []
         if not owned and not strict:
             owned = [
                 pod
@@ -200,9 +201,8 @@ class Inventory:
         """When the newest pod template of a Deployment came into use; None when unknown."""
         created = [
             record.created_seconds
-            for uid in self._children.get(target_uid, ())
+            for uid in self._children.get((namespace, target_uid), ())
             if (record := self._replica_sets_by_uid.get(uid)) is not None
-            and record.namespace == namespace
             and record.replicas > 0
             and record.created_seconds is not None
         ]
@@ -228,9 +228,8 @@ class Inventory:
         """Number of a Deployment's pod templates that want pods; above one during a rollout."""
         return sum(
             record.replicas > 0
-            for uid in self._children.get(target_uid, ())
+            for uid in self._children.get((namespace, target_uid), ())
             if (record := self._replica_sets_by_uid.get(uid)) is not None
-            and record.namespace == namespace
         )
 
     def scalers_of(self, namespace: str, group: str, kind: str, name: str) -> tuple[str, ...]:
@@ -264,19 +263,21 @@ class Inventory:
         )
         return any(record is not None and record.wakes for record in records)
 
-    def _descendants(self, uid: str) -> Iterator[PodRecord]:
+    def _descendants(self, namespace: str, uid: str) -> Iterator[PodRecord]:
         """Pods below an owner, to any depth that occurs in practice."""
         level = {uid}
         for _ in range(_DEEPEST_OWNERSHIP):
             for owner in level:
                 yield from self._owned_pods.get(owner, {}).values()
-            level = {child for owner in level for child in self._children.get(owner, ())}
+            level = {
+                child for owner in level for child in self._children.get((namespace, owner), ())
+            }
             if not level:
                 return
 
     def _with_workers(self, pod: PodRecord) -> PodRecord:
         """The pod; if it owns the workload of others, as the leader of a group."""
-        below = self._children.get(pod.uid, ())
+        below = self._children.get((pod.namespace, pod.uid), ())
         if not below:
             return pod
         workers = [one for uid in below for one in self._owned_pods.get(uid, {}).values()]
@@ -309,17 +310,18 @@ class Inventory:
             self._replicas_of.pop(old.uid, None)
             self._replica_sets_by_uid.pop(old.uid, None)
             if old.owner_uid is not None:
-                children = self._children.get(old.owner_uid, set())
+                owner = old.namespace, old.owner_uid
+                children = self._children.get(owner, set())
                 children.discard(old.uid)
                 if not children:
-                    self._children.pop(old.owner_uid, None)
+                    self._children.pop(owner, None)
         if new is not None:
             self._owner_of[new.uid] = new.owner_uid
             self._replicas_of[new.uid] = 1 if new.replicas is None else new.replicas
             if isinstance(new, OwnerRecord):
                 self._replica_sets_by_uid[new.uid] = new
             if new.owner_uid is not None:
-                self._children.setdefault(new.owner_uid, set()).add(new.uid)
+                self._children.setdefault((new.namespace, new.owner_uid), set()).add(new.uid)
 
     def _deployment_changed(self, old: TargetRecord | None, new: TargetRecord | None) -> None:
         self._owner_changed(old, new)

@@ -99,7 +99,7 @@ class Crowds:
                 if pod and series > most:
                     crowded[namespace, pod] = series
         for (namespace, pod), series in crowded.items():
-            _LOG.warning("pod=%s/%s left out: %d series in one answer", namespace, pod, series)
+            _LOG.warning("pod=%r left out: %d series in one answer", f"{namespace}/{pod}", series)
         self.left_out |= crowded
         self._found |= dict.fromkeys(crowded, self._reading)
         return bool(crowded)
