@@ -68,7 +68,11 @@ class ReadingTooSlowError(MetricsUnavailableError):
 
 
 class AnswerTooLargeError(MetricsUnavailableError):
-    """An answer has more bytes than are read of one."""
+    """An answer has more bytes than are read of one. body: those that were read."""
+
+    def __init__(self, message: str, body: bytes = b"") -> None:
+        super().__init__(message)
+        self.body = body
 
 
 class QueryRefusedError(MetricsUnavailableError):

@@ -226,7 +226,14 @@ def test_a_recorded_grant_that_cannot_be_is_refused(field):
 def test_a_tenant_reads_no_name_of_another_namespace(holders, said):
     """The administrator reads all of them, in the status of the budget."""
     share = Share(
-        uid="1", name="team/short", wanted_gpus=4, share_gpus=2, granted_gpus=2, holders=holders
+        uid="1",
+        name="team/short",
+        wanted_gpus=4,
+        share_gpus=2,
+        granted_gpus=2,
+        kept_per_gpu=1.0,
+        needed_seconds=60.0,
+        holders=holders,
     )
     assert shortage_line(share, "team") == f"{said} has them above its minimum"
     assert shortage_line(replace(share, donors=holders, holders=()), "team").startswith(

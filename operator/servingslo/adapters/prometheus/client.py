@@ -35,7 +35,7 @@ from servingslo.runtimes.gateways import GatewayProfile
 
 # Bounds the memory of one answer, which is four times as much while it is parsed: a histogram of
 # 4,000 engines is about 20 MB.
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
@@ -356,7 +356,8 @@ class _BoundedSession(requests.Session):
             body += chunk
             if len(body) > MAX_ANSWER_BYTES:
                 response.close()
-                raise AnswerTooLargeError(f"an answer has more than {MAX_ANSWER_BYTES >> 20} MiB")
+                told = f"an answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
+                raise AnswerTooLargeError(told, bytes(body))
             if self._monotonic() > self._deadline:
                 response.close()
                 raise _TooSlowError

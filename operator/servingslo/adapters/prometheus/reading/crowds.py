@@ -8,13 +8,15 @@ with too many are left out of every query for a while.
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from servingslo.adapters.prometheus.client import Answer, PrometheusClient, PrometheusConfig
 from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS, Pod
 from servingslo.adapters.prometheus.vectors import Vector
-from servingslo.errors import AnswerTooLargeError
+from servingslo.errors import AnswerTooLargeError, QueryRefusedError
+from servingslo.parsing import parsed_json
 from servingslo.policy.ports import PodMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +27,10 @@ MOST_SERIES = 5000
 MOST_SERIES_OF_MANY = 50_000
 # Of a namespace with more such pods, no pod is read: their names would make queries too long.
 _MOST_NAMED = 16
+# Of one series; with labels of engines it is some hundreds of bytes. And of such series of one pod.
+_LONG_SERIES_BYTES, _MOST_BYTES = 1000, 1 << 20
+# A quote within a label is escaped, so that neither is in one.
+_BEGIN, _END = b'{"metric":{', re.compile(rb'},"(?:value|histogram)"')
 # A query is first checked, then asked without the pods found, which may be still too large.
 _ROUNDS = 3
 _SELECTOR = re.compile(r'\{__name__="[^"]*"')
@@ -33,7 +39,7 @@ _SELECTOR = re.compile(r'\{__name__="[^"]*"')
 class Crowds:
     """Asks queries without the pods that have too many series; for one thread.
 
-    left_out: those pods, with their number of series when they were counted.
+    left_out: those pods, and why.
     """
 
     def __init__(self, client: PrometheusClient, config: PrometheusConfig) -> None:
@@ -41,7 +47,7 @@ class Crowds:
         self._reading = 0
         self._found: dict[Pod, int] = {}
         self._checked: dict[str, int] = {}
-        self.left_out: dict[Pod, int] = {}
+        self.left_out: dict[Pod, str] = {}
 
     def begin(self) -> None:
         """Begin a reading; pods that were found long ago are read again."""
@@ -65,8 +71,10 @@ class Crowds:
                     self._client.query(one, deadline=deadline, at_seconds=at_seconds)
                     for one in queries
                 ]
-            except AnswerTooLargeError:
-                if not self._find(queries, deadline, at_seconds, most):
+            except AnswerTooLargeError as error:
+                heavy = self._heavy(error.body)
+                self._leave_out(heavy)
+                if not heavy and not self._find(queries, deadline, at_seconds, most):
                     raise
                 continue
             size = sum(len(answer.result) + len(answer.histograms) for answer in found)
@@ -82,8 +90,8 @@ class Crowds:
     def pods(self) -> dict[Pod, PodMetrics]:
         """The pods that are left out, each with what is said of it."""
         return {
-            pod: PodMetrics(left_out=f"pod {pod[1]}, not read: {series} series in one answer")
-            for pod, series in self.left_out.items()
+            pod: PodMetrics(left_out=f"pod {pod[1]}, not read: {why}")
+            for pod, why in self.left_out.items()
         }
 
     def _find(self, queries: Sequence[str], deadline: float, at_seconds: float, most: int) -> bool:
@@ -92,17 +100,39 @@ class Crowds:
         crowded = {}
         for promql in queries:
             count = f"count by ({', '.join(labels)}) ({promql})"
-            answer = self._client.query(count, deadline=deadline, at_seconds=at_seconds)
-            for one in answer.result:
-                namespace, pod = (str(one["metric"].get(label, "")) for label in labels)
-                series = int(float(one["value"][1]))
-                if pod and series > most:
-                    crowded[namespace, pod] = series
-        for (namespace, pod), series in crowded.items():
-            _LOG.warning("pod=%r left out: %d series in one answer", f"{namespace}/{pod}", series)
-        self.left_out |= crowded
-        self._found |= dict.fromkeys(crowded, self._reading)
-        return bool(crowded)
+            with suppress(QueryRefusedError):
+                answer = self._client.query(count, deadline=deadline, at_seconds=at_seconds)
+                for one in answer.result:
+                    pod, series = self._pod(one["metric"]), int(float(one["value"][1]))
+                    if series > most:
+                        crowded[pod] = f"{series} series in one answer"
+        return self._leave_out(crowded)
+
+    def _heavy(self, body: bytes) -> dict[Pod, str]:
+        """Pods whose labels alone fill an answer: a label may have any length."""
+        held: dict[Pod, int] = defaultdict(int)
+        for part in body.split(_BEGIN)[1:-1]:
+            if len(part) > _LONG_SERIES_BYTES:
+                metric = parsed_json(b"{" + _END.split(part, 1)[0] + b"}")
+                held[self._pod(metric)] += len(part)
+        return {
+            pod: f"labels of {size >> 20} MiB in one answer"
+            for pod, size in held.items()
+            if size > _MOST_BYTES
+        }
+
+    def _pod(self, labels: Mapping[str, str]) -> Pod:
+        config = self._config
+        return labels.get(config.namespace_label, ""), labels.get(config.pod_label, "")
+
+    def _leave_out(self, crowded: Mapping[Pod, str]) -> bool:
+        """Leave these out from now on; series without a pod are of an exporter, and stay."""
+        named = {pod: why for pod, why in crowded.items() if pod[1]}
+        for pod, why in named.items():
+            _LOG.warning("pod=%r left out: %s", "/".join(pod), why)
+        self.left_out |= named
+        self._found |= dict.fromkeys(named, self._reading)
+        return bool(named)
 
     def _matchers(self) -> Iterator[str]:
         """Matchers that exclude the pods found: of namespaces with none, and of those with some.
