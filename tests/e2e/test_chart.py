@@ -326,7 +326,7 @@ def test_the_lease_that_is_asked_for_is_the_one_that_is_allowed(rig: Rig) -> Non
     arguments = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
     role = _only(documents, "Role")
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
-    assert [rule["verbs"] for rule in named] == [["get", "patch"]]
+    assert [rule["verbs"] for rule in named] == [["create", "get", "patch", "update"]]
     assert f"--lease-name={named[0]['resourceNames'][0]}" in arguments
     assert f"--lease-namespace={role['metadata']['namespace']}" in arguments
     assert {"--lease-seconds=20", "--lease-renew-seconds=12", "--lease-retry-seconds=2"} <= set(
