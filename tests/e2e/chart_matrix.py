@@ -101,6 +101,15 @@ CASES: dict[str, tuple[str, ...]] = {
         "securityContext.capabilities=null",
         "securityContext.readOnlyRootFilesystem=false",
     ),
+    "tenants-apart": (
+        *_WATCHED,
+        "budgets.enabled=true",
+        "configMaps.read.enabled=true",
+        f"configMaps.read.namespaces[0]={WATCHED[0]}",
+        "metricsAuthorization.enabled=true",
+        "monitoring.serviceMonitor.enabled=true",
+        "networkPolicy.enabled=true",
+    ),
     "kserve": (
         "batching.apply.enabled=true",
         "batching.apply.llmInferenceServices=true",

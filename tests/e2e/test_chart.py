@@ -202,6 +202,46 @@ def test_config_maps_may_be_read_only_when_enabled(rig: Rig) -> None:
 
 
 @pytest.mark.rig
+def test_tenants_are_apart_where_that_is_asked(rig: Rig) -> None:
+    """Budgets, ConfigMaps, Leases and metrics: the least of each, and nothing of it by default."""
+    watched = "watchNamespaces={team-a,team-b}"
+    documents = _render(
+        rig,
+        watched,
+        "budgets.enabled=true",
+        "configMaps.read.enabled=true",
+        "configMaps.read.namespaces={team-a}",
+        "metricsAuthorization.enabled=true",
+        "networkPolicy.enabled=true",
+    )
+    budgets = _only(documents, "ClusterRole", "servingslo-operator-budgets")["rules"]
+    assert budgets[2]["resourceNames"] == ["team-a", "team-b"]
+    places = [
+        (one["kind"], one["metadata"].get("namespace"))
+        for one in documents
+        if one["kind"].endswith("Role")
+        for rule in one["rules"]
+        if "configmaps" in rule.get("resources", ())
+    ]
+    assert places == [("Role", "team-a")]
+    leases = [
+        rule
+        for one in documents
+        if one["kind"].endswith("Role")
+        for rule in one["rules"]
+        if "leases" in rule.get("resources", ())
+    ]
+    assert all(rule["resourceNames"] for rule in leases)
+    pod = _only(documents, "Deployment")["spec"]["template"]["spec"]
+    assert "--health-host=127.0.0.1" in pod["containers"][0]["args"]
+    assert pod["containers"][0]["livenessProbe"]["httpGet"]["port"] == "https"
+    (ingress,) = _only(documents, "NetworkPolicy")["spec"]["ingress"]
+    selected = ingress["from"][0]["namespaceSelector"]["matchLabels"]
+    assert selected == {"kubernetes.io/metadata.name": "monitoring"}
+    assert ingress["ports"] == [{"protocol": "TCP", "port": "https"}]
+
+
+@pytest.mark.rig
 def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     """Permission, flag and the job that puts bounds back at the end come with the kind."""
 
@@ -244,11 +284,9 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
 
 @pytest.mark.rig
 def test_watched_namespaces_limit_the_binding(rig: Rig) -> None:
-    """With watchNamespaces there are role bindings in those alone; for the cluster, of budgets."""
+    """With watchNamespaces there are role bindings in those alone, and none for the cluster."""
     documents = _render(rig, "watchNamespaces={team-a,team-b}")
-    # Budgets are cluster-scoped; their role is for them, and for labels of namespaces.
-    everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == "ClusterRoleBinding"]
-    assert [name.endswith("-budgets") for name in everywhere] == [True]
+    assert not [one for one in documents if one["kind"] == "ClusterRoleBinding"]
     bound = [
         d["metadata"]["namespace"]
         for d in documents
@@ -312,7 +350,7 @@ def test_the_lease_that_is_asked_for_is_the_one_that_is_allowed(rig: Rig) -> Non
     arguments = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
     role = _only(documents, "Role")
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
-    assert [rule["verbs"] for rule in named] == [["get", "patch"]]
+    assert [rule["verbs"] for rule in named] == [["create", "get", "patch", "update"]]
     assert f"--lease-name={named[0]['resourceNames'][0]}" in arguments
     assert f"--lease-namespace={role['metadata']['namespace']}" in arguments
     assert {"--lease-seconds=20", "--lease-renew-seconds=12", "--lease-retry-seconds=2"} <= set(

@@ -371,7 +371,9 @@ def test_many_variables_beside_a_long_line_take_no_time():
         (found,) = pod_record(item, None).containers
         assert time.process_time() - began < 0.5
     assert (found.args, found.environment) == ((), {})
-    assert found.unread == "command and args are longer than 32768 characters"
+    assert found.unread == (
+        "command and args, with the variables in them, are longer than 32768 characters"
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,9 @@ def join(
         trouble.append(_ambiguous(view))
     late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
     pods = tuple(_pod(subject.namespace, pod, view, metrics, late) for pod in view.pods)
+    left_out = next((pod.metrics_off for pod in pods if _is_left_out(subject, pod, metrics)), "")
+    if left_out and not any(pod.engines for pod in pods):
+        trouble.append(SignalProblem(reason=Reason.METRICS_TOO_MANY, detail=left_out))
     if view.read_as.runtime is not None:
         pods, problem = of_model(subject, pods, profile(view.read_as.runtime))
         trouble += [] if problem is None else [problem]
@@ -203,6 +206,10 @@ def of_model(
     return tuple(alone), None
 
 
+def _is_left_out(subject: Subject, pod: PodSample, metrics: ClusterMetrics) -> bool:
+    return bool(metrics.pods.get((subject.namespace, pod.name), _NO_METRICS).left_out)
+
+
 def _pod(
     namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics, late_seconds: float
 ) -> PodSample:
@@ -216,6 +223,7 @@ def _pod(
     return replace(
         pod,
         engines=tuple(_engine(e, arguments) for e in known.engines if e.runtime == runtime),
+        metrics_off=known.left_out or pod.metrics_off,
         gpus=known.gpus,
         gpu_product=CARD_SEPARATOR.join(products) or pod.gpu_product,
         age_seconds=age,

@@ -250,7 +250,11 @@ class KubernetesWorkloads:
         )
 
     async def _get(
-        self, namespace: str, target: ScaleTarget, resource: ApiResource, subresource: str = ""
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        resource: ApiResource,
+        subresource: str | None = None,
     ) -> KubeObject:
         try:
             return await self._client.get(resource.path(namespace, target.name, subresource))

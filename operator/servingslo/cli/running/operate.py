@@ -145,7 +145,7 @@ async def _controller(
     inventory = Inventory(client, namespaces=options.namespaces)
     stack.push_async_callback(inventory.stop)
     await inventory.start()
-    serving_budgets = KubernetesServingBudgets(client)
+    serving_budgets = KubernetesServingBudgets(client, namespaces=options.namespaces)
     stack.push_async_callback(serving_budgets.stop)
     await serving_budgets.start()
     recorder = Recorder(options.record)

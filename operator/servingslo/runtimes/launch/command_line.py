@@ -41,6 +41,10 @@ _RAY_SCRIPT = "multi-node-serving.sh"
 _PYTHON = re.compile(r"python[0-9.]*")
 _LAUNCHERS = frozenset({"ray", "uv", "torchrun", "mpirun", "accelerate", "deepspeed"})
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
+TOO_LONG = (
+    "command and args, with the variables in them, are longer than "
+    f"{LONGEST_LINE_CHARACTERS} characters"
+)
 # Cached lines: as many as one operator may have workloads.
 _LINES_REMEMBERED = 512
 _SHOWN_CHARACTERS = 80
@@ -100,6 +104,17 @@ def references(words: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def in_use(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The known variables that the words need, and that those need: others would waste time."""
+    shells = [word for word in words if is_shell(word)]
+    found: dict[str, str] = {}
+    ahead = references(words)
+    while new := {name: known[name] for name in ahead if name in known and name not in found}:
+        found |= new
+        ahead = references([*shells, *new.values()])
+    return found
+
+
 def command_line(
     command: Sequence[str] | None,
     args: Sequence[str] | None,
@@ -113,6 +128,9 @@ def command_line(
     runtime, such as 'vllm serve'. given: command and args as in the pod, for messages.
     """
     argv = (*(command or ()), *(args or ()))
+    held = sum(len(name) + len(value) for name, value in environment.known.items())
+    if held + sum(map(len, argv)) > LONGEST_LINE_CHARACTERS:
+        return CommandLine(lines=(), unread=(TOO_LONG,))
     given = argv if given is None or len(given) != len(argv) else tuple(given)
     known = tuple(sorted(environment.known.items()))
     around = known, environment.unset, environment.closed

@@ -25,7 +25,7 @@ LONGEST_LINE_CHARACTERS = 32_768
 MOST_VALUES = 32
 _MOST_COMBINATIONS = 128
 # Characters that all words of one script may have; with 8 combinations, KServe's have 20,000.
-_MOST_CHARACTERS = 16 * LONGEST_LINE_CHARACTERS
+_MOST_CHARACTERS = 4 * LONGEST_LINE_CHARACTERS
 # A word of one character takes as long as one of so many.
 _LEAST_CHARACTERS = 16
 # Commands that name an engine without starting one.
