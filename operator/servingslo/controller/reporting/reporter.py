@@ -276,6 +276,10 @@ class Reporter:
         level = logging.INFO if change.refusal in {None, before} else logging.WARNING
         _LOG.log(level, "%s", change_line(change))
 
+    def drops_learned(self, record: ResourceRecord) -> bool:
+        """Whether the API server dropped the learnt state that this process wrote."""
+        return self._statuses.is_dropped(record.ref.uid, record.status)
+
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
         """Report which parts of the memory in a status are not valid, and are learnt again."""
         named = ", ".join(parts)
