@@ -31,7 +31,7 @@ from servingslo.explain.conditions.derived import not_ready, stamped_conditions,
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
-from servingslo.explain.headline import answer_line, headline
+from servingslo.explain.headline import answer_line, headline, shortened
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.explain.pools import (
     fleet_answer,
@@ -337,10 +337,12 @@ class Reporter:
     async def _write_conditions(
         self, resource: Resource, reported: Reported, not_ready_for: Reason | None
     ) -> None:
-        """Write conditions alone, for a resource without a decision."""
+        """Write conditions of a resource without a decision; what Ready says is its summary."""
         ref = resource.record.ref
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
-        fields = {"observedGeneration": resource.record.generation, "summary": None}
+        ready = next(one for one in reported.conditions if one.type is ConditionType.READY)
+        summary = shortened(ready.message)
+        fields = {"observedGeneration": resource.record.generation, "summary": summary}
         await self._write(resource, reported, fields, headline(reported.conditions, None))
 
     async def _write(

@@ -40,6 +40,9 @@ def dependent_verdict(decision: Decision) -> Verdict | None:
     if (unusable := target_unusable(decision)) is not None:
         message = "not known while the target cannot be used"
         return Verdict(ConditionStatus.UNKNOWN, unusable, message)
+    if decision.reason is Reason.SCALED_TO_ZERO_BY_USER:
+        message = "not known while a user holds the target at 0 replicas"
+        return Verdict(ConditionStatus.UNKNOWN, decision.reason, message)
     blind = blindness(decision)
     if blind is None:
         return None
@@ -51,7 +54,7 @@ def dependent_verdict(decision: Decision) -> Verdict | None:
 
 def nothing_to_scrape(decision: Decision) -> bool:
     """Whether metrics are missing only because no pod can have any, or the target is unusable."""
-    if target_unusable(decision) is not None:
+    if target_unusable(decision) or decision.reason is Reason.SCALED_TO_ZERO_BY_USER:
         return True
     blind = blindness(decision)
     return blind is not None and blind.reason in _NOTHING_TO_SCRAPE

@@ -1,5 +1,6 @@
 """Metrics of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,11 +8,16 @@ from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows import families
 from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
-from servingslo.estimation.windows.freshness import PodMetrics, metrics_of
+from servingslo.estimation.windows.freshness import (
+    DEFAULT_SCRAPE_SECONDS,
+    PodMetrics,
+    metrics_of,
+)
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.replicas.guards import StepDownBlock, metrics_problem
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import names
+from servingslo.units import format_duration
 
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
 _WORST_FIRST = (
@@ -75,7 +81,7 @@ def read_signals(
     if not serving:
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
-    signals = _judge(signals, states)
+    signals = _with_limit(_judge(signals, states), stale_after_seconds, scrape_seconds)
     no_metrics = signals.no_metrics
     cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
@@ -134,6 +140,17 @@ def _cause(pods: Sequence[PodSample]) -> str:
     series = families.missing_gauges(pods)
     verb = "is" if len(series) == 1 else "are"
     return f"{families.in_words(series)} {verb} not exported" if series else ""
+
+
+def _with_limit(signals: Signals, stale_after_seconds: float, scrape: float | None) -> Signals:
+    """The signals; of stale metrics, whether the spec asks for more than scrapes can give."""
+    least = 2.0 * (DEFAULT_SCRAPE_SECONDS if scrape is None else scrape)
+    problem = signals.no_metrics
+    if signals.reason is not Reason.METRICS_STALE or not problem or stale_after_seconds >= least:
+        return signals
+    given, wanted = format_duration(stale_after_seconds), format_duration(math.ceil(least))
+    why = f"fallback.staleAfter is {given}, and two scrapes take {wanted}: set that or more"
+    return replace(signals, no_metrics=replace(problem, detail=f"{problem.detail}: {why}"))
 
 
 def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
