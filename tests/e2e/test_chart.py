@@ -113,6 +113,8 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("extraArgs[0]=mode", "extraArgs", id="argument"),
         pytest.param("tickSeconds=0", "tickSeconds", id="tick"),
         pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
+        pytest.param("prometheus.url=http://a:9090/graph", "prometheus.url", id="url-of-a-page"),
+        pytest.param("prometheus.url=http://a/api/v1/query", "prometheus.url", id="url-of-the-api"),
         pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
         pytest.param("prometheus.caFile=ca.crt", "caFile", id="ca-without-folder"),
         pytest.param(

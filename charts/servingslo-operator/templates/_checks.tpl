@@ -24,6 +24,9 @@
 {{- fail (printf "image.tag: %q is not allowed; allowed: letters, digits, _, . and -, at most 128" .Values.image.tag) }}
 {{- end }}
 {{- with .Values.prometheus }}
+{{- if regexMatch "[\\s?#]|/(graph|api/v1(/query(_range)?)?)/?$" .url }}
+{{- fail (printf "prometheus.url: %s is not allowed; allowed: an address without blank, query, /graph and /api/v1" .url) }}
+{{- end }}
 {{- if and .basicAuthSecret (or .bearerTokenSecret .bearerTokenFile) }}
 {{- fail (printf "prometheus.basicAuthSecret: %s is not allowed; allowed: '' with a bearer token, since one request has one kind of credentials" .basicAuthSecret) }}
 {{- end }}
