@@ -177,7 +177,15 @@ def test_a_bound_that_is_too_low_is_the_cause(call, tmp_path):
     manifest.write_text(MANIFEST.replace("{max: 8}", "{max: 1}"))
     out = call("-f", manifest, "--policy", "servingslo", "--policy", "static").out
     assert ": the largest allowed count, 1, was not enough for " in out
-    assert "No fixed count up to the largest allowed, 1, keeps the target." in out
+    assert "No fixed count up to the largest allowed, 1, keeps it. As it is, " in out
+
+
+def test_a_threshold_below_one_engine_is_the_cause_of_every_miss(call):
+    """Not the rise of the arrivals, which is there too."""
+    out = call("--objective", "ttft:p99:1ms", "--policy", "servingslo", "--policy", "static").out
+    assert "servingslo missed the target: 0.00 % in SLO" in out
+    assert "No fixed count keeps it: a threshold is below what one engine can do." in out
+    assert "arrivals rose" not in out
 
 
 @pytest.mark.parametrize(

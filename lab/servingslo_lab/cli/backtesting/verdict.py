@@ -42,9 +42,13 @@ def verdict(
         found.append(
             f"{one.policy} {'kept' if kept else 'missed'} the target: {_price(one, relative)}."
         )
-        if not kept:
-            found += _reason(scenario, [o for o in outcomes if o.policy == one.policy])
-            found.append(_remedy(scenario, outcomes, policies, one))
+        if kept:
+            continue
+        if scenario.bound is None and any(o.policy == STATIC and o.score is None for o in outcomes):
+            found.append("No fixed count keeps it: a threshold is below what one engine can do.")
+            continue
+        found += _reason(scenario, [o for o in outcomes if o.policy == one.policy])
+        found.append(_remedy(scenario, outcomes, policies, one))
     others = [p for p in policies if not is_ours(p.policy) and not p.in_hindsight]
     good = [p for p in others if p.share_ratio.mean >= target]
     if good:
@@ -146,8 +150,7 @@ def _remedy(
         return f"{promise} `--policy {STATIC}` looks for fixed counts that keep the target."
     counts = [max(o.timeline.desired) for o in fixed if o.timeline is not None]
     if len(counts) < len(fixed):
-        bound = f" up to the largest allowed, {scenario.bound}," if scenario.bound else ""
-        return f"No fixed count{bound} keeps the target. {promise}"
+        return f"No fixed count up to the largest allowed, {scenario.bound}, keeps it. {promise}"
     static = next(p for p in policies if p.policy == STATIC)
     more = static.dollars.mean - one.dollars.mean
     return (

@@ -15,7 +15,7 @@ PACKAGES: Mapping[str, int] = {
     "kube-scheduler": 6,
     "helm": 842,
     "kwok": 582,
-    "egctl": 1900,
+    "egctl": 1918,
     "helm3": 435,
     "promtool": 8,
     "kubeconform": 28,
