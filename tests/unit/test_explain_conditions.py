@@ -288,3 +288,7 @@ def test_a_target_at_zero_by_hand_is_not_one_without_metrics():
     assert headline(tuple(found.values()), decision) is Reason.SCALED_TO_ZERO_BY_USER
     assert "the operator decides again at 1 replica or more" in answer_line(decision)
     assert "metrics" not in answer_line(decision)
+    # No alert that the signal is lost.
+    known = {sample.name for sample in explain.metric_samples(decision)}
+    assert "servingslo_metrics_fresh" not in known
+    assert "servingslo_replicas_current" in known
