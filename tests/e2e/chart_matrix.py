@@ -114,6 +114,19 @@ CASES: dict[str, tuple[str, ...]] = {
         "batching.apply.enabled=true",
         "batching.apply.llmInferenceServices=true",
     ),
+    # Objects and labels that are somebody else's, and files of one's own.
+    "adopted": (
+        "commonLabels.team=serving",
+        "image.registry=registry.example",
+        "revisionHistoryLimit=2",
+        "extraVolumes[0].name=authority",
+        "extraVolumes[0].configMap.name=authority",
+        "extraVolumeMounts[0].name=authority",
+        "extraVolumeMounts[0].mountPath=/etc/authority",
+        "rbac.create=false",
+        "serviceAccount.create=false",
+        "serviceAccount.name=made-elsewhere",
+    ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
         "extraScalableKinds[0].resource=leaderworkersets",

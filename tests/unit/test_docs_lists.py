@@ -36,6 +36,7 @@ SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV
 # What a page says of a right's condition, for the condition in the chart.
 CONDITIONS = {
     "": "every installation",
+    'ne (toString .Values.rbac.create) "false"': "every installation",
     "and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly)": (
         "`batching.apply.enabled`, unless `serversOnly`"
     ),

@@ -1,6 +1,6 @@
 """Joins the data of Kubernetes and of Prometheus into one observation of a workload."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from servingslo.copying import replace
@@ -71,8 +71,7 @@ def join(
     trouble = [*problems, *view.problems]
     if metrics.problem is not None:
         trouble.append(metrics.problem)
-    if view.read_as.ambiguous:
-        trouble.append(_ambiguous(view))
+    trouble += _misread(view)
     late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
     pods = tuple(_pod(subject.namespace, pod, view, metrics, late) for pod in view.pods)
     left_out = next((pod.metrics_off for pod in pods if _is_left_out(subject, pod, metrics)), "")
@@ -169,10 +168,15 @@ def fallback_place(view: WorkloadView) -> tuple[int, int] | None:
     return None if rule is None or backend is None else (rule, backend)
 
 
-def _ambiguous(view: WorkloadView) -> SignalProblem:
+def _misread(view: WorkloadView) -> Iterator[SignalProblem]:
+    """The pods export several runtimes and none is stated, or others than the stated one."""
     names = ", ".join(view.read_as.exported)
-    detail = f"the pods export metrics of {names}; state one of them in spec.runtime"
-    return SignalProblem(reason=Reason.SEVERAL_RUNTIMES, detail=detail)
+    if view.read_as.ambiguous:
+        detail = f"the pods export metrics of {names}; state one of them in spec.runtime"
+        yield SignalProblem(reason=Reason.SEVERAL_RUNTIMES, detail=detail)
+    elif names and view.read_as.runtime not in view.read_as.exported:
+        detail = f"spec.runtime is {view.read_as.runtime}; the pods' metrics are those of {names}"
+        yield SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
 
 
 def of_model(

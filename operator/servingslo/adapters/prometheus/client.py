@@ -57,6 +57,9 @@ LONGEST_QUERY_CHARACTERS = 4500
 
 Series = dict[str, Any]
 
+# What a browser or a tool shows of it instead of the address itself.
+_BEYOND_ADDRESS = re.compile(r"[\s?#]|/(?:graph|api/v1(?:/query(?:_range)?)?)/?$")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusConfig:
@@ -114,6 +117,9 @@ class PrometheusConfig:
             raise InvalidInputError(
                 "--prometheus-url", url.hostname, "no credentials; use --prometheus-password-file"
             )
+        if _BEYOND_ADDRESS.search(self.url):
+            allowed = "without blank, query, /graph and /api/v1"
+            raise InvalidInputError("--prometheus-url", self.url, allowed)
         if self.bearer_token_file and self.basic_auth_username:
             raise InvalidInputError(
                 "--prometheus-bearer-token-file",
