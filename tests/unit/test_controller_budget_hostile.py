@@ -8,7 +8,7 @@ from tests.unit.pools_world import PoolsOperator
 from tests.unit.test_controller_grants import budget
 from tests.unit.test_controller_shared_budget import GPUS, held, two_models
 
-from servingslo.controller.grants import gpus_of
+from servingslo.controller.held_gpus import gpus_of
 from servingslo.controller.reporting.budget_status import budget_status
 from servingslo.policy.budget.sharing import Claim, share_gpus
 from servingslo.policy.inputs import ReplicaGpus, SignalProblem
@@ -163,7 +163,7 @@ def test_hundreds_of_long_names_fit_into_a_status() -> None:
     ]
     chat = Claim(uid="chat", name="inference/chat", priority=9, wanted_gpus=900)
     sharing = share_gpus(500, (*claims, chat), 0.0)
-    assert len(sharing.shares["chat"].donors) == 400
+    assert sharing.shares["chat"].donors.count == 400
     unknown = {"uid-7": "y" * 100_000}
     told = budget_status(budget(500), sharing, {}, unknown, previous={}, now_seconds=0.0)
     assert len(json.dumps(told.fields)) < 500_000

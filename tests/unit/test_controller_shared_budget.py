@@ -62,7 +62,54 @@ async def test_a_surge_of_the_higher_priority_takes_gpus_and_never_exceeds_the_b
     short = {one["name"]: one["short"] for one in status["claimants"]}
     assert short["batch"] > 0
     told = {event.reason for ref, event in operator.events.posted if ref.name == "batch"}
-    assert Reason.BUDGET_REACHED in told
+    assert {Reason.BUDGET_REACHED, Reason.SCALED} <= told
+    moved = [
+        event.message
+        for ref, event in operator.events.posted
+        if ref.name == "batch" and "BudgetMoved" in event.message
+    ]
+    assert moved
+    assert all("inference/chat gets them" in message for message in moved)
+
+
+async def test_a_budget_that_selects_nothing_says_so() -> None:
+    """At once, also on a cluster without any ServingSLO, and no longer once there is one."""
+    operator = two_models(750.0)
+    for name in ("batch", "chat"):
+        operator.delete(name)
+    await operator.tick()
+    ready, sufficient = operator.serving_budgets.written[-1]["conditions"]
+    assert (ready["status"], ready["reason"]) == ("False", "SelectsNothing")
+    assert sufficient["status"] == "True"
+    operator.apply(operator.resources.put(two_models(750.0).resources.records["chat"]))
+    await operator.tick()
+    assert operator.serving_budgets.written[-1]["conditions"][0]["reason"] == "Ready"
+
+
+async def test_what_a_deleted_servingslo_leaves_behind_is_named() -> None:
+    """Once, when it happens, with its GPUs; a target that another ServingSLO takes over is not."""
+    operator = two_models(750.0)
+    for _ in range(3):
+        await operator.tick()
+
+    def outside() -> list[str]:
+        posted = operator.events.posted
+        return [event.message for _, event in posted if event.reason is Reason.OUTSIDE_BUDGET]
+
+    chat = operator.resources.records["chat"]
+    operator.delete("chat")
+    operator.apply(record_of(chat.spec, name="again", uid="uid-again"))
+    await operator.tick()
+    assert outside() == []
+    operator.delete("batch")
+    for _ in range(3):
+        await operator.tick()
+    (message,) = outside()
+    assert message == (
+        "Deployment batch is outside ServingBudget inference since ServingSLO batch was deleted:"
+        f" {operator.count('batch')} replicas with {operator.count('batch')} GPUs are not counted"
+        " any more"
+    )
 
 
 async def test_pools_share_the_grant_of_their_resource() -> None:

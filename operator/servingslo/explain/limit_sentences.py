@@ -34,6 +34,7 @@ LIMIT_SENTENCES = {
     Reason.OTHER_POOL_AWAKE: "pools go to zero together, and another one still serves",
     Reason.GPUS_REACHED: "spec.gpus.max is reached, or its GPUs are not free yet",
     Reason.BUDGET_REACHED: "the administrator's budget has no more GPUs for it",
+    Reason.BUDGET_MOVED: "the administrator's budget takes GPUs from it",
     Reason.GPUS_UNKNOWN: "GPUs of a replica are unknown, and nothing grows within a budget",
     Reason.LEAST_COST: "another division over the pools costs least",
     Reason.MOVE_DOES_NOT_PAY: "a move to the cheaper pool would not pay for its cold starts",

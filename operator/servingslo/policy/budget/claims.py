@@ -16,6 +16,8 @@ from servingslo.reasons import Reason
 
 # How long a grant stays if no cold start is known.
 UNKNOWN_HOLD_SECONDS = PRIOR_MEAN_SECONDS
+# Of a step that a budget made: what was wanted is the count before it.
+_BOUNDED = frozenset({Reason.BUDGET_REACHED, Reason.BUDGET_MOVED, Reason.GPUS_UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,7 @@ def wanted_replicas(decision: Decision) -> int:
     bounded = [
         step.before
         for step in decision.steps
-        if step.reason in {Reason.BUDGET_REACHED, Reason.GPUS_UNKNOWN}
+        if step.reason in _BOUNDED
         if isinstance(step.before, int)
     ]
     return max([decision.recommended_replicas or 0, *bounded])

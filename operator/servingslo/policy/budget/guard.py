@@ -39,7 +39,7 @@ def within_grant(context: TickContext, proposal: Proposal, *, seen: bool = True)
     return proposal.moved(
         STAGE,
         most,
-        Reason.BUDGET_REACHED,
+        Reason.BUDGET_MOVED if most < current else Reason.BUDGET_REACHED,
         granted_gpus=grant.gpus,
         wanted_gpus=wanted,
         lost_per_second=lost_per_second,
