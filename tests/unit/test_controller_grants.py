@@ -189,7 +189,7 @@ def test_what_is_no_whole_card_is_refused_with_the_way_out(found, named):
     gpus = replica_gpus(found)
     assert gpus.gpus is None
     assert named in gpus.refused
-    assert gpus.refused.endswith("state cost.gpusPerReplica")
+    assert gpus.refused.endswith("state gpusPerReplica")
 
 
 def test_a_budget_is_read_from_its_object():
@@ -203,6 +203,43 @@ def test_a_budget_is_read_from_its_object():
     assert found.selector[0].matches({"tier": "prod"})
     refused = budget_record({**item, "spec": {"gpus": -1}}, None)
     assert "gpus" in refused.refused
+
+
+LABELS = {
+    "": False,
+    "team": True,
+    "Team.A_b-c": True,
+    "example.com/team": True,
+    "k" * 63: True,
+    "k" * 64: False,
+    "-team": False,
+    "team-": False,
+    "a b": False,
+    "team=serving": False,
+    "/team": False,
+    "example.com/": False,
+    "a/b/c": False,
+    "Example.com/team": False,
+    "a..b/team": False,
+    "-a.com/team": False,
+    "teäm": False,
+}
+
+
+@pytest.mark.parametrize(("key", "possible"), LABELS.items())
+def test_a_label_that_no_object_can_have_is_refused_by_name(key, possible):
+    """A selector of it would select nothing, in silence; wherever the key is stated."""
+    item = {"metadata": {"name": "inference", "uid": "u"}}
+    for selector in (
+        {"matchLabels": {key: "a"}},
+        {"matchExpressions": [{"key": key, "operator": "Exists"}]},
+    ):
+        for name in ("selector", "namespaceSelector"):
+            found = budget_record({**item, "spec": {"gpus": 8, name: selector}}, None)
+            assert (found.refused == "") is possible, found.refused
+            if not possible:
+                assert f"{name}.match" in found.refused
+                assert "the name of a label" in found.refused
 
 
 @pytest.mark.parametrize("field", ["gpus", "gpus_per_replica", "kept_per_gpu"])

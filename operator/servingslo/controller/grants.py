@@ -154,13 +154,19 @@ class Grants:
         return outside
 
     def grant(self, resource: Resource, look: PoolLook) -> Grant | None:
-        """What a resource may order in this plan; None if no budget bounds it."""
+        """What a resource may order in this plan; None if no budget and no own number bounds it."""
+        uid, each = resource.record.ref.uid, gpus_of(look.targets, look.view.replica_gpus)
+        fleet = resource.fleet
+        found = []
+        if fleet is not None and fleet.gpus_max is not None:
+            per_replica = each.gpus or 1
+            own = Grant(budget="", gpus=fleet.gpus_max, gpus_per_replica=per_replica)
+            found = [replace(own, unknown=each.refused)]
         if self.adapters.serving_budgets is None:
-            return None
+            return next(iter(found), None)
         if self._unread:
             return Grant(budget="", unknown=_UNREAD)
-        uid, each = resource.record.ref.uid, gpus_of(look.targets, look.view.replica_gpus)
-        found = [
+        found += [
             self._grant_of(shared, resource, each)
             for shared in self._budgets.values()
             if uid in shared.members

@@ -19,7 +19,7 @@ def gpus_of(targets: Targets, of_template: ReplicaGpus) -> ReplicaGpus:
     if targets.gpus_per_replica is not None:
         return ReplicaGpus(gpus=max(targets.gpus_per_replica, of_template.gpus or 0))
     if of_template.gpus is None and not of_template.refused:
-        return ReplicaGpus(refused="the pod template is not read; state cost.gpusPerReplica")
+        return ReplicaGpus(refused="the pod template is not read; state gpusPerReplica")
     return of_template
 
 

@@ -28,6 +28,8 @@ def within_grant(context: TickContext, proposal: Proposal, *, seen: bool = True)
     if grant.unknown:
         most = min(proposal.replicas, current)
         return proposal.moved(STAGE, most, Reason.GPUS_UNKNOWN, detail=grant.unknown)
+    if not grant.budget:
+        return proposal  # the pools are bounded together
     most = grant.gpus // grant.gpus_per_replica
     if not seen:
         most = max(most, current)

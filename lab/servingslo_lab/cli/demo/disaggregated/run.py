@@ -96,7 +96,7 @@ def run_disaggregated(root: Path, *, minutes: float, seed: int, out: Path, tell:
         log = (system.rig.work_dir / "logs" / "operator.log").read_text(encoding="utf-8")
     figures = figures_of(
         records, looks, phases, _objectives(system.resource),
-        gpus_max=int(system.resource["spec"]["gpus"]["max"]),
+        gpus_max=int(system.resource["spec"]["gpus"]),
         through_ratio=stats["through_prefill"] / max(stats["requests"], 1),
         transfer=_transfer(decision),
     )  # fmt: skip
