@@ -79,8 +79,8 @@ class Cost(ApiModel):
     )
     gpus_per_replica: GpusPerReplica | None = Field(
         None,
-        description="GPUs of one replica in its price, 1 to 1024; by default gpusPerReplica beside "
-        "cost, else 1. Where that is absent, this number counts for budgets and bounds too.",
+        description="GPUs of one replica in its price, 1 to 1024; by default the gpusPerReplica "
+        "next to cost, else 1. Where that one is absent, this number counts for it.",
     )
     currency: Annotated[str, CURRENCY_CODE] = Field(
         "USD", description="Currency of the price, three capital letters; USD by default."
