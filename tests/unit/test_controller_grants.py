@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from controller_fakes import Operator, record_of
 from policy_world import World, stepped
+from tests.budget_world import LABELS
 
 from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord, budget_record
@@ -203,27 +204,6 @@ def test_a_budget_is_read_from_its_object():
     assert found.selector[0].matches({"tier": "prod"})
     refused = budget_record({**item, "spec": {"gpus": -1}}, None)
     assert "gpus" in refused.refused
-
-
-LABELS = {
-    "": False,
-    "team": True,
-    "Team.A_b-c": True,
-    "example.com/team": True,
-    "k" * 63: True,
-    "k" * 64: False,
-    "-team": False,
-    "team-": False,
-    "a b": False,
-    "team=serving": False,
-    "/team": False,
-    "example.com/": False,
-    "a/b/c": False,
-    "Example.com/team": False,
-    "a..b/team": False,
-    "-a.com/team": False,
-    "teäm": False,
-}
 
 
 @pytest.mark.parametrize(("key", "possible"), LABELS.items())

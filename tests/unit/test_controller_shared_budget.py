@@ -73,6 +73,24 @@ async def test_a_surge_of_the_higher_priority_takes_gpus_and_never_exceeds_the_b
     assert all("inference/chat gets them" in message for message in moved)
 
 
+async def test_after_a_restart_idle_gpus_do_not_wait_for_the_warm_up() -> None:
+    """What a trusted law does not need goes to an equal that misses, one cold start sooner."""
+    operator = two_models(780.0)
+    operator.worlds["batch"].rate = stepped((0, 10.0), (765, 1.0))
+    operator.worlds["chat"].rate = stepped((0, 4.0), (780, 14.0))
+    chat = operator.resources.records["chat"]
+    operator.apply(record_of({**chat.spec, "priority": 0}, name="chat", uid="uid-chat"))
+    while operator.pools.now < 780.0:
+        await operator.tick()
+    before = operator.count("batch")
+    operator.start()
+    for _ in range(6):
+        await operator.tick()
+        assert held(operator) <= GPUS
+    assert operator.count("batch") < before
+    assert operator.count("chat") > GPUS - before
+
+
 async def test_a_budget_that_selects_nothing_says_so() -> None:
     """At once, also on a cluster without any ServingSLO, and no longer once there is one."""
     operator = two_models(750.0)
