@@ -140,9 +140,11 @@ def _sufficient(
     if lacking := sharing.lacking_gpus:
         names = sorted(one.name for one in sharing.shares.values() if one.lacking_gpus)
         lost = sum(one.lost_per_second for one in sharing.shares.values())
+        told = Names(tuple(names[:MOST_NAMES]), len(names))
+        noun, it = ("GPU is", "it") if lacking == 1 else ("GPUs are", "they")
         message = (
-            f"{counted(lacking, 'GPU')} wanted by {Names(tuple(names[:MOST_NAMES]), len(names))}"
-            f" and not granted, for {lost:.2g} requests/s within their objectives"
+            f"{lacking} more {noun} wanted by {told};"
+            f" {it} would keep {lost:.2g} requests/s within their objectives"
         )
         return "False", Reason.BUDGET_SHORT, message
     if blind := [why for why in unknown.values() if why]:

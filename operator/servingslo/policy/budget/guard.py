@@ -52,7 +52,8 @@ def within_grant(context: TickContext, proposal: Proposal, *, seen: bool = True)
 def shortage(grant: Grant, wanted_gpus: int, lacking_gpus: int) -> str:
     """What a resource lacks, what that costs in requests, and who has it, in words."""
     noun = "GPU" if lacking_gpus == 1 else "GPUs"
-    said = f"ServingBudget {grant.budget} grants {grant.gpus} of {wanted_gpus} GPUs"
+    wanted = "1 GPU" if wanted_gpus == 1 else f"{wanted_gpus} GPUs"
+    said = f"ServingBudget {grant.budget} grants {grant.gpus} of {wanted}"
     if grant.kept_per_gpu > 0.0:
         # Two digits, because a condition is written whenever it changes.
         lost = f"{lacking_gpus * grant.kept_per_gpu:.2g}"
