@@ -292,7 +292,7 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == [
         "MODE",
         "BINDING",
-        "BUDGET",
+        "ERROR BUDGET",
         "POOLS",
     ]
     (row,) = table["rows"]
@@ -309,7 +309,7 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "AGE",
         "MODE",
         "BINDING",
-        "BUDGET",
+        "ERROR BUDGET",
         "POOLS",
     ]
     del shown["AGE"]
