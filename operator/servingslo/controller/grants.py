@@ -74,7 +74,7 @@ class _Shared:
     record: BudgetRecord
     quota: Quota | None = None
     sharing: Sharing | None = None
-    members: Mapping[str, Resource] = field(default_factory=dict)
+    members: dict[str, Resource] = field(default_factory=dict)
     shard: int = 0
     written: Mapping[str, Any] = field(default_factory=dict)
     said: str = ""
@@ -94,15 +94,13 @@ class Grants:
     async def share(
         self,
         resources: Sequence[Resource],
-        elsewhere: Sequence[Resource],
+        every: Collection[Resource],
         held: Collection[int],
-        existing: Collection[str],
     ) -> list[tuple[Resource, Event]]:
         """The shares of this tick; returns events about deleted resources.
 
-        resources: all that this process decides on. elsewhere: those of other shards. A budget is
-        shared only once no member is among them. held: the shards of this process. One process
-        reports a budget. existing: uids of all resources of the cluster.
+        resources: all that this process decides on. every: of the cluster. held: the shards of this
+        process. A budget is shared only once no member is of another, and one process reports it.
         """
         store = self.adapters.serving_budgets
         records = None if store is None else store.read()
@@ -116,30 +114,28 @@ class Grants:
             uid: {target for target, _ in found}
             for uid, found in foreign_targets(resources, self.stands_for).items()
         }
+        acting = {entry.record.ref.uid for entry in resources}
         # GPUs of a resource that smaller budgets leave for it, by uid.
         most: dict[str, int] = {}
         for record in sorted(records, key=lambda one: (one.gpus, one.name)):
             shared = self._budgets.setdefault(record.uid, _Shared(record=record))
             shared.record = record
-            before, shared.members = (
-                shared.members,
-                {
-                    entry.record.ref.uid: entry
-                    for entry in resources
-                    if (entry.targets is not None or entry.record.ref.uid in self._known)
-                    and store.selects(record, entry.record.ref.namespace, entry.record.labels)
-                },
-            )
-            for uid, entry in before.items():
-                if uid not in existing:
-                    outside += [(entry, event) async for event in self._left_behind(entry, shared)]
-            for entry in shared.members.values():
-                await self._look_if_unknown(entry, foreign.get(entry.record.ref.uid, set()))
-            others = [
+            selected = [
                 entry
-                for entry in elsewhere
+                for entry in every
                 if store.selects(record, entry.record.ref.namespace, entry.record.labels)
             ]
+            before, shared.members = shared.members, {}
+            for entry in selected:
+                uid = entry.record.ref.uid
+                if uid in acting and (entry.targets is not None or uid in self._known):
+                    shared.members[uid] = entry
+            for uid in before.keys() - {entry.record.ref.uid for entry in every}:
+                gone = before[uid]
+                outside += [(gone, event) async for event in self._left_behind(gone, shared)]
+            for entry in shared.members.values():
+                await self._look_if_unknown(entry, foreign.get(entry.record.ref.uid, set()))
+            others = [entry for entry in selected if entry.place.shard not in held]
             if not record.refused:
                 self._share_one(shared, most, now_seconds, complete=not others)
             shared.shard = min(
@@ -150,7 +146,7 @@ class Grants:
                 shared.written, shared.said = {}, ""
                 continue
             with in_shard(shared.shard):
-                await self._report(shared, others, now_seconds)
+                await self._report(shared, selected, now_seconds)
         return outside
 
     def grant(self, resource: Resource, look: PoolLook) -> Grant | None:
@@ -331,12 +327,10 @@ class Grants:
         )
 
     async def _report(
-        self, shared: _Shared, elsewhere: Sequence[Resource], now_seconds: float
+        self, shared: _Shared, selected: Sequence[Resource], now_seconds: float
     ) -> None:
         """Status, gauges and log of a budget, where they are news."""
-        priorities = {
-            one.record.ref.uid: self.priority(one) for one in (*shared.members.values(), *elsewhere)
-        }
+        priorities = {one.record.ref.uid: self.priority(one) for one in selected}
         unknown = {
             uid: known.unknown for uid in priorities if (known := self._known.get(uid)) is not None
         }

@@ -209,12 +209,10 @@ class Controller:
         """
         if not self._listed:
             return
-        held, every = self.lead.held(), self.registry.resources.values()
+        held, every = self.lead.held(), tuple(self.registry.resources.values())
         acting = [entry for entry in every if self._acts(entry)]
-        elsewhere = [entry for entry in every if entry.place.shard not in held]
         try:
-            uids = {entry.record.ref.uid for entry in every}
-            told = await self.reconciler.grants.share(acting, elsewhere, held, uids)
+            told = await self.reconciler.grants.share(acting, every, held)
             for resource, event in told:
                 await self.reconciler.reporter.post(resource, event)
         except Exception:  # noqa: BLE001  the loop must survive
