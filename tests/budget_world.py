@@ -6,6 +6,26 @@ from dataclasses import dataclass, field, replace
 from servingslo.policy.budget.sharing import Claim, Quota, Sharing, share_gpus, steady_quota
 
 TICK_SECONDS = 15.0
+# Keys of labels, and whether an object can have one.
+LABELS = {
+    "": False,
+    "team": True,
+    "Team.A_b-c": True,
+    "example.com/team": True,
+    "k" * 63: True,
+    "k" * 64: False,
+    "-team": False,
+    "team-": False,
+    "a b": False,
+    "team=serving": False,
+    "/team": False,
+    "example.com/": False,
+    "a/b/c": False,
+    "Example.com/team": False,
+    "a..b/team": False,
+    "-a.com/team": False,
+    "teäm": False,
+}
 
 
 @dataclass(slots=True)

@@ -67,7 +67,7 @@ def bounds_of(spec: Mapping[str, Any], target: str) -> Mapping[str, int]:
 
 def gpus_of(spec: Mapping[str, Any]) -> float:
     """The bound on GPUs over all pools."""
-    return (spec.get("gpus") or {}).get("max", math.inf)
+    return spec.get("gpus") or math.inf
 
 
 def counted(rate: float) -> float:

@@ -534,13 +534,14 @@ def of_pools(spec: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
             "targetRef": {**spec["targetRef"], "name": target},
             "replicas": spec["replicas"],
             "batching": spec["batching"],
+            "gpusPerReplica": 1,
         }
         for name, role, target in (("prefill", "Prefill", PREFILL), ("decode", "Decode", DECODE))
     ]
     of_one = {"targetRef", "replicas", "batching"}
     found = {name: value for name, value in spec.items() if name not in of_one}
     gpus = rng.choice((None, 8, 16))
-    return {**found, "pools": pools, **({} if gpus is None else {"gpus": {"max": gpus}})}
+    return {**found, "pools": pools, **({} if gpus is None else {"gpus": gpus})}
 
 
 def _point(fault: Fault) -> str:

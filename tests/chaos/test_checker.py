@@ -72,7 +72,7 @@ POOLED: dict[str, Any] = {
         {"targetRef": {"name": PREFILL}, "replicas": {"min": 0, "max": 8}},
         {"targetRef": {"name": DECODE}, "replicas": {"min": 1, "max": 8}},
     ],
-    "gpus": {"max": 4},
+    "gpus": 4,
 }
 IN_POOL = replace(WRITE, spec=POOLED, target=DECODE, ordered={PREFILL: 1, DECODE: 3})
 

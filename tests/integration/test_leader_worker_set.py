@@ -116,7 +116,7 @@ def test_pools_of_groups_follow_the_load(
         {**pool, "targetRef": target(pool["targetRef"]["name"]), "cost": cost} for pool in pools()
     ]
     alone = {"targetRef": None, "replicas": None, "coldStart": None}
-    tenant.create_slo(NAME, **alone, pools=spec, gpus={"max": 4 * GROUP_SIZE})
+    tenant.create_slo(NAME, **alone, pools=spec, gpus=4 * GROUP_SIZE)
     tenant.wait_condition("MetricsFresh", "True", name=NAME)
     begin(tenant, tmp_path, rate=16.0, prompt=1500, output=10)
     tenant.wait(

@@ -103,7 +103,7 @@ def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
 
     The counts never ask for more GPUs than allowed, and both pools are shown.
     """
-    create(tenant, gpus={"max": GPUS})
+    create(tenant, gpus=GPUS)
     tenant.wait_condition("MetricsFresh", "True", name=NAME)
     begin(tenant, tmp_path, rate=16.0, prompt=1500, output=10)
     tenant.wait(lambda: tenant.replicas(PREFILL) == 3, what="3 of prefill", timeout_seconds=150)

@@ -1,6 +1,7 @@
 """Properties of sharing GPUs: each sentence of the rules, for any claims."""
 
 import math
+import time
 from dataclasses import replace
 from itertools import groupby
 
@@ -50,6 +51,47 @@ def test_never_above_the_budget(found: list[Claim], gpus: int) -> None:
         max(shares[one.uid].granted_gpus, one.ordered_gpus) + one.ending_gpus for one in found
     )
     assert after <= max(gpus, before)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40), st.integers(1, 4))), st.data())
+def test_a_shortage_is_divided_one_replica_at_a_time(
+    alike: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Whoever has least gets the next replica that fits; in one step here, in many there."""
+    found = [
+        Claim(uid=f"u{number:03}", name="n/u", wanted_gpus=most, gpus_per_replica=step)
+        for number, (_, most, step) in enumerate(alike)
+    ]
+    minimum = {one.uid: has for one, (has, _, _) in zip(found, alike, strict=True)}
+    found = [replace(one, minimum_gpus=minimum[one.uid]) for one in found]
+    gpus = sum(minimum.values()) + data.draw(st.integers(0, 200))
+    has, left = dict(minimum), gpus - sum(minimum.values())
+    while fitting := [
+        (has[one.uid], one.uid, step)
+        for one in found
+        if 0 < (step := min(one.gpus_per_replica, one.wanted_gpus - has[one.uid])) <= left
+    ]:
+        _, uid, step = min(fitting)
+        has[uid], left = has[uid] + step, left - step
+    shares = share_gpus(gpus, found, NOW_SECONDS).shares
+    assert {uid: share.share_gpus for uid, share in shares.items()} == has
+
+
+def test_sharing_among_thousands_takes_time_in_proportion() -> None:
+    """Four times as many claims, all short, take less than eight times as long."""
+
+    def seconds(number: int) -> float:
+        found = [
+            Claim(uid=f"u{one}", name="n/u", wanted_gpus=100 * (one % 4 + 1), ordered_gpus=one % 3)
+            for one in range(number)
+        ]
+        began = time.process_time()
+        for _ in range(3):
+            share_gpus(50 * number, found, NOW_SECONDS)
+        return time.process_time() - began
+
+    # The quicker of two tries: another process may disturb one.
+    assert min(seconds(2000), seconds(2000)) < 8.0 * min(seconds(500), seconds(500))
 
 
 @given(claims(), st.integers(0, 60))

@@ -26,7 +26,15 @@ from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, NotFoundError, ServingSLOError, WriteConflictError
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.explain.events import Event
-from servingslo.policy.inputs import Limits, Observation, ScaleTarget, SignalProblem, Targets
+from servingslo.policy.inputs import (
+    NO_GPUS_KNOWN,
+    Limits,
+    Observation,
+    ReplicaGpus,
+    ScaleTarget,
+    SignalProblem,
+    Targets,
+)
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.recognition import Recognize
@@ -78,6 +86,7 @@ class FakeFleet:
     metrics_down: SignalProblem | None = None
     batching_refuses: ServingSLOError | None = None
     template: EngineArguments | None = None
+    replica_gpus: ReplicaGpus = NO_GPUS_KNOWN
     scaled: list[tuple[int, int]] = field(default_factory=list)
     applied: list[EngineArguments] = field(default_factory=list)
     distrusted: list[ScaleTarget] = field(default_factory=list)
@@ -157,6 +166,7 @@ class FakeFleet:
             pods=tuple(replace(pod, engines=(), gpus=()) for pod in seen.pods),
             arguments={pod.name: stated for pod in seen.pods},
             problems=seen.problems,
+            replica_gpus=self.replica_gpus,
         )
 
     async def scale(self, namespace: str, target: ScaleTarget, before: int, after: int) -> None:

@@ -139,7 +139,7 @@ def test_names_columns_and_subresources() -> None:
         "AGE",
     ]
     wide = [column["name"].upper() for column in columns if column.get("priority")]
-    assert wide == ["MODE", "BINDING", "BUDGET", "POOLS"]
+    assert wide == ["MODE", "BINDING", "ERROR BUDGET", "POOLS"]
     assert version()["subresources"] == {"status": {}}
 
 
@@ -161,4 +161,5 @@ def test_a_budget_is_of_the_cluster() -> None:
         if path and "metadata" not in path and not path.endswith("[]")
     )
     labels = schema["properties"]["spec"]["properties"]["selector"]["properties"]["matchLabels"]
-    assert labels["additionalProperties"] == {"type": "string"}
+    assert labels["additionalProperties"]["type"] == "string"
+    assert labels["maxProperties"] == 32

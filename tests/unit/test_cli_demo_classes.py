@@ -10,7 +10,12 @@ import pytest
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.traces.trace import Trace
-from servingslo_lab.cli.demo.classes.least_time import JobTraffic, least_seconds
+from servingslo_lab.cli.demo.classes.least_time import (
+    JobTraffic,
+    _ConstantLane,
+    least_seconds,
+    pace_ratio,
+)
 from servingslo_lab.cli.demo.classes.run import resource_of
 from servingslo_lab.cli.demo.classes.verdict import (
     Arm,
@@ -22,7 +27,10 @@ from servingslo_lab.cli.demo.classes.verdict import (
     table,
     typical_count,
 )
+from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
+from servingslo_lab.sim.fleets.cluster import simulate
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 
 ROOT = Path(__file__).parents[2]
 SECONDS, JOB_BEGINS, JOB_SECONDS = 400.0, 100.0, 120.0
@@ -149,3 +157,29 @@ def test_the_picture_is_one():
         records, {arm: looks(2) for arm in Arm}, OBJECTIVES, begins_seconds=JOB_BEGINS
     )  # fmt: skip
     assert picture is None or picture.startswith(b"\x89PNG")
+
+
+def test_the_least_time_is_at_the_pace_of_the_machine():
+    """Engines that are woken a fifth late need more than a fifth longer, and the pace is found."""
+    rng = np.random.default_rng(1)
+    count = 240
+    chat = Trace(
+        arrival_seconds=np.cumsum(rng.exponential(0.5, count)),
+        prompt_tokens=np.full(count, 500.0),
+        output_tokens=np.full(count, 100.0),
+        duration_seconds=200.0,
+    )
+    traffic = JobTraffic(
+        chat=chat, job=[(500, 200)] * 200, workers=64, begin_seconds=20.0, pause_seconds=0.5
+    )
+    objectives = (Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=0.05),)
+    even, late = (least_seconds(traffic, 2, objectives, 0, pace) for pace in (1.0, 1.2))
+    assert late > 1.2 * even
+    alone = simulate(
+        FleetSpec(engine=DEFAULT_KIND, initial_replicas=2, max_replicas=2),
+        chat,
+        _ConstantLane(2, None),
+        seed=0,
+    ).tpot_seconds
+    assert pace_ratio(chat, 1.2 * alone, 2, 0) == pytest.approx(1.2)
+    assert pace_ratio(chat, [*(0.9 * alone), math.inf], 2, 0) == 1.0

@@ -17,11 +17,13 @@ from servingslo_lab.cli.demo.disaggregated.run import (
 )
 from servingslo_lab.cli.demo.disaggregated.verdict import (
     Look,
+    checked,
     draw,
     figures_of,
     missed,
     table,
 )
+from servingslo_lab.cli.demo.verdict_line import verdict_line
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 SECONDS = 400.0
@@ -84,8 +86,15 @@ def test_what_was_kept_is_no_miss():
 @pytest.mark.parametrize(
     ("records", "words"),
     [
+        (
+            [record(float(at), ttft=1.2 if 60 < at < 72 else 0.3) for at in range(400)],
+            'ttft held for 90.8 % of requests in "longer prompts", 95 % are promised',
+        ),
         ([record(1.0, ending=Ending.BROKEN), *[record(2.0)] * 30], "1 requests were lost"),
-        ([record(1.0, ttft=1.2), *[record(2.0)] * 8], "ttft held for 88.89%"),
+        (
+            [record(1.0, ttft=1.2), *[record(2.0)] * 8],
+            "ttft held for 88.8 % of requests over the run",
+        ),
     ],
 )
 def test_a_request_that_is_late_or_lost_is_a_miss(records: list[ClientRecord], words: str):
@@ -107,12 +116,36 @@ def test_what_was_not_shown_is_a_miss(changes: dict, words: str):
     assert words in found
 
 
-def test_counts_that_do_not_follow_the_mix_are_a_miss():
-    """The same counts in all phases: neither pool grew, and the ratio stayed."""
+def test_the_verdict_is_one_line_of_what_was_checked_by_phase():
+    """Kept over the run is not kept: the phase that is meant to be hard is judged by itself."""
+    late = [record(float(at), ttft=1.2 if 60 < at < 72 else 0.3) for at in range(400)]
+    found = figures(late)
+    assert all(100.0 * ratio >= one.percentile for one, ratio in found.within_ratios)
+    line = verdict_line(missed(found), checked(found))
+    assert line.startswith('verdict: missed: ttft held for 90.8 % of requests in "longer prompts"')
+    assert "at first 100 %, longer prompts 90.8 %, longer answers 100 %" in line
+    assert "prefill/decode 1.00 → 2.00 → 0.33 → 1.00" in line
+    assert verdict_line(missed(figures()), checked(figures())).startswith("verdict: kept; checked:")
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (((2, 2), (2, 2), (2, 2), (2, 2)), ("did not rise", "did not fall")),
+        # Prefill grew with the prompts, and decode as much: the ratio never rose.
+        (((1, 1), (2, 2), (2, 3), (1, 1)), ("did not rise with the prompts: 1.00 → 1.00 → 0.67",)),
+    ],
+)
+def test_counts_that_do_not_follow_the_mix_are_a_miss(counts: tuple, words: tuple[str, ...]):
+    """The ratio rises with the prompts and falls with the answers."""
     found = figures()
-    first = found.phases[0]
-    flat = dataclasses.replace(found, phases=(first, first, first, first))
-    assert len(missed(flat)) == 3
+    phases = [
+        dataclasses.replace(phase, counts=both)
+        for phase, both in zip(found.phases, counts, strict=True)
+    ]
+    told = missed(dataclasses.replace(found, phases=tuple(phases)))
+    assert len(told) == len(words)
+    assert all(word in one for word, one in zip(words, told, strict=True))
 
 
 def test_requests_have_the_lengths_of_their_phase():

@@ -181,3 +181,29 @@ def test_no_line_of_the_page_is_wider_than_the_page(tmp_path: Path) -> None:
     page = (tmp_path / PAGE_NAME).read_text(encoding="utf-8")
     assert "white-space: pre-wrap" in page
     assert "<th>target</th><td>99 %: missed &lt;in&gt; minute 3</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("minutes", "run", "words"),
+    [
+        ((1.0, 1.0, 1.0, 1.0, 1.0, 1.0), 1.0, "kept: 99 % declared; the run 100 %"),
+        (
+            (1.0, 0.9, 0.94, 1.0, 1.0, 1.0),
+            0.995,
+            "missed: 99 % declared; the run 99.5 %, before the surge 100 %, in it 90 %, after",
+        ),
+    ],
+)
+def test_the_verdict_is_a_line_by_phase(minutes: tuple[float, ...], run: float, words: str) -> None:
+    """A share that was kept over the run hides no phase in which it was not."""
+    objective = DemoObjective(metric="ttft", percentile=99.0, threshold_seconds=1.0)
+    timeline = Timeline(
+        objectives=(objective,),
+        surge_start_seconds=60.0,
+        surge_end_seconds=120.0,
+        tick_seconds=5.0,
+        samples=[SERVED],
+    )
+    truth = Truth(request_count=9, share_in_slo_ratio=run, minute_shares=minutes)
+    (line,) = (one for one in summary(timeline, truth, None).splitlines() if "verdict" in one)
+    assert words in line

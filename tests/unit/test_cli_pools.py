@@ -10,6 +10,7 @@ from tests.unit.cli_calls import CLI
 from tests.unit.policy_world import steady, stepped
 from tests.unit.pools_world import (
     DECODE,
+    POOLS,
     PREFILL,
     PoolsOperator,
     one_target,
@@ -40,7 +41,8 @@ class Story:
         self.recording = folder / "fleet.jsonl"
         rate = stepped((0.0, 2.0), (150.0, 9.0))
         self.operator = PoolsOperator(worlds=worlds(rate), recorder=Recorder(self.recording))
-        self.operator.apply(pools_record(gpus={"max": 20}))
+        pools = [{**pool, "gpusPerReplica": 1} for pool in POOLS]
+        self.operator.apply(pools_record(gpus=20, pools=pools))
         asyncio.run(self.operator.ticks(TICKS))
         self.operator.recorder.close()
 

@@ -3,12 +3,13 @@
 import json
 from dataclasses import replace
 
+import pytest
 from tests.unit.controller_fakes import SPEC, record_of
 from tests.unit.pools_world import PoolsOperator
 from tests.unit.test_controller_grants import budget
 from tests.unit.test_controller_shared_budget import GPUS, held, two_models
 
-from servingslo.controller.grants import gpus_of
+from servingslo.controller.held_gpus import gpus_of
 from servingslo.controller.reporting.budget_status import budget_status
 from servingslo.policy.budget.sharing import Claim, share_gpus
 from servingslo.policy.inputs import ReplicaGpus, SignalProblem
@@ -163,9 +164,47 @@ def test_hundreds_of_long_names_fit_into_a_status() -> None:
     ]
     chat = Claim(uid="chat", name="inference/chat", priority=9, wanted_gpus=900)
     sharing = share_gpus(500, (*claims, chat), 0.0)
-    assert len(sharing.shares["chat"].donors) == 400
+    assert sharing.shares["chat"].donors.count == 400
     unknown = {"uid-7": "y" * 100_000}
     told = budget_status(budget(500), sharing, {}, unknown, previous={}, now_seconds=0.0)
     assert len(json.dumps(told.fields)) < 500_000
     assert len(told.line) < 5_000
     assert any("and 395 more" in one.get("reason", "") for one in told.fields["claimants"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said", "reason"),
+    [
+        (
+            {"chat": 4, "batch": 5},
+            "1 more GPU is wanted by inference/batch; it would keep 0.5 requests/s",
+            "inference/chat has them",
+        ),
+        (
+            {"chat": 4, "search": 4, "batch": 7},
+            "7 more GPUs are wanted by inference/batch; they would keep 3.5 requests/s",
+            "inference/chat, inference/search have them",
+        ),
+    ],
+)
+def test_a_shortage_is_said_in_the_right_number(
+    wanted: dict[str, int], said: str, reason: str
+) -> None:
+    """One GPU is, several are; one has, several have; nobody is named who is at its minimum."""
+    claims = [
+        Claim(
+            uid=name,
+            name=f"inference/{name}",
+            priority=0 if name == "batch" else 10,
+            minimum_gpus=0 if name == "batch" else 1,
+            wanted_gpus=gpus,
+            kept_per_gpu=0.5,
+        )
+        for name, gpus in wanted.items()
+    ]
+    least = Claim(uid="least", name="inference/least", priority=10, minimum_gpus=1, wanted_gpus=1)
+    sharing = share_gpus(9, (*claims, least), 0.0)
+    told = budget_status(budget(9), sharing, {"batch": 0}, {}, previous={}, now_seconds=0.0)
+    (row,) = (one for one in told.fields["claimants"] if one["name"] == "batch")
+    assert told.fields["conditions"][1]["message"].startswith(said)
+    assert row["reason"] == reason

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from controller_fakes import Operator, record_of
 from policy_world import World, stepped
+from tests.budget_world import LABELS
 
 from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord, budget_record
@@ -14,7 +15,7 @@ from servingslo.controller.recordings.recording import Recorder, replay
 from servingslo.controller.recordings.validation import check_observation
 from servingslo.controller.reporting.budget_status import shortage_line
 from servingslo.errors import ClusterError, InvalidInputError
-from servingslo.policy.budget.sharing import Share
+from servingslo.policy.budget.sharing import NOBODY, Names, Share
 from servingslo.policy.inputs import Grant, Limits
 from servingslo.reasons import Reason
 
@@ -191,7 +192,7 @@ def test_what_is_no_whole_card_is_refused_with_the_way_out(found, named):
     gpus = replica_gpus(found)
     assert gpus.gpus is None
     assert named in gpus.refused
-    assert gpus.refused.endswith("state cost.gpusPerReplica")
+    assert gpus.refused.endswith("state gpusPerReplica")
 
 
 def test_a_budget_is_read_from_its_object():
@@ -205,6 +206,22 @@ def test_a_budget_is_read_from_its_object():
     assert found.selector[0].matches({"tier": "prod"})
     refused = budget_record({**item, "spec": {"gpus": -1}}, None)
     assert "gpus" in refused.refused
+
+
+@pytest.mark.parametrize(("key", "possible"), LABELS.items())
+def test_a_label_that_no_object_can_have_is_refused_by_name(key, possible):
+    """A selector of it would select nothing, in silence; wherever the key is stated."""
+    item = {"metadata": {"name": "inference", "uid": "u"}}
+    for selector in (
+        {"matchLabels": {key: "a"}},
+        {"matchExpressions": [{"key": key, "operator": "Exists"}]},
+    ):
+        for name in ("selector", "namespaceSelector"):
+            found = budget_record({**item, "spec": {"gpus": 8, name: selector}}, None)
+            assert (found.refused == "") is possible, found.refused
+            if not possible:
+                assert f"{name}.match" in found.refused
+                assert "the name of a label" in found.refused
 
 
 @pytest.mark.parametrize("field", ["gpus", "gpus_per_replica", "kept_per_gpu"])
@@ -233,10 +250,9 @@ def test_a_tenant_reads_no_name_of_another_namespace(holders, said):
         granted_gpus=2,
         kept_per_gpu=1.0,
         needed_seconds=60.0,
-        holders=holders,
+        holders=Names(holders, len(holders)),
     )
-    assert shortage_line(share, "team") == f"{said} has them above its minimum"
-    assert shortage_line(replace(share, donors=holders, holders=()), "team").startswith(
-        f"it waits for pods of {said} "
-    )
+    assert shortage_line(share, "team") == f"{said} have them"
+    waits = replace(share, donors=share.holders, holders=NOBODY)
+    assert shortage_line(waits, "team") == f"it waits for pods of {said} to end"
     assert all(name in shortage_line(share) for name in holders)

@@ -1,12 +1,13 @@
 """Two resources under one budget through the whole loop, and one with pools."""
 
+import pytest
 from policy_world import World, stepped
 from tests.unit.controller_fakes import SPEC, FakeFleet, record_of
 from tests.unit.pools_world import DECODE, POOLS, PREFILL, PoolsOperator, pools_record, worlds
 from tests.unit.test_controller_grants import FakeBudgets, budget
 
 from servingslo.errors import ClusterUnavailableError
-from servingslo.policy.inputs import Limits
+from servingslo.policy.inputs import Limits, ReplicaGpus
 from servingslo.reasons import Reason
 
 GPUS = 8
@@ -62,7 +63,72 @@ async def test_a_surge_of_the_higher_priority_takes_gpus_and_never_exceeds_the_b
     short = {one["name"]: one["short"] for one in status["claimants"]}
     assert short["batch"] > 0
     told = {event.reason for ref, event in operator.events.posted if ref.name == "batch"}
-    assert Reason.BUDGET_REACHED in told
+    assert {Reason.BUDGET_REACHED, Reason.SCALED} <= told
+    moved = [
+        event.message
+        for ref, event in operator.events.posted
+        if ref.name == "batch" and "BudgetMoved" in event.message
+    ]
+    assert moved
+    assert all("inference/chat gets them" in message for message in moved)
+
+
+async def test_after_a_restart_idle_gpus_do_not_wait_for_the_warm_up() -> None:
+    """What a trusted law does not need goes to an equal that misses, one cold start sooner."""
+    operator = two_models(780.0)
+    operator.worlds["batch"].rate = stepped((0, 10.0), (765, 1.0))
+    operator.worlds["chat"].rate = stepped((0, 4.0), (780, 14.0))
+    chat = operator.resources.records["chat"]
+    operator.apply(record_of({**chat.spec, "priority": 0}, name="chat", uid="uid-chat"))
+    while operator.pools.now < 780.0:
+        await operator.tick()
+    before = operator.count("batch")
+    operator.start()
+    for _ in range(6):
+        await operator.tick()
+        assert held(operator) <= GPUS
+    assert operator.count("batch") < before
+    assert operator.count("chat") > GPUS - before
+
+
+async def test_a_budget_that_selects_nothing_says_so() -> None:
+    """At once, also on a cluster without any ServingSLO, and no longer once there is one."""
+    operator = two_models(750.0)
+    for name in ("batch", "chat"):
+        operator.delete(name)
+    await operator.tick()
+    ready, sufficient = operator.serving_budgets.written[-1]["conditions"]
+    assert (ready["status"], ready["reason"]) == ("False", "SelectsNothing")
+    assert sufficient["status"] == "True"
+    operator.apply(operator.resources.put(two_models(750.0).resources.records["chat"]))
+    await operator.tick()
+    assert operator.serving_budgets.written[-1]["conditions"][0]["reason"] == "Ready"
+
+
+async def test_what_a_deleted_servingslo_leaves_behind_is_named() -> None:
+    """Once, when it happens, with its GPUs; a target that another ServingSLO takes over is not."""
+    operator = two_models(750.0)
+    for _ in range(3):
+        await operator.tick()
+
+    def outside() -> list[str]:
+        posted = operator.events.posted
+        return [event.message for _, event in posted if event.reason is Reason.OUTSIDE_BUDGET]
+
+    chat = operator.resources.records["chat"]
+    operator.delete("chat")
+    operator.apply(record_of(chat.spec, name="again", uid="uid-again"))
+    await operator.tick()
+    assert outside() == []
+    operator.delete("batch")
+    for _ in range(3):
+        await operator.tick()
+    (message,) = outside()
+    assert message == (
+        "Deployment batch is outside ServingBudget inference since ServingSLO batch was deleted:"
+        f" {operator.count('batch')} replicas with {operator.count('batch')} GPUs are not counted"
+        " any more"
+    )
 
 
 async def test_pools_share_the_grant_of_their_resource() -> None:
@@ -79,6 +145,41 @@ async def test_pools_share_the_grant_of_their_resource() -> None:
     status = store.written[-1]
     assert status["granted"] == 5
     assert status["short"] > 0
+
+
+@pytest.mark.parametrize(("cards", "most"), [(1, 5), (2, 2)])
+async def test_the_own_bound_of_pools_counts_the_cards_of_pod_templates(
+    cards: int, most: int
+) -> None:
+    """As a budget does, without one and without a price."""
+    operator = PoolsOperator(worlds=worlds(stepped((0.0, 2.0), (150.0, 9.0))))
+    for fleet in operator.pools.fleets.values():
+        fleet.replica_gpus = ReplicaGpus(gpus=cards)
+    operator.apply(pools_record(gpus=5, pools=POOLS))
+    for _ in range(30):
+        await operator.tick()
+    assert operator.count(PREFILL) + operator.count(DECODE) == most
+    assert "GPUsReached" in {one["reason"] for one in operator.resources.status()["conditions"]}
+
+
+async def test_within_an_own_bound_gpus_that_are_not_counted_let_nothing_grow() -> None:
+    """The condition says what to state, and stating it is enough."""
+    operator = PoolsOperator(worlds=worlds(stepped((0.0, 2.0), (150.0, 12.0))))
+    refused = ReplicaGpus(refused="the pod template requests no GPU; state gpusPerReplica")
+    for fleet in operator.pools.fleets.values():
+        fleet.replica_gpus = refused
+    operator.apply(pools_record(gpus=6, pools=POOLS))
+    before = operator.count(PREFILL) + operator.count(DECODE)
+    for _ in range(30):
+        await operator.tick()
+    assert operator.count(PREFILL) + operator.count(DECODE) == before
+    told = {one["reason"]: one["message"] for one in operator.resources.status()["conditions"]}
+    assert told["GPUsUnknown"].endswith("state gpusPerReplica")
+    stated = [{**pool, "gpusPerReplica": 2} for pool in POOLS]
+    operator.apply(pools_record(gpus=6, pools=stated, generation=2))
+    for _ in range(30):
+        await operator.tick()
+    assert operator.count(PREFILL) + operator.count(DECODE) == 3
 
 
 async def test_what_a_paused_resource_holds_is_nobody_elses() -> None:

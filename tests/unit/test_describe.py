@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from controller_fakes import NAME, Operator, record_of
 
+from servingslo.adapters.kubernetes.resources import KubernetesResources, resource_record
 from servingslo.cli.decision_document import decision_of, last_document
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.policy.state import PlannerState
@@ -59,6 +60,55 @@ async def test_a_status_is_a_screen_of_lines(spec: dict[str, Any], most: int) ->
         assert status[field]
     assert set(EVERYTHING) <= set(status) if spec else "cost" not in status
     assert {entry["status"] for entry in status["conditions"]} <= {"True", "Unknown"}
+
+
+class _Server:
+    """An API server that merges patches of one status, as JSON merge patch says."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, Any] = {}
+
+    async def patch(self, _path: str, body: Mapping[str, Any], _type: object) -> None:
+        """Merge it."""
+        _merge(self.status, body["status"])
+
+    def read(self) -> Mapping[str, Any]:
+        """The status as the operator and `servingslo explain` read it."""
+        metadata = {"namespace": "inference", "name": NAME, "uid": "uid-1"}
+        return resource_record({"metadata": metadata, "status": self.status}).status
+
+
+def _merge(into: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    for key, value in patch.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(key, {}), value)
+        elif value is None:
+            into.pop(key, None)
+        else:
+            into[key] = value
+
+
+async def test_what_only_machines_read_comes_last() -> None:
+    """The two strings of a thousand characters part nothing that people read."""
+    status, server = await _status(**EVERYTHING), _Server()
+    resources, ref = KubernetesResources(server), record_of().ref
+    await resources.patch_status(ref, status)
+    lines = list(described(server.status))
+    assert [line.split(":")[0] for line in lines[-3:]] == [
+        "workingState",
+        "  decision",
+        "  learned",
+    ]
+    assert max(map(len, lines[:-2])) < 600 < min(map(len, lines[-2:]))
+    assert server.read() == status
+    # A version of before writes its own field: that is the newer one, until it is written again.
+    _merge(server.status, {"learned": {"data": "older form", "savedAt": "later"}})
+    assert server.read()["learned"] == {"data": "older form", "savedAt": "later"}
+    await resources.patch_status(ref, {"learned": status["learned"]})
+    assert server.read() == status
+    await resources.patch_status(ref, {"learned": None})
+    assert "learned" not in server.read()
+    assert server.read()["lastDecision"] == status["lastDecision"]
 
 
 async def test_no_number_stands_under_two_names() -> None:

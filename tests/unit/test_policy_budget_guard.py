@@ -4,12 +4,13 @@ from dataclasses import dataclass, field, replace
 
 from policy_world import REPLICAS_ONLY, World, reasons, run, stepped
 
+from servingslo.explain.changes import change_event, change_line, replica_count_change
 from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.policy.budget.claims import wants_of
-from servingslo.policy.inputs import Grant, Limits, SignalProblem
+from servingslo.policy.inputs import Grant, Limits, ScaleTarget, SignalProblem
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 6.0), (900, 60.0))
@@ -36,7 +37,7 @@ def granted(gpus: int, each: int = 1, **stated) -> Grant:
 
 def test_growth_ends_at_the_grant_and_says_what_lacks():
     """The count, the condition, the event, the log and the text name the budget and the cost."""
-    grant = granted(8, 2, kept_per_gpu=1.5, holders="n/chat has them above its minimum")
+    grant = granted(8, 2, kept_per_gpu=1.5, holders="n/chat has them")
     story = run(GrantedWorld(rate=GROWING, replicas=3, grant=lambda _: grant)).until(1500)
     short = story.at(1500.0)
     assert max(d.replicas_after for d in story.decisions) == 4
@@ -49,7 +50,7 @@ def test_growth_ends_at_the_grant_and_says_what_lacks():
     said = found["ScalingLimited"]
     assert said.reason is Reason.BUDGET_REACHED
     assert "ServingBudget inference grants 8 of" in said.message
-    assert said.message.endswith("requests/s; n/chat has them above its minimum")
+    assert said.message.endswith("requests/s; n/chat has them")
     assert "inference grants 8" in text(short)
     assert "BudgetReached" in log_line(short)
     pairs = zip(story.decisions[1:], story.decisions, strict=False)
@@ -66,7 +67,28 @@ def test_a_donor_steps_down_by_its_grant_though_it_needs_more():
     story = run(GrantedWorld(rate=stepped((0, 40.0)), replicas=6, grant=grant)).until(1515)
     assert story.at(1485.0).replicas_after > 5
     after = story.at(1500.0)
-    assert (after.replicas_after, after.reason) == (5, Reason.BUDGET_REACHED)
+    assert (after.replicas_after, after.reason) == (5, Reason.BUDGET_MOVED)
+
+
+def test_a_donor_that_would_step_down_later_anyway_is_told_why_it_does_now():
+    """Not that the demand is met: a budget took the replicas, and who received them is named."""
+
+    def grant(at):
+        return granted(12) if at < 1500 else granted(1, holders="n/chat gets them")
+
+    rate = stepped((0, 40.0), (1425, 2.0))
+    story = run(GrantedWorld(rate=rate, replicas=6, grant=grant)).until(1515)
+    assert story.at(1485.0).replicas_after > 1
+    after = story.at(1500.0)
+    assert (after.replicas_after, after.reason) == (1, Reason.BUDGET_MOVED)
+    change = replica_count_change(
+        after, ScaleTarget(api_version="apps/v1", kind="Deployment", name="batch")
+    )
+    line = change_line(change)
+    assert "saves" not in line
+    assert "reason=BudgetMoved" in line
+    assert 'n/chat gets them"' in line
+    assert change_event(change).message.endswith("n/chat gets them")
 
 
 def test_nothing_grows_while_gpus_of_a_replica_are_unknown():

@@ -223,6 +223,17 @@ def test_a_grant_bounds_growth_as_a_bound_of_the_resource_does():
     assert last.inputs["detail"].startswith("ServingBudget inference grants 6 of 8 GPUs")
 
 
+def test_a_grant_that_falls_tells_each_pool_who_received():
+    """A step down for a budget is no step down because the demand is met."""
+    seen = world(6, 10)
+    targets = fleet().within_grants(grants(8, holders="n/chat gets them"))
+    lowered = guard_pools(targets, seen, drafts_of(seen, 6, 10))
+    assert counts_of(lowered) == (3, 5)
+    for one in lowered.values():
+        assert one.proposal.limited_by is Reason.BUDGET_MOVED
+        assert one.proposal.steps[-1].inputs["detail"].endswith("n/chat gets them")
+
+
 def test_the_lesser_of_both_bounds_counts():
     """Its own bound keeps its own reason."""
     targets = fleet(gpus_max=4).within_grants(grants(6))

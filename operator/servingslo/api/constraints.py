@@ -111,9 +111,8 @@ class Between(_Checked[float]):
     @property
     def allowed(self) -> str:
         """The range in words."""
-        return (
-            f"{self.low:g} or more" if self.high is None else f"from {self.low:g} to {self.high:g}"
-        )
+        low = _plain(self.low)
+        return f"{low} or more" if self.high is None else f"from {low} to {_plain(self.high)}"
 
     def check(self, value: float) -> float:
         """The value itself. Raises: PydanticCustomError outside the range."""
@@ -132,6 +131,11 @@ class Between(_Checked[float]):
             bounds.append(f"self <= {literal(float(self.high))}")
         rule = cel_rule(" && ".join(bounds), allowed=self.allowed, got="%s", values=("self",))
         return {**schema, RULES: [rule]}
+
+
+def _plain(value: float) -> str:
+    """A number as it is written in a manifest: no exponent where it is whole."""
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def fleet_targets_of(spec: ServingSLOSpec) -> FleetTargets | None:
             )
             for pool in spec.pools
         ),
-        gpus_max=None if spec.gpus is None else spec.gpus.max,
+        gpus_max=spec.gpus,
         transfer_seconds=_seconds_unless_measured(spec.transfer),
     )
     return one_writer(fleet)
@@ -153,10 +153,11 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         if own.cost is None
         else CostTargets(
             gpu_hourly=float(own.cost.gpu_hourly),
-            gpus_per_replica=own.cost.gpus_per_replica or 1,
+            gpus_per_replica=own.cost.gpus_per_replica or own.gpus_per_replica or 1,
             currency=own.cost.currency,
         ),
-        gpus_per_replica=None if own.cost is None else own.cost.gpus_per_replica,
+        gpus_per_replica=own.gpus_per_replica
+        or (None if own.cost is None else own.cost.gpus_per_replica),
         priority=spec.priority,
         error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
         availability_target_ratio=None

@@ -49,7 +49,7 @@ PRINTER_COLUMNS = (
 WIDE_COLUMNS = (
     ("Mode", "string", ".spec.mode", "What the operator may do."),
     ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
-    ("Budget", "number", ".status.errorBudget.remaining", "Share of the error budget left."),
+    ("Error Budget", "number", ".status.errorBudget.remaining", "Share of it that is left."),
     ("Pools", "string", ".status.poolsSummary", "Replicas of each pool."),
 )
 BUDGET_COLUMNS = (
@@ -84,6 +84,7 @@ KEPT = frozenset(
         "format",
         "maxItems",
         "maxLength",
+        "maxProperties",
         "minItems",
         "type",
     }

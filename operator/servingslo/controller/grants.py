@@ -5,7 +5,7 @@ waits for at the moment of its own plan; what it orders of that is no longer spa
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,10 +13,19 @@ from typing import Any
 from servingslo.adapters.kubernetes.api.fence import in_shard
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.held_gpus import (
+    gpus_of,
+    is_gone,
+    left_behind,
+    pods_of,
+    undecided,
+    unreadable,
+)
 from servingslo.controller.looking import PoolLook
 from servingslo.controller.registry import Resource, StandsFor, foreign_targets, itself
 from servingslo.controller.reporting.budget_status import budget_status, shortage_line
 from servingslo.errors import ClusterError
+from servingslo.explain.events import Event
 from servingslo.policy.budget.claims import Wants, fleet_wants, standing, wants_of
 from servingslo.policy.budget.sharing import (
     Claim,
@@ -28,18 +37,14 @@ from servingslo.policy.budget.sharing import (
     with_drawn,
 )
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Grant, Limits, Mode, ReplicaGpus, ScaleTarget, Targets
+from servingslo.policy.inputs import Grant, Limits, Mode, ReplicaGpus, ScaleTarget
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas.sizing import Sized
 from servingslo.reasons import Reason
-from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition
 
 _LOG = logging.getLogger(__name__)
-# Kinds whose replica is one pod.
-_ONE_POD_KINDS = frozenset({"Deployment", "StatefulSet"})
 _UNREAD = "the ServingBudgets of the cluster are not read yet"
 
 
@@ -64,12 +69,12 @@ class _Claimant:
 
 @dataclass(slots=True)
 class _Shared:
-    """What is remembered of a budget: its quota without noise, and the last sharing."""
+    """What is remembered of a budget: its quota without noise, members by uid, the last sharing."""
 
     record: BudgetRecord
     quota: Quota | None = None
     sharing: Sharing | None = None
-    members: Sequence[Resource] = ()
+    members: dict[str, Resource] = field(default_factory=dict)
     shard: int = 0
     written: Mapping[str, Any] = field(default_factory=dict)
     said: str = ""
@@ -89,68 +94,78 @@ class Grants:
     async def share(
         self,
         resources: Sequence[Resource],
-        elsewhere: Sequence[Resource] = (),
-        held: Collection[int] = (0,),
-    ) -> None:
-        """The shares of this tick. resources: all that this process decides on.
+        every: Collection[Resource],
+        held: Collection[int],
+    ) -> list[tuple[Resource, Event]]:
+        """The shares of this tick; returns events about deleted resources.
 
-        elsewhere: those of other shards. A budget is shared only once no member is among them.
-        held: the shards of this process. One process reports a budget.
+        resources: all that this process decides on. every: of the cluster. held: the shards of this
+        process. A budget is shared only once no member is of another, and one process reports it.
         """
         store = self.adapters.serving_budgets
-        if store is None:
-            return
-        records = store.read()
+        records = None if store is None else store.read()
         self._unread = records is None
-        if records is None:
-            return
+        if store is None or records is None:
+            return []
+        outside: list[tuple[Resource, Event]] = []
         self._forget({record.uid for record in records}, resources)
         now_seconds = self.adapters.clock.now_seconds()
         foreign = {
             uid: {target for target, _ in found}
             for uid, found in foreign_targets(resources, self.stands_for).items()
         }
+        acting = {entry.record.ref.uid for entry in resources}
         # GPUs of a resource that smaller budgets leave for it, by uid.
         most: dict[str, int] = {}
         for record in sorted(records, key=lambda one: (one.gpus, one.name)):
             shared = self._budgets.setdefault(record.uid, _Shared(record=record))
             shared.record = record
-            shared.members = [
+            selected = [
                 entry
-                for entry in resources
-                if (entry.targets is not None or entry.record.ref.uid in self._known)
-                and store.selects(record, entry.record.ref.namespace, entry.record.labels)
-            ]
-            for entry in shared.members:
-                await self._look_if_unknown(entry, foreign.get(entry.record.ref.uid, set()))
-            others = [
-                entry
-                for entry in elsewhere
+                for entry in every
                 if store.selects(record, entry.record.ref.namespace, entry.record.labels)
             ]
+            before, shared.members = shared.members, {}
+            for entry in selected:
+                uid = entry.record.ref.uid
+                if uid in acting and (entry.targets is not None or uid in self._known):
+                    shared.members[uid] = entry
+            for uid in before.keys() - {entry.record.ref.uid for entry in every}:
+                gone = before[uid]
+                outside += [(gone, event) async for event in self._left_behind(gone, shared)]
+            for entry in shared.members.values():
+                await self._look_if_unknown(entry, foreign.get(entry.record.ref.uid, set()))
+            others = [entry for entry in selected if entry.place.shard not in held]
             if not record.refused:
                 self._share_one(shared, most, now_seconds, complete=not others)
             shared.shard = min(
-                (entry.place.shard for entry in (*shared.members, *others)), default=0
+                (entry.place.shard for entry in (*shared.members.values(), *others)), default=0
             )
             if shared.shard not in held:
                 self.adapters.exporter.forget_budget(record.name)
                 shared.written, shared.said = {}, ""
                 continue
             with in_shard(shared.shard):
-                await self._report(shared, now_seconds)
+                await self._report(shared, selected, now_seconds)
+        return outside
 
     def grant(self, resource: Resource, look: PoolLook) -> Grant | None:
-        """What a resource may order in this plan; None if no budget bounds it."""
+        """What a resource may order in this plan; None if no budget and no own number bounds it."""
+        uid, each = resource.record.ref.uid, gpus_of(look.targets, look.view.replica_gpus)
+        fleet = resource.fleet
+        found = []
+        if fleet is not None and fleet.gpus_max is not None:
+            per_replica = each.gpus or 1
+            own = Grant(budget="", gpus=fleet.gpus_max, gpus_per_replica=per_replica)
+            found = [replace(own, unknown=each.refused)]
         if self.adapters.serving_budgets is None:
-            return None
+            return next(iter(found), None)
         if self._unread:
             return Grant(budget="", unknown=_UNREAD)
-        uid, each = resource.record.ref.uid, gpus_of(look.targets, look.view.replica_gpus)
-        found = [
+        found += [
             self._grant_of(shared, resource, each)
             for shared in self._budgets.values()
-            if any(entry.record.ref.uid == uid for entry in shared.members)
+            if uid in shared.members
         ]
         return min(found, key=lambda one: (not one.unknown, one.gpus), default=None)
 
@@ -169,7 +184,7 @@ class Grants:
             decision,
             look.targets,
             self.limits,
-            pods=_pods(look.view),
+            pods=pods_of(look.view),
             gpus_per_replica=each.gpus or 1,
             sized=sized,
         )
@@ -190,7 +205,7 @@ class Grants:
             self._note_unread(resource)
             return
         each = {one.observation.pool: gpus_of(one.targets, one.view.replica_gpus) for one in looks}
-        pods = {one.observation.pool: _pods(one.view) for one in looks}
+        pods = {one.observation.pool: pods_of(one.view) for one in looks}
         pools = tuple(
             replace(pool, gpus=each[pool.name].gpus or pool.gpus) for pool in targets.pools
         )
@@ -233,18 +248,13 @@ class Grants:
         for targets in resource.pools.values():
             if targets.target in foreign:
                 continue
-            view = await self.adapters.workloads.read(
-                resource.record.ref.namespace,
-                targets.target,
-                targets.batching.container,
-                _recognize_nothing,
-            )
-            unreadable = _unreadable(view)
-            if view.desired_replicas is None and not _is_gone(view) and not unreadable:
+            view = await undecided(self.adapters.workloads, resource.record.ref.namespace, targets)
+            denied = unreadable(view)
+            if view.desired_replicas is None and not is_gone(view) and not denied:
                 return
             each = gpus_of(targets, view.replica_gpus)
-            unknown = unknown or unreadable or each.refused
-            found = standing(view.desired_replicas or 0, _pods(view), each.gpus or 1)
+            unknown = unknown or denied or each.refused
+            found = standing(view.desired_replicas or 0, pods_of(view), each.gpus or 1)
             ordered, held = ordered + found.ordered_gpus, held + found.held_gpus
             step = min(step or found.gpus_per_replica, found.gpus_per_replica)
         wants = replace(standing(ordered, held, 1), gpus_per_replica=max(step, 1))
@@ -265,7 +275,7 @@ class Grants:
                 known.wants.within(most.get(entry.record.ref.uid)),
                 before.get(entry.record.ref.uid),
             )
-            for entry in shared.members
+            for entry in shared.members.values()
             if (known := self._known.get(entry.record.ref.uid)) is not None
             and known.wants is not None
         ]
@@ -316,9 +326,11 @@ class Grants:
             priority_bounded=stated > self.priority(resource),
         )
 
-    async def _report(self, shared: _Shared, now_seconds: float) -> None:
+    async def _report(
+        self, shared: _Shared, selected: Sequence[Resource], now_seconds: float
+    ) -> None:
         """Status, gauges and log of a budget, where they are news."""
-        priorities = {one.record.ref.uid: self.priority(one) for one in shared.members}
+        priorities = {one.record.ref.uid: self.priority(one) for one in selected}
         unknown = {
             uid: known.unknown for uid in priorities if (known := self._known.get(uid)) is not None
         }
@@ -348,6 +360,22 @@ class Grants:
             return
         shared.written = told.fields
 
+    async def _left_behind(self, gone: Resource, shared: _Shared) -> AsyncIterator[Event]:
+        """What a deleted resource leaves outside of a budget, unless another one has its target."""
+        for targets in gone.pools.values():
+            ref = gone.record.ref
+            taken = any(
+                targets.target == own.target
+                for one in shared.members.values()
+                for own in one.pools.values()
+                if one.record.ref.namespace == ref.namespace
+            )
+            view = await undecided(self.adapters.workloads, ref.namespace, targets)
+            event = left_behind(gone, targets, view, shared.record.name)
+            if event is not None and not taken:
+                _LOG.warning("outside budget=%s detail=%r", shared.record.name, event.message)
+                yield event
+
     def _forget(self, budgets: set[str], resources: Iterable[Resource]) -> None:
         """Drop what is remembered of budgets and resources that are gone."""
         for uid in [uid for uid in self._budgets if uid not in budgets]:
@@ -358,55 +386,11 @@ class Grants:
             del self._known[uid]
 
 
-def gpus_of(targets: Targets, of_template: ReplicaGpus) -> ReplicaGpus:
-    """GPUs of one replica: as stated, but no fewer than the whole cards of the pod template."""
-    if targets.gpus_per_replica is not None:
-        return ReplicaGpus(gpus=max(targets.gpus_per_replica, of_template.gpus or 0))
-    if of_template.gpus is None and not of_template.refused:
-        return ReplicaGpus(refused="the pod template is not read; state cost.gpusPerReplica")
-    return of_template
-
-
-def _pods(view: WorkloadView) -> int:
-    """Replicas whose pods hold GPUs, ending ones included.
-
-    Of kinds whose replica may be a group of pods, an ending pod counts as a whole replica: too many
-    for a moment, never too few.
-    """
-    if view.target.kind in _ONE_POD_KINDS or view.current_replicas is None:
-        return len(view.pods)
-    return view.current_replicas + sum(pod.deleting for pod in view.pods)
-
-
 def _is_read(decision: Decision) -> bool:
     """Whether the count of the target is known; a target that is gone holds nothing."""
     gone = Reason.TARGET_NOT_FOUND in {decision.reason, decision.limited_by}
     return gone or decision.replicas_before is not None
 
 
-def _is_gone(view: WorkloadView) -> bool:
-    return any(problem.reason is Reason.TARGET_NOT_FOUND for problem in view.problems)
-
-
-def _unreadable(view: WorkloadView) -> str:
-    """Why a target will never be read, in words; '' if it may be.
-
-    It counts as a workload without a ServingSLO: otherwise one of them would stop all the others. A
-    Deployment or StatefulSet that is denied is read again, because an API server that has just
-    started knows no roles yet.
-    """
-    for problem in view.problems:
-        denied = problem.reason is Reason.PERMISSION_DENIED
-        if problem.reason is Reason.TARGET_NOT_SCALABLE or (
-            denied and view.target.kind not in _ONE_POD_KINDS
-        ):
-            return f"its target is not counted: {problem.reason.value}, {problem.detail}"
-    return ""
-
-
 def _is_paused(resource: Resource) -> bool:
     return resource.targets is not None and resource.targets.mode is Mode.PAUSED
-
-
-def _recognize_nothing(_pods: Sequence[str]) -> Recognition:
-    return NOT_RECOGNIZED

@@ -162,7 +162,10 @@ class Controller:
         resources = [
             entry for entry in known if self._acts(entry) and not self.moving.is_unknown(entry)
         ]
-        if resources:
+        if not resources:
+            # A budget without any resource, or one whose resource was deleted.
+            await self._share_budgets()
+        else:
             if self.adapters.history is not None:
                 self.adapters.history.tick()
             if self.adapters.budgets is not None:
@@ -206,11 +209,12 @@ class Controller:
         """
         if not self._listed:
             return
-        held, every = self.lead.held(), self.registry.resources.values()
+        held, every = self.lead.held(), tuple(self.registry.resources.values())
         acting = [entry for entry in every if self._acts(entry)]
-        elsewhere = [entry for entry in every if entry.place.shard not in held]
         try:
-            await self.reconciler.grants.share(acting, elsewhere, held)
+            told = await self.reconciler.grants.share(acting, every, held)
+            for resource, event in told:
+                await self.reconciler.reporter.post(resource, event)
         except Exception:  # noqa: BLE001  the loop must survive
             _LOG.exception("failed budgets")
             self.adapters.exporter.count_failure("controller")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from servingslo.explain.conditions.derived import limit_detail
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, counted, number, quoted
 from servingslo.policy.decision import (
@@ -102,7 +103,9 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
     before, after = decision.replicas_before, decision.replicas_after
     if not decision.apply_replicas or before is None or after is None or before == after:
         return None
-    cost = decision.cost
+    # What a budget takes is not saved: others get it.
+    moved = decision.reason is Reason.BUDGET_MOVED
+    cost = None if moved else decision.cost
     each = None if cost is None or not after else cost.per_hour / after
     return Change(
         namespace=decision.namespace,
@@ -112,9 +115,10 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
         settings=(Setting(name="replicas", before=before, after=after),),
         reason=decision.reason,
         outcome=ChangeOutcome.WRITTEN,
-        replicas_saved=before - after,
+        replicas_saved=None if moved else before - after,
         cost_saved_per_hour=None if each is None else each * (before - after),
         currency="" if cost is None else cost.currency,
+        detail=limit_detail(decision) if moved else "",
         pool=decision.pool,
     )
 

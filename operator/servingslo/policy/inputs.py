@@ -339,10 +339,11 @@ NO_GPUS_KNOWN = ReplicaGpus()
 class Grant:
     """GPUs that a resource may order now, all its pools together, from one budget.
 
-    budget: its name. gpus_per_replica: of the observed workload. kept_per_gpu: requests per second
-    that one more GPU keeps within their objectives. unknown: why the GPUs of some replica are
-    unknown; '' if they are known. Then nothing may grow. holders: who has GPUs that this resource
-    lacks, for people. priority_bounded: its stated priority is above the administrator's.
+    budget: its name, '' for the resource's own bound on its pools. gpus_per_replica: of the
+    observed workload. kept_per_gpu: requests per second that one more GPU keeps within their
+    objectives. unknown: why the GPUs of some replica are unknown; '' if they are known. Then
+    nothing may grow. holders: who has GPUs that this resource lacks, for people. priority_bounded:
+    its stated priority is above the administrator's.
     """
 
     budget: str

@@ -196,7 +196,9 @@ def _reason(context: TickContext, draft: Draft, before: int | None, wanted: int 
         return own
     against_requirement = {
         Action.SCALE_UP: requirement.proposal.replicas <= context.current,
-        Action.SCALE_DOWN: requirement.proposal.replicas >= context.current,
+        # A budget takes replicas that nothing else would remove now.
+        Action.SCALE_DOWN: requirement.proposal.replicas >= context.current
+        or proposal.limited_by is Reason.BUDGET_MOVED,
         Action.HOLD: True,
     }[action]
     if against_requirement and proposal.limited_by is not None:

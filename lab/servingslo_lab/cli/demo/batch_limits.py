@@ -20,7 +20,7 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_AN
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.units import SECONDS_PER_MINUTE
-from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, missed, shares_of, table
+from servingslo_lab.cli.demo.limits_verdict import CHECKED, LimitsFigures, missed, shares_of, table
 from servingslo_lab.cli.demo.system import (
     EXAMPLE,
     SCRAPE_INTERVAL_SECONDS,
@@ -30,6 +30,7 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
+from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront
@@ -134,11 +135,10 @@ def run_limits(root: Path, *, minutes: float, seed: int, out: Path, tell: Report
             copy = out / f"records-{fleet.setting.name}.jsonl"
             copy.write_bytes(fleet.records.read_bytes())
     text = table(figures)
-    (out / "batch-limits.txt").write_text(text + "\n", encoding="utf-8")
     short = [one for figure in figures for one in missed(figure)]
-    if short and minutes >= FULL_MINUTES:
-        raise RigError("\n".join(["batch-limits", text, *short]))
-    return "\n".join([text, *(f"missed (in a short run): {one}" for one in short)])
+    return concluded(
+        text, short, CHECKED, full=minutes >= FULL_MINUTES, file=out / "batch-limits.txt"
+    )
 
 
 @contextmanager

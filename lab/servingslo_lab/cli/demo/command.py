@@ -41,8 +41,9 @@ from servingslo_lab.cli.demo.system import (
 )
 from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 from servingslo_lab.cli.demo.triton import run_triton
-from servingslo_lab.rig.build import ensure_rig, resolve_tools
-from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS
+from servingslo_lab.rig.build import resolve_tools
+from servingslo_lab.rig.programs.downloads import TRITON_WHEELS, UPSTREAM_CRDS, Download
+from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS, GATEWAY_TOOLS, Tool
 from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.sim.traces.transforms import window
 
@@ -74,6 +75,16 @@ class Scenario(StrEnum):
     TRITON = "triton"
     DISAGGREGATED = "disaggregated"
     CLASSES = "classes"
+
+
+_BEHIND_ENVOY = ((*DEFAULT_TOOLS, *GATEWAY_TOOLS), (UPSTREAM_CRDS,))
+# What is built and fetched for a scenario, if it is more than the control plane.
+NEEDS: Mapping[Scenario, tuple[Sequence[Tool], Sequence[Download]]] = {
+    Scenario.FLASH_CROWD: _BEHIND_ENVOY,
+    Scenario.BATCH_LIMITS: _BEHIND_ENVOY,
+    Scenario.CLASSES: _BEHIND_ENVOY,
+    Scenario.TRITON: (DEFAULT_TOOLS, (TRITON_WHEELS,)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,10 +298,7 @@ def _build(root: Path, scenario: Scenario) -> None:
         return playback.played(root / EXAMPLE, TICK_SECONDS, traffic, say)
 
     try:
-        if scenario is Scenario.SURGE:
-            resolve_tools(DEFAULT_TOOLS, meanwhile=meanwhile)
-        else:
-            ensure_rig(meanwhile=meanwhile)
+        resolve_tools(*NEEDS.get(scenario, (DEFAULT_TOOLS,)), meanwhile=meanwhile)
     except KeyboardInterrupt:
         print("interrupted; what was compiled is kept for the next try", file=sys.stderr)
         raise
@@ -358,15 +366,16 @@ def _ttft_report(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _ending_on_termination(out: Path | None = None) -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: through every context manager.
+    """SIGTERM and Ctrl-C end the demo through every context manager.
 
-    out: the folder of results, of which an interruption says what it holds.
+    A shell starts background jobs with SIGINT ignored, and Python leaves that so: `make demo &` and
+    `fg` would go on. out: the folder of results, of which an interruption says what it holds.
     """
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGINT)}
     began_unix = SystemClock.now_seconds()
     try:
         yield
@@ -375,7 +384,8 @@ def _ending_on_termination(out: Path | None = None) -> Iterator[None]:
             print(interrupted(out, began_unix), file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def interrupted(out: Path, began_unix: float) -> str:

@@ -15,6 +15,15 @@ COUNTING_TOLERANCE_REQUESTS = 5
 COST_TOLERANCE_RATIO = 0.01
 
 
+# What `not_enforced` and `missed` look at, for people.
+CHECKED = (
+    "Envoy enforces the bound",
+    f"{LEAST_ADMITTED_IN_SLO_RATIO:.0%} of what is let in meets the objectives",
+    "more of all requests do than without a bound",
+    "no more replica-hours",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmFigures:
     """One fleet in the crowd.

@@ -17,6 +17,7 @@ import yaml
 
 from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds
 from servingslo_lab.cli.demo.crowd_verdict import (
+    CHECKED,
     ArmFigures,
     figures_of,
     missed,
@@ -33,6 +34,7 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
+from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
@@ -90,12 +92,10 @@ def run_crowd(
             (out / f"records-{arm.name}.jsonl").write_bytes(arm.records.read_bytes())
     without, with_bound = figures
     text = table(figures)
-    (out / "flash-crowd.txt").write_text(text + "\n", encoding="utf-8")
     problem = not_enforced(with_bound)
-    short = missed(without, with_bound)
-    if problem or (short and minutes >= FULL_MINUTES):
-        raise RigError("\n".join(["flash-crowd", text, *filter(None, (problem, *short))]))
-    return "\n".join([text, *(f"missed (in a short run): {one}" for one in short)])
+    short = [*filter(None, (problem, *missed(without, with_bound)))]
+    full = bool(problem) or minutes >= FULL_MINUTES
+    return concluded(text, short, CHECKED, full=full, file=out / "flash-crowd.txt")
 
 
 @contextmanager

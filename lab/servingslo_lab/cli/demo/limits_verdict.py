@@ -7,6 +7,14 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
+# What `missed` looks at, for people.
+CHECKED = (
+    "objectives missed before and kept after the change",
+    "one pod with other limits at a time",
+    "the harmful change taken back",
+    "replicas unchanged",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:

@@ -52,6 +52,7 @@ def summary(timeline: Timeline, truth: Truth, use: ProcessUse | None) -> str:
         ("declared", _declared(timeline)),
         ("share in SLO", f"{_percent(truth.share_in_slo_ratio)} of requests met all objectives"),
         *_below(timeline, truth),
+        *_verdict(timeline, truth),
         ("replica-hours", f"{timeline.replica_seconds() / SECONDS_PER_HOUR:.3f}"),
         ("replicas", _replica_range(timeline)),
         ("decisions", f"{ups} up, {downs} down"),
@@ -111,6 +112,31 @@ def _below(timeline: Timeline, truth: Truth) -> list[tuple[str, str]]:
     if ready is not None:
         span += f", its first new replica ready after {format_duration(round(ready))}"
     return [(name, f"{words}; the surge: {span}")]
+
+
+def _verdict(timeline: Timeline, truth: Truth) -> list[tuple[str, str]]:
+    """Whether the declared share was kept over the run and in each of its phases."""
+    declared = max((o.percentile / 100.0 for o in timeline.objectives), default=None)
+    if declared is None:
+        return []
+    shares = [("the run", truth.share_in_slo_ratio)]
+    if timeline.surge is not None:
+        minutes = [
+            (SECONDS_PER_MINUTE * number, share)
+            for number, share in enumerate(truth.minute_shares)
+            if share is not None
+        ]
+        start, end = timeline.surge
+        for name, first, last in (
+            ("before the surge", 0.0, start),
+            ("in it", start, end),
+            ("after it", end, math.inf),
+        ):
+            found = [share for at, share in minutes if first <= at < last]
+            shares += [(name, sum(found) / len(found))] if found else []
+    ended = "missed" if any(share < declared for _, share in shares) else "kept"
+    told = ", ".join(f"{name} {_percent(share)}" for name, share in shares)
+    return [("verdict", f"{ended}: {_percent(declared)} declared; {told}")]
 
 
 def _listed(numbers: list[int]) -> str:

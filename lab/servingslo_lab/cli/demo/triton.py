@@ -19,7 +19,16 @@ from servingslo_lab.cli.demo.system import (
     install_chart,
     start_operator,
 )
-from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, TritonFigures, draw, missed, table
+from servingslo_lab.cli.demo.triton_verdict import (
+    CHECKED,
+    Answer,
+    Phase,
+    TritonFigures,
+    draw,
+    missed,
+    table,
+)
+from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
@@ -71,14 +80,12 @@ def run_triton(root: Path, *, minutes: float, out: Path, tell: Reporter) -> str:
     figures = _figures(answers, seen, changes, seconds)
     out.mkdir(parents=True, exist_ok=True)
     text = table(figures)
-    (out / "triton.txt").write_text("\n".join([text, "", *changes, ""]), encoding="utf-8")
+    (out / "triton.log").write_text("\n".join([*changes, ""]), encoding="utf-8")
     picture = draw(figures, seen.looks, seconds)
     if picture is not None:
         (out / "triton.png").write_bytes(picture)
-    short = missed(figures)
-    if short and minutes >= FULL_MINUTES:
-        raise RigError("\n".join(["triton", text, *short]))
-    return "\n".join([text, *(f"missed (in a short run): {one}" for one in short)])
+    full = minutes >= FULL_MINUTES
+    return concluded(text, missed(figures), CHECKED, full=full, file=out / "triton.txt")
 
 
 @contextmanager

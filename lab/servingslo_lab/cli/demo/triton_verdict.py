@@ -68,6 +68,15 @@ class TritonFigures:
         return phase is not None and 100.0 * phase.within_ratio >= self.percentile
 
 
+# What `missed` looks at, for people.
+CHECKED = (
+    "the objective missed with the file's limits and kept with those that were set",
+    "no request failed",
+    "larger limits were set",
+    "replicas followed the load",
+)
+
+
 def missed(figures: TritonFigures) -> tuple[str, ...]:
     """What this run did not show; nothing where all went as it should."""
     found = []

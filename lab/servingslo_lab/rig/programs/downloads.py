@@ -20,13 +20,12 @@ class Download:
     fetch: Callable[[], None]
 
 
-DOWNLOADS = (
-    Download(
-        label=upstream_crds.LABEL, is_here=upstream_crds.all_here, fetch=upstream_crds.download_all
-    ),
-    Download(
-        label=triton.LABEL,
-        is_here=lambda: bool(triton.missing_for_triton()) or triton.installed_at().is_dir(),
-        fetch=triton.install,
-    ),
+UPSTREAM_CRDS = Download(
+    label=upstream_crds.LABEL, is_here=upstream_crds.all_here, fetch=upstream_crds.download_all
 )
+TRITON_WHEELS = Download(
+    label=triton.LABEL,
+    is_here=lambda: bool(triton.missing_for_triton()) or triton.installed_at().is_dir(),
+    fetch=triton.install,
+)
+DOWNLOADS = (UPSTREAM_CRDS, TRITON_WHEELS)

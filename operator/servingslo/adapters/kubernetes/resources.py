@@ -1,4 +1,8 @@
-"""The ServingSLO resources themselves: list them, and write their status."""
+"""The ServingSLO resources themselves: list them, and write their status.
+
+What only machines read of a status is stored in its last field, because `kubectl describe` prints
+fields by name: a thousand characters in the middle would part what people read.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +16,10 @@ from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import NotFoundError
 
 NOT_SERVED = f"the cluster does not serve {PLURAL} in {API_VERSION}; is the CRD installed?"
+
+_MACHINES_READ = "workingState"
+# Field and key of a packed value, and its name in the last field.
+_PACKED = (("lastDecision", "document", "decision"), ("learned", "data", "learned"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,7 @@ class KubernetesResources:
         Raises: NotFoundError if the resource is gone; WriteConflictError if it is a namesake with
         another uid; ClusterError otherwise.
         """
-        body = {"metadata": {"uid": ref.uid}, "status": dict(changed)}
+        body = {"metadata": {"uid": ref.uid}, "status": _stored(changed)}
         await self._client.patch(_path(ref, "status"), body, Patch.MERGE)
 
     async def hand_over(self, known: ResourceRecord, changed: Mapping[str, Any]) -> ResourceRecord:
@@ -77,7 +85,7 @@ class KubernetesResources:
         Raises: WriteConflictError if something has; ClusterError otherwise.
         """
         metadata = {"uid": known.ref.uid, "resourceVersion": known.version}
-        body = {"metadata": metadata, "status": dict(changed)}
+        body = {"metadata": metadata, "status": _stored(changed)}
         return resource_record(
             await self._client.patch(_path(known.ref, "status"), body, Patch.MERGE)
         )
@@ -102,6 +110,29 @@ def _path(ref: ResourceRef, subresource: str | None = None) -> ApiPath:
     )
 
 
+def _stored(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Changed fields of a status with what only machines read in the last one."""
+    stored, moved = dict(changed), {}
+    for field_, key, name in _PACKED:
+        part = changed.get(field_, {})
+        if part is None or key in part:
+            moved[name] = (part or {}).get(key)
+            # Of a former version; a null that removes nothing changes nothing.
+            stored[field_] = part and {**part, key: None}
+    return {**stored, _MACHINES_READ: moved} if moved else stored
+
+
+def _read(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A status with each packed value in its own field; what a former version wrote is newer."""
+    status, moved = dict(stored), stored.get(_MACHINES_READ) or {}
+    status.pop(_MACHINES_READ, None)
+    for field_, key, name in _PACKED:
+        part = stored.get(field_)
+        if name in moved and part and key not in part:
+            status[field_] = {**part, key: moved[name]}
+    return status
+
+
 def resource_record(item: KubeObject) -> ResourceRecord:
     """The record of a ServingSLO object."""
     metadata: Mapping[str, Any] = item["metadata"]
@@ -113,7 +144,7 @@ def resource_record(item: KubeObject) -> ResourceRecord:
         created_seconds=seconds_from_timestamp(metadata.get("creationTimestamp")) or 0.0,
         deleting=metadata.get("deletionTimestamp") is not None,
         spec=item.get("spec") or {},
-        status=item.get("status") or {},
+        status=_read(item.get("status") or {}),
         labels=metadata.get("labels") or {},
         version=metadata.get("resourceVersion", ""),
     )

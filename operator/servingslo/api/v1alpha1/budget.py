@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import Between, Count, cel_rule, not_allowed
+from servingslo.api.constraints import RULES, Between, Count, cel_rule, not_allowed
 from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.patterns import LABEL_KEY, LABEL_VALUE
 from servingslo.api.v1alpha1.pools import MAX_FLEET_GPUS
@@ -22,6 +22,7 @@ BUDGET_PLURAL = "servingbudgets"
 MAX_CLAIMANTS = 100
 MAX_SELECTOR_ITEMS = 32
 
+_IS_KEY = f"k.matches(r'{LABEL_KEY.pattern}')"
 _VALUES = "In and NotIn with values, Exists and DoesNotExist without"
 
 
@@ -63,7 +64,21 @@ class LabelRequirement(ApiModel):
 class LabelSelector(ApiModel):
     """Which labels an object must have, as elsewhere in Kubernetes; empty selects every object."""
 
-    match_labels: dict[str, str] = Field({}, description="Labels with exactly these values.")
+    match_labels: dict[Annotated[str, LABEL_KEY], Annotated[str, LABEL_VALUE]] = Field(
+        {},
+        max_length=MAX_SELECTOR_ITEMS,
+        description="Labels with exactly these values, up to 32.",
+        json_schema_extra={
+            RULES: [
+                cel_rule(
+                    f"self.all(k, {_IS_KEY})",
+                    allowed=LABEL_KEY.words,
+                    got="%s",
+                    values=(f"self.filter(k, !{_IS_KEY})[0]",),
+                )
+            ]
+        },
+    )
     match_expressions: tuple[LabelRequirement, ...] = Field(
         (), max_length=MAX_SELECTOR_ITEMS, description="Requirements that all hold, up to 32."
     )

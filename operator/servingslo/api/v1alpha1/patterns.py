@@ -28,9 +28,14 @@ MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ an
 SHARE = Matching(r"^(5[0-9]|[6-9][0-9])([.][0-9]{1,3})?%$", "a share from 50% to 99.999%", 16)
 DAYS = Matching(r"^([1-9]|[1-8][0-9]|90)d$", "days from 1d to 90d", 16)
 LABEL_KEY = Matching(
-    r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
-    "the name of a label",
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+    "the name of a label (such as team or example.com/team)",
     317,
 )
-LABEL_VALUE = Matching(r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", "the value of a label", 63)
+LABEL_VALUE = Matching(
+    r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+    "the value of a label (up to 63 letters, digits, -, _ and .)",
+    63,
+)
 CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)

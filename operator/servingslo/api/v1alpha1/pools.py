@@ -24,6 +24,7 @@ from servingslo.api.v1alpha1.workload import (
     ColdStart,
     Cost,
     Gateway,
+    GpusPerReplica,
     RuntimeName,
     TargetRef,
 )
@@ -43,6 +44,7 @@ OF_A_POOL: Mapping[str, Any] = MappingProxyType(
         "service_law": workload.SERVICE_LAW,
         "engine": workload.ENGINE,
         "batching": workload.BATCHING,
+        "gpus_per_replica": workload.GPUS_PER_REPLICA,
         "cost": workload.COST,
     }
 )
@@ -81,6 +83,7 @@ class Pool(ApiModel):
         description="The gateway in front of this pool, if it has a route of its own; by default "
         "as spec.gateway says.",
     )
+    gpus_per_replica: GpusPerReplica | None = workload.GPUS_PER_REPLICA
     cost: Cost | None = Field(
         None,
         description="Price of a replica: the least price decides between pools. Required in "
@@ -88,15 +91,7 @@ class Pool(ApiModel):
     )
 
 
-class Gpus(ApiModel):
-    """Bound on the GPUs of all pools together."""
-
-    max: Annotated[Count, Between(1, MAX_FLEET_GPUS)] = Field(
-        description="Most GPUs of all pools together, 1 to 100000, enough for every replicas.min "
-        "(0 counts as 1). A replica has cost.gpusPerReplica GPUs, or 1 in a pool without cost."
-    )
-
-
+FleetGpus = Annotated[Count, Between(1, MAX_FLEET_GPUS)]
 Transfer = Annotated[str, DurationBetween("1ms", "60s", word="Measured")]
 
 _NAMES = "each name once"
@@ -216,18 +211,20 @@ SPEC_RULES = (
     cel_rule(
         "!has(self.gpus) || has(self.pools)",
         allowed=_OF_POOLS,
-        got="a value",
+        got="%s",
+        values=("self.gpus",),
         field_path=".gpus",
     ),
     cel_rule(
         "!has(self.gpus) || !has(self.pools) || self.pools.map(p,"
         " (p.replicas.min > 0 ? p.replicas.min : 1)"
-        " * (has(p.cost) && has(p.cost.gpusPerReplica) ? p.cost.gpusPerReplica : 1))"
-        ".sum() <= self.gpus.max",
+        " * (has(p.gpusPerReplica) ? p.gpusPerReplica"
+        " : has(p.cost) && has(p.cost.gpusPerReplica) ? p.cost.gpusPerReplica : 1))"
+        ".sum() <= self.gpus",
         allowed=_LEAST_GPUS,
         got="%s",
-        values=("self.gpus.max",),
-        field_path=".gpus.max",
+        values=("self.gpus",),
+        field_path=".gpus",
     ),
     cel_rule(
         "!has(self.transfer) || (has(self.pools) && self.pools.exists(p, p.role == 'Prefill'))",
@@ -287,15 +284,15 @@ def check_beside_pools(
             raise not_allowed(_STATED, path=(to_camel(name),), value="a value")
 
 
-def check_fleet(pools: Sequence[Pool] | None, gpus: Gpus | None, transfer: str | None) -> None:
+def check_fleet(pools: Sequence[Pool] | None, gpus: int | None, transfer: str | None) -> None:
     """GPUs and transfer fit the pools. Raises: PydanticCustomError."""
     if gpus is not None and pools is None:
-        raise not_allowed(_OF_POOLS, path=("gpus",), value="a value")
+        raise not_allowed(_OF_POOLS, path=("gpus",), value=gpus)
     if gpus is not None and pools is not None:
         # All pools are awake or none.
         least = sum(max(pool.replicas.min, 1) * _gpus_of(pool) for pool in pools)
-        if least > gpus.max:
-            raise not_allowed(_LEAST_GPUS, path=("gpus", "max"), value=gpus.max)
+        if least > gpus:
+            raise not_allowed(_LEAST_GPUS, path=("gpus",), value=gpus)
     if transfer is not None and all(pool.role is not Role.PREFILL for pool in pools or ()):
         raise not_allowed(_TRANSFER, path=("transfer",), value=transfer)
 
@@ -309,7 +306,8 @@ def check_floor(pools: Sequence[Pool], floor: int | None) -> None:
 
 
 def _gpus_of(pool: Pool) -> int:
-    return 1 if pool.cost is None else pool.cost.gpus_per_replica or 1
+    of_price = None if pool.cost is None else pool.cost.gpus_per_replica
+    return pool.gpus_per_replica or of_price or 1
 
 
 def _target_of(pool: Pool) -> tuple[str, str, str, str]:

@@ -45,7 +45,7 @@ from servingslo.api.v1alpha1.pools import (
     OF_A_POOL,
     POOLS_RULES,
     SPEC_RULES,
-    Gpus,
+    FleetGpus,
     Pool,
     Transfer,
     check_beside_pools,
@@ -54,7 +54,14 @@ from servingslo.api.v1alpha1.pools import (
     check_maxima,
     check_pools,
 )
-from servingslo.api.v1alpha1.workload import ColdStart, Cost, Gateway, RuntimeName, TargetRef
+from servingslo.api.v1alpha1.workload import (
+    ColdStart,
+    Cost,
+    Gateway,
+    GpusPerReplica,
+    RuntimeName,
+    TargetRef,
+)
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.inputs import (
@@ -232,8 +239,11 @@ class ServingSLOSpec(ApiModel):
             "x-kubernetes-list-map-keys": ["name"],
         },
     )
-    gpus: Gpus | None = Field(
-        None, description="Bound on the GPUs of all pools together; none by default."
+    gpus: FleetGpus | None = Field(
+        None,
+        description="Most GPUs of all pools together, 1 to 100000, enough for every replicas.min "
+        "(0 counts as 1); unbounded by default. GPUs of a replica are counted as in a "
+        "ServingBudget.",
     )
     transfer: Transfer | None = Field(
         None,
@@ -315,6 +325,7 @@ class ServingSLOSpec(ApiModel):
         "sized by.",
     )
     fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
+    gpus_per_replica: GpusPerReplica | None = workload.GPUS_PER_REPLICA
     cost: Cost | None = workload.COST
 
     @model_validator(mode="after")

@@ -86,14 +86,29 @@ class LearnedStatus(StatusModel):
     data: str | None = Field(
         None,
         max_length=MAX_PACKED_LENGTH,
-        description="Fit, windows and scale events, as base64 of zlib of JSON. Read by the "
-        "operator alone.",
+        description="workingState.learned, as former versions wrote it; still read.",
     )
     schema_version: int | None = Field(None, description="Written by former versions.")
     state: dict[str, Any] | None = Field(
         None,
         description="What data holds, as former versions wrote it; still read.",
         json_schema_extra=dict(PRESERVE_UNKNOWN),
+    )
+
+
+class WorkingState(StatusModel):
+    """What only machines read; the name keeps it behind all that people read."""
+
+    decision: str | None = Field(
+        None,
+        max_length=MAX_PACKED_LENGTH,
+        description="The whole last decision with its steps and numbers of the last minutes, as "
+        "base64 of zlib of JSON: servingslo explain shows it.",
+    )
+    learned: str | None = Field(
+        None,
+        max_length=MAX_PACKED_LENGTH,
+        description="Fit, windows and scale events, as base64 of zlib of JSON.",
     )
 
 
@@ -311,7 +326,7 @@ class Condition(StatusModel):
 
 
 class DecisionRecord(OpenStatusModel):
-    """The last decision in one string; its line is the first of `decisions`.
+    """When the last decision was made; its line is the first of `decisions`.
 
     Former versions wrote its parts as fields here; they are still read.
     """
@@ -320,8 +335,7 @@ class DecisionRecord(OpenStatusModel):
     document: str | None = Field(
         None,
         max_length=MAX_PACKED_LENGTH,
-        description="The whole decision with its steps and numbers of the last minutes, as base64 "
-        "of zlib of JSON: servingslo explain shows it.",
+        description="workingState.decision, as former versions wrote it; still read.",
     )
 
 
@@ -423,3 +437,4 @@ class ServingSLOStatus(StatusModel):
     shard: ShardStatus | None = Field(
         None, description="Which of several shards decides; absent for shard 0."
     )
+    working_state: WorkingState | None = Field(None, description="What only machines read.")

@@ -35,6 +35,9 @@ PREFILL_PART = "prefill"
 MAX_GPU_HOURLY = 10_000
 
 
+GpusPerReplica = Annotated[Count, Between(1, MAX_GPUS)]
+
+
 class TargetRef(ApiModel):
     """The workload that is scaled."""
 
@@ -74,10 +77,10 @@ class Cost(ApiModel):
     gpu_hourly: Annotated[Number, Between(0.001, MAX_GPU_HOURLY)] = Field(
         description="Price of one GPU for an hour, 0.001 to 10000."
     )
-    gpus_per_replica: Annotated[Count, Between(1, MAX_GPUS)] | None = Field(
+    gpus_per_replica: GpusPerReplica | None = Field(
         None,
-        description="GPUs of one replica, 1 to 1024; by default 1 in prices, and in a "
-        "ServingBudget those of the pod template.",
+        description="GPUs of one replica in its price, 1 to 1024; by default the gpusPerReplica "
+        "next to cost, else 1. Where that one is absent, this number counts for it.",
     )
     currency: Annotated[str, CURRENCY_CODE] = Field(
         "USD", description="Currency of the price, three capital letters; USD by default."
@@ -129,4 +132,9 @@ ENGINE: Any = Field(
     description="Limits that the engine runs with, if no other source has them or it is wrong.",
 )
 BATCHING: Any = Field(Batching(), description="Batch limits of the engine.")
+GPUS_PER_REPLICA: Any = Field(
+    None,
+    description="GPUs of one replica in a ServingBudget and in gpus, 1 to 1024; by default those "
+    "of the pod template, and no fewer than its whole cards.",
+)
 COST: Any = Field(None, description="Price of a replica; without one no costs are reported.")

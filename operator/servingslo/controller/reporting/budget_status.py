@@ -7,15 +7,15 @@ from typing import Any
 from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
 from servingslo.api.v1alpha1.budget import MAX_CLAIMANTS, ServingBudgetStatus
-from servingslo.policy.budget.sharing import Share, Sharing
+from servingslo.explain.format import counted
+from servingslo.policy.budget.sharing import MOST_NAMES, Names, Share, Sharing
 from servingslo.reasons import Reason
 
 # Digits of a lost rate: fewer changes of a status that says the same.
 _DIGITS = 2
-# Names of one message, and characters of a reason: all claimants together stay far below the
-# 1.5 MiB that an object may have.
-_MOST_NAMES = 5
+# Characters of a reason: all claimants together stay far below the 1.5 MiB that an object may have.
 _REASON_LENGTH = 1000
+_NOTHING = "no ServingSLO has the labels of namespaceSelector and selector: nothing is bounded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,10 @@ def budget_status(
 ) -> BudgetNews:
     """The status after a sharing.
 
-    priorities: that count, by uid of each claimant. unknown: why GPUs of a replica are unknown, by
-    uid; '' if they are known. previous: the status before, whose transition times stay.
+    priorities: that count, by uid of each selected resource. unknown: why GPUs of a replica are
+    unknown, by uid; '' if they are known. previous: the status before, whose transition times stay.
     """
-    conditions = _conditions(record, sharing, unknown, previous, now_seconds)
+    conditions = _conditions(record, sharing, unknown, priorities, previous, now_seconds)
     shares = () if sharing is None else tuple(sharing.shares.values())
     wanted = sum(share.wanted_gpus for share in shares)
     status = ServingBudgetStatus.model_validate(
@@ -60,7 +60,7 @@ def budget_status(
         f" reason={conditions[-1]['reason']}"
     )
     if short:
-        told = sorted(short, key=lambda one: -one.lacking_gpus)[:_MOST_NAMES]
+        told = sorted(short, key=lambda one: -one.lacking_gpus)[:MOST_NAMES]
         line += " lacking=" + ",".join(f"{one.name}:{one.lacking_gpus}" for one in told)
     return BudgetNews(fields=fields, line=line)
 
@@ -70,23 +70,14 @@ def shortage_line(share: Share, reader: str = "") -> str:
 
     reader: the namespace whose tenants read it; '' for the administrator, who may read all names.
     """
+    if share.receivers:
+        named = share.receivers.of(reader)
+        return f"{named} {'gets' if share.receivers.count == 1 else 'get'} them"
     if share.donors:
-        return f"it waits for pods of {_named(share.donors, reader)} to end"
+        return f"it waits for pods of {share.donors.of(reader)} to end"
     if share.holders:
-        return f"{_named(share.holders, reader)} has them above its minimum"
+        return f"{share.holders.of(reader)} {'has' if share.holders.count == 1 else 'have'} them"
     return ""
-
-
-def _named(names: Sequence[str], reader: str = "") -> str:
-    """The first names, and how many more: a budget may have hundreds.
-
-    A tenant reads no name of another namespace.
-    """
-    shown = [name for name in names if name.startswith(f"{reader}/") or not reader]
-    if not shown:
-        return "another namespace"
-    more = len(names) - len(shown[:_MOST_NAMES])
-    return ", ".join(shown[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _claimants(
@@ -114,11 +105,14 @@ def _conditions(
     record: BudgetRecord,
     sharing: Sharing | None,
     unknown: Mapping[str, str],
+    priorities: Mapping[str, int],
     previous: Mapping[str, Any],
     now_seconds: float,
 ) -> list[dict[str, Any]]:
     if record.refused:
         said = [("Ready", "False", Reason.INVALID_SPEC, record.refused)]
+    elif not priorities:
+        said = [("Ready", "False", Reason.SELECTS_NOTHING, _NOTHING)]
     else:
         said = [("Ready", "True", Reason.READY, "the budget is shared")]
     said.append(("Sufficient", *_sufficient(record, sharing, unknown)))
@@ -145,14 +139,16 @@ def _sufficient(
     if sharing is None or record.refused:
         return "Unknown", Reason.INVALID_SPEC, "not known while the spec is not valid"
     if not sharing.minimums_fit:
-        message = f"{record.gpus} GPUs are fewer than all minimums need; none is taken"
+        message = f"all minimums need more than {counted(record.gpus, 'GPU')}; none is taken"
         return "False", Reason.BUDGET_SHORT, message
     if lacking := sharing.lacking_gpus:
-        names = [one.name for one in sharing.shares.values() if one.lacking_gpus]
+        names = sorted(one.name for one in sharing.shares.values() if one.lacking_gpus)
         lost = sum(one.lost_per_second for one in sharing.shares.values())
+        told = Names(tuple(names[:MOST_NAMES]), len(names))
+        noun, it = ("GPU is", "it") if lacking == 1 else ("GPUs are", "they")
         message = (
-            f"{lacking} GPUs more are wanted by {_named(sorted(names))};"
-            f" they would keep {lost:.2g} requests/s within their objectives"
+            f"{lacking} more {noun} wanted by {told};"
+            f" {it} would keep {lost:.2g} requests/s within their objectives"
         )
         return "False", Reason.BUDGET_SHORT, message
     if blind := [why for why in unknown.values() if why]:

@@ -10,12 +10,20 @@ from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.replicas.guards import NOT_CARRIED_OUT, acting_limit, bounds_of
+from servingslo.policy.replicas.guards import (
+    DEMAND_STAGE,
+    NOT_CARRIED_OUT,
+    STEP_DOWN_STAGE,
+    acting_limit,
+    bounds_of,
+)
 from servingslo.policy.replicas.sizing import Sized
 from servingslo.reasons import Reason
 
 # How long a grant stays if no cold start is known.
 UNKNOWN_HOLD_SECONDS = PRIOR_MEAN_SECONDS
+# Of a step that a budget made: what was wanted is the count before it.
+_BOUNDED = frozenset({Reason.BUDGET_REACHED, Reason.BUDGET_MOVED, Reason.GPUS_UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +82,7 @@ def wants_of(
     if not _carried_out(decision, targets, limits):
         return held
     wanted = wanted_replicas(decision)
-    seen = decision.metrics is Reason.METRICS_FRESH
+    seen = _is_known(decision)
     return Wants(
         minimum_gpus=bounds_of(targets, limits, current=before).minimum * gpus_per_replica,
         wanted_gpus=(wanted if seen else max(wanted, ordered)) * gpus_per_replica,
@@ -108,7 +116,7 @@ def fleet_wants(
     held = sum(max(ordered[name], pods[name]) * each[name] for name in ordered)
     total = sum(ordered[name] * each[name] for name in ordered)
     step = min(each.values())
-    seen = all(one.metrics is Reason.METRICS_FRESH for one in decisions.values())
+    seen = all(map(_is_known, decisions.values()))
     if not all(_carried_out(one, first, limits) for one in decisions.values()):
         return Wants(
             minimum_gpus=0,
@@ -138,14 +146,31 @@ def fleet_wants(
 
 
 def wanted_replicas(decision: Decision) -> int:
-    """The replica count that would be ordered without a budget."""
+    """The replica count that would be ordered without a budget.
+
+    After a restart a trusted law knows the need before the workload was watched for long enough to
+    step down. Of replicas that are held only for that, one is kept; others may have the rest.
+    """
     bounded = [
         step.before
         for step in decision.steps
-        if step.reason in {Reason.BUDGET_REACHED, Reason.GPUS_UNKNOWN}
+        if step.reason in _BOUNDED
         if isinstance(step.before, int)
     ]
-    return max([decision.recommended_replicas or 0, *bounded])
+    wanted = max([decision.recommended_replicas or 0, *bounded])
+    held = [step for step in decision.steps if step.stage == STEP_DOWN_STAGE]
+    watched_only = [step.reason for step in held] == [Reason.WARMING_UP]
+    if decision.model.trusted and watched_only and isinstance(held[0].before, int):
+        return min(wanted, held[0].before + 1)
+    return wanted
+
+
+def _is_known(decision: Decision) -> bool:
+    """Whether metrics say what it needs: they are fresh, and there is a demand."""
+    first_sight = any(
+        step.stage == DEMAND_STAGE and step.reason is Reason.WARMING_UP for step in decision.steps
+    )
+    return decision.metrics is Reason.METRICS_FRESH and not first_sight
 
 
 def _carried_out(decision: Decision, targets: Targets, limits: Limits) -> bool:

@@ -28,6 +28,8 @@ def within_grant(context: TickContext, proposal: Proposal, *, seen: bool = True)
     if grant.unknown:
         most = min(proposal.replicas, current)
         return proposal.moved(STAGE, most, Reason.GPUS_UNKNOWN, detail=grant.unknown)
+    if not grant.budget:
+        return proposal  # the pools are bounded together
     most = grant.gpus // grant.gpus_per_replica
     if not seen:
         most = max(most, current)
@@ -39,7 +41,7 @@ def within_grant(context: TickContext, proposal: Proposal, *, seen: bool = True)
     return proposal.moved(
         STAGE,
         most,
-        Reason.BUDGET_REACHED,
+        Reason.BUDGET_MOVED if most < current else Reason.BUDGET_REACHED,
         granted_gpus=grant.gpus,
         wanted_gpus=wanted,
         lost_per_second=lost_per_second,
@@ -50,7 +52,8 @@ def within_grant(context: TickContext, proposal: Proposal, *, seen: bool = True)
 def shortage(grant: Grant, wanted_gpus: int, lacking_gpus: int) -> str:
     """What a resource lacks, what that costs in requests, and who has it, in words."""
     noun = "GPU" if lacking_gpus == 1 else "GPUs"
-    said = f"ServingBudget {grant.budget} grants {grant.gpus} of {wanted_gpus} GPUs"
+    wanted = "1 GPU" if wanted_gpus == 1 else f"{wanted_gpus} GPUs"
+    said = f"ServingBudget {grant.budget} grants {grant.gpus} of {wanted}"
     if grant.kept_per_gpu > 0.0:
         # Two digits, because a condition is written whenever it changes.
         lost = f"{lacking_gpus * grant.kept_per_gpu:.2g}"

@@ -9,15 +9,19 @@ Worked example: 8 GPUs, chat (priority 10) holds 2 and wants 6, batch (priority 
 the first pods of batch are gone, then what they left, up to 6.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 # A quota that moves by this share around its mean is the same quota.
 # Source: the operator's requirement that noise of 5 % of a quota moves no grant.
 NOISE_RATIO = 0.05
 # From the lowest to the highest value of such noise.
 _WITHIN_NOISE = (1.0 + NOISE_RATIO) / (1.0 - NOISE_RATIO)
+# Names of one message: a budget may have hundreds of resources.
+MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +66,36 @@ class Claim:
         return min(self.minimum_gpus, self.base_gpus) if self.acts else self.ordered_gpus
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Some resources: the first names, in the order of the rules, and how many there are."""
+
+    first: tuple[str, ...] = ()
+    count: int = 0
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def of(self, reader: str) -> str:
+        """'n/chat, n/search and 3 more', for the tenants of a namespace; '' may read all names."""
+        shown = [name for name in self.first if not reader or name.startswith(f"{reader}/")]
+        if not shown:
+            return "another namespace"
+        more = self.count - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+NOBODY = Names()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one resource gets.
 
     wanted_gpus: what it wants. share_gpus: what it should have. granted_gpus: what it may order
-    now. kept_per_gpu: requests per second that one more keeps. donors: names of resources whose
-    GPUs it waits for. holders: names of those that have more than their minimum at its expense.
-    needed_seconds: for its next claim.
+    now. kept_per_gpu: requests per second that one more keeps. donors: resources whose GPUs it
+    waits for. holders: those that have more than their minimum while it is short. receivers: those
+    that get what it has to release. needed_seconds: for its next claim.
     """
 
     uid: str
@@ -78,9 +104,10 @@ class Share:
     share_gpus: int
     granted_gpus: int
     kept_per_gpu: float
-    donors: tuple[str, ...] = ()
-    holders: tuple[str, ...] = ()
-    needed_seconds: float
+    donors: Names = NOBODY
+    holders: Names = NOBODY
+    receivers: Names = NOBODY
+    needed_seconds: float | None = None
 
     @property
     def lacking_gpus(self) -> int:
@@ -156,7 +183,7 @@ def share_gpus(gpus: int, claims: Sequence[Claim], now_seconds: float) -> Sharin
     )
     return Sharing(
         gpus=gpus,
-        shares={claim.uid: _share(claim, claims, shares, granted, now_seconds) for claim in claims},
+        shares=_reported(claims, shares, granted, now_seconds),
         spare_gpus=max(spare, 0),
         minimums_fit=sum(max(claim.minimum_gpus, claim.floor_gpus) for claim in claims) <= gpus,
     )
@@ -181,10 +208,11 @@ def _in_use(claim: Claim) -> int:
 
 
 def _kept(claim: Claim, now_seconds: float) -> int:
-    """What it needed less than a cold start ago, even if it needs less by now."""
+    """What it needed less than a cold start ago, at most one replica more than it has ordered."""
     since = claim.needed_seconds
     lasts = since is not None and now_seconds - since < claim.hold_seconds
-    return claim.shared_gpus or 0 if lasts else 0
+    most = claim.ordered_gpus + claim.gpus_per_replica
+    return min(claim.shared_gpus or 0, most) if lasts else 0
 
 
 def _wanted(claim: Claim) -> int:
@@ -194,27 +222,64 @@ def _wanted(claim: Claim) -> int:
 def _fill(
     claims: Sequence[Claim], found: dict[str, int], left: int, wanted: Callable[[Claim], int]
 ) -> int:
-    """Raise the shares towards `wanted`, best use of a GPU first; returns what is left."""
+    """Raise the shares towards `wanted`, best use of a GPU first; returns what is left.
+
+    Among those alike, whoever has least gets the next replica, as long as one fits.
+    """
     for _, group in groupby(claims, key=lambda claim: claim.kept_per_gpu):
-        alike = list(group)
-        while room := [
-            claim
-            for claim in alike
-            if found[claim.uid] < wanted(claim) and _step(claim, found, wanted) <= left
-        ]:
-            claim = min(room, key=lambda one: (found[one.uid], one.uid))
-            step = _step(claim, found, wanted)
-            if len(room) == 1:
-                # Alone, it takes all whole steps at once.
-                missing = wanted(claim) - found[claim.uid]
-                step = min(missing, left) if missing <= left else left // step * step
-            found[claim.uid] += step
-            left -= step
+        alike = [
+            _Rise(claim.uid, found[claim.uid], wanted(claim), claim.gpus_per_replica)
+            for claim in group
+            if found[claim.uid] < wanted(claim)
+        ]
+        if sum(one.most - one.has for one in alike) > left:
+            alike = _as_far_as(alike, left)
+        else:
+            alike = [one.at(one.most) for one in alike]
+        left -= sum(one.has - found[one.uid] for one in alike)
+        found.update((one.uid, one.has) for one in alike)
     return left
 
 
-def _step(claim: Claim, found: Mapping[str, int], wanted: Callable[[Claim], int]) -> int:
-    return min(claim.gpus_per_replica, wanted(claim) - found[claim.uid])
+@dataclass(frozen=True, slots=True)
+class _Rise:
+    """A resource on its way from what it has to the most it may get, in steps of a replica."""
+
+    uid: str
+    has: int
+    most: int
+    step: int
+
+    def at(self, gpus: int) -> "_Rise":
+        return _Rise(self.uid, gpus, self.most, self.step)
+
+    def up_to(self, level: int) -> int:
+        """What it has once nobody has fewer GPUs than the level."""
+        steps = max(-((self.has - level) // self.step), 0)
+        return min(self.has + steps * self.step, self.most)
+
+
+def _as_far_as(alike: Sequence[_Rise], left: int) -> list[_Rise]:
+    """Those alike after as many steps as GPUs are left for, always of whoever has least."""
+
+    def used(level: int) -> int:
+        return sum(one.up_to(level) - one.has for one in alike)
+
+    # All steps below this level fit, so only those at it are taken one by one.
+    level = bisect_right(range(max(one.most for one in alike)), left, key=used) - 1
+    raised = {one.uid: one.at(one.up_to(level)) for one in alike}
+    left -= used(level)
+    heap = [(one.has, one.uid) for one in raised.values()]
+    heapq.heapify(heap)
+    while heap:
+        _, uid = heapq.heappop(heap)
+        one = raised[uid]
+        step = min(one.step, one.most - one.has)
+        if 0 < step <= left:
+            raised[uid] = one.at(one.has + step)
+            heapq.heappush(heap, (one.has + step, uid))
+            left -= step
+    return list(raised.values())
 
 
 def _grants(gpus: int, claims: Sequence[Claim], shares: Mapping[str, int]) -> dict[str, int]:
@@ -230,43 +295,45 @@ def _grants(gpus: int, claims: Sequence[Claim], shares: Mapping[str, int]) -> di
     return found
 
 
-def _share(
-    claim: Claim,
+def _reported(
     claims: Sequence[Claim],
     shares: Mapping[str, int],
     granted: Mapping[str, int],
     now_seconds: float,
-) -> Share:
-    lacking = max(claim.wanted_gpus - granted[claim.uid], 0)
-    waits = shares[claim.uid] > granted[claim.uid]
-    needed = claim.needed_seconds
-    if needed is None or claim.wanted_gpus >= shares[claim.uid]:
-        needed = now_seconds
-    return Share(
-        uid=claim.uid,
-        name=claim.name,
-        wanted_gpus=claim.wanted_gpus,
-        share_gpus=shares[claim.uid],
-        granted_gpus=granted[claim.uid],
-        kept_per_gpu=claim.kept_per_gpu,
-        donors=tuple(one.name for one in claims if one is not claim and _releases(one, granted))
-        if waits
-        else (),
-        holders=tuple(
-            one.name
-            for one in claims
-            if one is not claim
-            and one.priority >= claim.priority
-            and shares[one.uid] > one.minimum_gpus
+) -> dict[str, Share]:
+    """Each share, with those at whose expense it is or who get what it releases."""
+    releasing = {one.uid: one.name for one in claims if _releases(one, granted[one.uid])}
+    above = {one.uid: one.name for one in claims if shares[one.uid] > one.minimum_gpus}
+    waiting = {one.uid: one.name for one in claims if shares[one.uid] > one.ordered_gpus}
+    found = {}
+    for claim in claims:
+        share, grant = shares[claim.uid], granted[claim.uid]
+        waits = share > grant
+        lacks = claim.wanted_gpus > grant and not waits
+        needs = claim.acts and claim.wanted_gpus >= share
+        found[claim.uid] = Share(
+            uid=claim.uid,
+            name=claim.name,
+            wanted_gpus=claim.wanted_gpus,
+            share_gpus=share,
+            granted_gpus=grant,
+            kept_per_gpu=claim.kept_per_gpu,
+            donors=_others(releasing, claim) if waits else NOBODY,
+            holders=_others(above, claim) if lacks else NOBODY,
+            receivers=_others(waiting, claim) if grant < claim.ordered_gpus else NOBODY,
+            needed_seconds=now_seconds if needs else claim.needed_seconds,
         )
-        if lacking and not waits
-        else (),
-        needed_seconds=needed,
-    )
+    return found
 
 
-def _releases(claim: Claim, granted: Mapping[str, int]) -> bool:
-    return claim.held_gpus > granted[claim.uid] or claim.ending_gpus > 0
+def _others(names: Mapping[str, str], claim: Claim) -> Names:
+    """The resources of these names but one. names: by uid."""
+    others: Iterable[str] = (name for uid, name in names.items() if uid != claim.uid)
+    return Names(tuple(islice(others, MOST_NAMES)), len(names) - (claim.uid in names))
+
+
+def _releases(claim: Claim, granted: int) -> bool:
+    return claim.held_gpus > granted or claim.ending_gpus > 0
 
 
 def with_drawn(sharing: Sharing, uid: str, gpus: int) -> Sharing:
@@ -275,12 +342,10 @@ def with_drawn(sharing: Sharing, uid: str, gpus: int) -> Sharing:
     What is beyond its grant is taken from the spare GPUs.
     """
     share = sharing.shares[uid]
-    beyond = max(gpus - share.granted_gpus, 0)
-    drawn = replace(
-        share,
-        share_gpus=max(share.share_gpus, gpus),
-        granted_gpus=max(share.granted_gpus, gpus),
-    )
+    beyond = gpus - share.granted_gpus
+    if beyond <= 0:
+        return sharing
+    drawn = replace(share, share_gpus=max(share.share_gpus, gpus), granted_gpus=gpus)
     return replace(
         sharing,
         shares={**sharing.shares, uid: drawn},

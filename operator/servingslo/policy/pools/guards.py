@@ -168,7 +168,7 @@ def _lowered(
     for name, draft in drafts.items():
         context, count = seen[name].context, fitting[name]
         if count < kept[name]:
-            moved = _bounded(targets, draft, count, drafts)
+            moved = _bounded(targets, draft, count, drafts, Reason.BUDGET_MOVED)
             # Others wait for what a grant takes: no step is too large for that.
             max_step = None if targets.granted is not None else context.limits.max_step
             proposal = limit_step(moved.proposal, current=context.current, max_step=max_step)
@@ -217,7 +217,13 @@ def _gpus(pools: Sequence[PoolTargets], counts: Mapping[str, int]) -> int:
     return sum(pool.gpus_per_replica * counts[pool.name] for pool in pools)
 
 
-def _bounded(targets: FleetTargets, draft: Draft, replicas: int, drafts: Drafts) -> Draft:
+def _bounded(
+    targets: FleetTargets,
+    draft: Draft,
+    replicas: int,
+    drafts: Drafts,
+    by_grant: Reason = Reason.BUDGET_REACHED,
+) -> Draft:
     """The draft at another count, because of the resource's own bound or of a grant."""
     grant, most = targets.granted, targets.gpus_max or 0
     if grant is None:
@@ -225,7 +231,7 @@ def _bounded(targets: FleetTargets, draft: Draft, replicas: int, drafts: Drafts)
     counts = {name: one.proposal.replicas for name, one in drafts.items()}
     wanted = _gpus(targets.pools, counts)
     detail = shortage(grant, wanted, max(wanted - most, 0))
-    return _moved(draft, replicas, Reason.BUDGET_REACHED, granted_gpus=most, detail=detail)
+    return _moved(draft, replicas, by_grant, granted_gpus=most, detail=detail)
 
 
 def _moved(draft: Draft, replicas: int, reason: Reason, **inputs: str | float) -> Draft:

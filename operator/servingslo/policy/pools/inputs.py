@@ -25,7 +25,7 @@ class PoolTargets:
 
     targets: the resource's targets with the pool's own target, replicas, engine, batching, cold
     start and cost. Its objectives are those of the whole resource. gpus: of one replica, as its
-    pod template has them; None if no budget asks.
+    pod template has them; None if no budget or bound asks.
     """
 
     name: str
@@ -43,8 +43,8 @@ class PoolTargets:
     def gpus_per_replica(self) -> int:
         """GPUs of one replica; 1 if none are stated."""
         cost = self.targets.cost
-        stated = 1 if cost is None else cost.gpus_per_replica
-        return self.gpus or stated
+        of_price = 1 if cost is None else cost.gpus_per_replica
+        return self.gpus or self.targets.gpus_per_replica or of_price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ from servingslo.policy.replicas.reverts import Reverts
 from servingslo.reasons import Reason
 
 REPLICAS_KNOB = "replicas"
+# Stages whose steps other parts look for.
+DEMAND_STAGE, STEP_DOWN_STAGE = "demand", "step-down"
 
 # The largest count if no bound limits it: in mode Recommend, replicas.max may be absent.
 UNBOUNDED_REPLICAS = 4096
@@ -237,8 +239,8 @@ def block_step_down(
     if proposal.replicas >= current or not blocks:
         return proposal
     for block in blocks[1:]:
-        proposal = proposal.noted("step-down", current, block.reason, **block.inputs)
-    return proposal.moved("step-down", current, blocks[0].reason, **blocks[0].inputs)
+        proposal = proposal.noted(STEP_DOWN_STAGE, current, block.reason, **block.inputs)
+    return proposal.moved(STEP_DOWN_STAGE, current, blocks[0].reason, **blocks[0].inputs)
 
 
 def check_step_down(
@@ -252,7 +254,7 @@ def check_step_down(
         return proposal
     allowed = max(proposal.replicas, min(current, safe_replicas))
     return proposal.moved(
-        "step-down", allowed, Reason.STEP_DOWN_UNSAFE, safe_replicas=safe_replicas, **inputs
+        STEP_DOWN_STAGE, allowed, Reason.STEP_DOWN_UNSAFE, safe_replicas=safe_replicas, **inputs
     )
 
 

@@ -12,7 +12,7 @@ from servingslo.policy.decision_parts import ConstraintNeed, StepValue
 from servingslo.policy.findings import unreliable_inputs
 from servingslo.policy.replicas.adapter_slots import adapter_slots_need
 from servingslo.policy.replicas.demand import Demand
-from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.guards import DEMAND_STAGE, Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size
@@ -68,7 +68,7 @@ def required_replicas(context: TickContext) -> Requirement:
     if demand is None:
         # Requests whose counting has only begun say nothing about too few or too many replicas.
         proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
-            "demand", context.current, Reason.WARMING_UP, detail="no request was counted yet"
+            DEMAND_STAGE, context.current, Reason.WARMING_UP, detail="no request was counted yet"
         )
         return Requirement(proposal=proposal, safe_replicas=context.current)
     if context.prepared is not None:

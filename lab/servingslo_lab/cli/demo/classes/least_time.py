@@ -6,10 +6,11 @@ would do no better with a constant lane.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import LANES
@@ -58,22 +59,47 @@ class _ConstantLane:
     """So many replicas, and a constant lane of the job."""
 
     replicas: int
-    lane: int
+    lane: int | None
 
     def decide(self, observation: Observation) -> Wanted:
         """The same at every tick; the lane is set once."""
+        if self.lane is None:
+            return Wanted(replicas=self.replicas)
         standing = observation.in_force[LANES].values.get(f"{JOB}.{LIMIT}")
         lanes = {} if standing == self.lane else {JOB: self.lane}
         return Wanted(replicas=self.replicas, lanes=lanes)
 
 
+def pace_ratio(chat: Trace, tpot_seconds: Sequence[float], replicas: int, seed: int) -> float:
+    """How much longer the engines' steps took than they should; 1 or more.
+
+    Simulated engines sleep through their steps, and a busy machine wakes them late. tpot_seconds:
+    of the requests of the fleet that served chat alone, by its clients.
+    """
+    fleet = FleetSpec(engine=DEFAULT_KIND, initial_replicas=replicas, max_replicas=replicas)
+    result = simulate(fleet, chat, _ConstantLane(replicas, None), seed=seed)
+    finite = [one for one in tpot_seconds if math.isfinite(one)]
+    if not finite:
+        return 1.0
+    return max(float(np.median(finite) / np.nanmedian(result.tpot_seconds)), 1.0)
+
+
 def least_seconds(
-    traffic: JobTraffic, replicas: int, objectives: Sequence[Objective], seed: int
+    traffic: JobTraffic,
+    replicas: int,
+    objectives: Sequence[Objective],
+    seed: int,
+    pace: float = 1.0,
 ) -> float:
-    """Seconds from the job's begin to its end; inf if chat misses its objectives in any lane."""
+    """Seconds from the job's begin to its end; inf if chat misses its objectives in any lane.
+
+    pace: of the engines, as `pace_ratio` found it.
+    """
     trace, best = traffic.trace(), math.inf
+    law = engine_kind(DEFAULT_KIND).law
     fleet = FleetSpec(
         engine=DEFAULT_KIND,
+        law=replace(law, **{name: pace * value for name, value in asdict(law).items()}),
         initial_replicas=replicas,
         max_replicas=replicas,
         classes=(

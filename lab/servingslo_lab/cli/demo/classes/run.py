@@ -19,15 +19,18 @@ import yaml
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_MINUTE
-from servingslo_lab.cli.demo.classes.least_time import JobTraffic, least_seconds
+from servingslo_lab.cli.demo.classes.least_time import JobTraffic, least_seconds, pace_ratio
 from servingslo_lab.cli.demo.classes.verdict import (
+    CHECKED,
     Arm,
     Look,
     draw,
     figures_of,
     missed,
     nothing_shown,
+    pace_line,
     table,
+    tpot_seconds,
     typical_count,
 )
 from servingslo_lab.cli.demo.system import (
@@ -39,6 +42,7 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
+from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
@@ -114,7 +118,9 @@ def run_classes(root: Path, *, minutes: float, seed: int, out: Path, tell: Repor
         begin_seconds=begin,
         pause_seconds=JOB_PAUSE_SECONDS,
     )
-    least = least_seconds(traffic, typical_count(alone.looks, begin, seconds), OBJECTIVES, seed)
+    count = typical_count(alone.looks, begin, seconds)
+    pace = pace_ratio(chat, [*map(tpot_seconds, records[Arm.ALONE]["chat"])], count, seed)
+    least = least_seconds(traffic, count, OBJECTIVES, seed, pace)
     figures = [
         figures_of(
             fleet.arm, records[fleet.arm], fleet.looks, OBJECTIVES, seconds=seconds,
@@ -123,17 +129,15 @@ def run_classes(root: Path, *, minutes: float, seed: int, out: Path, tell: Repor
         for fleet in fleets
     ]  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
-    text = table(figures)
-    (out / "classes.txt").write_text(text + "\n", encoding="utf-8")
+    text = f"{table(figures)}\n{pace_line(pace)}"
     (out / "classes.log").write_text(log, encoding="utf-8")
     looks = {fleet.arm: fleet.looks for fleet in fleets}
     picture = draw(records, looks, OBJECTIVES, begins_seconds=begin)
     if picture is not None:
         (out / "classes.png").write_bytes(picture)
     short = (*missed(figures), *nothing_shown(figures))
-    if short and minutes >= FULL_MINUTES:
-        raise RigError("\n".join(["classes", text, *short]))
-    return "\n".join([text, *(f"missed (in a short run): {one}" for one in short)])
+    full = minutes >= FULL_MINUTES
+    return concluded(text, short, CHECKED, full=full, file=out / "classes.txt")
 
 
 def requests_of(seconds: float, seed: int, count: int) -> tuple[Trace, list[tuple[int, int]]]:

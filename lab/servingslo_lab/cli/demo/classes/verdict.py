@@ -14,6 +14,13 @@ from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 LONGEST_JOB_RATIO = 1.3
 COST_RATIO = 1.05
+# What `missed` and `nothing_shown` look at, for people.
+CHECKED = (
+    "chat's objectives with classes",
+    f"the job within {LONGEST_JOB_RATIO:g} times the least time at the pace of this machine",
+    "no more replica-hours than chat alone",
+    "a run without classes that goes worse",
+)
 # A point of the picture is of this many seconds.
 _BIN_SECONDS = 20.0
 
@@ -164,6 +171,11 @@ def table(figures: Sequence[ArmFigures]) -> str:
     return "\n".join(f"{name:<22}" + "".join(f"{cell:>26}" for cell in row) for name, row in rows)
 
 
+def pace_line(pace: float) -> str:
+    """What a busy machine did to the engines; the least time of the job is of the same pace."""
+    return f"{'pace of the engines':<22} steps took {pace:.2f} times as long as stated"
+
+
 def draw(
     records: Mapping[Arm, Mapping[str, Sequence[ClientRecord]]],
     looks: Mapping[Arm, Sequence[Look]],
@@ -226,7 +238,8 @@ def _ttft(one: ClientRecord) -> float:
     return one.ttft_seconds
 
 
-def _tpot(one: ClientRecord) -> float:
+def tpot_seconds(one: ClientRecord) -> float:
+    """Mean time of an output token after the first; infinite without a whole answer."""
     if one.ending is not Ending.FINISHED or one.ttft_seconds is None:
         return math.inf
     return (one.seconds - one.ttft_seconds) / max(one.output_tokens - 1, 1)
@@ -234,7 +247,7 @@ def _tpot(one: ClientRecord) -> float:
 
 _VALUES: Mapping[LatencyMetric, Callable[[ClientRecord], float]] = {
     LatencyMetric.TTFT: _ttft,
-    LatencyMetric.TPOT: _tpot,
+    LatencyMetric.TPOT: tpot_seconds,
 }
 
 

@@ -25,6 +25,7 @@ from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds
 from servingslo_lab.cli.demo.disaggregated.verdict import (
     Look,
     Phase,
+    checked,
     draw,
     figures_of,
     missed,
@@ -39,6 +40,7 @@ from servingslo_lab.cli.demo.system import (
     start_operator,
     start_router,
 )
+from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.processes import ManagedProcess
@@ -96,7 +98,7 @@ def run_disaggregated(root: Path, *, minutes: float, seed: int, out: Path, tell:
         log = (system.rig.work_dir / "logs" / "operator.log").read_text(encoding="utf-8")
     figures = figures_of(
         records, looks, phases, _objectives(system.resource),
-        gpus_max=int(system.resource["spec"]["gpus"]["max"]),
+        gpus_max=int(system.resource["spec"]["gpus"]),
         through_ratio=stats["through_prefill"] / max(stats["requests"], 1),
         transfer=_transfer(decision),
     )  # fmt: skip
@@ -104,17 +106,17 @@ def run_disaggregated(root: Path, *, minutes: float, seed: int, out: Path, tell:
     text = table(figures)
     explained = [] if decision is None else list(fleet_lines(decision))
     changes = [line[line.index("changed ") :] for line in log.splitlines() if "changed " in line]
-    (out / "disaggregated.txt").write_text(
-        "\n".join([text, "", *explained, "", *changes, ""]), encoding="utf-8"
-    )
     (out / "disaggregated.log").write_text(log, encoding="utf-8")
+    (out / "disaggregated-decisions.txt").write_text(
+        "\n".join([*explained, "", *changes, ""]), encoding="utf-8"
+    )
     picture = draw(figures, records, looks, phases, offered)
     if picture is not None:
         (out / "disaggregated.png").write_bytes(picture)
-    short = missed(figures)
-    if short and minutes >= FULL_MINUTES:
-        raise RigError("\n".join(["disaggregated", text, *short]))
-    return "\n".join([text, *(f"missed (in a short run): {one}" for one in short)])
+    return concluded(
+        text, missed(figures), checked(figures), full=minutes >= FULL_MINUTES,
+        file=out / "disaggregated.txt",
+    )  # fmt: skip
 
 
 def phases_of(seconds: float) -> tuple[Phase, Phase, Phase, Phase]:

@@ -39,15 +39,17 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseFigures:
-    """A phase: requests, p95 of TTFT and TPOT in seconds, share in SLO, typical counts.
+    """A phase: requests, p95 of TTFT and TPOT in seconds, shares of requests, typical counts.
 
-    counts: medians of the phase's last half, prefill and decode.
+    within_ratios: within each objective, with its target. counts: medians of the phase's last half,
+    prefill and decode.
     """
 
     name: str
     requests: int
     p95_seconds: tuple[float, float]
     in_slo_ratio: float
+    within_ratios: tuple[tuple[Objective, float], ...]
     counts: tuple[float, float]
 
     @property
@@ -107,6 +109,7 @@ def figures_of(
             requests=len(found),
             p95_seconds=(p95(map(ttft_seconds, found)), p95(map(tpot_seconds, found))),
             in_slo_ratio=in_slo(found),
+            within_ratios=tuple((one, _within(found, one)) for one in objectives),
             counts=_typical(late),
         )
 
@@ -153,10 +156,14 @@ def p95(seconds: Iterable[float]) -> float:
 
 
 def missed(figures: DisaggregatedFigures) -> tuple[str, ...]:
-    """Promises that this run did not keep."""
+    """Promises that this run did not keep, over the whole and in each phase."""
+    spans = [("over the run", figures.within_ratios)]
+    spans += [(f'in "{one.name}"', one.within_ratios) for one in figures.phases if one.requests]
     found = [
-        f"{one.metric.value} held for {ratio:.2%} of requests, {one.percentile:g} % are promised"
-        for one, ratio in figures.within_ratios
+        f"{one.metric.value} held for {_percent(ratio)} of requests {when},"
+        f" {one.percentile:g} % are promised"
+        for when, within in spans
+        for one, ratio in within
         if 100.0 * ratio < one.percentile
     ]
     if figures.lost:
@@ -164,16 +171,44 @@ def missed(figures: DisaggregatedFigures) -> tuple[str, ...]:
     if figures.most_gpus > figures.gpus_max:
         found.append(f"pods held {figures.most_gpus} GPUs, {figures.gpus_max} are allowed")
     base, prompts, answers, *_ = figures.phases
-    if not prompts.counts[0] > base.counts[0]:
-        found.append("prefill did not grow with the prompts")
-    if not answers.counts[1] > base.counts[1]:
-        found.append("decode did not grow with the answers")
-    if not prompts.ratio > answers.ratio:
-        found.append("the ratio did not follow the mix")
+    if not prompts.ratio > base.ratio:
+        found.append(f"the ratio did not rise with the prompts: {_ratios(figures)}")
+    if not answers.ratio < prompts.ratio:
+        found.append(f"the ratio did not fall with the answers: {_ratios(figures)}")
     for role, steps in zip(("prefill", "decode"), figures.steps_down, strict=True):
         if not steps:
             found.append(f"{role} never stepped down, so nothing is shown of it")
-    return tuple(f"disaggregated: {one}" for one in found)
+    return tuple(found)
+
+
+def checked(figures: DisaggregatedFigures) -> tuple[str, ...]:
+    """What `missed` looks at, for people, with the figures."""
+    shares = ", ".join(
+        f"{one.name} {min(map(_percent_of, one.within_ratios), key=float)} %"
+        for one in figures.phases
+        if one.requests
+    )
+    return (
+        f"each objective over the run and by phase (least share: {shares})",
+        "no request lost",
+        f"at most {figures.gpus_max} GPUs",
+        f"prefill/decode {_ratios(figures)}",
+        "both pools stepped down",
+    )
+
+
+def _ratios(figures: DisaggregatedFigures) -> str:
+    """'1.00 → 2.00 → 0.67 → 1.00'."""
+    return " → ".join(f"{one.ratio:.2f}" for one in figures.phases)
+
+
+def _percent(ratio: float) -> str:
+    """'94.4 %', never rounded up to what is promised."""
+    return f"{math.floor(round(1000.0 * ratio, 6)) / 10.0:g} %"
+
+
+def _percent_of(within: tuple[Objective, float]) -> str:
+    return _percent(within[1]).removesuffix(" %")
 
 
 def table(figures: DisaggregatedFigures) -> str:

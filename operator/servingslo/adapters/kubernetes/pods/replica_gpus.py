@@ -2,7 +2,7 @@
 
 Whole cards are counted by the resource names of their device plugins. Slices and shares of a card,
 and claims of dynamic resource allocation, have no number of GPUs in the template: they are refused
-with a reason, and `cost.gpusPerReplica` states the number.
+with a reason, and `gpusPerReplica` states the number.
 
 Source: the device plugins of NVIDIA, AMD, Intel, Habana, Google and AWS; core/v1 PodSpec.
 """
@@ -17,7 +17,7 @@ from servingslo.adapters.kubernetes.pods.container_fields import (
 )
 from servingslo.policy.inputs import ReplicaGpus
 
-_STATE_IT = "state cost.gpusPerReplica"
+_STATE_IT = "state gpusPerReplica"
 # Resources that are one whole card each.
 _WHOLE_CARDS = frozenset(
     {
