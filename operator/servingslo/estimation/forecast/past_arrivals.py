@@ -37,9 +37,12 @@ def observe(
     """Return the past after a window of this many seconds that ended now."""
     end = math.floor(now_seconds / BIN_SECONDS)
     past = replace(
-        past, requests=past.requests + rate_per_second * seconds, seconds=past.seconds + seconds
+        past,
+        end=past.end or math.floor((now_seconds - seconds) / BIN_SECONDS),
+        requests=past.requests + rate_per_second * seconds,
+        seconds=past.seconds + seconds,
     )
-    bins = end - past.end if past.rates_per_second else 1
+    bins = end - past.end
     if bins <= 0 or past.seconds <= 0.0:
         return past
     bins = min(bins, MOST_BINS)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from servingslo.estimation.forecast.past_arrivals import BIN_SECONDS
-from servingslo.models.fleet.fluid import Replica, Rule, cheapest_floor, wanted_replicas
+from servingslo.models.fleet.fluid import Replica, Rule, cheapest_floor, live, wanted_replicas
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION
 from servingslo.policy.context import TickContext
-from servingslo.policy.decision_parts import ConstraintNeed, StepValue
+from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport, StepValue
 from servingslo.policy.replicas.reserve_state import ALLOWED_SHARE, ReserveState, correction_ratio
 from servingslo.policy.replicas.sizing import (
     SizingCase,
@@ -57,14 +57,19 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
         for margin in MARGIN_RATIOS
     ]
     keeps = [one for one in tried if one.habitual_ratio <= allowed]
-    lived = (
-        min(keeps, key=lambda one: one.mean_replicas)
-        if keeps
-        else min(tried, key=lambda one: (one.habitual_ratio, one.mean_replicas))
-    )
+    if keeps:
+        # Where the plain rule keeps the promise no other is needed, and of equals that moves least.
+        lived = min(
+            keeps,
+            key=lambda one: (one.rule != PLAIN, one.mean_replicas, -one.rule.window_seconds),
+        )
+    else:
+        lived = min(tried, key=lambda one: (one.habitual_ratio, one.mean_replicas))
+    less = lived.rule._replace(floor=lived.rule.floor - 1) if lived.rule.floor else PLAIN
     return replace(
         state,
         lived=lived,
+        cheaper=live(less, rates, replica, BIN_SECONDS),
         planned_ratio=planned,
         kept_ratio=kept,
         at_seconds=context.now_seconds,
@@ -89,6 +94,22 @@ def reserve_need(
         "reserve_missed_ratio": state.lived.habitual_ratio,
     }
     return ConstraintNeed(constraint=Constraint.RESERVE, replicas=count), inputs
+
+
+def reserve_report(state: ReserveState) -> ReserveReport | None:
+    """The rule in force, and what one replica fewer would have missed; None for the plain one."""
+    lived, cheaper = state.lived, state.cheaper
+    if lived is None or cheaper is None or lived.rule == PLAIN:
+        return None
+    return ReserveReport(
+        window_seconds=lived.rule.window_seconds,
+        margin_ratio=lived.rule.margin_ratio,
+        floor_replicas=lived.rule.floor,
+        missed_ratio=lived.missed_ratio,
+        mean_replicas=lived.mean_replicas,
+        cheaper_missed_ratio=cheaper.missed_ratio,
+        cheaper_mean_replicas=cheaper.mean_replicas,
+    )
 
 
 def _known(context: TickContext) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -17,8 +17,8 @@ CORRECTION_BOUNDS = (0.1, 10.0)
 class ReserveState:
     """The rule in force, and what was attained beside what the copies said.
 
-    lived: of the rule in force; None before a choice. cheaper: the best that costs less and misses
-    too many. planned_ratio, kept_ratio: of a replica's saturation, what one is
+    lived: of the rule in force; None before a choice. cheaper: the same with one replica fewer, or
+    the plain rule. planned_ratio, kept_ratio: of a replica's saturation, what one is
     ordered for, and what keeps the objectives. missed, expected:
     requests, of the last day. seconds: of observation behind both.
     """
