@@ -63,8 +63,8 @@ class Decision:
     operator itself sets the count, or if acting is switched off. error_budget: None if none is
     requested or known. promise: None before any observation. reserve: None if the past asks for
     none. latency: the parts of the time of a request, None if none was observed. availability: None
-    if no objective of it is stated. knobs: the decision of each knob, by its name; without those that have nothing to report. pool: of a
-    resource with several, else ''.
+    if no objective of it is stated. knobs: the decision of each knob, by
+    its name; without those that have nothing to report. pool: of a resource with several, else ''.
     """
 
     time_seconds: float
