@@ -139,7 +139,9 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
     windows, signal = state.estimator.observed.windows, context.estimate.saturation_signal
     rate, serving, growth = context.estimate.load_per_second, len(context.serving), signal.growth
     current = windows and windows[-1].time_seconds == context.now_seconds
-    if context.observation.rollout_in_progress or context.facts.rollout is not None:
+    engines = [engine for pod in context.serving for engine in pod.engines]
+    limits = {(engine.max_num_seqs, engine.max_num_batched_tokens) for engine in engines}
+    if context.observation.rollout_in_progress or len(limits) > 1:
         # Pods of two templates serve by two laws.
         return state
     if not current or not rate or not serving or context.prepared is None or not context.trusted:
