@@ -1,6 +1,6 @@
 """Rows by kind of traffic: rises, bursts that return and that do not, mixes, production traffic.
 
-Each is played cold, and with a past of the same kind from another seed (`past_of`).
+`kinds` plays each without a reserve, cold, and with a past of the same kind.
 """
 
 from collections.abc import Callable
