@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.benchmarks.matrix import MINE, ROOT
 from tests.benchmarks.matrix_day import BUDGET_FACTOR, DAY_SEEDS
 from tests.benchmarks.matrix_offices import OFFICE_SEEDS
-from tests.benchmarks.matrix_parts import PARTS
 from tests.benchmarks.matrix_pictures import PICTURED, slug
 from tests.benchmarks.matrix_search import SEED
 from tests.benchmarks.matrix_summary import Summaries, results, summary_rows
@@ -68,7 +67,7 @@ _FILES = {
     "another-simulator.csv": "the same rows by an independent simulator, here / there",
     "bound.csv": "costs over a proven lower bound (`sim/bounds/bound.py`)",
     "gap.csv": "what the gap between oracle and bound consists of",
-    "parts.csv": "the planner without each of its parts",
+    "parts.csv": "the planner without each of its parts, share in SLO @ cost over the oracle's",
     "days.csv": "error budgets over a day",
     "offices.csv": "days with office hours",
 }
@@ -124,7 +123,6 @@ def page(found: Summaries, made: Mapping[str, str]) -> str:
         "",
         *_losses(found),
         *_pictures(found),
-        *_parts(),
         *_days(),
         *_offices(),
         *_files(),
@@ -189,19 +187,6 @@ def _pictures(found: Summaries) -> Iterator[str]:
         yield ""
         yield f"![ready replicas over time, {name}](benchmarks/{slug(name)}-replicas.svg)"
         yield ""
-
-
-def _parts() -> Iterator[str]:
-    yield "## What each part is worth"
-    yield ""
-    yield f"`{OURS}` (replicas only) with one part taken out, share in SLO in % @ cost over the"
-    yield "oracle's."
-    yield ""
-    yield from table(stored("parts"))
-    yield ""
-    for part, (_, meaning) in PARTS.items():
-        yield f"- without {part}: {meaning}."
-    yield ""
 
 
 def _days() -> Iterator[str]:

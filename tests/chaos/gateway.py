@@ -131,7 +131,8 @@ class Gateway:
     """Routes of one workload, and what Envoy counted of each.
 
     kind: classes or degradation. refused: requests of a class that its lane kept out. broken: what
-    the operator left wrong at some time, for the checker.
+    the operator left wrong at some time, for the checker. permitted: by the administrator, to a
+    process that starts.
     """
 
     def __init__(self, cluster: Cluster, kind: str, rng: random.Random) -> None:
@@ -151,6 +152,7 @@ class Gateway:
         self.refused = dict.fromkeys(self.names, 0.0)
         self.there, self._until = 0.0, 0.0
         self.broken: list[str] = []
+        self.permitted = True
         self._follow(cluster.world)
 
     def specs(self) -> dict[str, Any]:
@@ -162,8 +164,9 @@ class Gateway:
         """The operator's own, on these objects."""
         kind = LimitKind.BACKEND_TRAFFIC_POLICY
         holders = LimitHolders(self.objects, BACKEND_TRAFFIC_POLICY)
-        limits = GatewayLimits({kind: (holders, _Reaches())}, frozenset({kind}))
-        weights = RouteWeights(WeightedRoutes(self.objects), _Reaches(), enabled=True)
+        kinds = frozenset({kind} if self.permitted else ())
+        limits = GatewayLimits({kind: (holders, _Reaches())}, kinds)
+        weights = RouteWeights(WeightedRoutes(self.objects), _Reaches(), enabled=self.permitted)
         return (weights, limits, Lanes(limits))
 
     def limit(self, name: str) -> int | None:

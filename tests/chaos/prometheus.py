@@ -232,7 +232,7 @@ class FakePrometheus:
             return Answer(result=[told, f"{told:.3f}"])
         if self.empty:
             return Answer(result=[])
-        if promql == self._queries.newest:
+        if promql in self._queries.newest:
             return Answer(result=self._newest_stamps(at_seconds or 0.0))
         result = self._series(promql, at_seconds or 0.0)
         if self.repeated:

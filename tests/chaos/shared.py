@@ -3,7 +3,8 @@
     python -m tests.chaos.run --seeds 0:17 --gateway classes
 
 In addition to what holds of every story: weights and lanes stay within their bounds at any time,
-and after the resource is deleted or paused all objects are as their owners had them.
+and after the resource is deleted or paused, or a process starts that may not write into a gateway,
+all objects are as their owners had them.
 """
 
 import random
@@ -16,12 +17,14 @@ from tests.chaos.story import FAULTS, TICK_SECONDS, Operator, Story
 KINDS = ("classes", "degradation")
 # The greatest rate, as a ratio to what all replicas that can be had serve at most.
 CROWD = 1.3
+# The administrator's switches, with a new process.
+OFF = "switched off"
 # Ticks after the end in which what was written is put back.
 LAST_TICKS = 4
 
 
 class GatewayStory(Story):
-    """A story with a gateway, that ends with the resource deleted, paused or only recommending."""
+    """A story with a gateway, that ends with the resource or the administrator turning it off."""
 
     def __init__(
         self, seed: int, fault_count: int = FAULTS, only: tuple[str, ...] = (), *, kind: str
@@ -35,7 +38,7 @@ class GatewayStory(Story):
             self.spec = degradation_of(self.spec, most)
             self._crowd(CROWD * most * MOST_PER_ENGINE)
         self.gateway = Gateway(self.cluster, kind, rng)
-        self.farewell = rng.choice(("deleted", "paused", "recommend"))
+        self.farewell = rng.choice(("deleted", "paused", "recommend", OFF))
 
     def _crowd(self, most: float) -> None:
         """The same demand over time, with this greatest rate."""
@@ -56,9 +59,10 @@ class GatewayStory(Story):
     async def _live(self) -> None:
         await super()._live()
         cluster, gateway = self.cluster, self.gateway
+        gateway.permitted = self.farewell != OFF
         self.operator = self.made()
         for tick in range(LAST_TICKS):
-            if tick == 1:
+            if tick == 1 and self.farewell != OFF:
                 self._person(self.farewell, self.rng)
             cluster.pass_to(cluster.now + TICK_SECONDS)
             await self.operator.tick()

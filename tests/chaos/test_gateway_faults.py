@@ -3,7 +3,7 @@
 import pytest
 from tests.chaos.gateway import CHAT, JOB, ROUTE, Gateway
 from tests.chaos.run import again, lived
-from tests.chaos.shared import KINDS, GatewayStory
+from tests.chaos.shared import KINDS, OFF, GatewayStory
 from tests.chaos.story import FAULTS
 
 KNOBS = {"classes": "knob=lanes", "degradation": "knob=route-weights"}
@@ -18,6 +18,23 @@ def test_a_storm_over_a_gateway_leads_to_no_forbidden_write_and_ends_well(kind, 
     told, result = lived(seed, gateway=kind)
     assert not result.wrong, f"{again(seed, FAULTS, (), gateway=kind)}: {result.wrong}"
     assert any(KNOBS[kind] in line for _, _, line in told.log)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_switch_that_is_off_when_the_operator_starts_again_leaves_nothing(kind):
+    """In mid-change: just before it, the operator's values stand."""
+    story = GatewayStory(8000, 0, kind=kind)
+    story.farewell = OFF
+    made, stood = story.made, []
+
+    def watched():
+        stood.append(bool(story.gateway.left()))
+        return made()
+
+    story.made = watched
+    story.run()
+    assert stood[-1]
+    assert not story.broken
 
 
 def _item(gateway: Gateway, plural: str, name: str) -> dict:

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "prometheus.bearerTokenSecret=prometheus-token",
         "prometheus.caConfigMap=prometheus-ca",
         "prometheus.tenant=team",
+        'prometheus.matchers=cluster="a"',
         "imagePullSecrets[0].name=registry",
     ),
     "own-token": (

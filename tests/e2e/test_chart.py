@@ -1,5 +1,6 @@
 """The chart on the real API server, with the real Helm."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,12 +28,12 @@ def release(rig: Rig, namespace: str) -> Iterator[str]:
     rig.helm("uninstall", INSTALLED, f"--namespace={namespace}", "--ignore-not-found")
 
 
-def _install(rig: Rig, namespace: str, *settings: str) -> None:
+def _install(rig: Rig, namespace: str, *settings: str, chart: str = CHART) -> None:
     rig.helm(
         "upgrade",
         "--install",
         INSTALLED,
-        CHART,
+        chart,
         # The CRD of this control plane may have come with another test.
         "--take-ownership",
         f"--namespace={namespace}",
@@ -78,6 +79,29 @@ def test_install_upgrade_and_uninstall_keep_the_crd(rig: Rig, release: str) -> N
     assert after.metadata.uid == before.metadata.uid
     assert not apps.list_namespaced_deployment(release).items
     _install(rig, release)
+
+
+@pytest.mark.rig
+def test_a_rollback_returns_to_the_earlier_crd(rig: Rig, release: str, tmp_path: Path) -> None:
+    """As the page of going back says: a field that only the later version knows is gone."""
+    _install(rig, release)
+    later = tmp_path / "chart"
+    shutil.copytree(CHART, later)
+    file = later / "files" / "servingslo.dev_servingslos.yaml"
+    crd = yaml.safe_load(file.read_text(encoding="utf-8"))
+    _spec_fields(crd)["later"] = {"type": "string"}
+    file.write_text(yaml.safe_dump(crd), encoding="utf-8")
+    _install(rig, release, chart=str(later))
+    objects = kubernetes.client.CustomObjectsApi(rig.api_client())
+    read = ("apiextensions.k8s.io", "v1", "customresourcedefinitions", CRD_NAME)
+    assert "later" in _spec_fields(objects.get_cluster_custom_object(*read))
+    rig.helm("rollback", INSTALLED, "1", f"--namespace={release}")
+    assert "later" not in _spec_fields(objects.get_cluster_custom_object(*read))
+
+
+def _spec_fields(crd: dict) -> dict:
+    (version,) = crd["spec"]["versions"]
+    return version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
 
 
 @pytest.mark.rig

@@ -19,7 +19,7 @@ NAMESPACE = "inference"
 # Twice a second is scraped; Prometheus looks for new targets every five seconds.
 PATIENCE_SECONDS = 40.0
 # One more than the names need: sets of adapters are asked for apart, as not every store knows topk.
-FULL_READING_QUERIES = 17
+FULL_READING_QUERIES = 18
 # The first one of a process asks as well whether there are samples in the future.
 FIRST_READING_QUERIES = FULL_READING_QUERIES + 1
 
@@ -111,6 +111,8 @@ def serving_pods() -> Iterator[Pages]:
         pod("twice", running(90, now - 60), job="older", path="twice-older")
         pod("mirrored", running(6), mirror="a", path="mirrored")
         pod("mirrored", running(6), mirror="b", path="mirrored")
+        for cluster, count in (("a", 3), ("b", 9)):
+            pod("namesake", running(count), cluster=cluster, path=f"namesake-{cluster}")
         pod("hostile", running(1), team='"} or vector(1) #')
         served.add("gpu-kept", GPU_OF_WORKLOAD)
         # Without honorLabels the exporter's own pod wins and the workload's moves to exported_*.

@@ -24,7 +24,9 @@ from tests.integration.prometheus_pods import (
     serving_pods,
 )
 from tests.integration.prometheus_world import Pages, proxying, running_prometheus
+from tests.unit.test_prometheus_matchers import ask_for_the_past
 
+from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.estimation.sample import HistogramSample
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import profile
@@ -205,6 +207,22 @@ def test_a_pod_scraped_by_two_jobs_counts_once_with_the_newest_sample(prometheus
 def test_a_pod_scraped_twice_under_an_unlisted_label_is_not_doubled(prometheus):
     """A replica label that nobody configured must not double every counter."""
     assert engine_of(read_once(prometheus.url), "mirrored").generation_tokens_total == 600
+
+
+def test_namesakes_in_two_clusters_are_told_apart_by_matchers(prometheus):
+    """Without them they are refused by name; no query of another kind is malformed by them."""
+    (engine,) = pod_of(read_once(prometheus.url), "namesake").engines
+    assert engine.running is None
+    (why,) = engine.impossible_metrics
+    assert why.startswith(f"two series of pod {NAMESPACE}/namesake: cluster=a and cluster=b")
+    for cluster, count in (("a", 3), ("b", 9)):
+        matchers = f'cluster=~"{cluster}|x", cluster!=""'
+        for pods in (None, {"namesake-0", "namesake"}):
+            with reader_of(prometheus.url, matchers=matchers) as reader:
+                found = asyncio.run(reader.read(pods))
+            assert engine_of(found, "namesake").running == count
+            assert _engines(found) == {"namesake"}
+        ask_for_the_past(PrometheusConfig(url=prometheus.url, matchers=matchers))
 
 
 def test_what_tenants_write_never_reaches_a_query(prometheus):

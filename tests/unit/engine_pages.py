@@ -1,6 +1,7 @@
 """Pages of engines under steady load, as text, and what the estimators make of them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tests.unit.managed_store import ManagedStore, Series, series_of
 
@@ -15,8 +16,9 @@ SCRAPE_SECONDS = 15.0
 SINCE_SECONDS = 3600.0
 NAMESPACE = "team"
 
-# Target's labels and its page at a time; nothing where it is not scraped.
-Targets = Callable[[float], Iterable[tuple[Mapping[str, str], str]]]
+# Target's labels and its page at a time, and its age if it is not 2 s; nothing where it is not
+# scraped.
+Targets = Callable[[float], Iterable[tuple[Any, ...]]]
 
 
 def histogram(name: str, labels: str, mean: float, count: float) -> str:
@@ -103,29 +105,32 @@ def triton_page(requests: float, *, pending: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
-def readings(targets: Targets, ticks: int) -> Iterable[tuple[float, object]]:
+def readings(targets: Targets, ticks: int, **settings: Any) -> Iterable[tuple[float, Any]]:
     """Readings a scrape apart of what these targets serve, one reader for all of them."""
     now = 1_700_000_000.0
     store = ManagedStore(lambda: now, [])
-    config = PrometheusConfig(url="http://store.test")
+    config = PrometheusConfig(url="http://store.test", **settings)
     reader = PrometheusReader(config, client=store, monotonic=lambda: now - 1.6e9)
     try:
         for tick in range(ticks):
             now += SCRAPE_SECONDS
             seconds = SINCE_SECONDS + tick * SCRAPE_SECONDS
             series: list[Series] = []
-            for labels, page in targets(seconds):
-                series += series_of(page, now - 2.0, **{"namespace": NAMESPACE, **labels})
+            for labels, page, *age in targets(seconds):
+                at = now - (age[0] if age else 2.0)
+                series += series_of(page, at, **{"namespace": NAMESPACE, **labels})
             store.series = series
             yield now, reader._read()
     finally:
         reader.close()
 
 
-def estimates(targets: Targets, ticks: int, pods: Iterable[str] = ("chat-0",)) -> list[Estimate]:
+def estimates(
+    targets: Targets, ticks: int, pods: Iterable[str] = ("chat-0",), **settings: Any
+) -> list[Estimate]:
     """What is known after each of these readings; every pod is one of the workload's."""
     state, found = EstimatorState(), []
-    for now, metrics in readings(targets, ticks):
+    for now, metrics in readings(targets, ticks, **settings):
         assert metrics.problem is None, metrics.problem
         seen = tuple(
             PodSample(

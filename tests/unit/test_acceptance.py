@@ -1,5 +1,7 @@
 """The page of what a release waits for is what was run."""
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +24,7 @@ def test_a_row_is_what_the_command_said_and_how_it_ended() -> None:
 
 
 def test_a_check_that_is_not_run_again_keeps_its_row() -> None:
-    """A page read back and written again is the same; what was never run says so."""
+    """A page read back and written again is the same; what was not run says so."""
     first, second = acceptance.CHECKS[:2]
     outcome = acceptance.Outcome(succeeded=True, closing="3 passed", minutes=1.0)
     page = acceptance.page_with({first.name: acceptance.row(first, outcome, "2026-01-02", "abc")})
@@ -32,7 +34,7 @@ def test_a_check_that_is_not_run_again_keeps_its_row() -> None:
     assert "not run" in rows[second.name]
 
 
-def test_the_page_says_first_what_failed_and_what_was_never_run() -> None:
+def test_the_page_says_first_what_failed_and_what_was_not_run() -> None:
     """By name; where every check passed it says nothing else."""
     good = acceptance.Outcome(succeeded=True, closing="ok", minutes=1.0)
     bad = acceptance.Outcome(succeeded=False, closing="no", minutes=1.0)
@@ -42,7 +44,7 @@ def test_the_page_says_first_what_failed_and_what_was_never_run() -> None:
     first, second, third = (check.name for check in acceptance.CHECKS[:3])
     rows[first] = acceptance.row(acceptance.CHECKS[0], bad, "2026-01-02", "abc")
     del rows[second], rows[third]
-    told = f"{count - 3} passed; 1 failed ({first}); 2 were never run ({second}, {third})"
+    told = f"{count - 3} passed; 1 failed ({first}); 2 were not run ({second}, {third})"
     assert told in acceptance.page_with(rows)
 
 
@@ -58,6 +60,38 @@ def test_the_committed_page_has_every_check() -> None:
     assert {c.name: c.shows for c in acceptance.CHECKS} == {
         name: line.split(" | ")[1] for name, line in rows.items()
     }
+
+
+def test_every_module_that_is_marked_is_run_by_a_check() -> None:
+    """A test that only `--acceptance` runs is in no release otherwise."""
+    targets = [one for check in acceptance.CHECKS for one in check.command if "tests/" in one]
+    marked = [
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("tests/*/test_*.py")
+        if "mark.acceptance" in path.read_text(encoding="utf-8") and path != Path(__file__)
+    ]
+    assert len(marked) > 30
+    # A short form of the check chaos-live, for those who change it.
+    short = "tests/integration/test_live_chaos.py"
+    left = [one for one in marked if not any(one.startswith(target) for target in targets)]
+    assert left == [short]
+
+
+def test_every_commit_of_the_page_is_in_the_history() -> None:
+    """A run of a commit that no reader has cannot be checked. Without a history: skipped."""
+    shallow = git("rev-parse", "--is-shallow-repository")
+    if shallow.stdout.strip() != "false":
+        pytest.skip("no whole history here")
+    page = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+    commits = re.findall(r"\| ([0-9a-f]{7,40})\+? \|$", page, re.MULTILINE)
+    assert len(commits) > 10
+    assert [one for one in commits if git("cat-file", "-e", f"{one}^{{commit}}").returncode] == []
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command of git in the repository."""
+    command = ("git", "-C", str(ROOT), *words)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("check", acceptance.CHECKS, ids=lambda check: check.name)

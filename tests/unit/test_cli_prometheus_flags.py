@@ -18,6 +18,7 @@ from servingslo.errors import InvalidInputError
 CREDENTIALS = (
     "--prometheus-bearer-token-file", "--prometheus-username-file", "--prometheus-password-file",
     "--prometheus-ca-file", "--prometheus-tenant", "--prometheus-timeout-seconds",
+    "--prometheus-matchers",
 )  # fmt: skip
 LABELS = ("--prometheus-namespace-label", "--prometheus-pod-label")
 ASKING = ("run", "fit", "backtest", "record", "history", "explain")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
+from tests.benchmarks.guard_rows import ROWS
 from tests.unit.test_docs_map import CODE, DOCS, FENCE, PAGES, ROOT, SOURCES
 from typer.core import TyperGroup
 
@@ -22,9 +23,12 @@ from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
 from servingslo.policy.replicas.promise import BURN_SECONDS
+from servingslo.policy.replicas.requirement import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration
+from servingslo_lab.cli.demo.command import Scenario
 
 CHART = ROOT / "charts" / "servingslo-operator"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -225,6 +229,105 @@ def test_every_metric_that_is_read_of_a_gateway_is_told() -> None:
         )
 
 
+def test_every_metric_that_is_read_of_an_engine_is_told() -> None:
+    """In the engine's column of the page of needed metrics: the newest name, and no other."""
+    head = ("for", "vLLM", "SGLang", "TensorRT-LLM", "Triton")
+    columns = dict(zip(("vllm", "sglang", "trtllm", "triton"), range(1, 5), strict=True))
+    rows = table("how-to/metrics-needed.md", *head)
+    assert {profile.name for profile in CATALOGUE} == set(columns)
+    for profile in CATALOGUE:
+        read_names = {metric.names[0] for metric in profile.metrics}
+        info = (profile.capacity, profile.adapters)
+        read_names |= {one.metric for one in info if one is not None}
+        assert words([row[columns[profile.name]] for row in rows]) == read_names, profile.name
+
+
+VLLM_PAGE = ROOT / "tests" / "golden" / "data" / "vllm_0.32.0_metrics.txt"
+
+
+@pytest.mark.parametrize(
+    ("objective", "series"),
+    [
+        pytest.param("`ttft`", "time_to_first_token_seconds", id="ttft"),
+        pytest.param("`tpot`", "request_time_per_output_token_seconds", id="tpot"),
+        pytest.param("`latency`, `queueTime`", "e2e_request_latency_seconds", id="latency"),
+        pytest.param("`latency`, `queueTime`", "request_queue_time_seconds", id="queue"),
+    ],
+)
+def test_the_edges_that_a_threshold_may_take_are_those_of_a_recorded_engine(
+    objective: str, series: str
+) -> None:
+    """Of vLLM: neighbours of its own histogram, none left out between two."""
+    page = VLLM_PAGE.read_text(encoding="utf-8")
+    edges = [
+        float(edge)
+        for edge in re.findall(rf'^vllm:{series}_bucket{{.*le="([\d.]+)"', page, re.MULTILINE)
+    ]
+    (told,) = (
+        [float(word) for word in row[2].split(", ")]
+        for row in table("how-to/thresholds.md", "engine", "objective")
+        if row[:2] == ["vLLM", objective]
+    )
+    assert len(told) > 5
+    begin = edges.index(told[0])
+    assert edges[begin : begin + len(told)] == told
+
+
+def test_every_knob_is_in_the_glossary() -> None:
+    """By its name in log lines and metrics."""
+    (row,) = re.findall(r"^\| knob \| (.*) \| `Knob` \|$", read("glossary.md"), re.MULTILINE)
+    assert words([row]) == set(Knob)
+
+
+def test_the_costs_on_the_install_page_are_those_that_were_measured() -> None:
+    """Each row is in the table of the page of scale."""
+    rows = table("how-to/scale.md", "resources (pods)")
+    measured = {row[0].partition("),")[0] + ")": row for row in rows}
+    rows = table("how-to/install.md", "ServingSLOs (pods)")
+    assert len(rows) == len(measured)
+    for name, cpu, memory, prometheus in rows:
+        row = measured[name]
+        assert cpu == f"{row[2].partition(' / ')[0]} s"
+        assert memory == f"{row[5]} MiB"
+        assert prometheus == f"{row[7]} cores"
+
+
+def test_every_scenario_of_the_demo_is_told() -> None:
+    """In the table of the rig's page; the surge is the demo without one."""
+    rows = table("how-to/test-rig.md", "`make demo`")
+    told = [re.findall(r"SCENARIO=([\w-]+)", row[0])[0] for row in rows]
+    assert told == [one.value for one in Scenario if one is not Scenario.SURGE]
+
+
+def test_ceilings_of_utilization_are_those_of_the_code() -> None:
+    """On the page of how it decides, and in the note."""
+    plain, bounded = UTILIZATION_CEILING, BOUNDED_CEILING
+    (said,) = re.findall(r"`utilization.target`, by default (.*) while", read("how-it-decides.md"))
+    assert said == f"{plain:.0%}, or {bounded:.0%}".replace("%", " %")
+    note = read("designs/0004-planner.md")
+    assert f"{plain:.2f}, or {bounded:.2f} if a bound in flight is enforced" in note
+
+
+def test_the_guard_has_as_many_rows_as_contributors_read() -> None:
+    """Standard ones, unseen ones, and those that are kept; and the stored replays."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    unseen = sum(row.unseen for row in ROWS.values())
+    # Read as text: the rows that are kept are imported by the guard alone.
+    kept = (ROOT / "tests/benchmarks/guard_kept.py").read_text(encoding="utf-8").count("\n    Row(")
+    stored = len([*(ROOT / "tests/golden/data/replays").glob("*.decisions.*")])
+    counts = {
+        "standard cases and": len(ROWS) - unseen,
+        "of traffic that no": unseen,
+        "more rows (": kept,
+        "short recordings": stored,
+    }
+    spelled = {6: "six", 8: "eight", 12: "twelve", 14: "fourteen"}
+    text = " ".join(page.lower().split())
+    assert [
+        after for after, n in counts.items() if f"{spelled.get(n, n)} {after}" not in text
+    ] == []
+
+
 def test_every_kind_of_object_for_a_bound_is_told() -> None:
     """In the API, the chart's schema and the page."""
     schema = yaml.safe_load((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -350,3 +453,24 @@ def test_reasons_in_the_pages_of_what_to_do_exist() -> None:
     told |= set(heads)
     assert len(told) > 40
     assert sorted(told - set(Reason)) == []
+
+
+def test_thresholds_that_edges_can_tell_are_those_of_a_real_page() -> None:
+    """The edges on the page of the CLI are vLLM's, as a captured page has them."""
+    text = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
+    told = text.split("Edges of vLLM")[1].split("\n\n")[0]
+    page = (ROOT / "tests/golden/data/vllm_0.32.0_metrics.txt").read_text(encoding="utf-8")
+    families = {
+        "ttft": "time_to_first_token",
+        "tpot": "request_time_per_output_token",
+        "latency": "e2e_request_latency",
+        "queueTime": "request_queue_time",
+    }
+    found = re.findall(r"((?:`\w+`(?: and )?)+)\s([\d., \n]+)", told)
+    stated = {name: edges for names, edges in found for name in re.findall(r"`(\w+)`", names)}
+    assert set(stated) == set(families)
+    for name, edges in stated.items():
+        series = "vllm:" + families[name] + r'_seconds_bucket\{[^}]*le="([0-9.]+)"'
+        has = {float(edge) for edge in re.findall(series, page)}
+        wanted = {float(edge) for edge in re.findall(r"\d+(?:\.\d+)?", edges)}
+        assert wanted <= has, (name, wanted - has)

@@ -270,10 +270,10 @@ def test_where_the_way_is_not_open_or_leads_nowhere_nothing_is_read(monkeypatch)
     played(monkeypatch, story)
 
 
-def test_where_batch_limits_may_not_be_changed_servers_are_read_and_nothing_else(
+def test_where_batch_limits_may_not_be_changed_servers_are_read_and_put_back(
     monkeypatch,
 ) -> None:
-    """Neither set nor put back: what an operator that was allowed to left on them stays."""
+    """Nothing is set, and what an operator that was allowed to left on them is put back."""
 
     async def story(actuator: DynamicBatching, server: Server) -> None:
         forbidden = DynamicBatching(actuator.models, writes=False)
@@ -281,12 +281,12 @@ def test_where_batch_limits_may_not_be_changed_servers_are_read_and_nothing_else
         assert found(await forbidden.in_force(REF, TARGETS, VIEW)) == {
             "rank-0": (FILE, Owner.NOBODY)
         }
-        await actuator.change(assignment(ordering(SET)))
         left = copy.deepcopy(server.config)
+        await actuator.change(assignment(ordering(SET)))
         assert found(await forbidden.in_force(REF, TARGETS, VIEW)) == {
             "rank-0": (WANTED, Owner.OURS)
         }
-        assert list(await forbidden.undo(lambda _: ())) == []
+        assert [one.refusal for one in await forbidden.undo(lambda _: (TARGETS,))] == [None]
         assert server.config == left
 
     played(monkeypatch, story)

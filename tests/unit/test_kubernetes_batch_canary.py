@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_ANNOTATION
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.cli.cluster.release import end_canaries
@@ -252,6 +253,12 @@ def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]
     assert asyncio.run(end_canaries(server, ())) == []
     assert server.spec == before
     assert capsys.readouterr().out == "Deployment a/chat: max_num_seqs 32 -> 8\n"
+    # An operator that still runs begins no other for a while.
+    with pytest.raises(WriteConflictError, match="put it back a moment ago"):
+        asyncio.run(canaries.start(read(), ORDER))
+    server.item["metadata"]["annotations"][RELEASED_ANNOTATION] = "2026-01-01T00:00:00Z"
+    assert asyncio.run(canaries.start(read(), ORDER))
+    assert RELEASED_ANNOTATION not in server.item["metadata"]["annotations"]
 
 
 def _pod(name, *, revision="chat-1", owner="t-1", ready="False", **metadata):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servingslo.adapters.kubernetes.api.discovery import ApiResource
+from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_ANNOTATION
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -397,6 +398,11 @@ async def test_a_release_puts_every_service_back(capsys) -> None:
     assert await put_back_templates(server, ()) == []
     assert server.own["args"] == ["--max-num-seqs=8"]
     assert "LLMInferenceService n/llama: the former line is put back" in capsys.readouterr().out
+    refused = await _refusal(server)
+    assert "put it back a moment ago" in refused.detail
+    with pytest.raises(WriteConflictError):
+        await _write(server)
+    del server.item["metadata"]["annotations"][RELEASED_ANNOTATION]
     await _write(server)
     server.own["args"] = ["--max-num-seqs=9"]
     assert await put_back_templates(server, ()) == []

@@ -144,7 +144,8 @@ def test_gauges_alone_are_told_with_the_counters_that_are_not_there(runtime, rat
     wanted = gauges if keep == "none" else rf"({gauges}|.*_sum)"
     told, _ = _conditions(lambda _pod, s: _without(page(rate * s), f"(?!{wanted})"))[-1]
     fresh = told["MetricsFresh"]
-    assert (str(fresh.status), str(fresh.reason)) == ("False", "MetricsPartial")
+    assert (str(fresh.status), str(fresh.reason)) == ("False", "MetricsMissing")
+    assert (str(told["Ready"].status), str(told["Ready"].reason)) == ("False", "MetricsMissing")
     counter = (
         "vllm:generation_tokens_total" if runtime == "vllm" else "sglang:realtime_tokens_total"
     )

@@ -13,10 +13,12 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.inputs import (
     BatchingRollout,
+    Limits,
     ReplicaTargets,
     SignalProblem,
 )
 from servingslo.policy.knobs.decisions import CanaryAct
+from servingslo.policy.knobs.engine_limits.aftermath import VERIFY_WITHIN_SECONDS
 from servingslo.policy.knobs.engine_limits.canary import (
     LEAST_START_SECONDS,
     STUCK,
@@ -142,6 +144,26 @@ def test_a_restarted_operator_ends_what_it_had_begun() -> None:
     told.state = PlannerState()
     done = told.until_act(CanaryAct.COMPLETE)
     assert done.recommended_max_num_seqs > FEW
+
+
+def test_a_trial_that_may_not_go_on_is_told_until_it_is_put_back() -> None:
+    """Nothing is ordered; where it is permitted again, others are tried within about an hour."""
+    told = story()
+    after = told.until_act(CanaryAct.HOLD).recommended_max_num_seqs
+    permitted, told.limits = told.limits, Limits()
+    batching = told.tick().batching
+    assert (batching.reason, batching.apply) == (Reason.NOT_PERMITTED, False)
+    assert "one pod's limits on trial are put back" in batching.detail
+    assert (batching.current_max_num_seqs, batching.recommended_max_num_seqs) == (FEW, after)
+    told._carry_out(replace(batching, canary=CanaryAct.TAKE_BACK))
+    since = told.world.now
+    while told.world.now < since + VERIFY_WITHIN_SECONDS:
+        batching = told.tick().batching
+        assert not batching.apply
+    assert batching.reason is Reason.NOT_PERMITTED
+    assert told.state.knobs["batch-limits"].written is None
+    told.limits = permitted
+    assert told.until_act(CanaryAct.START).recommended_max_num_seqs > FEW
 
 
 def test_where_no_pod_can_go_first_none_does() -> None:

@@ -7,6 +7,7 @@ import pytest
 from policy_world import REPLICAS_ONLY, World, reasons, run, steady, stepped
 
 from servingslo.estimation.pods.health import SaturationSignal
+from servingslo.estimation.requests.histograms import of_quantiles
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
@@ -135,7 +136,7 @@ def _estimate(**changes):
 
 
 def _observed(seconds):
-    return {LatencyMetric.TTFT: SimpleNamespace(quantile=lambda _percentile: seconds)}
+    return {LatencyMetric.TTFT: of_quantiles({0.95: seconds}, 100.0, 100.0 * seconds)}
 
 
 def test_late_answers_hide_no_full_engines():

@@ -9,15 +9,17 @@ from policy_world import stepped
 
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import observation_line, replay
+from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.fallback import FallbackUse
 from servingslo.explain.changes import change_line
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.conditions.knobs import degradation_verdict
 from servingslo.explain.log_line import log_line
 from servingslo.explain.parts.degradation import weights_change
 from servingslo.explain.samples import metric_samples
 from servingslo.explain.text import text
-from servingslo.policy.inputs import Limits, Mode, SignalProblem
+from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem
 from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
 from servingslo.policy.knobs.degradation.steps import (
     FULL_SECONDS,
@@ -211,6 +213,30 @@ def test_weights_that_may_not_be_changed_any_more_are_put_back():
     assert run.tick().degradation.change_reason is None
     run.refused = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail="no answer")
     assert run.tick().degradation.reason is Reason.CLUSTER_UNAVAILABLE
+
+
+def test_weights_that_stand_though_they_may_not_are_told():
+    """With their share where they cannot be put back, and as unknown where they cannot be read."""
+    run = story().until(BEGINS + 400.0)
+    share = run.world.share
+    run.refused = SignalProblem(reason=Reason.NOT_PERMITTED, detail="degradation is off")
+    refused = replace(run.tick().degradation.hold(), reason=Reason.WRITE_FAILED, detail="403")
+    told = degradation_verdict(refused)
+    assert told.message.startswith(f"Service/small: {100 * share:.1f} % of the requests go there")
+    assert told.status is ConditionStatus.FALSE
+    run.world.share = share
+    decided = DegradedRun.tick(replace(run, limits=Limits(recommend_only=True))).degradation
+    assert (decided.after, decided.change_reason) == (share, None)
+    assert decided.reason is Reason.KILL_SWITCH
+
+    class Unread(DegradedRun):
+        standing = InForce(refused=run.refused)
+
+    decision = Unread(run.world, run.targets, Limits()).tick()
+    assert decision.degradation.unread
+    assert "an unknown share to Service/small" in text(decision)
+    fields = status_fields(decision, generation=1, last_batch_change_seconds=None)
+    assert "share" not in fields["degradation"]
 
 
 def test_without_metrics_the_share_is_kept():

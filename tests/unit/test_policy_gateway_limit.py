@@ -196,6 +196,17 @@ def test_where_the_operator_may_not_act_no_bound_is_ordered(changed):
     assert story.bound is None
 
 
+def test_a_bound_that_stands_though_the_operator_may_not_act_is_told():
+    """Until it is put back, the condition has its number."""
+    story = bounded().until(300.0)
+    bound = story.bound
+    story.limits = Limits(recommend_only=True)
+    told = verdicts(story.tick())[ConditionType.ADMISSION_BOUND]
+    assert story.bound == bound
+    assert told.reason is Reason.KILL_SWITCH
+    assert f"{bound} stands at each proxy until it is put back" in told.message
+
+
 def _gateway(seconds, refused_per_second, proxies=1):
     return GatewaySample(
         instances=tuple(

@@ -112,7 +112,7 @@ def test_no_query_of_any_kind_needs_what_a_managed_store_refuses() -> None:
     queries = build_queries(CATALOGUE, DCGM, CONFIG)
     each = [*queries.gauges, *queries.counters, *queries.ages, *queries.histograms]
     each += queries.adapters
-    each += [queries.newest, queries.gpus, past_rates_query(CATALOGUE, CONFIG)]
+    each += [*queries.newest, queries.gpus, past_rates_query(CATALOGUE, CONFIG)]
     known = [v for v in vars(gateways).values() if isinstance(v, gateways.GatewayProfile)]
     each += [gateway_query(profile, CONFIG) for profile in known]
     assert len(known) >= 3

@@ -1,5 +1,7 @@
 """Pods of several ranks, and of several servers: each request counts once, each engine is one."""
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,6 +117,68 @@ def test_scrapes_of_one_server_stay_one_engine(jobs, rate, hosts) -> None:
     assert found[-1].engines_per_pod == 1
 
 
+@quick
+@given(
+    ports=_PORTS,
+    rate=st.floats(0.5, 4.0),
+    late=st.lists(st.floats(0.0, 44.0), min_size=4, max_size=4),
+    true_age=st.booleans(),
+    jobs=st.booleans(),
+)
+def test_one_page_at_several_ports_is_one_engine(ports, rate, late, true_age, jobs) -> None:
+    """Also where a proxy shows it later, by two jobs, and whether or not its age tells so."""
+
+    def targets(seconds):
+        for place, port in enumerate(ports):
+            behind = late[place] if place else 0.0
+            labels = _target(instance=f"10.0.0.1:{port}", job=f"job-{place if jobs else 0}")
+            page = vllm_page(rate * (seconds - behind))
+            yield labels, page, 2.0 + (behind if true_age else 0.0)
+
+    found = estimates(targets, 14)
+    assert found[-1].arrival_rate_per_second == pytest.approx(rate, rel=1e-3)
+    assert found[-1].engines_per_pod == 1
+    assert not [e.doubts for e in found if e.doubts]
+
+
+@quick
+@given(
+    warm=st.sampled_from([0.0, 1.0, 5.0]),
+    rates=st.tuples(st.floats(0.5, 5.0), st.floats(0.5, 5.0)).filter(lambda r: r[0] != r[1]),
+    still=st.booleans(),
+)
+def test_two_engines_that_have_served_the_same_are_two(warm, rates, still) -> None:
+    """Both idle, at nothing or at what their probes asked, and then with requests of their own."""
+    begin = 3600.0 + 4 * 15.0
+
+    def targets(seconds):
+        for port, rate in zip((8000, 8001), (rates[0], 0.0 if still else rates[1]), strict=True):
+            served = warm + rate * max(seconds - begin, 0.0)
+            yield _target(instance=f"10.0.0.1:{port}"), vllm_page(served, running=float(rate > 0))
+
+    found = estimates(targets, 12)
+    assert {e.engines_per_pod for e in found} == {2}
+    whole = rates[0] + (0.0 if still else rates[1])
+    assert found[-1].arrival_rate_per_second == pytest.approx(whole, rel=1e-3)
+
+
+def test_engines_that_share_requests_are_never_taken_for_one_page() -> None:
+    """Turn about, for two hours, so that their counts of requests differ by one at most."""
+    random, seen = Random(7), SeenServers()  # noqa: S311
+    pages = {f":{port}": {("requests", ""): 0.0} for port in (8000, 8001)}
+    means = {("prompt", ""): 5.5, ("output", ""): 4.5, ("ttft", "sum"): -2.0}
+    for _ in range(480):
+        for page in pages.values():
+            page["requests", ""] += 15.0
+            for name, mean in means.items():
+                more = sum(random.lognormvariate(mean, 0.8) for _ in range(15))
+                page[name] = page.get(name, 0.0) + more
+        told = {server: dict(page) for server, page in pages.items()}
+        seen.first_of(("n", "p"), "0", told)
+        # Once more the same, as where readings come oftener than scrapes.
+        assert seen.first_of(("n", "p"), "0", told) == {":8000": ":8000", ":8001": ":8001"}
+
+
 @pytest.mark.parametrize(
     ("sources", "servers"),
     [
@@ -151,7 +215,7 @@ def test_an_engine_keeps_its_name_while_the_other_server_is_away() -> None:
     names = []
     for _, metrics in readings(
         lambda seconds: [
-            (_target(instance=f"10.0.0.1:{port}"), vllm_page(seconds))
+            (_target(instance=f"10.0.0.1:{port}"), vllm_page(port * seconds))
             for port in (8000, 8001) if (seconds, port) != (3615.0, 8000)
         ],
         3,

@@ -66,6 +66,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with .Values.prometheus.tenant }}
 - --prometheus-tenant={{ . }}
 {{- end }}
+{{- with .Values.prometheus.matchers }}
+- {{ printf "--prometheus-matchers=%s" . | quote }}
+{{- end }}
 {{- if .Values.prometheus.bearerTokenSecret }}
 {{- with .Values.prometheus.bearerTokenFile }}
 {{- fail (printf "prometheus.bearerTokenFile: %s is not allowed; allowed: '' with bearerTokenSecret" .) }}

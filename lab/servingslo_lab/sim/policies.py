@@ -2,7 +2,8 @@
 
 A policy is written `NAME`, `NAME:tuned` (its best settings, found by a search on other seeds and
 stored in `baselines/tuned.yaml`) or `NAME:key=value,key=value`. A name that begins with `real:` is
-another autoscaler's own code, which the user has installed.
+another autoscaler's own code, which the user has installed; of the HPA it is the arithmetic,
+written again.
 """
 
 import math
@@ -120,7 +121,7 @@ REAL_RULES: Mapping[str, Rule] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""Other autoscalers' own code; a part of it has to be installed or built."""
+"""Other autoscalers' own code, and the HPA's arithmetic; some has to be installed or built."""
 
 
 RULES: Mapping[str, Rule] = MappingProxyType(

@@ -20,6 +20,8 @@ from servingslo.api.v1alpha1.patterns import RUNTIME_LENGTH, RUNTIME_LETTERS, RU
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import (
+    ANSWER_AGE_FIELDS,
+    TOKEN_AGE_FIELDS,
     CapacityLabels,
     Knob,
     LaunchFlags,
@@ -44,11 +46,11 @@ _Unit = Annotated[float, Between(1e-9, 1e9)]
 _FIELDS: Mapping[str, MetricNames] = MappingProxyType(
     {metric.field: metric for known in reversed(CATALOGUE) for metric in known.metrics}
 )
-# Without these there is no traffic, no queue and no law.
-_NEEDED = (
-    "running", "waiting", "prompt_tokens_total", "generation_tokens_total", "finished_total",
-    "ttft_seconds",
-)  # fmt: skip
+# Without these there is no traffic and no queue; without the others no law, unless engines answer
+# without tokens.
+_NEEDED = ("running", "waiting", "finished_total")
+_OF_TOKENS = ("prompt_tokens_total", "generation_tokens_total", "ttft_seconds")
+_WITHOUT_TOKENS = "latency_seconds"
 _CAPACITY = "capacity"
 _SUFFIXES = ("_bucket", "_sum", "_count")
 
@@ -226,7 +228,10 @@ def _new(name: str, stated: AddedRuntime) -> RuntimeProfile:
     """A new runtime. Raises: InvalidInputError if something required is missing."""
     metrics = tuple(stated.found())
     fields = {metric.field for metric in metrics}
-    for field in _NEEDED:
+    age_fields = TOKEN_AGE_FIELDS
+    if _WITHOUT_TOKENS in fields and fields.isdisjoint(_OF_TOKENS):
+        age_fields = ANSWER_AGE_FIELDS
+    for field in (*_NEEDED, *(_OF_TOKENS if age_fields is TOKEN_AGE_FIELDS else ())):
         if field not in fields:
             raise InvalidInputError(f"{_path(name)}.{to_camel(field)}", None, "a metric's name")
     if stated.model_repository_port is not None:
@@ -238,6 +243,7 @@ def _new(name: str, stated: AddedRuntime) -> RuntimeProfile:
         engine_label=stated.engine_label or "engine",
         part_labels=stated.part_labels if stated.part_labels is not None else ("model_name",),
         metrics=metrics,
+        age_fields=age_fields,
         capacity=_capacity(name, stated, None),
         knobs=_knobs(stated),
         queue_knob=_queue_knob(stated),

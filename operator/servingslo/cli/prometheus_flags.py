@@ -38,6 +38,9 @@ class PrometheusFlags:
         str, _option("NAMESPACE_LABEL", "Label with the namespace of the scraped pod.")
     ] = "namespace"
     pod_label: Annotated[str, _option("POD_LABEL", "Label with the scraped pod's name.")] = "pod"
+    matchers: Annotated[
+        str, _option("MATCHERS", "Matchers of every query, such as 'cluster=\"a\"'.")
+    ] = ""
     tenant: Annotated[str | None, _option("TENANT", "Value of the X-Scope-OrgID header.")] = None
     bearer_token_file: Annotated[
         Path | None,
@@ -67,6 +70,7 @@ class PrometheusFlags:
             timeout_seconds=self.timeout_seconds,
             namespace_label=self.namespace_label,
             pod_label=self.pod_label,
+            matchers=self.matchers,
             tenant=self.tenant or None,
             bearer_token_file=_path(
                 "bearer-token", self.bearer_token_file, "a readable file with a token"

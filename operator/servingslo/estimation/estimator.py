@@ -65,25 +65,36 @@ from servingslo.estimation.requests.observed import (
 from servingslo.estimation.requests.routing import RoutingState, learn_routing, routing_of
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
+from servingslo.estimation.windows import balance
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
-from servingslo.estimation.windows.freshness import Freshness, assess, seen_scrape_seconds
+from servingslo.estimation.windows.families import generate_no_token
+from servingslo.estimation.windows.freshness import (
+    Freshness,
+    assess,
+    seen_behind_seconds,
+    seen_scrape_seconds,
+)
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
 # Judgement; measured by wrong conclusions about routing during simulated surges.
 STEADY_PROBABILITY = 0.2
+_IN_TURN = "counts of much and little in turn; do two servers of Prometheus answer?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorState:
     """All stored state of a workload; the default knows nothing. Its size is bounded by its pods.
 
-    scrape_seconds: interval between scrapes; None while unknown. batches: as last read.
+    scrape_seconds: interval between scrapes; None while unknown. behind_seconds: how late the store
+    shows them. paces: of the last ticks. batches: as last read.
     """
 
     time_seconds: float | None = None
     scrape_seconds: float | None = None
+    behind_seconds: float | None = None
+    paces: tuple[float, ...] = ()
     batches: Mapping[str, BatchCounts] = field(default_factory=dict)
     engines: tuple[EngineMemory, ...] = ()
     arrivals: ArrivalState = field(default_factory=ArrivalState)
@@ -107,7 +118,13 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
 
     A sample that is not newer than the state teaches nothing: the estimate is made from the state.
     """
-    fresh = assess(sample.pods, sample.stale_after_seconds, state.scrape_seconds, sample.metrics)
+    fresh = assess(
+        sample.pods,
+        sample.stale_after_seconds,
+        state.scrape_seconds,
+        sample.metrics,
+        state.behind_seconds,
+    )
     lost = lost_families(state.engines, fresh.engines, state.scrape_seconds)
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
@@ -131,6 +148,8 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     state, estimate = _estimate(state, sample, fresh, windows, measured, classes)
     lost = (*lost, *counting_nothing(state.engines, fresh.engines))
     lost = (*lost, *((w.pod, "movement") for w in windows if w.still))
+    if balance.in_turn(state.paces):
+        lost = (*lost, *((pod.name, _IN_TURN) for pod, _ in fresh.engines))
     return state, replace(estimate, doubts=doubts_of(steps), lost_families=lost)
 
 
@@ -206,6 +225,13 @@ def _learn(
         scrape_seconds=seen_scrape_seconds(
             state.scrape_seconds, [w.seconds for w in windows if not w.from_zero]
         ),
+        behind_seconds=seen_behind_seconds(
+            state.behind_seconds,
+            state.scrape_seconds,
+            fresh,
+            {(w.pod, w.engine) for w in windows},
+        ),
+        paces=balance.next_paces(state.paces, windows, len(fresh.engines)),
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,
         forecast=demand,
@@ -232,14 +258,15 @@ def _learn(
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
         work = _work_ratio(learnt, share)
-        routing = learn_routing(state.routing, fresh.engines, work, now, steady=steady)
+        awake = [(pod, engine) for pod, engine in fresh.engines if not engine.asleep]
+        routing = learn_routing(state.routing, awake, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
-    """Engines that receive arrivals: engines of deleted pods only finish their requests."""
-    return [engine for pod, engine in fresh.engines if not pod.deleting]
+    """Engines that receive arrivals: those of deleted pods end their requests, others sleep."""
+    return [engine for pod, engine in fresh.engines if not pod.deleting and not engine.asleep]
 
 
 def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | None:
@@ -320,7 +347,12 @@ def _estimate(
     batcher = batcher_in_requests(sample.batcher, state.lengths)
     if batcher is not None:
         now_lengths = WHOLE_REQUESTS
-    law_state, law = law_in_force(state.law, sample.service_law)
+    found = fleet_configuration(sample.pods)
+    in_use = [pod for pod in sample.pods if found is not None and pod.name in found[1]]
+    without_tokens = generate_no_token(in_use)
+    if without_tokens:
+        now_lengths = replace(now_lengths, output=None, output_tokens_mean=None)
+    law_state, law = law_in_force(state.law, sample.service_law, without_tokens=without_tokens)
     stated = law.law if law.source is LawSource.STATED else None
     state = replace(
         state,

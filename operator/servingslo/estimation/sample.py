@@ -73,6 +73,7 @@ class EngineSample:
     None if it does not.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
     impossible_metrics: values that no engine can have, as name=value; their field is None as well.
+    sleep_states: 1 or 0 by state, of engines that can be put to sleep and stay Ready.
     adapters: names of the adapters (LoRA) of requests in flight. adapter_slots: most of them in one
     batch; None if not exported. tokens_by_model: generated tokens by model name, of engines that
     serve several; empty for one.
@@ -126,8 +127,20 @@ class EngineSample:
     adapter_slots: int | None = None
     tokens_by_model: Mapping[str, float] = field(default_factory=dict)
 
+    sleep_states: Mapping[str, float] = field(default_factory=dict)
+
     nan_metrics: tuple[str, ...] = ()
     impossible_metrics: tuple[str, ...] = ()
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it serves nothing until it is woken: its weights or its cache left the card.
+
+        Source: record_sleep_state of vllm/v1/metrics/loggers.py: a paused engine has no state but
+        `awake` = 0.
+        """
+        awake = self.sleep_states.get("awake")
+        return any(self.sleep_states.values()) if awake is None else not awake
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -204,6 +217,15 @@ class PodSample:
     gpus: tuple[GPUSample, ...] = ()
     launch: EngineLaunch | None = None
     metrics_off: str = ""
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is a node of an engine whose server runs in another pod, with that one's page.
+
+        It has no requests of its own, so that none are missing.
+        """
+        without_server = self.launch is not None and self.launch.api_server_count == 0
+        return without_server and not self.engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

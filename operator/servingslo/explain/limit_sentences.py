@@ -30,6 +30,8 @@ LIMIT_SENTENCES = {
     Reason.PODS_REFUSED: "the API server refuses the ordered pods",
     Reason.PENDING_PODS: "no pod is ready yet",
     Reason.UNRELIABLE_PODS: "most pods seem to serve nothing, and none is removed",
+    Reason.NODES_OF_AN_ENGINE: "a pod is a node of an engine; target the group of pods instead",
+    Reason.ENGINES_ASLEEP: "engines sleep, and a step down might remove one that serves",
     Reason.POOL_UNSEEN: "another pool is not seen, and no pool steps down meanwhile",
     Reason.OTHER_POOL_AWAKE: "pools go to zero together, and another one still serves",
     Reason.GPUS_REACHED: "spec.gpus.max is reached, or its GPUs are not free yet",

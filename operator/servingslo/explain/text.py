@@ -39,7 +39,7 @@ from servingslo.policy.decision_parts import (
     PredictedCount,
     StepValue,
 )
-from servingslo.reasons import Action
+from servingslo.reasons import Action, Reason
 
 _VERB = {
     Action.SCALE_UP: "scale up",
@@ -74,7 +74,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from summary(decision)
     yield "Details:"
     replicas = decision.replicas
-    excluded = f", {replicas.excluded} left out as unreliable" if replicas.excluded else ""
+    excluded = f", {replicas.excluded} no capacity" if replicas.excluded else ""
     yield (
         f"Replicas: {count(replicas.current)} reported, {replicas.ready} ready, "
         f"{replicas.pending} pending{excluded}"
@@ -213,9 +213,10 @@ def _promise(decision: Decision) -> Iterator[str]:
     promise = decision.promise
     if promise is None or promise.attained_ratio is None:
         return
+    attained, most = promise.attained_ratio, promise.attained_most_ratio
     over = 60.0 * max(round(min(promise.period_seconds, promise.observed_seconds) / 60.0), 1)
     yield (
-        f"All objectives: {percent(promise.attained_ratio)} of requests attained, "
+        f"All objectives: {_between(attained, most or attained)} of requests attained, "
         f"{percent(promise.target_ratio)} declared, over {seconds(over)}; planned at quantile "
         f"{promise.probability:.2f} of demand, a new workload begins at "
         f"{promise.safe_probability:.2f}"
@@ -250,7 +251,7 @@ def objective_lines(objectives: Sequence[ObjectiveReport]) -> Iterator[str]:
         yield (
             f"Objective {objective_name(objective)}: "
             f"predicted {_predicted(objective)}, "
-            f"observed {seconds(objective.observed_seconds)}, {_share(objective)} "
+            f"observed {_observed(objective, verdict.reason)}, {_share(objective)} "
             f"({verdict.reason.value})"
         )
 
@@ -268,8 +269,19 @@ def _share(objective: ObjectiveReport) -> str:
     wanted = percent(objective.percentile / PERCENT)
     if low is None or high is None:
         return f"{_unknown_share(objective)}, {wanted} wanted"
-    between = percent(low) if low == high else f"{percent(low)} to {percent(high)}"
-    return f"{between} of requests within it, {wanted} wanted"
+    return f"{_between(low, high)} of requests within it, {wanted} wanted"
+
+
+def _observed(objective: ObjectiveReport, verdict: Reason) -> str:
+    """The percentile; only its bound if the threshold lies in the same bucket."""
+    if verdict is Reason.BELOW_BUCKET_RESOLUTION:
+        return f"{seconds(objective.least_seconds)} or more"
+    return seconds(objective.observed_seconds)
+
+
+def _between(low: float, high: float) -> str:
+    least, most = percent(low), percent(high)
+    return least if least == most else f"{least} to {most}"
 
 
 def _unknown_share(objective: ObjectiveReport) -> str:

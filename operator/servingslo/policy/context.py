@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.law import trust
-from servingslo.estimation.pods.health import RECEIVING_NOTHING
+from servingslo.estimation.pods.health import ASLEEP, PARTLY_ASLEEP, RECEIVING_NOTHING
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows.freshness import METRICS_MISSING, METRICS_STALE
 from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
@@ -46,6 +46,8 @@ EXCLUDED_SHARE = 0.5
 # A pod without metrics may still serve. Nothing is known of it, so it does not count as lost and
 # allows no scale-down.
 UNSEEN = frozenset({METRICS_MISSING, METRICS_STALE})
+# Engines report it themselves, so it is no doubt about them, however many they are.
+_SLEEPS = frozenset({ASLEEP, PARTLY_ASLEEP})
 
 # Pods by name, each with its reason.
 _Told = tuple[tuple[str, str], ...]
@@ -115,6 +117,11 @@ class TickContext:
         return len(self.unreliable)
 
     @property
+    def sleeping(self) -> tuple[tuple[str, str], ...]:
+        """Those of them whose engines sleep, as a whole or in part."""
+        return tuple(told for told in self.unreliable if told[1] in _SLEEPS)
+
+    @property
     def mostly_failing(self) -> bool:
         """Whether so many pods fail that new ones of the same template would fail too."""
         pods = sum(not pod.deleting for pod in self.observation.pods)
@@ -179,7 +186,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     """Gather the context of this tick."""
     current = observation.desired_replicas or 0
     serving, unreliable, suspect = _reliable(signals.serving_pods, estimate)
-    coming = max(current - len(signals.serving_pods), 0)
+    coming = max(current - len(signals.serving_pods) - len(signals.nodes), 0)
     unschedulable = tuple(
         pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
     )
@@ -255,14 +262,16 @@ def _reliable(
 ) -> tuple[tuple[PodSample, ...], _Told, _Told]:
     """The reliable ready pods, the unreliable ones, and those in doubt."""
     why = {name: why for name, why in estimate.unreliable_pods if why not in UNSEEN}
-    lying = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
-    most = EXCLUDED_SHARE * len(ready)
+    told = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
+    sleeping = tuple(one for one in told if one[1] in _SLEEPS)
+    lying, suspect = tuple(one for one in told if one not in sleeping), ()
+    most = EXCLUDED_SHARE * (len(ready) - len(sleeping))
     if len(lying) >= most:
-        lying = tuple(told for told in lying if told[1] != RECEIVING_NOTHING)
+        lying = tuple(one for one in lying if one[1] != RECEIVING_NOTHING)
     if len(lying) > most:
-        return ready, (), lying
-    names = {name for name, _ in lying}
-    return tuple(pod for pod in ready if pod.name not in names), lying, ()
+        lying, suspect = (), lying
+    names = {name for name, _ in (*sleeping, *lying)}
+    return tuple(pod for pod in ready if pod.name not in names), (*sleeping, *lying), suspect
 
 
 def _own_rollout(

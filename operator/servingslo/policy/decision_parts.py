@@ -50,12 +50,13 @@ class ConstraintNeed:
 class ObjectiveReport:
     """One objective with its prediction (at the decided count) and its observation.
 
-    observed_seconds: the percentile over the recent window, from histograms. calibration_ratio:
-    learnt ratio of observed to predicted, already applied to the prediction; None before a
-    comparison. share_low_ratio, share_high_ratio: requests within the threshold, an interval
-    because the threshold may lie between two bucket edges; None without traffic or if not observed.
-    missing: series that are needed to observe it and are not exported, though requests were served;
-    '' for none. unobserved: requests arrive, but none was observed yet.
+    observed_seconds: the percentile over the recent window, interpolated in its bucket;
+    least_seconds: what it is at least. calibration_ratio: learnt ratio of observed to predicted,
+    already applied to the prediction; None before a comparison. share_low_ratio, share_high_ratio:
+    requests within the threshold, an interval because the threshold may lie between two bucket
+    edges; None without traffic or if not observed. missing: series that are needed to observe it
+    and are not exported, though requests were served; '' for none. unobserved: requests arrive, but
+    none was observed yet.
     """
 
     metric: str
@@ -64,6 +65,7 @@ class ObjectiveReport:
     predicted_seconds: float | None = None
     calibration_ratio: float | None = None
     observed_seconds: float | None = None
+    least_seconds: float | None = None
     share_low_ratio: float | None = None
     share_high_ratio: float | None = None
     missing: str = ""
@@ -131,9 +133,10 @@ class DemandReport:
 class PromiseReport:
     """The attained and the declared share of requests, and the demand quantile earned by it.
 
-    attained_ratio: over the last period_seconds, as far as observed (observed_seconds); None before
-    the first request. probability: of the demand quantile planned for in calm at a cold start of
-    two minutes. safe_probability: of the quantile that a new workload starts with.
+    attained_ratio, attained_most_ratio: over the last period_seconds, as far as observed
+    (observed_seconds), at least and at most; None before the first request. probability: of the
+    demand quantile planned for in calm at a cold start of two minutes. safe_probability: of the
+    quantile that a new workload starts with.
     """
 
     attained_ratio: float | None
@@ -142,6 +145,7 @@ class PromiseReport:
     observed_seconds: float
     probability: float
     safe_probability: float
+    attained_most_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

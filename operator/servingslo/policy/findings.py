@@ -300,6 +300,14 @@ def unreliable_inputs(context: TickContext) -> dict[str, StepValue]:
     return {"excluded_pods": context.excluded, "detail": _named(context.unreliable)}
 
 
+def sleep_block(context: TickContext) -> StepDownBlock | None:
+    """Forbid a scale-down while engines sleep: Kubernetes might remove one that serves."""
+    sleeping = context.sleeping
+    if not sleeping:
+        return None
+    return StepDownBlock(reason=Reason.ENGINES_ASLEEP, inputs={"detail": _named(sleeping)})
+
+
 def suspect_block(context: TickContext) -> StepDownBlock | None:
     """Forbid a scale-down while most pods seem to report false values: demand is then uncertain."""
     if not context.suspect:

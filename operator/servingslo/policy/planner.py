@@ -97,6 +97,7 @@ def observe(
         observation,
         targets.fallback.stale_after_seconds,
         state.estimator.scrape_seconds,
+        state.estimator.behind_seconds,
     )
     facts = observe_knobs(stages.knobs, observation, state, now_seconds)
     state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
@@ -137,10 +138,13 @@ def draft_count(
     if context.owner is not None and context.owner.reason not in guards.CONFLICTS:
         return _leave_to_owner(context, context.owner)
     if context.signals.no_metrics is not None:
-        return _plan_without_metrics(context, context.signals.no_metrics)
-    if seen.asleep:
-        return _plan_asleep(context)
-    return _plan_with_metrics(context, requirement or required_replicas(context), stages)
+        draft = _plan_without_metrics(context, context.signals.no_metrics)
+    elif seen.asleep:
+        draft = _plan_asleep(context)
+    else:
+        draft = _plan_with_metrics(context, requirement or required_replicas(context), stages)
+    held = guards.hold_nodes(draft.proposal, context.signals.nodes, current=context.current)
+    return replace(draft, proposal=held)
 
 
 def finish(seen: Seen, draft: Draft, *, stages: Stages = STAGES) -> tuple[Decision, PlannerState]:

@@ -298,6 +298,7 @@ def _objective_report(
     observed = context.estimate.observed.get(objective.metric)
     share = context.estimate.observed_share(objective)
     seen = None if observed is None else observed.quantile(objective.percentile)
+    least = None if observed is None else observed.least_quantile(objective.percentile)
     missing = ""
     unobserved = None
     if share is None:
@@ -313,6 +314,7 @@ def _objective_report(
         predicted_seconds=finite(predicted),
         calibration_ratio=context.estimate.calibration.get(objective.metric),
         observed_seconds=finite(seen),
+        least_seconds=finite(least),
         share_low_ratio=None if share is None else finite(share[0]),
         share_high_ratio=None if share is None else finite(share[1]),
         missing=missing,

@@ -355,7 +355,8 @@ STAGES = Stages()
 def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
     """Report ordered pods that are not ready; if they cannot start, that is the first limit."""
     refused = guards.refused_pods(context.observation)
-    wants_more = proposal.replicas > len(context.signals.serving_pods)
+    ready = len(context.signals.serving_pods) + len(context.signals.nodes)
+    wants_more = proposal.replicas > ready
     if refused is not None and wants_more:
         noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
         return replace(noted, limited_by=refused.reason)

@@ -111,6 +111,7 @@ def _dump_promise(state: PromiseState) -> dict[str, float]:
         "score": round(state.score, 4),
         "requests": round(state.requests, 1),
         "missed": round(state.missed, 2),
+        "unsure": round(state.unsure, 2),
         "rate": round(state.rate_per_second, 4),
         "seconds": round(state.seconds),
     }
@@ -125,10 +126,12 @@ def _load_promise(stored: object) -> PromiseState:
     if not is_number(score) or any(number is None for number in numbers):
         return PromiseState()
     requests, missed, rate, seconds = (number or 0.0 for number in numbers)
+    unsure = number_of(stored.get("unsure")) or 0.0
     return PromiseState(
         score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
         requests=requests,
         missed=min(missed, requests),
+        unsure=max(min(unsure, requests - missed), 0.0),
         rate_per_second=rate,
         seconds=seconds,
     )

@@ -95,7 +95,7 @@ def assemble_decision(
         apply_replicas=apply,
         replicas=ReplicaView(
             current=context.observation.current_replicas,
-            ready=len(context.signals.serving_pods),
+            ready=len(context.signals.serving_pods) + len(context.signals.nodes),
             pending=context.coming,
             excluded=context.excluded,
         ),

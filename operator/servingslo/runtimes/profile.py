@@ -200,6 +200,12 @@ TOKEN_AGE_FIELDS = (
     (MetricKind.COUNTER, "generation_tokens_total"),
     (MetricKind.HISTOGRAM, "ttft_seconds"),
 )
+# The same of engines that answer without tokens: they embed, rank or classify.
+ANSWER_AGE_FIELDS = (
+    (MetricKind.GAUGE, "running"),
+    (MetricKind.COUNTER, "finished_total"),
+    (MetricKind.HISTOGRAM, "latency_seconds"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

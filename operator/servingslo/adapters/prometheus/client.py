@@ -22,6 +22,7 @@ from urllib3.util.retry import Retry
 
 from servingslo.adapters.prometheus import refusals
 from servingslo.adapters.prometheus.credentials import authorization
+from servingslo.adapters.prometheus.matchers import checked
 from servingslo.adapters.prometheus.vectors import Vector, vector_document
 from servingslo.errors import (
     InvalidInputError,
@@ -69,7 +70,7 @@ class PrometheusConfig:
     histogram_engines_each_tick: a reading reads the histograms of at most this many engines. If
     there are more, engines take turns, each within at most histogram_every_ticks readings.
     gateway: the gateway whose counts are read in addition to the engines'; None for none.
-    namespaces: those of the engines to read; none: all.
+    namespaces: those of the engines to read; none: all. matchers: of every selector of every query.
     Raises: InvalidInputError if a value is outside its range.
     """
 
@@ -89,6 +90,11 @@ class PrometheusConfig:
     histogram_engines_each_tick: int = 500
     gateway: GatewayProfile | None = None
     namespaces: tuple[str, ...] = ()
+    matchers: str = ""
+
+    def selector(self, *matchers: str) -> str:
+        """The PromQL of series with these matchers and the administrator's; '' is none."""
+        return "{" + ", ".join(filter(None, (*matchers, self.matchers))) + "}"
 
     @property
     def of_engines(self) -> str:
@@ -127,6 +133,7 @@ class PrometheusConfig:
             if not _LABEL_NAME.match(name):
                 raise InvalidInputError(field, name, "a label name: [a-zA-Z0-9_]+")
         _check_namespaces(self.namespaces)
+        object.__setattr__(self, "matchers", checked(self.matchers))
         for field, value in (
             ("--prometheus-timeout-seconds", self.timeout_seconds),
             ("reading_timeout_seconds", self.reading_timeout_seconds),

@@ -15,7 +15,7 @@ def latency_query(
     names = [base + suffix for base in latency.names for suffix in (BUCKET, SUM)]
     labels = (*scrape_labels(config), *owner_labels(profile), "le")
     matchers = (*profile.matchers, *latency.matchers)
-    selectors = any_of(names, *matchers)
+    selectors = any_of(names, config, *matchers)
     return f"sum by (__name__, {', '.join(dict.fromkeys(labels))}) ({selectors})"
 
 
@@ -31,15 +31,15 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
     labels = dict.fromkeys((*scrape, *owner_labels(profile), *filter(None, split)))
     counters = (name for metric in metrics for name in metric.names)
     names = dict.fromkeys((*counters, *profile.known_by, *profile.saturation))
-    matchers = "".join(f", {matcher}" for matcher in profile.matchers)
-    parts = [f"sum by (__name__, {', '.join(labels)}) ({any_of(names, *profile.matchers)})"]
+    counted = any_of(names, config, *profile.matchers)
+    parts = [f"sum by (__name__, {', '.join(labels)}) ({counted})"]
     if profile.pages:
-        pages = any_of(profile.pages)
+        pages = any_of(profile.pages, config)
         label = profile.workload_label
         parts.append(f"max by (__name__, {', '.join((*scrape, label))}) ({pages})")
     # timestamp() returns a sample's own time only if its argument is the selector itself.
     ages = " or ".join(
-        f'(time() - timestamp({{__name__="{name}"{matchers}}}))'
+        f"(time() - timestamp({any_of((name,), config, *profile.matchers)}))"
         for name in (*profile.metrics[0].names, *profile.known_by)
     )
     age = f"min by ({', '.join(scrape)}) ({ages})"

@@ -1,9 +1,11 @@
 """The queries of one reading: the same few for a cluster of any size.
 
-They contain only values of runtime profiles and the administrator's label names, nothing from a
-resource. Samples that differ only in an unlisted label (a replica of Prometheus, for example) are
-the same sample twice, so max combines them. The reader of the answer adds the parts of a counter
-(its model names): a second aggregation would double Prometheus's work.
+They contain values of runtime profiles and the administrator's labels and matchers. Of tenants,
+only names of pods' owners enter, escaped, where a shard reads its own pods alone (`pods_like`).
+Samples that differ only in an unlisted label (a replica of Prometheus, for example) are the same
+sample twice, so max combines them; a label of another cluster is refused, see `reading.clusters`.
+The reader of the answer adds the parts of a counter (its model names): a
+second aggregation would double Prometheus's work.
 
 Each metric is selected by its full name: Google's managed store and others refuse a regular
 expression of names. `or` compares labels without the name, so it would drop a series with the same
@@ -12,8 +14,9 @@ right, each metric is compared once: a reading then costs Prometheus less than t
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS, PrometheusConfig
 from servingslo.runtimes.dcgm import GPUMetrics
@@ -21,6 +24,8 @@ from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 # Prometheus's own clock; all other queries are evaluated at this time.
 NOW = "time()"
+# A store that rounds its time is not behind.
+_ROUNDED_SECONDS = 1.0
 GROUP_LABEL = "servingslo_group"
 GPU_GROUP = "gpu"
 # Of native histograms, which have the metric's own name.
@@ -28,25 +33,23 @@ NATIVE_GROUP = "native"
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 _AGED_SUFFIX = {MetricKind.HISTOGRAM: "_count"}
 _OR, _OR_METRIC = " or ", " or on(__name__) "
-# A selector by the metric's name alone, or the age of its samples.
-_OF_ANY_POD = re.compile(r'(time\(\) - timestamp\()?\{__name__="([^"]+)"\}(?(1)\))')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
     """PromQL of one reading. histograms: one query each, so that one answer is in memory at a time.
 
-    gauges, counters, ages: one query each, or several if one would be too long.
+    gauges, counters, ages, newest: one query each, or several if one would be too long.
     ages: seconds since the newest sample, of each group in GROUP_LABEL: a MetricKind, or
     NATIVE_GROUP, and the label that distinguishes engines, see `group_of`; or GPU_GROUP.
-    newest: time of the newest sample of each pod. adapters: the newest set of adapters (LoRA) of
-    each scrape; an engine keeps a series of each set that it ever ran.
+    newest: time of the newest sample of each engine, with all labels of its series. adapters: the
+    newest set of adapters (LoRA) of each scrape; an engine keeps a series of each that it ever ran.
     """
 
     gauges: tuple[str, ...]
     counters: tuple[str, ...]
     ages: tuple[str, ...]
-    newest: str
+    newest: tuple[str, ...]
     gpus: str
     histograms: tuple[str, ...]
     adapters: tuple[str, ...] = ()
@@ -54,8 +57,21 @@ class Queries:
     @property
     def count(self) -> int:
         """Number of queries in a full reading of engines and GPUs."""
-        each = (self.gauges, self.counters, self.ages, self.histograms, self.adapters)
+        each = (self.gauges, self.counters, self.ages, self.newest, self.histograms, self.adapters)
         return 1 + sum(map(len, each))
+
+
+def told_time(result: Sequence[Any]) -> tuple[float, float]:
+    """The time at which NOW was evaluated, and how far behind the store's clock, in seconds.
+
+    VictoriaMetrics evaluates a query without a time before now, and answers a vector with the time
+    of now. Source: VictoriaMetrics, app/vmselect/prometheus, QueryHandler; -search.latencyOffset.
+    Raises: KeyError, TypeError, ValueError or IndexError if the answer is malformed.
+    """
+    told, text = result[0]["value"] if isinstance(result[0], Mapping) else result
+    at = float(text)
+    behind = float(told) - at
+    return at, behind if behind > _ROUNDED_SECONDS else 0.0
 
 
 def build_queries(
@@ -83,19 +99,20 @@ def build_queries(
     gpu_pods = [label for pair in gpu.pod_labels for label in pair]
     gpu_identity = _labels((*gpu_pods, *gpu.gpu_labels, *config.source_labels))
     return Queries(
-        gauges=_queries(f"max by ({gauge_labels})", gauges, config.of_engines),
+        gauges=_queries(f"max by ({gauge_labels})", gauges, config, config.of_engines),
         counters=_queries(
             _each_part(counter_labels, _parts(profiles)),
             _names(profiles, MetricKind.COUNTER),
+            config,
             config.of_engines,
         ),
         ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
-        newest=f"max by ({config.namespace_label}, {config.pod_label}) "
-        f"({_newest(profiles, config)})",
-        gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) ({any_of(gpu.names)})",
+        newest=_newest(profiles, config),
+        gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) "
+        f"({any_of(gpu.names, config)})",
         histograms=histogram_queries(profiles, config),
         adapters=tuple(
-            f"topk by ({scrape}) (1, {_selector(profile.adapters.metric, config.of_engines)})"
+            f"topk by ({scrape}) (1, {_of_engines(profile.adapters.metric, config)})"
             for profile in profiles
             if profile.adapters
         ),
@@ -112,7 +129,7 @@ def histogram_queries(
     return tuple(
         promql
         for names in _histogram_names(profiles)
-        for promql in _queries(aggregation, _with_suffixes(names), whose)
+        for promql in _queries(aggregation, _with_suffixes(names), config, whose)
     )
 
 
@@ -126,13 +143,15 @@ def narrowed(promql: str, config: PrometheusConfig, gpu: GPUMetrics, pods: str) 
     whose = config.of_engines
     moved, own = (label for _, label in gpu.pod_labels)
     each = (f'{moved}=~"{pods}"', f'{moved}="", {own}=~"{pods}"')
+    # A selector by the metric's name alone, or the age of its samples.
+    of_any_pod = re.escape(_selector("NAME", config)).replace("NAME", '([^"]+)')
 
     def of_pods(found: re.Match[str]) -> str:
         before, name = found[1] or "", found[2]
         after = ")" if before else ""
-        return _OR.join(f"{before}{_selector(name, matcher)}{after}" for matcher in each)
+        return _OR.join(f"{before}{_selector(name, config, matcher)}{after}" for matcher in each)
 
-    gpus_narrowed = _OF_ANY_POD.sub(of_pods, promql)
+    gpus_narrowed = re.sub(rf"(time\(\) - timestamp\()?{of_any_pod}(?(1)\))", of_pods, promql)
     return gpus_narrowed.replace(whose, f'{whose}, {config.pod_label}=~"{pods}"')
 
 
@@ -161,7 +180,7 @@ def native_queries(
     """
     whose = ", ".join(filter(None, (config.of_engines, pods)))
     names = dict.fromkeys(name for field in _histogram_names(profiles) for name in field)
-    selectors = [_selector(name, whose) for name in names]
+    selectors = [_selector(name, config, whose) for name in names]
     parts = _divided(selectors, LONGEST_QUERY_CHARACTERS, between=f"{_OR_METRIC}()")
     return tuple(map(_union, parts))
 
@@ -173,14 +192,25 @@ def histogram_labels(
     return tuple(filter(None, dict.fromkeys((*_identity(profiles, config), *_parts(profiles)))))
 
 
-def any_of(names: Iterable[str], *matchers: str) -> str:
+def labels_of_pages(
+    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig
+) -> tuple[str, ...]:
+    """Labels of the engines of a pod, and of their gauges and counters."""
+    kinds = (MetricKind.GAUGE, MetricKind.COUNTER)
+    splits = (label for kind in kinds for label in _split(profiles, kind))
+    return (*histogram_labels(profiles, config), *splits)
+
+
+def any_of(names: Iterable[str], config: PrometheusConfig, *matchers: str) -> str:
     """PromQL for the series of all these metrics, each by its full name."""
-    return _union([_selector(name, *matchers) for name in dict.fromkeys(names)])
+    return _union([_selector(name, config, *matchers) for name in dict.fromkeys(names)])
 
 
-def _queries(aggregation: str, names: Iterable[str], *matchers: str) -> tuple[str, ...]:
+def _queries(
+    aggregation: str, names: Iterable[str], config: PrometheusConfig, *matchers: str
+) -> tuple[str, ...]:
     """The aggregation over all these metrics, in as few queries as the length limit allows."""
-    selectors = [_selector(name, *matchers) for name in dict.fromkeys(names)]
+    selectors = [_selector(name, config, *matchers) for name in dict.fromkeys(names)]
     room = LONGEST_QUERY_CHARACTERS - len(aggregation)
     parts = _divided(selectors, room, between=f"{_OR_METRIC}()")
     return tuple(f"{aggregation} ({_union(part)})" for part in parts)
@@ -194,8 +224,8 @@ def _union(selectors: Sequence[str]) -> str:
     return union
 
 
-def _selector(name: str, *matchers: str) -> str:
-    return "{" + ", ".join(filter(None, (f'__name__="{name}"', *matchers))) + "}"
+def _selector(name: str, config: PrometheusConfig, *matchers: str) -> str:
+    return config.selector(f'__name__="{name}"', *matchers)
 
 
 def _divided(expressions: Iterable[str], room: int, between: str) -> Iterator[list[str]]:
@@ -238,19 +268,32 @@ def _ages(
             if ages:
                 told = f"min by ({identity}) ({ages})"
                 groups.append(_in_group(told, group_of(group, label)))
-    utilization = f'time() - timestamp({{__name__="{gpu.utilization_percent}"}})'
+    utilization = f"time() - timestamp({_selector(gpu.utilization_percent, config)})"
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
     return tuple(map(_OR.join, _divided(groups, LONGEST_QUERY_CHARACTERS, _OR)))
 
 
-def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
-    names = (name for profile in profiles for name in profile.age_names(MetricKind.GAUGE))
-    return _OR.join(_stamp(name, config) for name in dict.fromkeys(names))
+def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> tuple[str, ...]:
+    names = (
+        name
+        for profile in profiles
+        for kind in (MetricKind.GAUGE, MetricKind.COUNTER)
+        # A server's models may have no gauge.
+        if kind is MetricKind.GAUGE or profile.serves_batches
+        for name in profile.age_names(kind)
+    )
+    stamps = (_stamp(name, config) for name in dict.fromkeys(names))
+    parts = _divided(stamps, LONGEST_QUERY_CHARACTERS, _OR)
+    return tuple(f"({_OR.join(part)})" for part in parts)
 
 
 def _stamp(name: str, config: PrometheusConfig) -> str:
     """timestamp() returns a sample's own time only if its argument is the selector itself."""
-    return f'timestamp({{__name__="{name}", {config.of_engines}}})'
+    return f"timestamp({_of_engines(name, config)})"
+
+
+def _of_engines(name: str, config: PrometheusConfig) -> str:
+    return _selector(name, config, config.of_engines)
 
 
 def group_of(kind: str, engine_label: str) -> str:

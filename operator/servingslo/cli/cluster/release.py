@@ -8,6 +8,7 @@ import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
     PARENT_KIND,
@@ -15,11 +16,7 @@ from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
     ParentTemplates,
 )
 from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
-from servingslo.adapters.kubernetes.gateways.limits import (
-    RELEASED_SECONDS,
-    LimitHolder,
-    LimitHolders,
-)
+from servingslo.adapters.kubernetes.gateways.limits import LimitHolder, LimitHolders
 from servingslo.adapters.kubernetes.gateways.route_weights import (
     KIND,
     WeightedRoute,
@@ -57,6 +54,9 @@ def release(
     llm_inference_services: Annotated[
         bool, typer.Option(help="Search LLMInferenceServices for batch limits.")
     ] = True,
+    canaries: Annotated[
+        bool, typer.Option(help="Search workloads for batch limits that one pod has on trial.")
+    ] = True,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -64,10 +64,9 @@ def release(
 
     Weights of routes that it moved to a fallback are restored too.
 
-    A running operator leaves these objects alone for the next ten minutes. Batch limits in
-    LLMInferenceServices, and those that one pod of a workload has on trial, are taken back as
-    well. If that pod does not become ready with them and a StatefulSet waits for it, the pod is
-    evicted.
+    Batch limits in LLMInferenceServices, and those that one pod of a workload has on trial, are
+    taken back as well. If that pod does not become ready with them and a StatefulSet waits for it,
+    the pod is evicted. A running operator leaves these objects alone for the next ten minutes.
 
     Example: servingslo release --all
     """
@@ -83,6 +82,7 @@ def release(
             kinds,
             routes=degradation,
             services=llm_inference_services,
+            canaries=canaries,
         )
     )
 
@@ -95,10 +95,13 @@ async def _release(
     *,
     routes: bool,
     services: bool,
+    canaries: bool,
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
-        failed = [*await _put_back_all(client, names, kinds), *await end_canaries(client, names)]
+        failed = await _put_back_all(client, names, kinds)
+        if canaries:
+            failed += await end_canaries(client, names)
         if routes:
             failed += await _put_back_weights(client, names)
         if services:
@@ -151,9 +154,9 @@ async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
             return "ended by another client"
         try:
             if target.edited:
-                await canaries.complete(target)
+                await canaries.complete(target, released=True)
                 return "its template was changed meanwhile, which stays"
-            await canaries.take_back(target, "")
+            await canaries.take_back(target, "", released=True)
         except NotFoundError:
             return "gone"
         except WriteConflictError:
@@ -206,7 +209,7 @@ async def put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list
     return await _put_back_each(
         PARENT_KIND,
         parents.standing(),
-        parents.take_back,
+        lambda parent: parents.take_back(parent, released=True),
         lambda parent: kept if parent.edited else "the former line is put back",
     )
 

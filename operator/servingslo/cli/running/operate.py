@@ -164,29 +164,8 @@ async def _controller(
             handed_over=metrics.handed_over,
         )
         await _serve_keda(options.keda, counts, leads.leadership, stack)
-    discovery = Discovery(client)
-    config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
-    parents = (
-        ParentTemplates(client, discovery, namespaces=options.namespaces)
-        if options.parent_templates and options.limits.pod_templates_patched
-        else None
-    )
-    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps, parents)
+    means, workloads = means_of(options, client, inventory)
     registry.stands_for = workloads.stands_for
-    means = Means(
-        client=client,
-        discovery=discovery,
-        workloads=workloads,
-        namespaces=options.namespaces,
-        limit_kinds=options.limit_kinds,
-        route_weights=options.route_weights,
-        pod_templates=options.limits.pod_templates_patched,
-        servers=options.limits.batching_apply_enabled,
-        models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
-        if options.engines is not None
-        else None,
-        parents=parents,
-    )
     adapters = Adapters(
         clock=clock,
         metrics=reader,
@@ -220,6 +199,35 @@ async def _controller(
         tick_seconds=limits.tick_seconds,
         lead=leads.leadership,
     )
+
+
+def means_of(
+    options: RunOptions, client: KubeClient, inventory: Inventory
+) -> tuple[Means, KubernetesWorkloads]:
+    """What actuators are made of, with what the options permit; and the view of workloads."""
+    discovery = Discovery(client)
+    config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
+    parents = (
+        ParentTemplates(client, discovery, namespaces=options.namespaces)
+        if options.parent_templates and options.limits.pod_templates_patched
+        else None
+    )
+    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps, parents)
+    means = Means(
+        client=client,
+        discovery=discovery,
+        workloads=workloads,
+        namespaces=options.namespaces,
+        limit_kinds=options.limit_kinds,
+        route_weights=options.route_weights,
+        pod_templates=options.limits.pod_templates_patched,
+        servers=options.limits.batching_apply_enabled,
+        models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
+        if options.engines is not None
+        else None,
+        parents=parents,
+    )
+    return means, workloads
 
 
 async def _serve_keda(

@@ -27,6 +27,7 @@ from servingslo.controller.actuators.lanes import Lanes
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.actuators.route_weights import RouteWeights
+from servingslo.policy.inputs import LimitKind
 from servingslo.policy.ports import RereadableWorkloads
 
 
@@ -36,9 +37,9 @@ class Means:
 
     namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
     bound and may be written, from the administrator's list. route_weights: may be changed for a
-    fallback. pod_templates: may be patched with
-    batch limits. servers: may get limits while they run. models: access to engines. parents:
-    templates of LLMInferenceServices, None if they may not be changed.
+    fallback. pod_templates: may be patched with batch limits. servers: may get limits while they
+    run. models: access to engines. parents: templates of LLMInferenceServices, None if they may not
+    be changed. What stands of a thing that may not be changed any more is put back.
     """
 
     client: KubeClient
@@ -79,8 +80,11 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
         KubernetesBatching(means.client, means.discovery),
-        BatchCanaries(means.client, namespaces=means.namespaces) if means.pod_templates else None,
-        means.parents,
+        BatchCanaries(means.client, namespaces=means.namespaces),
+        ParentTemplates(means.client, means.discovery, namespaces=means.namespaces),
+        templates=means.pod_templates,
+        services=means.parents is not None,
+        bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
     ),
     lambda means: RouteWeights(
         WeightedRoutes(means.client, namespaces=means.namespaces),

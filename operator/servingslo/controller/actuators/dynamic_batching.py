@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.adapters.engines.model_repository import ModelRepository, owner_of
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.endings import Switch
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
@@ -53,7 +54,7 @@ class DynamicBatching:
     """Reads limits from every Ready pod at each tick, and sets the limits that were decided.
 
     models: None if the administrator enabled no access to engines. writes: whether the
-    administrator permits changes of batch limits; if not, limits on servers stay, whoever set them.
+    administrator permits changes of batch limits.
     Limits that were set before a restart are found on the pods themselves when a resource is
     reconciled: its own, and those left by a resource that is gone.
     """
@@ -84,9 +85,8 @@ class DynamicBatching:
             pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
         }
         errors = [one for one in read if isinstance(one, ClusterError)]
-        if self.writes:
-            self._remember(ref, targets, model, port, view, found)
-            self._remember_others(ref, targets, model, port, found)
+        self._remember(ref, targets, model, port, view, found)
+        self._remember_others(ref, targets, model, port, found)
         problem = _problem(errors[0]) if errors else None
         return InForce(values=values_of(found), refused=problem)
 
@@ -124,9 +124,7 @@ class DynamicBatching:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Restore the former limits on all pods for which ours are no longer requested."""
-        if not self.writes:
-            return ()
-        undone: list[Change] = []
+        undone, acting = list[Change](), Switch(self.writes).acting(acting)
         for key, standing in list(self._set.items()):
             ref, _ = key
             if _is_wanted(acting(ref), standing) or self.models is None:

@@ -1,7 +1,7 @@
 """The batch limits of the engines, written into the pod template: one pod first, or all at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
 from servingslo.adapters.kubernetes.batch_limits.canary import (
@@ -18,7 +18,7 @@ from servingslo.adapters.kubernetes.batch_limits.writer import container_at
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators import parent_limits
-from servingslo.controller.actuators.endings import undone
+from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
@@ -58,6 +58,7 @@ from servingslo.policy.knobs.engine_limits.canary import (
     STUCK,
     TEMPLATE,
 )
+from servingslo.policy.knobs.in_flight.engines import is_asked
 from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
@@ -65,19 +66,29 @@ from servingslo.runtimes.launch.arguments import parse_batch_arguments
 from servingslo.runtimes.launch.command_line import expanded
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineLimits:
     """Sets both limits of the engine's container, which rolls out new pods.
 
-    canaries: None if no pod can go first, or if the administrator forbids patches of templates.
-    parents: None if templates of LLMInferenceServices may not be changed.
+    canaries: None if no pod can go first. parents: None if there are no LLMInferenceServices.
+    templates, services, bounds: whether the administrator permits patches of pod templates, of
+    those of LLMInferenceServices, and the engines' own bound in them.
     """
 
     writer: BatchingWriter
     canaries: BatchCanaries | None = None
     parents: ParentTemplates | None = None
+    templates: bool = True
+    services: bool = True
+    bounds: bool = True
     knob: str = Knob.BATCH_LIMITS
     repeats_at_once: bool = False
+    _of_templates: Switch = field(init=False)
+    _of_services: Switch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._of_templates = Switch(self.templates)
+        self._of_services = Switch(self.services and self.templates)
 
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
@@ -88,7 +99,7 @@ class EngineLimits:
         """
         if targets.batching.mode is not BatchingMode.AUTO or self.canaries is None:
             return None
-        if self.parents is not None and targets.target.kind == PARENT_KIND:
+        if self.parents is not None and self._of_services.on and targets.target.kind == PARENT_KIND:
             return await parent_limits.standing(self.parents, ref, targets, view)
         try:
             target = await self.canaries.read(ref.namespace, targets.target)
@@ -98,6 +109,9 @@ class EngineLimits:
         if target is None:
             return None
         standing, stuck = _standing(target, targets), _stuck(target, view)
+        if not self.templates:
+            # A trial that is not taken back yet.
+            return None if target.canary is None else standing
         more = {STUCK: stuck} if stuck else {}
         template = _template(target, targets, view)
         values = {**standing.values, **more, **template.values}
@@ -130,7 +144,7 @@ class EngineLimits:
             **dict.fromkeys(batching.flags_removed),
         )
         namespace, target = assignment.ref.namespace, targets.target
-        if self.parents is not None and target.kind == PARENT_KIND:
+        if self.parents is not None and self.services and target.kind == PARENT_KIND:
             child = assignment.scaled or target
             engine = await self.parents.engine(namespace, child, batching.container, runtime)
             return await self.parents.apply(assignment.ref, target, engine, wanted, runtime)
@@ -151,13 +165,14 @@ class EngineLimits:
             return ()
         found: list[Change] = []
         if self.parents is not None:
-            found += await parent_limits.undo(self.parents, acting)
-        for target in await self.canaries.standing():
+            found += await parent_limits.undo(self.parents, acting, self._of_services)
+        acting = self._of_templates.acting(acting)
+        for target in await self._of_templates.standing(self.canaries.standing):
             canary = target.canary
             if canary is None:
                 if acting(_former_owner(target)) is not None:
                     found += await undone(self.canaries.free(target), _freed(target))
-            elif not _is_wanted(target, canary, acting):
+            elif not self._is_wanted(target, canary, acting):
                 ending = (
                     self.canaries.complete(target)
                     if target.edited
@@ -165,6 +180,16 @@ class EngineLimits:
                 )
                 found += await undone(ending, _way_back(target, canary))
         return found
+
+    def _is_wanted(self, target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bool:
+        ref = ResourceRef(namespace=target.namespace, name=canary.owner, uid=canary.owner_uid)
+        pools = acting(ref)
+        return pools is None or any(
+            targets.batching.mode is BatchingMode.AUTO
+            and (targets.target.kind, targets.target.name) == (target.kind, target.name)
+            and (not canary.queue or (self.bounds and is_asked(targets)))
+            for targets in pools
+        )
 
 
 async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: CanaryAct) -> bool:
@@ -276,16 +301,6 @@ def _order(assignment: Assignment) -> CanaryOrder:
         flags_added=batching.flags_added,
         runtime=decision.runtime.name or "",
         queue=batching.queue,
-    )
-
-
-def _is_wanted(target: CanaryTarget, canary: CanaryRecord, acting: Acting) -> bool:
-    ref = ResourceRef(namespace=target.namespace, name=canary.owner, uid=canary.owner_uid)
-    pools = acting(ref)
-    return pools is None or any(
-        targets.batching.mode is BatchingMode.AUTO
-        and (targets.target.kind, targets.target.name) == (target.kind, target.name)
-        for targets in pools
     )
 
 

@@ -1,9 +1,9 @@
 """The bound on requests in flight at a gateway, written into the object that holds it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED
 from servingslo.adapters.kubernetes.gateways.limits import (
     LimitHolder,
     LimitHolders,
@@ -12,7 +12,7 @@ from servingslo.adapters.kubernetes.gateways.limits import (
 from servingslo.adapters.kubernetes.gateways.routes import names_of_targets
 from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.endings import undone
+from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
@@ -49,7 +49,7 @@ _REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GatewayLimits:
     """Writes the bound of each proxy if the administrator and the object's owner allow it.
 
@@ -62,6 +62,10 @@ class GatewayLimits:
     kinds: frozenset[str]
     knob: str = Knob.GATEWAY_LIMITS
     repeats_at_once: bool = False
+    _switches: Mapping[LimitKind, Switch] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._switches = {kind: Switch(kind in self.kinds) for kind in self.objects}
 
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
@@ -130,8 +134,9 @@ class GatewayLimits:
         """Restore the former bound for each resource that is gone or no longer requests one."""
         found: list[Change] = []
         for kind, (holders, _) in self.objects.items():
-            for policy in await holders.owned() if kind in self.kinds else ():
-                if not _is_wanted(policy, acting):
+            switch = self._switches[kind]
+            for policy in await switch.standing(holders.owned):
+                if not _is_wanted(policy, switch.acting(acting)):
                     found += await self._put_back(holders, policy)
         return found
 
@@ -168,14 +173,12 @@ class GatewayLimits:
         route: the only HTTPRoute that the bound may be for; '' for any to this workload. fallback:
         the Service of a fallback in that route.
         """
-        standing = InForce(refused=self._not_listed(via))
-        if standing.refused is not None:
-            return standing
+        standing, off = InForce(), self._not_listed(via)
         holders, reach = self.objects[via.kind]
         try:
             policy = await holders.read(ref.namespace, via.name)
             standing = _standing(ref, policy)
-            if standing.refused is None:
+            if standing.refused is None and off is None:
                 others = await holders.in_namespace(ref.namespace)
                 pods = [pod.name for pod in view.pods]
                 await reach.check(policy, others, pods, fallback)
@@ -184,8 +187,11 @@ class GatewayLimits:
         except ClusterError as error:
             reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
             problem = SignalProblem(reason=reason, detail=str(error))
-            return replace(standing, refused=problem)
-        return standing
+            standing = replace(standing, refused=problem)
+        if off is None:
+            return standing
+        unread = "" if standing.values else f"; what stands in {via.name} cannot be read"
+        return replace(standing, refused=replace(off, detail=f"{off.detail}{unread}"))
 
 
 def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
@@ -204,8 +210,7 @@ def _not_permitted(policy: LimitHolder) -> SignalProblem | None:
     if not policy.managed:
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
     if policy.is_released:
-        detail = "`servingslo release` put it back a moment ago"
-        return SignalProblem(reason=Reason.LIMIT_RELEASED, detail=detail)
+        return SignalProblem(reason=Reason.LIMIT_RELEASED, detail=RELEASED)
     return None
 
 

@@ -11,7 +11,7 @@ from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
     ParentTemplates,
 )
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.endings import undone
+from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting
 from servingslo.errors import ArgumentsNotUnderstoodError, ClusterError
 from servingslo.explain.changes import Change, Setting, limits_change
@@ -60,12 +60,12 @@ async def standing(
     )
 
 
-async def undo(parents: ParentTemplates, acting: Acting) -> Sequence[Change]:
+async def undo(parents: ParentTemplates, acting: Acting, switch: Switch) -> Sequence[Change]:
     """Restore each line whose resource is gone or no longer allows changes of limits."""
     found: list[Change] = []
-    for parent in await parents.standing():
+    for parent in await switch.standing(parents.standing):
         record = parent.record
-        if record is not None and not _is_wanted(parent, record, acting):
+        if record is not None and not _is_wanted(parent, record, switch.acting(acting)):
             found += await undone(parents.take_back(parent), _way_back(parent, record))
     return found
 

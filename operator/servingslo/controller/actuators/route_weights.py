@@ -1,10 +1,10 @@
 """The weight of a fallback in the workload's HTTPRoute."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED
 from servingslo.adapters.kubernetes.gateways.route_weights import (
     MOST_WEIGHT,
     WeightedRoute,
@@ -14,7 +14,7 @@ from servingslo.adapters.kubernetes.gateways.route_weights import (
 )
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, refuse
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.endings import undone
+from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
@@ -40,7 +40,7 @@ _REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
 _NOT_ENABLED = "the administrator does not enable degradation"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RouteWeights:
     """Moves weight to the fallback if the administrator and the route's owner allow it.
 
@@ -53,29 +53,34 @@ class RouteWeights:
     enabled: bool
     knob: str = Knob.ROUTE_WEIGHTS
     repeats_at_once: bool = False
+    _switch: Switch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._switch = Switch(self.enabled)
 
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
     ) -> InForce | None:
         """The fallback's present share and place in the route, or why it may not be changed.
 
-        None if no degradation is asked for.
+        None if no degradation is asked for. Without a share in the values, it is not known.
         """
         asked = targets.degradation
         if asked is None:
             return None
-        if not self.enabled:
-            problem = SignalProblem(reason=Reason.NOT_PERMITTED, detail=_NOT_ENABLED)
-            return InForce(refused=problem)
         standing = InForce()
         try:
             route = await self.routes.read(ref.namespace, asked.route)
             standing = standing_weights(ref, route, asked.fallback)
-            if standing.refused is None:
+            if standing.refused is None and self.enabled:
                 await self._check(route, standing.values, [pod.name for pod in view.pods])
         except ClusterError as error:
-            return replace(standing, refused=_problem(error))
-        return standing
+            standing = replace(standing, refused=_problem(error))
+        if self.enabled:
+            return standing
+        unread = "" if SHARE in standing.values else f"; HTTPRoute/{asked.route} cannot be read"
+        problem = SignalProblem(reason=Reason.NOT_PERMITTED, detail=_NOT_ENABLED + unread)
+        return replace(standing, refused=problem)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the share."""
@@ -125,10 +130,8 @@ class RouteWeights:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Restore the weights for each resource that is gone or no longer asks for degradation."""
-        if not self.enabled:
-            return ()
-        found: list[Change] = []
-        for route in await self.routes.owned():
+        found, acting = list[Change](), self._switch.acting(acting)
+        for route in await self._switch.standing(self.routes.owned):
             if not _is_wanted(route, acting):
                 found += await self._put_back(route)
         return found
@@ -235,8 +238,7 @@ def _not_permitted(route: WeightedRoute) -> SignalProblem | None:
     if not route.managed:
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
     if route.is_released:
-        detail = "`servingslo release` put it back a moment ago"
-        return SignalProblem(reason=Reason.WEIGHTS_RELEASED, detail=detail)
+        return SignalProblem(reason=Reason.WEIGHTS_RELEASED, detail=RELEASED)
     return None
 
 
@@ -255,7 +257,12 @@ def _is_wanted(route: WeightedRoute, acting: Acting) -> bool:
         return True
     ref = ResourceRef(namespace=route.namespace, name=owner.name, uid=owner.uid)
     pools = acting(ref)
+    added = {
+        backend.get("name")
+        for backend, before in zip(route.backends(owner.rule), owner.former, strict=False)
+        if before == 0
+    }
     return pools is None or any(
-        targets.degradation is not None and targets.degradation.route == route.name
-        for targets in pools
+        asked is not None and asked.route == route.name and asked.fallback in added
+        for asked in (targets.degradation for targets in pools)
     )

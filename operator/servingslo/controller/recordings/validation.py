@@ -103,7 +103,7 @@ _ENGINE = {
     "failed_total": _NOT_NEGATIVE,
     "adapter_slots": _Range(least=1, most=MOST_SEQUENCES),
 }
-_ENGINE_SPLITS = ("waiting_by_reason", "finished_total", "tokens_by_model")
+_ENGINE_SPLITS = ("waiting_by_reason", "sleep_states", "finished_total", "tokens_by_model")
 _ENGINE_HISTOGRAMS = (
     "ttft_seconds",
     "inter_token_seconds",

@@ -249,7 +249,7 @@ def _degradation(decision: Decision) -> DegradationStatus | None:
     if decided is None:
         return None
     return DegradationStatus(
-        share=decided.after,
+        share=None if decided.unread else decided.after,
         degraded_per_second=None if ledger is None else rounded(ledger.degraded_per_second),
         reason=decided.reason,
     )

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from servingslo.copying import replace
 from servingslo.estimation.law.rows import BatchCounts, Row
-from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.histograms import HistogramDelta, of_quantiles
 from servingslo.estimation.requests.lengths import Lengths, LengthState, ended_requests
 from servingslo.estimation.requests.observed import MEANS
 from servingslo.estimation.sample import EngineSample
@@ -153,7 +153,7 @@ def summary_deltas(
 
 
 def _of_worst(quantiles: Sequence[Mapping[str, float]], count: float) -> HistogramDelta | None:
-    """Return a histogram with these quantiles as edges; the open bucket holds the values above."""
+    """Return a histogram with these quantiles; the open bucket holds the values above."""
     worst: dict[float, float] = {}
     for one in quantiles:
         for share, seconds in one.items():
@@ -165,6 +165,4 @@ def _of_worst(quantiles: Sequence[Mapping[str, float]], count: float) -> Histogr
     parts = [high - low for low, high in pairwise((0.0, *shares, 1.0))]
     middles = [(low + high) / 2.0 for low, high in pairwise((0.0, *edges, edges[-1]))]
     mean = sum(part * middle for part, middle in zip(parts, middles, strict=True))
-    return HistogramDelta(
-        upper_bounds=tuple(edges), counts=tuple(count * part for part in parts), sum=count * mean
-    )
+    return of_quantiles(worst, count, count * mean)

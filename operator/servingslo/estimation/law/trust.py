@@ -108,12 +108,17 @@ class BusyShares:
     settled: bool = True
 
 
-def law_in_force(law: LawState, stated: ServiceLaw | None) -> tuple[LawState, LawEstimate]:
+def law_in_force(
+    law: LawState, stated: ServiceLaw | None, *, without_tokens: bool = False
+) -> tuple[LawState, LawEstimate]:
     """Return the law to use: a trusted fit of the configuration in force, else the stated one.
 
-    stated: None without one. If neither can be used, the estimate is not trusted. The reason then
-    names the stated law, which the user can correct.
+    stated: None without one. without_tokens: the engines generate none, so that there is no law. If
+    neither can be used, the estimate is not trusted. The reason then names the stated law, which
+    the user can correct.
     """
+    if without_tokens:
+        return law, LawEstimate(reason=Reason.NO_TOKENS_GENERATED)
     estimate, score = LawEstimate(), None
     if law.fits:
         fit, estimate = judge(law.fits[0])

@@ -27,6 +27,7 @@ SERVING_NOTHING = "serving-nothing"
 ZERO_THROUGHPUT = "zero-throughput"
 RECEIVING_NOTHING = "receiving-nothing"
 XID_ERROR = "xid-error"
+ASLEEP, PARTLY_ASLEEP = "asleep", "partly-asleep"
 
 # Waiting is sustained if requests wait in half of the windows of a minute, at 15 s.
 WAITING_MEMORY_WINDOWS = 4.0
@@ -99,7 +100,7 @@ def _record(
     if not windows:
         return record
     tokens = sum([(w.generated_tokens or 0.0) + (w.prompt_tokens or 0.0) for w in windows])
-    first = sum([w.first_tokens or 0.0 for w in windows])
+    first = sum([_answered(w) for w in windows])
     if not (tokens <= 0 and first <= 0):
         signs = record.serving_nothing or record.zero_throughput or record.missed_requests
         return PodRecord(pod=record.pod) if signs else record
@@ -114,6 +115,13 @@ def _record(
         zero_throughput=record.zero_throughput + 1 if running else 0,
         missed_requests=missed if untouched and settled else 0.0,
     )
+
+
+def _answered(window: Window) -> float:
+    """Requests with a first token; of engines without any, those that ended with an answer."""
+    if window.first_tokens is not None:
+        return window.first_tokens
+    return (window.finished or 0.0) - (window.aborted or 0.0)
 
 
 def unreliable(
@@ -135,6 +143,9 @@ def unreliable(
 
 
 def _why(pod: PodSample, record: PodRecord | None) -> str | None:
+    sleeping = sum(engine.asleep for engine in pod.engines)
+    if sleeping:
+        return ASLEEP if sleeping == len(pod.engines) else PARTLY_ASLEEP
     fatal = next((g.xid_error for g in pod.gpus if g.xid_error in FATAL_XID_ERRORS), None)
     if fatal is not None:
         return f"{XID_ERROR}-{fatal}"

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from servingslo.estimation.requests.edges import Pair, divided, on_common_edges
@@ -47,7 +47,9 @@ class HistogramDelta:
     def bucket_of(self, percentile: float) -> tuple[float, float, float] | None:
         """Return the bucket of this percentile and the position in it: (lower, upper, share).
 
-        The open bucket's upper edge is infinite. None without observations.
+        No more than these edges is known of it: it is above the lower one, and at most the upper
+        one. A decision rests on the edge that is sure, never on the position. The open bucket's
+        upper edge is infinite. None without observations.
         """
         count = self.count
         if count <= 0:
@@ -65,14 +67,19 @@ class HistogramDelta:
     def quantile(self, percentile: float) -> float | None:
         """Return a quantile by linear interpolation inside its bucket; None without observations.
 
-        percentile: in percent, 0 to 100. In the open bucket the answer is its lower edge, a lower
-        bound, as in PromQL's histogram_quantile.
+        For people alone: see `least_quantile`. percentile: in percent, 0 to 100. In the open bucket
+        the answer is its lower edge, a lower bound, as in PromQL's histogram_quantile.
         """
         found = self.bucket_of(percentile)
         if found is None:
             return None
         lower, upper, share = found
         return lower if upper == float("inf") else lower + (upper - lower) * share
+
+    def least_quantile(self, percentile: float) -> float | None:
+        """Return the edge that a quantile is surely above; None without observations."""
+        found = self.bucket_of(percentile)
+        return None if found is None else found[0]
 
     def share_within(self, threshold: float) -> tuple[float, float] | None:
         """Return the share at or below the threshold, as an interval (low, high).
@@ -97,6 +104,24 @@ class HistogramDelta:
             counts=(sum(self.counts[: first + 1]), *self.counts[first + 1 :]),
             sum=max(self.sum - seconds * self.count, 0.0),
         )
+
+
+def of_quantiles(quantiles: Mapping[float, float], count: float, total: float) -> HistogramDelta:
+    """Return a histogram in which these quantiles are exact; the open bucket lies above the last.
+
+    quantiles: values by share, which do not fall as the share rises. Each lies alone in a bucket
+    without a width. count, total: of the observations.
+    """
+    edges: dict[float, float] = {}
+    for share, value in sorted(quantiles.items()):
+        edges.setdefault(math.nextafter(value, 0.0), max(share - ROUNDING, 0.0))
+        edges[value] = min(share + ROUNDING, 1.0)
+    shares = (0.0, *edges.values(), 1.0)
+    return HistogramDelta(
+        upper_bounds=tuple(edges),
+        counts=tuple(count * (high - low) for low, high in pairwise(shares)),
+        sum=total,
+    )
 
 
 def pooled_delta(

@@ -1,6 +1,12 @@
 """Arrivals at one engine in one window, by balance of flow."""
 
+from collections.abc import Sequence
+
 from servingslo.estimation.windows.counters import Window
+
+# Three windows of each kind. Judgement; measured by simulated bursts, whose windows are less alike.
+COMPARED_PACES = 6
+ALIKE_RATIO, APART_RATIO = 1.2, 1.4
 
 
 def arrivals_of(window: Window) -> float | None:
@@ -29,6 +35,28 @@ def tells_all(window: Window, known_per_second: float) -> bool:
     if not window.restarted:
         return True
     return (arrivals_of(window) or 0.0) > known_per_second * window.seconds
+
+
+def next_paces(
+    before: tuple[float, ...], windows: Sequence[Window], engine_count: int
+) -> tuple[float, ...]:
+    """Tokens or requests a second of all engines, at the last ticks with a window of each."""
+    if not windows or len(windows) < engine_count:
+        return ()
+    pace = sum((w.generated_tokens or w.finished or 0.0) / w.seconds for w in windows)
+    return (*before, pace)[-COMPARED_PACES:]
+
+
+def in_turn(paces: Sequence[float]) -> bool:
+    """Whether all engines are fast and slow in turn, each time as much.
+
+    So it seems if two servers of Prometheus answer in turn and the samples of one are behind.
+    """
+    if len(paces) < COMPARED_PACES:
+        return False
+    slow, fast = sorted((paces[::2], paces[1::2]), key=sum)
+    alike = all(max(each) <= ALIKE_RATIO * min(each) for each in (slow, fast))
+    return alike and min(fast) >= APART_RATIO * max(slow) > 0.0
 
 
 def _change(after: float | None, before: float | None) -> float:

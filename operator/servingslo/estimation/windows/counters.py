@@ -11,7 +11,11 @@ from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows import plausible
 from servingslo.estimation.windows.endings import ABORTED, NOT_COUNTED, Endings, endings_between
-from servingslo.estimation.windows.families import exported_fields
+from servingslo.estimation.windows.families import (
+    exported_fields,
+    generates_no_token,
+    requests_served,
+)
 from servingslo.estimation.windows.sample_pairs import (
     count_increase,
     finished_count,
@@ -78,10 +82,11 @@ class Window:
     """What one engine did between two scrapes; None if the engine does not export the number.
 
     restarted: counters restarted at zero inside. from_zero: first window of a new engine.
-    warm: the engine had generated tokens before it; the first tokens of an engine take longer than
+    warm: the engine had served before it; the first tokens of an engine take longer than
     its law says, because kernels are compiled and caches filled.
     paired: counters and histograms are of the same scrapes and may be compared.
-    first_tokens: requests that got their first token. step_count: engine steps.
+    first_tokens: requests that got their first token. This and generated_tokens are None if the
+    engine generates none. step_count: engine steps.
     accepted_tokens: generated tokens that a draft had guessed; None without speculative decoding.
     still: no number moved although requests ran, for the first or second time: the engine begins to
     hang, or the previous page was read once more.
@@ -270,7 +275,9 @@ def _at_window_start(
     if memory.histograms is not memory.counters:
         histograms = window_start(memory.histograms, sample, restarts)
     exported = exported_fields(sample)
-    if memory.restarts == restarts and not memory.exported <= exported:
+    before = sample if memory.counters is None else memory.counters.sample
+    same_kind = generates_no_token(before) is generates_no_token(sample)
+    if memory.restarts == restarts and same_kind and not memory.exported <= exported:
         exported = memory.exported | exported
     since = counters_seconds if memory.since_seconds is None else memory.since_seconds
     kept = counters is memory.counters and histograms is memory.histograms
@@ -351,28 +358,33 @@ def _flow_between(
     pod: PodSample, old: EngineSample, after: EngineSample, seconds: float, **known: bool
 ) -> Window:
     """The window between these samples. known: its other fields."""
+    finished = increase(finished_count(after), finished_count(old))
+    first_tokens = count_increase(after.ttft_seconds, old.ttft_seconds)
+    generated = increase(after.generation_tokens_total, old.generation_tokens_total)
+    if generates_no_token(after):
+        generated, first_tokens = None, first_tokens if finished is None else None
     return Window(
         pod=pod.name,
         engine=after.engine,
         seconds=seconds,
         **known,
-        warm=old.generation_tokens_total != 0.0,
+        warm=old.generation_tokens_total != 0.0 or requests_served(old) > 0.0,
         running_before=old.running,
         running_after=after.running,
         waiting_before=old.waiting,
         waiting_after=after.waiting,
-        first_tokens=count_increase(after.ttft_seconds, old.ttft_seconds),
+        first_tokens=first_tokens,
         ttft_sum_seconds=sum_increase(after.ttft_seconds, old.ttft_seconds),
         inter_token_count=count_increase(after.inter_token_seconds, old.inter_token_seconds),
         inter_token_sum_seconds=sum_increase(after.inter_token_seconds, old.inter_token_seconds),
         step_count=count_increase(after.iteration_tokens, old.iteration_tokens),
-        generated_tokens=increase(after.generation_tokens_total, old.generation_tokens_total),
+        generated_tokens=generated,
         accepted_tokens=increase(
             after.accepted_draft_tokens_total, old.accepted_draft_tokens_total
         ),
         prompt_tokens=increase(after.prompt_tokens_total, old.prompt_tokens_total),
         cached_tokens=increase(after.cached_prompt_tokens_total, old.cached_prompt_tokens_total),
-        finished=increase(finished_count(after), finished_count(old)),
+        finished=finished,
         aborted=increase(after.finished_total.get(ABORTED), old.finished_total.get(ABORTED, 0.0)),
         endings=endings_between(old, after),
         rejected=increase(after.rejected_total, old.rejected_total),

@@ -32,6 +32,9 @@ _FINISHED = _COMPARED.index("finished_total")
 SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
 # Without these there is no law, whatever the objectives are.
 _OF_LAWS = ("ttft_seconds", "inter_token_seconds")
+# Requests that ended without a single token before an engine counts as one that generates none:
+# SGLang counts tokens every 40 steps, after the first short requests.
+LEAST_WITHOUT_TOKEN = 10.0
 # Per engine; further series are only counted.
 MOST_NAMED_SERIES = 3
 # Some engines export a family only after the first request ends, which may take minutes.
@@ -67,6 +70,34 @@ def is_busy(engine: EngineSample) -> bool:
     return any(counted) or any(engine.finished_total.values())
 
 
+def generates_no_token(engine: EngineSample) -> bool:
+    """Whether it ends requests and never generated a token: embeddings, ranks, rewards, classes.
+
+    Its runtime counts tokens, and none were; or the runtime has no such counter.
+    """
+    if engine.generation_tokens_total:
+        return False
+    if engine.generation_tokens_total is None:
+        profile = _profile(engine)
+        if profile is None or profile.serves_batches or _names(profile, "generation_tokens_total"):
+            return False
+    return requests_served(engine) >= LEAST_WITHOUT_TOKEN
+
+
+def requests_served(engine: EngineSample) -> float:
+    """Requests that ended; those with a first token if the engine does not count ended ones."""
+    if engine.finished_total:
+        return sum(engine.finished_total.values())
+    return 0.0 if engine.ttft_seconds is None else engine.ttft_seconds.count
+
+
+def generate_no_token(pods: Iterable[PodSample]) -> bool:
+    """Whether no engine of these pods generates tokens, of those that ended requests."""
+    each = [engine for pod in pods for engine in pod.engines]
+    generating = any(engine.generation_tokens_total for engine in each)
+    return not generating and any(map(generates_no_token, each))
+
+
 def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the names of these fields' series that the engine does not export.
 
@@ -76,7 +107,8 @@ def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ..
     if exported.issuperset(wanted) or (profile := _profile(engine)) is None:
         return ()
     lacking = set(wanted) - exported
-    return tuple(_series(metric) for metric in profile.metrics if metric.field in lacking)
+    series = (_series(metric) for metric in profile.metrics if metric.field in lacking)
+    return tuple(dict.fromkeys(series))
 
 
 def missing_beside_siblings(
@@ -120,7 +152,7 @@ def exported_by_none(
     engines = _engines_if_served(pods)
     wanted = {*GAUGES, *COUNTERS}
     if _are_read(pods, long_known):
-        wanted |= {*_OF_LAWS, *histograms}
+        wanted |= {*histograms} if generate_no_token(pods) else {*_OF_LAWS, *histograms}
     each = []
     for engine in engines:
         if not (missing := missing_series(engine, wanted)):
@@ -148,6 +180,14 @@ def missing_observations(
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
     return ", ".join(named)
+
+
+def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
+    """Return counters of engines that export gauges alone, though one has served for a while."""
+    engines = _engines_if_served(pods)
+    if not all(exported_fields(engine) <= {*GAUGES} for engine in engines):
+        return ()
+    return _common([missing_series(engine, COUNTERS) for engine in engines])
 
 
 def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
@@ -220,4 +260,4 @@ def _common(each: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _kind(pod: PodSample, engine: EngineSample) -> tuple[object, ...]:
-    return engine.runtime, pod.template_hash, pod.image
+    return engine.runtime, pod.template_hash, pod.image, generates_no_token(engine)

@@ -4,7 +4,7 @@ The only place that decides staleness. Policy asks for the state of a pod, estim
 engines, gateways ask for one instance. All use the same ages and the same grace for a new pod.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from servingslo.estimation.sample import EngineSample, PodSample
@@ -26,8 +26,11 @@ SHORTEST_FRESH_SECONDS = 15.0
 # Shortest time after readiness in which a pod may not have been scraped yet.
 # Judgement; measured by the time from readiness to the first scrape on a real Prometheus.
 FIRST_SCRAPE_SECONDS = 45.0
-# If the scrape interval grows, the known interval grows by at most this factor per tick.
+# If the scrape interval grows, the known interval grows by at most this factor per tick; the known
+# delay of a store by at most so much.
+# Judgement: while a store catches up after an outage, its samples are older only for a few ticks.
 SLOWER_RATIO = 1.1
+LATER_SECONDS = 5.0
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -79,24 +82,50 @@ def seen_scrape_seconds(
     return newest if before_seconds is None else min(newest, SLOWER_RATIO * before_seconds)
 
 
-def fresh_seconds(scrape_seconds: float | None) -> float:
-    """Return the age up to which a sample counts as fresh."""
+def seen_behind_seconds(
+    before_seconds: float | None,
+    scrape_seconds: float | None,
+    fresh: "Freshness",
+    moved: Container[tuple[str, str]],
+) -> float | None:
+    """Return how late the store shows a scrape; ages up to a scrape's interval are no delay.
+
+    moved: pods and engines with a newer scrape at this tick: only these tell it, since the ages of
+    pods that are scraped no more only grow.
+    """
+    ages = [engine_age_seconds(e) for pod, e in fresh.engines if (pod.name, e.engine) in moved]
+    newest = min((age for age in ages if age is not None), default=None)
+    if newest is None:
+        return before_seconds
     apart = DEFAULT_SCRAPE_SECONDS if scrape_seconds is None else scrape_seconds
-    return max(MISSED_SCRAPES * apart, SHORTEST_FRESH_SECONDS)
+    late = max(newest - apart, 0.0)
+    return late if before_seconds is None else min(late, before_seconds + LATER_SECONDS)
 
 
-def first_scrape_seconds(scrape_seconds: float | None) -> float:
+def fresh_seconds(scrape_seconds: float | None, behind_seconds: float | None = None) -> float:
+    """Return the age up to which a sample counts as fresh, in a store that is so far behind."""
+    apart = DEFAULT_SCRAPE_SECONDS if scrape_seconds is None else scrape_seconds
+    return (behind_seconds or 0.0) + max(MISSED_SCRAPES * apart, SHORTEST_FRESH_SECONDS)
+
+
+def first_scrape_seconds(
+    scrape_seconds: float | None, behind_seconds: float | None = None
+) -> float:
     """Return how long after readiness a pod may still be unscraped."""
-    return max(FIRST_SCRAPE_SECONDS, fresh_seconds(scrape_seconds))
+    late = behind_seconds or 0.0
+    return max(FIRST_SCRAPE_SECONDS + late, fresh_seconds(scrape_seconds, late))
 
 
 def metrics_of(
-    pod: PodSample, stale_after_seconds: float, scrape_seconds: float | None = None
+    pod: PodSample,
+    stale_after_seconds: float,
+    scrape_seconds: float | None = None,
+    behind_seconds: float | None = None,
 ) -> PodMetrics:
     """Return the state of this pod's metrics.
 
     stale_after_seconds: metrics older than this are not used. scrape_seconds: interval between
-    scrapes, None while unknown.
+    scrapes, None while unknown. behind_seconds: how late the store shows them.
     """
     ages = [engine_age_seconds(engine) for engine in pod.engines]
     age = max([own for own in ages if own is not None], default=None)
@@ -105,12 +134,16 @@ def metrics_of(
         for engine, own in zip(pod.engines, ages, strict=True)
         if not engine.impossible_metrics and is_usable(own, stale_after_seconds)
     ]
-    state = _state(pod, age, stale_after_seconds, scrape_seconds)
+    state = _state(pod, age, stale_after_seconds, scrape_seconds, behind_seconds)
     return PodMetrics(state=state, age_seconds=age, engines=tuple(usable))
 
 
 def _state(
-    pod: PodSample, age: float | None, stale_after_seconds: float, scrape_seconds: float | None
+    pod: PodSample,
+    age: float | None,
+    stale_after_seconds: float,
+    scrape_seconds: float | None,
+    behind_seconds: float | None,
 ) -> Reason | None:
     """Return whether the gauges that decisions need are present and fresh."""
     with_gauges, nan_metrics, half = 0, False, False
@@ -124,19 +157,23 @@ def _state(
     if not with_gauges:
         if nan_metrics:
             return Reason.METRICS_NOT_A_NUMBER
-        return None if is_new(pod, scrape_seconds) else Reason.METRICS_MISSING
+        return None if is_new(pod, scrape_seconds, behind_seconds) else Reason.METRICS_MISSING
     if age is None or half or with_gauges < len(pod.engines):
         return Reason.METRICS_PARTIAL
     if age > stale_after_seconds:
         return Reason.METRICS_STALE
-    fresh = age <= fresh_seconds(scrape_seconds)
+    fresh = age <= fresh_seconds(scrape_seconds, behind_seconds)
     return Reason.METRICS_FRESH if fresh else Reason.METRICS_PARTIAL
 
 
-def is_new(pod: PodSample, scrape_seconds: float | None) -> bool:
+def is_new(
+    pod: PodSample, scrape_seconds: float | None, behind_seconds: float | None = None
+) -> bool:
     """Return whether the pod may not have been scraped since it became ready."""
     ready_for = pod.ready_for_seconds
-    return ready_for is not None and ready_for <= first_scrape_seconds(scrape_seconds)
+    return ready_for is not None and ready_for <= first_scrape_seconds(
+        scrape_seconds, behind_seconds
+    )
 
 
 def assess(
@@ -144,6 +181,7 @@ def assess(
     stale_after_seconds: float,
     scrape_seconds: float | None = None,
     known: Mapping[str, PodMetrics] | None = None,
+    behind_seconds: float | None = None,
 ) -> Freshness:
     """Return which engines may be used, and the share of pods that they represent.
 
@@ -154,11 +192,13 @@ def assess(
     starting: list[PodSample] = []
     expected, told = 0, known or {}
     for pod in pods:
-        found = told.get(pod.name) or metrics_of(pod, stale_after_seconds, scrape_seconds)
+        found = told.get(pod.name) or metrics_of(
+            pod, stale_after_seconds, scrape_seconds, behind_seconds
+        )
         used += [(pod, engine) for engine in found.engines]
-        if not pod.ready or pod.deleting:
+        if not pod.ready or pod.deleting or pod.is_node:
             continue
-        if not found.engines and is_new(pod, scrape_seconds):
+        if not found.engines and is_new(pod, scrape_seconds, behind_seconds):
             starting.append(pod)
             continue
         expected += 1

@@ -30,7 +30,9 @@ from servingslo.units import format_duration
 
 # Stages whose steps name pods that start or are in doubt, the client that reverts the count, or who
 # has the GPUs.
-_DETAILED = frozenset({"pending", "queue", "step-down", "reverts", "budget", "pools"})
+_DETAILED = frozenset(
+    {"pending", "queue", "step-down", "reverts", "budget", "pools", "nodes", "demand"}
+)
 
 
 def conditions(
@@ -126,7 +128,9 @@ def ready_verdict(decision: Decision) -> Verdict:
             )
     if failure := workload_fails(decision):
         return Verdict(ConditionStatus.FALSE, Reason.PODS_FAILING, failure)
-    named = _named_pods(decision)
+    named = tuple(_named_pods(decision))
+    if decision.replicas.ready and decision.replicas.excluded == decision.replicas.ready:
+        return Verdict(ConditionStatus.FALSE, Reason.ENGINES_ASLEEP, "; ".join(named))
     blind = blindness(decision)
     if blind is not None:
         message = "; ".join((blind_message(blind), *named))
@@ -147,7 +151,7 @@ def _named_pods(decision: Decision) -> Iterator[str]:
     if pods := failing_pods(decision):
         yield f"failing: {pods}"
     if pods := unreliable_pods(decision):
-        yield f"left out as unreliable: {pods}"
+        yield f"no capacity: {pods}"
     elif pods := suspect_pods(decision):
         yield f"in doubt: {pods}"
 

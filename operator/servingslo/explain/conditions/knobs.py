@@ -2,7 +2,7 @@
 
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
-from servingslo.explain.format import count
+from servingslo.explain.format import count, percent
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
 from servingslo.policy.knobs.lanes.decision import LanesDecision
@@ -139,7 +139,7 @@ def _gateway_limit(limit: LimitDecision) -> Verdict:
     The bound itself changes often, so it is only in status.admission.
     """
     where = f"{limit.kind}/{limit.object_name}"
-    told = _LIMIT_MESSAGES.get(limit.reason, "the bound is not written")
+    told = _LIMIT_MESSAGES.get(limit.reason, "no bound is written")
     message = f"{where}: {told}" + (f": {limit.detail}" if limit.detail else "")
     status = _LIMIT_STATUS.get(limit.reason, ConditionStatus.FALSE)
     return Verdict(status, limit.reason, message)
@@ -153,6 +153,8 @@ def degradation_verdict(decided: DegradationDecision | None) -> Verdict | None:
     if decided is None:
         return None
     said = _FALLBACK_MESSAGES.get(decided.reason, "no weight is changed")
+    if decided.reason not in _FALLBACK_MESSAGES and decided.after:
+        said = f"{percent(decided.after)} of the requests go there, and {said}"
     # The requests of a usable fallback change with every tick.
     told = decided.reason not in _FALLBACK_MESSAGES and decided.detail
     message = f"Service/{decided.fallback}: {said}" + (f": {decided.detail}" if told else "")

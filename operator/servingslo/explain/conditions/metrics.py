@@ -71,4 +71,6 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
         message = "the service law is still being learnt; measured saturation decides meanwhile"
     elif model.reason is Reason.GPUS_DISAGREE:
         message = f"{gpus_in_words(decision.gpus)}; measured saturation decides meanwhile"
+    elif model.reason is Reason.NO_TOKENS_GENERATED:
+        message = "engines that generate no token have no such law; measured saturation decides"
     return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))

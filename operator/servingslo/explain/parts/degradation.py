@@ -15,7 +15,8 @@ def degradation_lines(decided: DegradationDecision | None) -> Iterator[str]:
     """'Degradation: Degraded, 20 % to Service/chat-small of at most 50 %; ...'."""
     if decided is None:
         return
-    share = f"{percent(decided.after)} to Service/{decided.fallback}"
+    share = "an unknown share" if decided.unread else percent(decided.after)
+    share = f"{share} to Service/{decided.fallback}"
     told = f"Degradation: {decided.reason.value}, {share} of at most"
     yield f"{told} {percent(decided.max_share_ratio)}{_because(decided)}"
     if decided.detail:
@@ -37,7 +38,8 @@ def degradation_values(
     """The gauges of degradation."""
     if decided is None:
         return
-    yield "servingslo_fallback_share_ratio", {}, decided.after
+    if not decided.unread:
+        yield "servingslo_fallback_share_ratio", {}, decided.after
     yield "servingslo_degradation", {"reason": decided.reason.value}, 1.0
 
 

@@ -186,7 +186,8 @@ class DegradationDecision(KnobDecision):
     weight is written. before, after: shares in force and to set, 0 to 1; equal if it stays. cause:
     why no further replica can be had; None if one can, or none is needed. change_reason: why it
     changes, None if it does not. puts_back: the owner's weights are restored exactly.
-    takes_more: more can go there than is known to be taken.
+    takes_more: more can go there than is known to be taken. unread: the share in force is not
+    known.
     """
 
     route: str
@@ -198,6 +199,7 @@ class DegradationDecision(KnobDecision):
     change_reason: Reason | None = None
     puts_back: bool = False
     takes_more: bool = False
+    unread: bool = False
 
     def hold(self) -> Self:
         """Keep the weights in force."""

@@ -44,10 +44,10 @@ NO_MEMORY = LatencyMemory()
 
 
 class Seen(NamedTuple):
-    """An objective, its observed percentile, and the greatest share of requests within it."""
+    """An objective, what its percentile is at least, and the greatest share of requests within."""
 
     objective: Objective
-    seconds: float | None
+    least_seconds: float | None
     share_high_ratio: float | None
 
 
@@ -59,7 +59,7 @@ def seen_by_engines(estimate: Estimate, objectives: Sequence[Objective]) -> list
             estimate.observed_share(objective),
             estimate.observed.get(objective.metric),
         )
-        seconds = None if observed is None else observed.quantile(objective.percentile)
+        seconds = None if observed is None else observed.least_quantile(objective.percentile)
         found.append(Seen(objective, seconds, None if share is None else share[1]))
     return found
 
@@ -86,16 +86,17 @@ def _missed_outside(seen: Seen, report: LatencyReport) -> bool:
     if gateway is None or gateway.mean_seconds is None:
         return False
     if objective.metric is LatencyMetric.LATENCY:
-        whole = report.whole_percentile_seconds
+        whole = report.whole_least_seconds
         same = objective.percentile == report.percentile
         return report.by_gateway and same and whole is not None and _exceeds(whole, objective)
-    if objective.metric is not LatencyMetric.TTFT or seen.seconds is None:
+    if objective.metric is not LatencyMetric.TTFT or seen.least_seconds is None:
         return False
-    return _exceeds(seen.seconds + gateway.mean_seconds, objective)
+    return _exceeds(seen.least_seconds + gateway.mean_seconds, objective)
 
 
-def _exceeds(seconds: float, objective: Objective) -> bool:
-    return seconds > objective.threshold_seconds
+def _exceeds(least_seconds: float, objective: Objective) -> bool:
+    """A percentile lies above the edge that it is at least."""
+    return least_seconds >= objective.threshold_seconds
 
 
 def remember(

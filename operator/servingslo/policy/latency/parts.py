@@ -63,6 +63,7 @@ def latency_report(
         parts=tuple(parts),
         whole_mean_seconds=engine if whole is None else whole.mean,
         whole_percentile_seconds=None if whole is None else whole.quantile(percentile),
+        whole_least_seconds=None if whole is None else whole.least_quantile(percentile),
         by_gateway=gateway is not None,
     )
 

@@ -53,7 +53,8 @@ class LatencyReport:
     """The parts of the time of a request.
 
     percentile: the greatest of the objectives, percent. whole_mean_seconds,
-    whole_percentile_seconds: of whole requests; by_gateway: as the gateway measures them, else as
+    whole_percentile_seconds: of whole requests, whole_least_seconds: what it is at least;
+    by_gateway: as the gateway measures them, else as
     the engines do. met_at_seconds: when the objectives were last met, as clients see them; None
     while they are, or if they never were. grew: the part that grew most since then, None if none
     did.
@@ -63,6 +64,7 @@ class LatencyReport:
     parts: tuple[PartReport, ...]
     whole_mean_seconds: float | None = None
     whole_percentile_seconds: float | None = None
+    whole_least_seconds: float | None = None
     by_gateway: bool = False
     met_at_seconds: float | None = None
     grew: Part | None = None

@@ -51,7 +51,7 @@ def fleet_latency(
         report = _along_path(targets, seen, path)
         told = {(one.metric, one.percentile): one for one in objectives}
         judged = [
-            Seen(objective, one.observed_seconds, one.share_high_ratio)
+            Seen(objective, one.least_seconds, one.share_high_ratio)
             for objective in stated
             if (one := told.get((objective.metric.value, objective.percentile))) is not None
         ]
@@ -131,6 +131,7 @@ def _along_path(
         if times is None
         else times.mean,
         whole_percentile_seconds=None if times is None else times.quantile(after.percentile),
+        whole_least_seconds=None if times is None else times.least_quantile(after.percentile),
         by_gateway=times is not None,
     )
 

@@ -5,7 +5,7 @@ distribution is the convolution of the two pools' histograms, moved by the trans
 never added.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from servingslo.estimation.requests.histograms import POINTS_OF_BUCKET, HistogramDelta
@@ -18,6 +18,8 @@ from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.inputs import FleetTargets, Role
 
 _INFINITE = float("inf")
+# Every value of a bucket at its lower edge: what a sum is at least.
+_LOWER_EDGE = (0.0,)
 
 
 def path_objectives(
@@ -72,16 +74,21 @@ def share_of_sum(
 
 
 def quantile_of_sum(
-    first: HistogramDelta, second: HistogramDelta, moved_seconds: float, percentile: float
+    first: HistogramDelta,
+    second: HistogramDelta,
+    moved_seconds: float,
+    percentile: float,
+    places: Sequence[float] = POINTS_OF_BUCKET,
 ) -> float:
     """A percentile of that sum, in seconds; percentile in percent.
 
-    Values lie evenly in their buckets, and at the lower edge of an open one.
+    places: where the values of a bucket lie in it, 0 at its lower edge; evenly if not stated. Those
+    of an open bucket lie at its lower edge.
     """
     sums = sorted(
         (value + other + moved_seconds, share * other_share)
-        for value, share in _points(first)
-        for other, other_share in _points(second)
+        for value, share in _points(first, places)
+        for other, other_share in _points(second, places)
     )
     wanted, reached = percentile / 100.0, 0.0
     for value, share in sums:
@@ -107,6 +114,7 @@ def _whole(
         predicted_seconds=None,
         calibration_ratio=None,
         observed_seconds=None,
+        least_seconds=None,
         share_low_ratio=None,
         share_high_ratio=None,
         missing=next((one.missing for one in reports if one.missing), ""),
@@ -119,6 +127,9 @@ def _whole(
     return replace(
         base,
         observed_seconds=quantile_of_sum(first, second, moved_seconds, objective.percentile),
+        least_seconds=quantile_of_sum(
+            first, second, moved_seconds, objective.percentile, _LOWER_EDGE
+        ),
         share_low_ratio=through_ratio * low + (1.0 - through_ratio) * direct[0],
         share_high_ratio=through_ratio * high + (1.0 - through_ratio) * direct[1],
     )
@@ -141,11 +152,11 @@ def _buckets(delta: HistogramDelta) -> Iterator[tuple[float, float, float]]:
         lower = upper
 
 
-def _points(delta: HistogramDelta) -> Iterator[tuple[float, float]]:
+def _points(delta: HistogramDelta, places: Sequence[float]) -> Iterator[tuple[float, float]]:
     """Values that stand for a bucket, and the share of each."""
     for lower, upper, share in _buckets(delta):
         if upper == _INFINITE:
             yield lower, share
             continue
-        for place in POINTS_OF_BUCKET:
-            yield lower + place * (upper - lower), share / len(POINTS_OF_BUCKET)
+        for place in places:
+            yield lower + place * (upper - lower), share / len(places)

@@ -227,10 +227,10 @@ def _in_proportion(
 
 
 def _least_part(context: TickContext, objective: Objective, left_seconds: float) -> float:
-    """What a pool needs of a threshold as it is now; half of it at most."""
+    """What a pool needs of a threshold as it is now, at most; half of it if it may be more."""
     seen = context.estimate.observed.get(objective.metric.value)
-    seconds = None if seen is None else seen.quantile(objective.percentile)
-    return 0.0 if seconds is None else min(LEAST_OVER_OBSERVED * seconds, 0.5 * left_seconds)
+    bucket = None if seen is None else seen.bucket_of(objective.percentile)
+    return 0.0 if bucket is None else min(LEAST_OVER_OBSERVED * bucket[1], 0.5 * left_seconds)
 
 
 def _mean_seconds(context: TickContext, metric: LatencyMetric) -> float | None:

@@ -334,6 +334,16 @@ def leave_to_reverter(
     return replace(noted, replicas=current, limited_by=Reason.REPLICAS_REVERTED)
 
 
+def hold_nodes(proposal: Proposal, nodes: Sequence[str], *, current: int) -> Proposal:
+    """Keep the current count if pods of the target are nodes of an engine: none is a replica."""
+    if not nodes:
+        return proposal
+    detail = f"{nodes[0]} runs no server"
+    noted = proposal.noted("nodes", current, Reason.NODES_OF_AN_ENGINE, detail=detail)
+    held = proposal.limited_by if proposal.replicas == current else None
+    return replace(noted, replicas=current, limited_by=held or Reason.NODES_OF_AN_ENGINE)
+
+
 def acting_limit(targets: Targets, limits: Limits) -> Reason | None:
     """Why a decision is only reported and not carried out; None if it is carried out."""
     if limits.recommend_only:

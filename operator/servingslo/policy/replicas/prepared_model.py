@@ -6,11 +6,10 @@ neighbouring counts, and would have to prepare their tables again at every tick.
 
 import math
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from servingslo.estimation.estimate import Estimate
-from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.estimation.requests.histograms import HistogramDelta, of_quantiles
 from servingslo.models.engine.service_time import (
     EngineLimits,
     RequestDemand,
@@ -141,11 +140,5 @@ def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> Hist
     known = LatencyMetric(metric)
     mean = present.mean_seconds(known)
     ratio = (seen.mean or 0.0) / mean if mean > 0.0 else 1.0
-    # Of equal percentiles the largest share is kept.
-    by_edge = {ratio * metric_seconds(present, known, 100.0 * share): share for share in _SHARES}
-    shares = (0.0, *by_edge.values(), 1.0)
-    return HistogramDelta(
-        upper_bounds=tuple(by_edge),
-        counts=tuple(seen.count * (high - low) for low, high in pairwise(shares)),
-        sum=seen.sum,
-    )
+    quantiles = {share: ratio * metric_seconds(present, known, 100.0 * share) for share in _SHARES}
+    return of_quantiles(quantiles, seen.count, seen.sum)

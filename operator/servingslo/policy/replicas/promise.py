@@ -68,21 +68,24 @@ class PromiseState:
     """The present quantile, and the recently attained share.
 
     score: normal score of the quantile in calm, at a cold start of two minutes. requests, missed:
-    of the period, weighed less the older they are. rate_per_second: mean of the last hour. seconds:
+    of the period, weighed less the older they are; unsure: of which buckets and several objectives
+    do not show whether they missed. rate_per_second: mean of the last hour. seconds:
     time for which the share was observed. at_seconds: when it was observed last.
     """
 
     score: float = SAFE_SCORE
     requests: float = 0.0
     missed: float = 0.0
+    unsure: float = 0.0
     rate_per_second: float = 0.0
     seconds: float = 0.0
     at_seconds: float | None = None
 
     @property
     def attained_ratio(self) -> float | None:
-        """Share of requests that met all objectives; None before the first observation."""
-        return 1.0 - self.missed / self.requests if self.requests > 0.0 else None
+        """Share of requests that surely met all objectives; None before the first observation."""
+        missed = self.missed + self.unsure
+        return 1.0 - missed / self.requests if self.requests > 0.0 else None
 
     @property
     def probability(self) -> float:
@@ -130,8 +133,9 @@ def steer(
 ) -> PromiseState:
     """The state after the requests of a window.
 
-    target_ratio: share of requests that must meet every objective. Of the requests in the bucket
-    that holds a threshold, half are taken to be missed. lost: requests without a whole answer that
+    target_ratio: share of requests that must meet every objective. Nothing is known of the requests
+    in the bucket that holds a threshold: sure misses move the quantile up, and only requests that
+    are surely in time move it down. lost: requests without a whole answer that
     no replica would have answered; they count in the share, and do not move the quantile.
     """
     if state.at_seconds is None:
@@ -139,20 +143,23 @@ def steer(
     seconds = min(now_seconds - state.at_seconds, LONGEST_GAP_SECONDS)
     if seconds <= 0.0:
         return state
-    missed = 0.5 * (seen.least + seen.most)
     observed = state.seconds + seconds
     rate = state.rate_per_second + seconds / min(observed, RATE_MEMORY_SECONDS) * (
         seen.requests / seconds - state.rate_per_second
     )
     # Seconds of ordinary traffic by which misses exceeded the allowed ones; negative if fewer.
-    owed_seconds = (missed / (1.0 - target_ratio) - seen.requests) / rate
+    least, most = (
+        (missed / (1.0 - target_ratio) - seen.requests) / rate for missed in (seen.least, seen.most)
+    )
+    owed_seconds = max(least, min(most, 0.0))
     earned_per_second = (SAFE_SCORE - LOWEST_SCORE) / EARNED_SECONDS
     score = state.score + earned_per_second * max(owed_seconds, -seconds)
     kept = max(1.0 - seconds / period_seconds, 0.0)
     return PromiseState(
         score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
         requests=kept * state.requests + seen.requests + lost,
-        missed=kept * state.missed + missed + lost,
+        missed=kept * state.missed + seen.least + lost,
+        unsure=kept * state.unsure + seen.most - seen.least,
         rate_per_second=rate,
         seconds=observed,
         at_seconds=now_seconds,
@@ -165,6 +172,7 @@ def promise_report(targets: Targets, state: PromiseState) -> PromiseReport | Non
         return None
     return PromiseReport(
         attained_ratio=state.attained_ratio,
+        attained_most_ratio=state.attained_ratio + state.unsure / state.requests,
         target_ratio=targets.error_budget_target_ratio,
         period_seconds=period_seconds(targets),
         observed_seconds=state.seconds,

@@ -70,7 +70,7 @@ def required_replicas(context: TickContext) -> Requirement:
     if demand is None:
         # Requests whose counting has only begun say nothing about too few or too many replicas.
         proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
-            "demand", context.current, Reason.WARMING_UP
+            "demand", context.current, Reason.WARMING_UP, detail="no request was counted yet"
         )
         return Requirement(proposal=proposal, safe_replicas=context.current)
     if context.prepared is not None:
@@ -263,10 +263,14 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
             Reason.TOLERATED_FAILURES,
             tolerated_failures=failures,
         )
-    if context.excluded:
+    lost = context.excluded
+    if context.demand is not None and context.demand.idle:
+        # While nothing arrives, no engine that sleeps needs a replacement.
+        lost -= len(context.sleeping)
+    if lost:
         proposal = proposal.required(
             "redundancy",
-            proposal.replicas + context.excluded,
+            proposal.replicas + lost,
             Reason.UNRELIABLE_PODS,
             **unreliable_inputs(context),
         )
@@ -275,7 +279,7 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
         proposal = proposal.required(
             "redundancy", proposal.replicas + behind, Reason.BACKLOG_BOUND, behind_pods=behind
         )
-    return proposal, failures + context.excluded
+    return proposal, failures + lost
 
 
 def _behind_at_lead(context: TickContext) -> int:

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.sample import PodSample
+from servingslo.models.objectives import Objective
 from servingslo.policy.inputs import Targets
 
 # At most twice the serving replicas at once: measured ratios show a shortage, but hardly its size.
 # The same bound as the default up-policy of the HorizontalPodAutoscaler (100 %).
 LARGEST_RATIO = 2.0
+# The percentile over its threshold if its bucket begins there: how far it lies above is not known.
+# Source: a HorizontalPodAutoscaler orders nothing for less than 10 % (its tolerance, 0.1).
+LEAST_MISSED_RATIO = 1.1
 # Measurements from before new capacity took its share say nothing about the new fleet.
 SETTLE_SECONDS = 60.0
 # Name of the signal of requests in flight that grow.
@@ -51,10 +55,7 @@ def saturation_need(
     full = max(ratios.values()) > 1.0
     ratios["objective"] = 0.0
     for objective in targets.objectives:
-        observed = estimate.observed.get(objective.metric)
-        seconds = None if observed is None else observed.quantile(objective.percentile)
-        if seconds is not None:
-            ratios["objective"] = max(ratios["objective"], seconds / objective.threshold_seconds)
+        ratios["objective"] = max(ratios["objective"], _missed_ratio(estimate, objective))
     signal = max(ratios, key=lambda name: ratios[name])
     ratio = min(ratios[signal], LARGEST_RATIO)
     replicas = _in_proportion(estimate, pods, ratio)
@@ -97,6 +98,15 @@ def _in_proportion(estimate: Estimate, pods: Sequence[PodSample], ratio: float) 
     """Sheddable classes order nothing, however full they make the engines."""
     serving = max(len(pods), 1)
     return max(math.ceil(serving * ratio * estimate.ordering_ratio), serving)
+
+
+def _missed_ratio(estimate: Estimate, objective: Objective) -> float:
+    """How many times its threshold the percentile is at least; above 1 only if it is missed."""
+    observed = estimate.observed.get(objective.metric)
+    least = None if observed is None else observed.least_quantile(objective.percentile)
+    if least is None or least < objective.threshold_seconds:
+        return 0.0
+    return max(least / objective.threshold_seconds, LEAST_MISSED_RATIO)
 
 
 def _queue_ratio(estimate: Estimate) -> float:

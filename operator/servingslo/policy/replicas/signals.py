@@ -7,13 +7,15 @@ from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows import families
 from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
-from servingslo.estimation.windows.freshness import PodMetrics, metrics_of
+from servingslo.estimation.windows.freshness import PodMetrics, fresh_seconds, metrics_of
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.replicas.guards import StepDownBlock, metrics_problem
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import names
 
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
+# An age is told in steps of so many seconds, below and above a minute.
+_AGE_STEPS, _LONG_SECONDS = {False: 5.0, True: 30.0}, 60.0
 _WORST_FIRST = (
     Reason.METRICS_IMPLAUSIBLE,
     Reason.METRICS_NOT_A_NUMBER,
@@ -26,13 +28,15 @@ _WORST_FIRST = (
 class Signals:
     """How reliable the metrics are.
 
-    serving_pods: ready and not being deleted. unseen_pods: those of them without fresh numbers
-    after the grace of a new pod. reason: METRICS_FRESH or what is wrong. no_metrics: why no
-    conclusion is possible, None if one is. age_seconds: of the oldest group that was used. detail:
-    which series are missing, '' if none is known to be. metrics: the state of each serving pod's.
+    serving_pods: ready, not being deleted, and with a server. nodes: the other ready ones, nodes of
+    an engine. unseen_pods: serving ones without fresh numbers after the grace of a new pod. reason:
+    METRICS_FRESH or what is wrong. no_metrics: why no conclusion is possible, None if one is.
+    age_seconds: of the oldest group that was used. detail: what is missing, '' if nothing is known
+    to be. metrics: the state of each serving pod's.
     """
 
     serving_pods: tuple[PodSample, ...]
+    nodes: tuple[str, ...] = ()
     unseen_pods: tuple[str, ...] = ()
     reason: Reason = Reason.METRICS_FRESH
     no_metrics: SignalProblem | None = None
@@ -56,30 +60,55 @@ class Signals:
 
 
 def read_signals(
-    observation: Observation, stale_after_seconds: float, scrape_seconds: float | None = None
+    observation: Observation,
+    stale_after_seconds: float,
+    scrape_seconds: float | None = None,
+    behind_seconds: float | None = None,
 ) -> Signals:
     """Judge the metrics of this observation.
 
     stale_after_seconds: beyond this age, numbers decide nothing, not even a scale-up.
-    scrape_seconds: time between scrapes, None while that is not known.
+    scrape_seconds: time between scrapes, None while that is not known. behind_seconds: how late the
+    store shows them.
     """
-    serving = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
-    found = {pod.name: metrics_of(pod, stale_after_seconds, scrape_seconds) for pod in serving}
+    ready = tuple(pod for pod in observation.pods if pod.ready and not pod.deleting)
+    serving = tuple(pod for pod in ready if not pod.is_node)
+    scrapes = scrape_seconds, behind_seconds
+    found = {pod.name: metrics_of(pod, stale_after_seconds, *scrapes) for pod in serving}
     states = {name: metrics.state for name, metrics in found.items()}
     used = [metrics.age_seconds for metrics in found.values() if metrics.state in _USED]
     ages = [age for age in used if age is not None]
-    signals = Signals(serving_pods=serving, age_seconds=max(ages, default=None), metrics=found)
+    signals = Signals(
+        serving_pods=serving,
+        nodes=tuple(pod.name for pod in ready if pod.is_node),
+        age_seconds=max(ages, default=None),
+        metrics=found,
+    )
     problem = metrics_problem(observation)
     if problem is not None:
         return replace(signals, reason=problem.reason, no_metrics=problem)
     if not serving:
         problem = SignalProblem(reason=Reason.PENDING_PODS, detail="no pod is ready")
+        if ready:
+            detail = "no pod of the target runs a server"
+            problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
     signals = _judge(signals, states)
-    no_metrics = signals.no_metrics
-    cause = _cause([pod for pod in serving if pod.name in signals.unseen_pods])
+    if signals.no_metrics is None and observation.gateway is None:
+        signals = _if_counted(signals)
+    no_metrics, unseen = signals.no_metrics, signals.unseen_pods
+    cause = _cause([pod for pod in serving if pod.name in unseen])
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
-        return replace(signals, detail=cause)
+        ages = [age for name in unseen if (age := found[name].age_seconds) is not None]
+        late = _late(max(ages, default=0.0), min(fresh_seconds(*scrapes), stale_after_seconds))
+        if no_metrics is not None and no_metrics.reason is Reason.METRICS_STALE:
+            bound = f"spec.fallback.staleAfter is {stale_after_seconds:g} s"
+            so_late = (
+                f"{no_metrics.detail}, {late}; {bound}: raise it if the store is always so late"
+            )
+            no_metrics = replace(no_metrics, detail=so_late)
+        detail = ", ".join(filter(None, (_named(unseen), cause or late)))
+        return replace(signals, no_metrics=no_metrics, detail=detail)
     if cause:
         detail = f"{cause} ({no_metrics.detail})"
         told = replace(no_metrics, detail=detail, names_cause=True)
@@ -96,14 +125,12 @@ def drop_families(signals: Signals, lost: Sequence[tuple[str, str]]) -> Signals:
     if not lost or signals.reason is not Reason.METRICS_FRESH:
         return signals
     pods = tuple(sorted({*signals.unseen_pods, *(pod for pod, _ in lost)}))
-    pod, which = min(lost)
-    more = len({name for name, _ in lost}) - 1
-    beside = f", and of {more} more pod{'' if more == 1 else 's'}" if more else ""
+    _, which = min(lost)
     return replace(
         signals,
         reason=Reason.METRICS_PARTIAL,
         unseen_pods=pods,
-        detail=f"of pod {pod} {which}{beside}",
+        detail=f"{_named(sorted({pod for pod, _ in lost}))}: {which}",
     )
 
 
@@ -119,11 +146,29 @@ def add_doubts(signals: Signals, doubts: Sequence[Doubt]) -> Signals:
     unseen = len(pods) >= len(signals.serving_pods)
     newest = min(doubts, key=lambda doubt: doubt.windows)
     if newest.windows > DOUBTED_WINDOWS and not unseen:
-        return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=pods)
+        detail = f"{_named(sorted({doubt.pod for doubt in doubts}))}: impossible counters"
+        return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=pods, detail=detail)
     problem = SignalProblem(
         reason=Reason.METRICS_IMPLAUSIBLE, detail=f"pod {newest.pod}: {newest.why}"
     )
     return replace(signals, reason=problem.reason, no_metrics=problem, unseen_pods=pods)
+
+
+def _named(pods: Sequence[str]) -> str:
+    """Which pods are concerned, the first by name; '' for none."""
+    more = f" and {len(pods) - 1} more" if pods[1:] else ""
+    return f"of pod {pods[0]}{more}" if pods else ""
+
+
+def _late(age_seconds: float, usual_seconds: float) -> str:
+    """How old the oldest sample is and what is usual, if that is less; '' if it is not.
+
+    In steps: a condition is written whenever it changes.
+    """
+    if age_seconds <= usual_seconds:
+        return ""
+    step = _AGE_STEPS[age_seconds >= _LONG_SECONDS]
+    return f"older than {age_seconds // step * step:g} s, usual are {usual_seconds:g} s"
 
 
 def _cause(pods: Sequence[PodSample]) -> str:
@@ -131,6 +176,9 @@ def _cause(pods: Sequence[PodSample]) -> str:
     switched_off = next((pod.metrics_off for pod in pods if pod.metrics_off), "")
     if switched_off and not any(pod.engines for pod in pods):
         return switched_off
+    said = next((m for pod in pods for e in pod.engines for m in e.impossible_metrics), "")
+    if said:
+        return said
     series = families.missing_gauges(pods)
     verb = "is" if len(series) == 1 else "are"
     return f"{families.in_words(series)} {verb} not exported" if series else ""
@@ -157,3 +205,13 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
     problem = SignalProblem(reason=reason, detail=detail)
     return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)
+
+
+def _if_counted(signals: Signals) -> Signals:
+    """The signals, without a conclusion if the engines will never count a request."""
+    series = families.missing_counters(signals.serving_pods)
+    if not series:
+        return signals
+    detail = f"{families.in_words(series)} are not exported: no request can be counted"
+    problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
+    return replace(signals, reason=problem.reason, no_metrics=problem)

@@ -14,7 +14,7 @@ from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
-from servingslo.policy.findings import suspect_block
+from servingslo.policy.findings import sleep_block, suspect_block
 from servingslo.policy.replicas.demand import Demand, step_down_load
 from servingslo.policy.replicas.guards import StepDownBlock
 from servingslo.policy.replicas.sizing import SizingCase, least_safe_count
@@ -45,6 +45,8 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
     if (reason := context.facts.no_step_down) is not None:
         blocks.append(StepDownBlock(reason=reason, inputs={}))
     if (block := warming_up(context)) is not None:
+        blocks.append(block)
+    if (block := sleep_block(context)) is not None:
         blocks.append(block)
     if (block := suspect_block(context)) is not None:
         blocks.append(block)

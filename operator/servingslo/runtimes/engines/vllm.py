@@ -30,6 +30,7 @@ VLLM = RuntimeProfile(
         gauge("waiting", "vllm:num_requests_waiting"),
         gauge("waiting_by_reason", "vllm:num_requests_waiting_by_reason", by_labels=("reason",)),
         gauge("kv_usage_ratio", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        gauge("sleep_states", "vllm:engine_sleep_state", by_labels=("sleep_state",)),
         counter("prompt_tokens_total", "vllm:prompt_tokens_total"),
         counter(
             "cached_prompt_tokens_total",

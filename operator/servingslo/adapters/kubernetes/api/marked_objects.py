@@ -5,11 +5,21 @@ A tenant can have the operator write only into such an object. Annotations recor
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.timestamps import (
+    seconds_from_timestamp,
+    timestamp_from_seconds,
+)
 from servingslo.errors import InvalidObjectError, WriteConflictError
 
 MANAGED_LABEL = "servingslo.dev/managed"
 FIELD_MANAGER = "servingslo-operator"
+RELEASED_ANNOTATION = "servingslo.dev/released"
+# After `servingslo release` an object is not changed for this long; the operator ends meanwhile, or
+# one with other rights takes its place.
+RELEASED_SECONDS = 600.0
+RELEASED = "`servingslo release` put it back a moment ago"
 NOT_MANAGED = f'it does not carry the label {MANAGED_LABEL}: "true"'
 
 
@@ -52,6 +62,24 @@ def annotated(item: KubeObject, key: str, value: str) -> Iterator[KubeObject]:
 def removed_annotation(key: str) -> KubeObject:
     """The change that removes an annotation."""
     return {"op": "remove", "path": _annotation_path(key)}
+
+
+def is_released(item: KubeObject) -> bool:
+    """Whether `servingslo release` restored it recently."""
+    since = seconds_from_timestamp(annotations_of(item).get(RELEASED_ANNOTATION))
+    return since is not None and SystemClock.now_seconds() - since < RELEASED_SECONDS
+
+
+def marked_released(item: KubeObject) -> Iterator[KubeObject]:
+    """The changes that say so from now on."""
+    now = timestamp_from_seconds(SystemClock.now_seconds())
+    yield from annotated(item, RELEASED_ANNOTATION, now)
+
+
+def taken_again(item: KubeObject) -> Iterator[KubeObject]:
+    """The change that says so no more, if it was said."""
+    if RELEASED_ANNOTATION in annotations_of(item):
+        yield removed_annotation(RELEASED_ANNOTATION)
 
 
 def _annotation_path(key: str) -> str:

@@ -11,6 +11,12 @@ from typing import Any
 
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.marked_objects import (
+    RELEASED,
+    is_released,
+    marked_released,
+    taken_again,
+)
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
     CanaryRecord,
@@ -109,6 +115,8 @@ class CanaryTarget:
     @property
     def not_possible(self) -> str:
         """Why a canary in one pod is not possible here; '' if it is."""
+        if is_released(self.item):
+            return RELEASED
         return not_possible(self.kind, self.item["spec"])
 
     @property
@@ -200,7 +208,8 @@ class BatchCanaries:
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
         )
-        await self._patch(target, [*changes, *_set(written), *_annotated(target, record)])
+        changes += [*_set(written), *_annotated(target, record), *taken_again(target.item)]
+        await self._patch(target, changes)
         return True
 
     async def hold(self, target: CanaryTarget) -> bool:
@@ -212,18 +221,23 @@ class BatchCanaries:
         await self._patch(target, [*_set({"paused": True}), *_annotated(target, record)])
         return True
 
-    async def complete(self, target: CanaryTarget) -> bool:
-        """Resume the rollout, as its owner set it. Raises: WriteConflictError; ClusterError."""
+    async def complete(self, target: CanaryTarget, *, released: bool = False) -> bool:
+        """Resume the rollout, as its owner set it. Raises: WriteConflictError; ClusterError.
+
+        released: begin no other for a while.
+        """
         if target.canary is None:
             return False
-        changes = [*_released(target, target.canary), {"op": "remove", "path": _ANNOTATION_PATH}]
+        changes = [*_resumed(target, target.canary), {"op": "remove", "path": _ANNOTATION_PATH}]
+        changes += marked_released(target.item) if released else ()
         await self._patch(target, changes)
         return True
 
-    async def take_back(self, target: CanaryTarget, wanted: str) -> bool:
+    async def take_back(self, target: CanaryTarget, wanted: str, *, released: bool = False) -> bool:
         """Restore the container's command line exactly, and resume the rollout.
 
         wanted: digest of the request; with the same request these limits are not tried again.
+        released: try no others for a while.
         Raises: WriteConflictError; ClusterError.
         """
         canary = target.canary
@@ -249,7 +263,8 @@ class BatchCanaries:
             wanted=wanted,
             revision=target.revision if target.new_pods else "",
         )
-        changes += [*_released(target, canary), *_annotated(target, refused)]
+        changes += [*_resumed(target, canary), *_annotated(target, refused)]
+        changes += marked_released(target.item) if released else ()
         await self._patch(target, changes)
         return True
 
@@ -303,7 +318,7 @@ def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:
         yield {"op": "add", "path": f"/spec/{name}", "value": value}
 
 
-def _released(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
+def _resumed(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
     """The rollout's former fields; values that another writer set meanwhile are kept."""
     spec: Mapping[str, Any] = target.item["spec"]
     for name in ROLLOUT_FIELDS[target.kind]:

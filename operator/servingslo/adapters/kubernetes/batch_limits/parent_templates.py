@@ -19,11 +19,15 @@ from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.api.marked_objects import (
     NOT_MANAGED,
+    RELEASED,
     annotated,
     annotations_of,
     is_managed,
+    is_released,
+    marked_released,
     patch_unchanged,
     removed_annotation,
+    taken_again,
 )
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION, digest
 from servingslo.adapters.kubernetes.batch_limits.parent_lines import (
@@ -190,8 +194,8 @@ class ParentTemplates:
             return SignalProblem(reason=Reason.NOT_PERMITTED, detail=str(error))
         except ClusterError as error:
             return SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail=str(error))
-        if not parent.managed:
-            detail = f"{parent.title}: {NOT_MANAGED}"
+        if not parent.managed or is_released(parent.item):
+            detail = f"{parent.title}: {NOT_MANAGED if not parent.managed else RELEASED}"
             return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
         found = parent.at(engine.name)
         if found is None:
@@ -235,7 +239,7 @@ class ParentTemplates:
         """
         parent = await self.read(ref.namespace, target)
         found = parent.at(engine.name)
-        if found is None or not parent.managed:
+        if found is None or not parent.managed or is_released(parent.item):
             raise WriteConflictError(f"{parent.title} is not as it was read any more")
         index, entry = found
         line = changed_line(entry, engine, arguments, runtime)
@@ -247,6 +251,7 @@ class ParentTemplates:
         ]
         if not changes:
             return False
+        changes += taken_again(parent.item)
         record = _record(parent, entry, engine, runtime)
         record = replace(
             record,
@@ -265,15 +270,16 @@ class ParentTemplates:
         await self._patch(parent, changes)
         return True
 
-    async def take_back(self, parent: ParentTemplate) -> bool:
+    async def take_back(self, parent: ParentTemplate, *, released: bool = False) -> bool:
         """Restore the former line; if another client changed it, only the annotation goes.
 
-        Raises: WriteConflictError if the object changed; ClusterError otherwise.
+        released: do not change the object for a while. Raises: WriteConflictError if the object
+        changed; ClusterError otherwise.
         """
         record = parent.record
         if record is None:
             return False
-        changes = list(_forgotten(parent))
+        changes = [*_forgotten(parent), *(marked_released(parent.item) if released else ())]
         found = parent.at(record.container)
         if found is not None and not parent.edited:
             index, entry = found

@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
@@ -20,20 +19,16 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     annotated,
     annotations_of,
     is_managed,
+    is_released,
+    marked_released,
     patch_unchanged,
     removed_annotation,
-)
-from servingslo.adapters.kubernetes.api.timestamps import (
-    seconds_from_timestamp,
-    timestamp_from_seconds,
+    taken_again,
 )
 from servingslo.adapters.kubernetes.gateways.limit_forms import LimitForm
 from servingslo.errors import NotFoundError
 
 LIMIT_ANNOTATION = "servingslo.dev/limit"
-RELEASED_ANNOTATION = "servingslo.dev/released"
-# After `servingslo release` an object is not changed for this long; the operator ends meanwhile.
-RELEASED_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +68,6 @@ class LimitHolder:
     managed: bool
     limit: int | None
     owner: LimitOwner | None
-    released_seconds: float | None
     manager: str | None
     applied_by: str | None
     item: KubeObject
@@ -96,8 +90,7 @@ class LimitHolder:
     @property
     def is_released(self) -> bool:
         """Whether `servingslo release` restored it recently."""
-        since = self.released_seconds
-        return since is not None and SystemClock.now_seconds() - since < RELEASED_SECONDS
+        return is_released(self.item)
 
 
 class LimitHolders:
@@ -143,9 +136,10 @@ class LimitHolders:
         Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
         """
         record = _OWNER.dump_json(owner, by_alias=True, exclude_defaults=True).decode()
-        changes = [*annotated(holder.item, LIMIT_ANNOTATION, record)]
-        if RELEASED_ANNOTATION in annotations_of(holder.item):
-            changes.append(removed_annotation(RELEASED_ANNOTATION))
+        changes = [
+            *annotated(holder.item, LIMIT_ANNOTATION, record),
+            *taken_again(holder.item),
+        ]
         form, inner = self._form, len(self._form.parents)
         missing = range(len(form.around(holder.spec)), inner)
         changes += [{"op": "add", "path": form.pointer(depth), "value": {}} for depth in missing]
@@ -164,8 +158,7 @@ class LimitHolders:
             return False
         changes: list[KubeObject] = [removed_annotation(LIMIT_ANNOTATION)]
         if released:
-            now = timestamp_from_seconds(SystemClock.now_seconds())
-            changes += annotated(holder.item, RELEASED_ANNOTATION, now)
+            changes += marked_released(holder.item)
         if holder.is_ours:
             changes.append(_restored(holder, owner))
         await self._patch(holder, changes)
@@ -193,7 +186,6 @@ class LimitHolders:
             managed=is_managed(item),
             limit=self._form.limit(_spec(item)),
             owner=record_in(annotations.get(LIMIT_ANNOTATION) or "", _OWNER),
-            released_seconds=seconds_from_timestamp(annotations.get(RELEASED_ANNOTATION)),
             manager=_manager(entries),
             applied_by=_manager(entries, operation="Apply"),
             item=item,

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
@@ -25,14 +24,12 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     annotated,
     annotations_of,
     is_managed,
+    is_released,
+    marked_released,
     patch_unchanged,
     removed_annotation,
+    taken_again,
 )
-from servingslo.adapters.kubernetes.api.timestamps import (
-    seconds_from_timestamp,
-    timestamp_from_seconds,
-)
-from servingslo.adapters.kubernetes.gateways.limits import RELEASED_ANNOTATION, RELEASED_SECONDS
 from servingslo.errors import NotFoundError
 from servingslo.policy.degradation import THOUSANDTHS
 
@@ -65,8 +62,7 @@ _OWNER = TypeAdapter(WeightsOwner)
 class WeightedRoute:
     """One HTTPRoute. owner: None if the operator has not written into it.
 
-    rules: numbers of its rules with backends. released_seconds: when `servingslo release` restored
-    it, None if it did not.
+    rules: numbers of its rules with backends.
     """
 
     namespace: str
@@ -76,7 +72,6 @@ class WeightedRoute:
     managed: bool
     rules: tuple[int, ...]
     owner: WeightsOwner | None
-    released_seconds: float | None
     item: KubeObject
 
     @property
@@ -101,8 +96,7 @@ class WeightedRoute:
     @property
     def is_released(self) -> bool:
         """Whether `servingslo release` restored it recently."""
-        since = self.released_seconds
-        return since is not None and SystemClock.now_seconds() - since < RELEASED_SECONDS
+        return is_released(self.item)
 
 
 def weights_of(former: Sequence[int], fallback: int, share: int) -> tuple[int, ...]:
@@ -151,9 +145,7 @@ class WeightedRoutes:
         Raises: WriteConflictError if the route changed since it was read; ClusterError otherwise.
         """
         written = _OWNER.dump_json(owner).decode()
-        changes = [*annotated(route.item, WEIGHTS_ANNOTATION, written)]
-        if RELEASED_ANNOTATION in annotations_of(route.item):
-            changes.append(removed_annotation(RELEASED_ANNOTATION))
+        changes = (*annotated(route.item, WEIGHTS_ANNOTATION, written), *taken_again(route.item))
         await self._patch(route, [*changes, *_set(owner.rule, owner.weights)])
 
     async def put_back(self, route: WeightedRoute, *, released: bool = False) -> bool:
@@ -167,8 +159,7 @@ class WeightedRoutes:
             return False
         changes: list[KubeObject] = [removed_annotation(WEIGHTS_ANNOTATION)]
         if released:
-            now = timestamp_from_seconds(SystemClock.now_seconds())
-            changes += annotated(route.item, RELEASED_ANNOTATION, now)
+            changes += marked_released(route.item)
         if route.is_ours:
             changes += _set(owner.rule, owner.former)
         await self._patch(route, changes)
@@ -192,7 +183,6 @@ def route_of(item: KubeObject) -> WeightedRoute:
         managed=is_managed(item),
         rules=tuple(number for number, rule in enumerate(rules) if rule.get("backendRefs")),
         owner=record_in(annotations.get(WEIGHTS_ANNOTATION) or "", _OWNER),
-        released_seconds=seconds_from_timestamp(annotations.get(RELEASED_ANNOTATION)),
         item=item,
     )
 

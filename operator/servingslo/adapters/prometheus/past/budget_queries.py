@@ -112,13 +112,13 @@ class BudgetQueries:
                 raise InvalidInputError("name", value, "a DNS name")
         pods = pods_pattern(asked.targets.target)
         namespace, pod = self._config.namespace_label, self._config.pod_label
-        selector = f'{namespace}="{asked.namespace}", {pod}=~"{pods}"'
+        whose = (f'{namespace}="{asked.namespace}"', f'{pod}=~"{pods}"')
         model = asked.targets.model
         if model is None or not profile.serves_batches:
-            return selector
+            return self._config.selector(*whose)
         if _MODEL_NAME.fullmatch(model) is None:
             raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")
-        return f'{selector}, {profile.engine_label}="{model}"'
+        return self._config.selector(*whose, f'{profile.engine_label}="{model}"')
 
     def _native(
         self, profile: RuntimeProfile, names: Sequence[str], selector: str, bin_seconds: int
@@ -131,7 +131,7 @@ class BudgetQueries:
         labels = self._labels(profile)
         each = []
         for name in names:
-            own = f"increase({name}{{{selector}}}[{bin_seconds}s])"
+            own = f"increase({name}{selector}[{bin_seconds}s])"
             count = f"histogram_count({own})"
             most = f"{count} == on ({labels}) group_left () max by ({labels}) ({count})"
             each.append(f"avg by ({labels}) ({own} and ({most}))")
@@ -148,7 +148,7 @@ class BudgetQueries:
         """PromQL for the increases; if several scrapes have a counter, one is used."""
         labels = self._labels(profile, by)
         each = " or ".join(
-            f"max by ({labels}) (increase({name}{{{selector}}}[{bin_seconds}s]))" for name in names
+            f"max by ({labels}) (increase({name}{selector}[{bin_seconds}s]))" for name in names
         )
         return f"sum by ({', '.join(by)}) ({each})"
 
@@ -262,7 +262,7 @@ def gateway_increases(
     owner = (profile.workload_label, profile.namespace_label, *(profile.service_labels or ()))
     counted = (metric.label for metric in metrics)
     labels = ", ".join(filter(None, dict.fromkeys((*scrape, *owner, *counted))))
-    matchers = ", ".join(profile.matchers)
+    selector = config.selector(*profile.matchers)
     wanted = {*GatewayField} - {GatewayField.QUEUED, GatewayField.RETRIED}
     wanted -= {GatewayField.ENDED, GatewayField.ENDED_MILLISECONDS}
     names = dict.fromkeys(
@@ -272,12 +272,13 @@ def gateway_increases(
         for name in metric.names
     )
     parts = [
-        f"label_replace(sum by ({labels}) (increase({name}{{{matchers}}}[{bin_seconds}s])), "
+        f"label_replace(sum by ({labels}) (increase({name}{selector}[{bin_seconds}s])), "
         f'"{_NAME_LABEL}", "{name}", "", "")'
         for name in names
     ]
     parts += [
-        f'label_replace(max by ({labels}) ({page}), "{_NAME_LABEL}", "{page}", "", "")'
+        f"label_replace(max by ({labels}) ({page}{config.selector()}), "
+        f'"{_NAME_LABEL}", "{page}", "", "")'
         for page in profile.pages
     ]
     return " or ".join(parts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig, no_collection
 from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
 from servingslo.adapters.prometheus.past.rates import names_refusal
-from servingslo.adapters.prometheus.queries import NOW
+from servingslo.adapters.prometheus.queries import NOW, told_time
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.requests.misses import BudgetReading, Misses, over
 from servingslo.policy.replicas.promise import BURN_SECONDS
@@ -139,7 +139,7 @@ class Budgets:
     def _read(self, account: _Account) -> None:
         """Update one account. Raises: MetricsUnavailableError, also for a partial answer."""
         answer = self._client.query(NOW, deadline=self._monotonic() + _QUERY_TIMEOUT_SECONDS)
-        until = int(float(answer.result[1])) - SETTLE_SECONDS
+        until = int(told_time(answer.result)[0]) - SETTLE_SECONDS
         for ledger in (account.short, account.hours):
             ends = ledger.missing(until)
             for first in range(0, len(ends), _BINS_IN_A_QUERY):

@@ -155,18 +155,18 @@ class _Asked:
     def series(self, query: str) -> list[tuple[Mapping[str, str], Points]]:
         """Labels and points of each series of an answer."""
         question = self._question
-        whole = f'namespace="{question.namespace}", name="{question.name}"'
+        whole = (f'namespace="{question.namespace}"', f'name="{question.name}"')
         window = question.interval_seconds
         longest = max(min(window // _LEAST_LOOKS, _LONGEST_RESOLUTION_SECONDS), 1)
         resolution = next(r for r in range(longest, 0, -1) if window % r == 0)
         promql = query
         # A label that is absent equals an empty one.
         for name, more in (
-            ("chosen", f', pool="{self.pool}"'),
-            ("chosen_or_whole", f', pool=~"|{self.pool}"'),
+            ("chosen", f'pool="{self.pool}"'),
+            ("chosen_or_whole", f'pool=~"|{self.pool}"'),
             ("whole", ""),
         ):
-            promql = promql.replace(f"{{{name}}}", f"{{{whole}{more}}}")
+            promql = promql.replace(f"{{{name}}}", self._config.selector(*whole, more))
         for name, seconds in (
             ("window", window),
             ("wider", window + resolution),

@@ -11,7 +11,7 @@ from servingslo.adapters.prometheus.client import (
     no_collection,
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
-from servingslo.adapters.prometheus.queries import NOW, build_queries, native_queries
+from servingslo.adapters.prometheus.queries import NOW, build_queries, native_queries, told_time
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.servers import SeenServers
@@ -27,7 +27,7 @@ def prometheus_now_seconds(config: PrometheusConfig) -> float:
     client = PrometheusClient(config)
     try:
         answer = client.query(NOW, deadline=time.monotonic() + config.reading_timeout_seconds)
-        return float(answer.result[1])
+        return told_time(answer.result)[0]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise MetricsUnavailableError(MALFORMED) from error
     finally:
@@ -56,6 +56,7 @@ def read_history(
                 *((promql, assembly.add_numbers) for promql in queries.counters),
                 *((promql, assembly.add_numbers) for promql in queries.adapters),
                 *((promql, assembly.add_ages) for promql in queries.ages),
+                *((promql, assembly.add_newest) for promql in queries.newest),
                 *((promql, assembly.add_histograms) for promql in queries.histograms),
             )
 

@@ -25,7 +25,7 @@ from servingslo.adapters.prometheus.client import (
     PrometheusConfig,
     no_collection,
 )
-from servingslo.adapters.prometheus.queries import NOW
+from servingslo.adapters.prometheus.queries import NOW, any_of, told_time
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.forecast.season_profile import RateHistory
@@ -166,7 +166,7 @@ class PastRates:
     def _read(self) -> _Reading:
         """Read all workloads, day by day. Raises: MetricsUnavailableError, also if partial."""
         now = self._client.query(NOW, deadline=self._monotonic() + _PIECE_TIMEOUT_SECONDS)
-        return self._read_until(int(float(now.result[1])))
+        return self._read_until(int(told_time(now.result)[0]))
 
     def _read_until(self, until_seconds: int) -> _Reading:
         start, rates = self._read_bins(until_seconds, self._days, BIN_SECONDS, BIN_SECONDS)
@@ -232,7 +232,7 @@ def past_rates_query(
     Names with generated characters are replaced last, because these may be numbers.
     """
     namespace, pod = config.namespace_label, config.pod_label
-    rates = []
+    whose, rates = f'{pod}!=""', []
     for profile in profiles:
         finished = profile.metric("finished_total")
         labels = (
@@ -245,7 +245,7 @@ def past_rates_query(
         parts = ", ".join(dict.fromkeys(labels))
         rates += [
             f"sum by ({namespace}, {pod}) (max by ({parts}) "
-            f'(rate({{__name__="{name}", {pod}!=""}}[{window_seconds}s])))'
+            f"(rate({any_of((name,), config, whose)}[{window_seconds}s])))"
             for name in finished.names
         ]
     promql = f"({' or '.join(rates)})"

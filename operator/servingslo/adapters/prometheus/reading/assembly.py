@@ -18,10 +18,12 @@ from servingslo.adapters.prometheus.queries import (
     HISTOGRAM_SUFFIXES,
     NATIVE_GROUP,
     histogram_labels,
+    labels_of_pages,
 )
 from servingslo.adapters.prometheus.reading.buckets import Buckets, Edges
+from servingslo.adapters.prometheus.reading.clusters import namesakes
 from servingslo.adapters.prometheus.reading.native import NativeEdges, NativeHistogram, each_once
-from servingslo.adapters.prometheus.reading.samples import engine_sample
+from servingslo.adapters.prometheus.reading.samples import engine_sample, unread
 from servingslo.adapters.prometheus.reading.scraped import CountedNames, Scraped, with_pod_metrics
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers, Source, servers_of
 from servingslo.adapters.prometheus.vectors import NAME_LABEL, Known, Labels, groups_of
@@ -44,6 +46,7 @@ class Assembly:
     Invalid labels of an engine spoil only that engine, because a tenant controls its page.
     seen: servers and engines of pods in earlier readings; None for a single reading. known: labels
     that earlier readings parsed.
+    mixed_namespaces: of pods with namesakes in other clusters, whose gateways add up both.
     Raises, from every method: KeyError, TypeError or ValueError if an answer is malformed.
     """
 
@@ -74,6 +77,9 @@ class Assembly:
         self._known = Known() if known is None else known
         self._known.begin()
         self._elapsed_seconds = 0.0
+        self.mixed_namespaces: set[str] = set()
+        self._series: dict[Pod, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
+        self._known_labels = frozenset((*config.source_labels, *labels_of_pages(profiles, config)))
         self._histogram_labels = histogram_labels(profiles, config)
         self._records: dict[tuple[Labels, str], Scraped] = {}
         self._splits = {
@@ -144,6 +150,27 @@ class Assembly:
                 self._scraped_at(labels, engine_label).ages[group] = age
         return count
 
+    def add_newest(self, series: Iterable[Mapping[str, Any]]) -> None:
+        """Add when each engine's series were sampled last, with all their labels."""
+        config = self._config
+        for _, labels, values in groups_of(series, self._known, again=True):
+            named = labels.by_name
+            pod = (named.get(config.namespace_label, ""), named[config.pod_label])
+            self._series[pod].append((named, next(iter(values.values()))))
+
+    def newer_seconds(self, at_seconds: float, stamps: Mapping[Pod, float]) -> dict[str, float]:
+        """By pod, how much newer these times of samples are than by the ages at this time."""
+        found = {}
+        for pod, stamp in stamps.items():
+            ages = [
+                record.ages[MetricKind.GAUGE]
+                for record in self._scraped.get(pod, {}).values()
+                if MetricKind.GAUGE in record.ages
+            ]
+            if ages:
+                found["/".join(pod)] = stamp - (at_seconds - min(ages))
+        return found
+
     def add_gpus(self, series: Iterable[Mapping[str, Any]]) -> None:
         """Add the fields of GPUs."""
         for name, labels, values in groups_of(series, self._known, again=True):
@@ -207,14 +234,19 @@ class Assembly:
         """
         self._elapsed_seconds = elapsed_seconds
         names = {**dict.fromkeys(self._scraped), **dict.fromkeys(self._gpus)}
-        return {
-            pod: PodMetrics(
-                engines=tuple(self._engines(pod, self._scraped.get(pod, {}))),
-                gpus=tuple(self._gpu_samples(pod)),
-                ports=self._ports(pod),
-            )
-            for pod in names
-        }
+        return {pod: self._pod(pod) for pod in names}
+
+    def _pod(self, pod: Pod) -> PodMetrics:
+        series, sources = self._series[pod], self._config.source_labels
+        refused = namesakes("/".join(pod), series, sources, self._known_labels)
+        if refused:
+            self.mixed_namespaces.add(pod[0])
+        engines = self._engines(pod, self._scraped.get(pod, {}))
+        return PodMetrics(
+            engines=tuple(unread(engine, refused) if refused else engine for engine in engines),
+            gpus=() if refused else tuple(self._gpu_samples(pod)),
+            ports=self._ports(pod),
+        )
 
     def _ports(self, pod: Pod) -> frozenset[int]:
         """The ports in the `instance` labels of a pod's scrapes; a scrape sets host:port."""
@@ -265,13 +297,29 @@ class Assembly:
             best = newest.get((engine, server))
             if best is None or record.newest_age() < best.newest_age():
                 newest[engine, server] = record
-        for engine, server in sorted(newest):
+        for engine, server in self._each_once(pod, newest):
             record = newest[engine, server]
             exported = record.names()
             name = self._seen.name(pod, server, engine)
             for profile, names in self._names:
                 if exported & names:
                     yield engine_sample(name, record, profile, self._edges, self._elapsed_seconds)
+
+    def _each_once(
+        self, pod: Pod, newest: Mapping[tuple[str, str], Scraped]
+    ) -> list[tuple[str, str]]:
+        """The engines of the servers, without those whose page is another port's."""
+        by_engine: dict[str, dict[str, Scraped]] = defaultdict(dict)
+        for (engine, server), record in newest.items():
+            by_engine[engine][server] = record
+        kept = []
+        for engine, of_server in by_engine.items():
+            first = dict.fromkeys(of_server, "")
+            if len(of_server) > 1:
+                pages = {name: one.counts(self._counted) for name, one in of_server.items()}
+                first |= self._seen.first_of(pod, engine, pages)
+            kept += [(engine, name) for name in of_server if first[name] in {"", name}]
+        return sorted(kept)
 
     def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:
         for namespace_label, pod_label in self._gpu.pod_labels:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,12 +24,18 @@ from servingslo.adapters.prometheus.queries import (
     narrowed,
     native_queries,
     pods_like,
+    told_time,
 )
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
-from servingslo.adapters.prometheus.reading.server_clock import AnswerTimes, ServerClock
+from servingslo.adapters.prometheus.reading.server_clock import (
+    SMALL_STEP_SECONDS,
+    AnswerTimes,
+    OneServer,
+    ServerClock,
+)
 from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.adapters.prometheus.vectors import Known
@@ -62,8 +68,8 @@ class PrometheusReader:
     """The metrics source of the operator. Implements ports.MetricsSource.
 
     Ages are given at the end of the reading, with that time. They count from before the first
-    request, so a delayed answer gets older by its delay. If a gateway does not answer, engines are
-    read all the same.
+    request, so a delayed answer gets older by its delay, one for an earlier moment by that time.
+    If a gateway does not answer, engines are read all the same.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class PrometheusReader:
         self._known = Known()
         self._edges = NativeEdges()
         self._answer_times = AnswerTimes()
+        self._one_server = OneServer()
         self._pace = ScrapePace()
         self._narrows = True
 
@@ -134,7 +141,7 @@ class PrometheusReader:
         deadline = asked + self._config.reading_timeout_seconds
         warnings: list[str] = []
         now = self._client.query(NOW, deadline=deadline)
-        at_seconds = float(now.result[1])
+        at_seconds, behind_seconds = told_time(now.result)
         ahead = self._server_clock.ahead_seconds(asked, self._monotonic(), at_seconds)
         # The earliest possible time of Prometheus's evaluation.
         evaluated_at = at_seconds - ahead
@@ -149,16 +156,9 @@ class PrometheusReader:
             return answer
 
         if self._future is None:
-            try:
-                newest = ask(self._queries.newest, at_seconds + _FUTURE_SECONDS, "").result
-            except QueryRefusedError as refused:
-                # Some stores refuse queries of the future; then this check is not possible.
-                _LOG.info("samples in the future not looked for detail=%r", str(refused))
-                newest = []
-            stamps = {self._pod(one["metric"]): float(one["value"][1]) for one in newest}
-            # A scrape since the first query is no sample of the future.
-            latest = self._monotonic() + ahead
-            self._future = {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
+            self._future = self._future_stamps(
+                ask, at_seconds, lambda: self._monotonic() + ahead + behind_seconds
+            )
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
         assembly = Assembly(self._profiles, DCGM, self._config, self._seen, self._known)
         for promql in (*self._queries.gauges, *self._queries.counters):
@@ -168,6 +168,11 @@ class PrometheusReader:
             with suppress(QueryRefusedError):  # Some stores know no topk: then none are known.
                 assembly.add_numbers(ask(promql).result)
         self._add_ages(assembly, [ask(promql).result for promql in self._queries.ages], at_seconds)
+        newest = [ask(promql).result for promql in self._queries.newest]
+        for answer in newest:
+            assembly.add_newest(answer)
+        if not warnings:
+            self._check_servers(assembly, ask, self._stamps(newest), at_seconds)
         assembly.add_gpus(ask(self._queries.gpus).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         self._add_histograms(assembly, ask, turn.matcher(self._config.pod_label))
@@ -175,12 +180,13 @@ class PrometheusReader:
             self._client, self._config, deadline=deadline, at_seconds=at_seconds
         )
         ended, time_seconds = self._monotonic(), self._clock.now_seconds()
-        elapsed = ended - evaluated_at
+        elapsed = ended - evaluated_at + behind_seconds
         self._server_clock.compare_own(time_seconds, ended)
         with no_collection():
             assembled = assembly.pods(elapsed)
             self._pace.check(assembled, at_seconds + elapsed)
             pods = self._rotation.completed(assembled, turn, ended)
+        mixed = assembly.mixed_namespaces
         problem = None
         if warnings:
             detail = "; ".join(dict.fromkeys(warnings))
@@ -189,14 +195,51 @@ class PrometheusReader:
             pods=pods,
             gateways=None
             if gateways is None
-            else _aged_gateways(gateways.workloads, elapsed, sure_seconds),
+            else _aged_gateways(gateways.workloads, elapsed, sure_seconds, mixed),
             backends={}
             if gateways is None
-            else _aged_gateways(gateways.backends, elapsed, sure_seconds),
+            else _aged_gateways(gateways.backends, elapsed, sure_seconds, mixed),
             problem=problem,
             time_seconds=time_seconds,
             clocks_set=self._server_clock.times_set,
         )
+
+    def _future_stamps(
+        self, ask: Callable[..., Answer], at_seconds: float, now_seconds: Callable[[], float]
+    ) -> dict[Pod, float]:
+        """Times of samples of the future, by pod: the clock was set back before the start."""
+        future, stamps = at_seconds + _FUTURE_SECONDS, dict[Pod, float]()
+        try:
+            stamps = self._stamps(ask(promql, future, "").result for promql in self._queries.newest)
+        except QueryRefusedError as refused:
+            # Some stores refuse queries of the future; then this check is not possible.
+            _LOG.info("samples in the future not looked for detail=%r", str(refused))
+        # A scrape since the first query is no sample of the future.
+        latest = now_seconds()
+        return {pod: stamp for pod, stamp in stamps.items() if stamp > latest}
+
+    def _stamps(self, answers: Iterable[Sequence[Any]]) -> dict[Pod, float]:
+        """The time of the newest sample of each pod."""
+        stamps: dict[Pod, float] = {}
+        for one in (one for answer in answers for one in answer):
+            pod, stamp = self._pod(one["metric"]), float(one["value"][1])
+            stamps[pod] = max(stamp, stamps.get(pod, stamp))
+        return stamps
+
+    def _check_servers(
+        self,
+        assembly: Assembly,
+        ask: Callable[[str], Answer],
+        stamps: Mapping[Pod, float],
+        at_seconds: float,
+    ) -> None:
+        """Raises: ImplausibleMetricsError if two servers answer in turn."""
+        newer = assembly.newer_seconds(at_seconds, stamps)
+        if newer and min(newer.values()) > SMALL_STEP_SECONDS:
+            # A scrape came meanwhile, or the ages are another server's: then this answer is too.
+            again = self._stamps(ask(promql).result for promql in self._queries.newest)
+            newer = {"/".join(pod): again.get(pod, stamp) - stamp for pod, stamp in stamps.items()}
+        self._one_server.check(newer)
 
     def _add_ages(
         self, assembly: Assembly, answers: Sequence[Sequence[Any]], at_seconds: float
@@ -258,9 +301,15 @@ def _plus(age: float | None, elapsed: float) -> float | None:
 
 
 def _aged_gateways(
-    gateways: Mapping[Counted, GatewaySample], elapsed: float, sure_seconds: float
+    gateways: Mapping[Counted, GatewaySample],
+    elapsed: float,
+    sure_seconds: float,
+    mixed_namespaces: Collection[str],
 ) -> dict[Counted, GatewaySample]:
-    """The same counters, older by the duration of the reading; only those with a trusted age."""
+    """The same counters, older by the duration of the reading; only those with a trusted age.
+
+    mixed_namespaces: whose counters are those of several clusters, and left out.
+    """
     return {
         workload: replace(
             sample,
@@ -271,4 +320,5 @@ def _aged_gateways(
             ),
         )
         for workload, sample in gateways.items()
+        if workload[0] not in mixed_namespaces
     }

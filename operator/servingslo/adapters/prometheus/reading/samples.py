@@ -64,6 +64,11 @@ def engine_sample(
     )
 
 
+def unread(engine: EngineSample, why: str) -> EngineSample:
+    """The engine without a number, because of what its series say of themselves."""
+    return replace(_UNREAD, engine=engine.engine, runtime=engine.runtime, impossible_metrics=(why,))
+
+
 class _Refused:
     """Names whose value is no number, and values that no engine can have."""
 

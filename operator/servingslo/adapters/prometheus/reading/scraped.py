@@ -35,6 +35,15 @@ class Scraped:
         capacity = {name for key, name in self.capacity.items() if key == "__name__"}
         return frozenset({*self.numbers, *self.splits, *self.histograms, *capacity})
 
+    def counts(self, counted: "CountedNames") -> dict[tuple[str, str], float]:
+        """The counters, and the histograms' counts and sums; those that count requests first."""
+        found = {(name, ""): value for name, value in self.numbers.items()}
+        found |= {(name, part): v for name, each in self.splits.items() for part, v in each.items()}
+        for name, one in self.histograms.items():
+            found |= {(name, "count"): one.count or 0.0, (name, "sum"): one.sum or 0.0}
+        own = sorted(found, key=lambda key: (key[0] not in counted.requests, key))
+        return {key: found[key] for key in own if key[0] in counted.every}
+
     def add_adapters(self, labels: Mapping[str, str], at_seconds: float) -> None:
         """Keep the labels of the newest set of adapters."""
         if at_seconds > self.adapters_at:

@@ -10,6 +10,8 @@ by the size of the step. Only later samples are trusted.
 """
 
 import math
+from collections.abc import Mapping
+from statistics import median
 
 from servingslo.errors import ImplausibleMetricsError
 
@@ -21,6 +23,8 @@ SMALL_STEP_SECONDS = 0.5
 OWN_STEP_SECONDS = 10.0
 # A store may round the requested time to its own unit.
 LONGEST_OFF_SECONDS = 1.0
+# A reading shows by chance, in one of four, that a second server answers: five minutes of ticks.
+HELD_READINGS = 20
 # After this many refused readings in a row that agree with each other, the clock itself was set.
 AGREEING_READINGS = 3
 
@@ -106,6 +110,35 @@ class AnswerTimes:
                 detail = f"an answer is of {where} the moment that was asked for: an old one"
                 raise ImplausibleMetricsError(detail)
         self._usual_seconds, self._odd_count = off, 0
+
+
+class OneServer:
+    """Detects that two servers answer in turn, each with the samples of its own scrapes.
+
+    Counters of one would then get the ages of the other. Two answers of one moment tell: the newest
+    sample of one server never gets older. Of a few engines it may, in a store that is written to
+    meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._signs = 0
+        self._held_for = 0
+
+    def check(self, newer_seconds: Mapping[str, float]) -> None:
+        """Raises: ImplausibleMetricsError from the second sign until none has come for long.
+
+        newer_seconds: by pod, how much newer its newest sample is in the later answer.
+        """
+        self._held_for = max(self._held_for - 1, 0)
+        self._signs *= self._held_for > 0
+        older = -median(newer_seconds.values()) if newer_seconds else 0.0
+        if older > SMALL_STEP_SECONDS:
+            self._signs, self._held_for = self._signs + 1, HELD_READINGS
+        if self._signs > 1:
+            raise ImplausibleMetricsError(
+                "samples are older in the later of two answers of one moment: two servers of "
+                "Prometheus answer in turn; ask one, or a layer that joins them, such as Thanos"
+            )
 
 
 class _Bounds:

@@ -5,11 +5,15 @@ so the port in a scrape's `instance` identifies the server. Two scrapes of one p
 after the pod got another address, are of one server. Without a port the whole `instance` is used.
 The servers of a pod are remembered, so an engine keeps its name while the other server is not
 scraped. Otherwise one server's counters would be compared with the other's.
+A proxy, or a second port of the same server, shows the page of another port. Such pages have equal
+counters, scrape after scrape, or one is between the other's last two scrapes.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
 
 from servingslo.estimation.sample import engine_of_server
 
@@ -27,6 +31,68 @@ _PROXIED_PORTS = frozenset({"15020", "9088", "8443"})
 # A pod that is absent for this many readings is dropped: five minutes of ticks of 15 s. Counts from
 # before a longer gap are not compared (`counters.LONGEST_WINDOW_SECONDS`).
 KEPT_READINGS = 20
+# Pages of each port that are compared: a proxy or another job may be some scrapes behind.
+_KEPT_PAGES = 4
+# Of one pod, each with each other: a tenant may have any number of ports scraped.
+_MOST_COMPARED = 16
+# After so many readings that tell so, two ports show one page, or two.
+# Judgement; two engines that have served agree in no sum of seconds or tokens twice.
+_EQUAL_READINGS, _BETWEEN_READINGS, _APART_READINGS = 2, 6, 2
+# The counts of two engines that share requests differ by about the root of twice their number. So
+# few requests between two scrapes, squared, make it unlikely that each counter lies in between.
+_LIKELY_RATIO = 4.0
+
+# The counters of a page, one that counts requests first.
+Counts = Mapping[tuple[str, str], float]
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Two ports of a pod; the numbers are of readings in a row. one: they show one page."""
+
+    equal: int = 0
+    between: int = 0
+    apart: int = 0
+    one: bool = False
+
+    def see(self, *sides: tuple[Counts, Sequence[Counts]]) -> None:
+        """Compare each new page with those of the other port."""
+        told = {_place(page, known) for page, known in sides}
+        if "apart" in told:
+            self.equal, self.between, self.apart = 0, 0, self.apart + 1
+        elif told & {"equal", "between"}:
+            self.equal += "equal" in told
+            self.between, self.apart = self.between + 1, 0
+        often = sides and self.between >= _BETWEEN_READINGS
+        likely = often and all(_is_likely(*side) for side in sides)
+        known = self.one or self.equal >= _EQUAL_READINGS or bool(likely)
+        self.one = known and self.apart < _APART_READINGS
+
+
+def _place(page: Counts, known: Sequence[Counts]) -> str:
+    """Where a port's page is among those of another: 'equal', 'between', 'apart'; '' if unclear."""
+    names = [name for name in page if name in known[-1]]
+    if not any(page[name] for name in names):
+        return ""
+    if any(all(page[name] == one.get(name) for name in names) for one in known):
+        return "equal"
+    if any(_in_row(names, one, page, other) for one, other in pairwise(known)):
+        return "between"
+    ahead = _in_row(names, known[-1], page)
+    before = len(known) < _KEPT_PAGES and _in_row(names, page, known[0])
+    return "" if ahead or before else "apart"
+
+
+def _is_likely(page: Counts, known: Sequence[Counts]) -> bool:
+    """Whether a page that is between others is hardly that of another engine."""
+    name = next(iter(page))
+    few = (known[-1].get(name, 0.0) - known[0].get(name, 0.0)) / max(len(known) - 1, 1)
+    return page[name] >= _LIKELY_RATIO * few**2
+
+
+def _in_row(names: Iterable[tuple[str, str]], *pages: Counts) -> bool:
+    """Whether no counter falls from one of these pages to the next."""
+    return all(x.get(name, 0.0) <= y.get(name, 0.0) for x, y in pairwise(pages) for name in names)
 
 
 class SeenServers:
@@ -36,6 +102,8 @@ class SeenServers:
         self._reading = 0
         self._servers: dict[tuple[Pod, str], set[str]] = {}
         self._engines: dict[tuple[Pod, str], set[str]] = {}
+        self._pages: dict[tuple[Pod, str, str], tuple[Counts, ...]] = {}
+        self._pairs: dict[tuple[Pod, str, str, str], _Pair] = {}
         self._last: dict[Pod, int] = {}
 
     def begin(self) -> None:
@@ -44,15 +112,39 @@ class SeenServers:
         gone = {pod for pod, last in self._last.items() if self._reading - last > KEPT_READINGS}
         if gone:
             self._last = {pod: at for pod, at in self._last.items() if pod not in gone}
-            for known in (self._servers, self._engines):
-                for key in [key for key in known if key[0] in gone]:
-                    del known[key]
+            self._servers = {k: v for k, v in self._servers.items() if k[0] not in gone}
+            self._engines = {k: v for k, v in self._engines.items() if k[0] not in gone}
+            self._pages = {k: v for k, v in self._pages.items() if k[0] not in gone}
+            self._pairs = {k: v for k, v in self._pairs.items() if k[0] not in gone}
 
     def see(self, pod: Pod, server: str, engine: str) -> None:
         """Remember that this server of the pod has this engine."""
         self._last[pod] = self._reading
         self._servers.setdefault((pod, engine), set()).add(server)
         self._engines.setdefault((pod, server), set()).add(engine)
+
+    def first_of(self, pod: Pod, engine: str, pages: Mapping[str, Counts]) -> Mapping[str, str]:
+        """The first of the pod's servers that shows the same page as each, or itself.
+
+        pages: counters of an engine of this name, by server.
+        """
+        known, new = {}, set()
+        for server, page in pages.items():
+            before = self._pages.get((pod, engine, server), ())
+            if page not in before[-1:]:
+                new.add(server)
+                if before and not _in_row(page, before[-1], page):
+                    before = ()
+            known[server] = (*before, *([page] if server in new else ()))[-_KEPT_PAGES:]
+            self._pages[pod, engine, server] = known[server]
+        first = {server: server for server in pages}
+        for one, other in combinations(sorted(pages)[:_MOST_COMPARED], 2):
+            pair = self._pairs.setdefault((pod, engine, one, other), _Pair())
+            sides = ((one, other), (other, one))
+            pair.see(*((pages[own], known[its]) for own, its in sides if own in new))
+            if pair.one:
+                first[other] = min(first[other], first[one])
+        return first
 
     def engine_count(self, pod: Pod, server: str) -> int:
         """Number of observed engines of this server of the pod."""

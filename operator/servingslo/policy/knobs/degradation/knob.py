@@ -28,6 +28,7 @@ from servingslo.policy.knobs.degradation.steps import (
     takes_more,
 )
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
+from servingslo.policy.replicas import guards
 from servingslo.reasons import Reason
 
 
@@ -40,7 +41,7 @@ class DegradationKnob(PlainKnob):
         """Decide the share; nothing if none is asked for or nothing is carried out."""
         asked = turn.context.targets.degradation
         standing = turn.context.observation.in_force.get(ROUTE_WEIGHTS)
-        if asked is None or standing is None or not turn.acting:
+        if asked is None or standing is None or not (turn.acting or FORMER in standing.values):
             return Outcome(None)
         share = (standing.values.get(SHARE) or 0) / THOUSANDTHS
         told = DegradationDecision(
@@ -50,7 +51,11 @@ class DegradationKnob(PlainKnob):
             max_share_ratio=asked.max_share_ratio,
             before=share,
             after=share,
+            unread=SHARE not in standing.values,
         )
+        if not turn.acting:
+            held = guards.acting_limit(turn.context.targets, turn.context.limits)
+            return Outcome(replace(told, reason=held or told.reason))
         known = memory if isinstance(memory, StepMemory) else None
         if standing.refused is not None:
             return _refused(told, standing, standing.refused, known)

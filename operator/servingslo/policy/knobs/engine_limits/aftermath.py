@@ -1,5 +1,6 @@
 """Whether new batch limits made latency worse, judged at the load that they were found for."""
 
+import math
 from dataclasses import dataclass, replace
 
 from servingslo.models.objectives import LatencyMetric
@@ -77,14 +78,14 @@ def judged_up_to_per_second(context: TickContext, search: BatchSearch) -> float 
     return None if now is None else max(SAME_LOAD_RATIO * now, search.held_per_replica_per_second)
 
 
-def observed_seconds(context: TickContext) -> dict[str, float]:
-    """Each objective's measured percentile, by its key, if there is one."""
+def greatest_seconds(context: TickContext) -> dict[str, float]:
+    """What each objective's percentile is at most, by its key, if there is a bound."""
     found = {}
     for objective in context.targets.objectives:
         latency = context.estimate.observed.get(objective.metric)
-        seconds = None if latency is None else latency.quantile(objective.percentile)
-        if seconds is not None:
-            found[objective.key] = seconds
+        bucket = None if latency is None else latency.bucket_of(objective.percentile)
+        if bucket is not None and math.isfinite(bucket[1]):
+            found[objective.key] = bucket[1]
     return found
 
 
@@ -112,19 +113,22 @@ def _beyond(context: TickContext, change: BatchChange) -> bool:
     if change.beyond_seconds is None:
         return False
     waited = context.estimate.observed.get(LatencyMetric.TTFT)
-    longest = 0.0 if waited is None else waited.quantile(WAIT_PERCENTILE) or 0.0
+    bucket = None if waited is None else waited.bucket_of(WAIT_PERCENTILE)
+    longest = 0.0 if bucket is None else bucket[1]
     return context.now_seconds - change.beyond_seconds < VERIFY_AFTER_SECONDS + longest
 
 
 def _worse(context: TickContext, change: BatchChange) -> bool:
-    """Whether an objective is missed by more than before the change."""
-    now = observed_seconds(context)
+    """Whether an objective is surely missed that was kept before, or missed by surely less."""
     for objective in context.targets.objectives:
-        key = objective.key
-        before, after = change.observed_before.get(key), now.get(key)
-        if before is None or after is None:
+        before = change.observed_before.get(objective.key)
+        latency = context.estimate.observed.get(objective.metric)
+        bucket = None if latency is None else latency.bucket_of(objective.percentile)
+        if before is None or bucket is None or bucket[0] < objective.threshold_seconds:
             continue
-        if after > objective.threshold_seconds and after > WORSE_RATIO * before:
+        least, most, _ = bucket
+        kept = before <= objective.threshold_seconds
+        if (least if not kept else most) > WORSE_RATIO * before:
             return True
     return False
 

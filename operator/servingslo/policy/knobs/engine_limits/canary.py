@@ -36,6 +36,7 @@ QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
 # Prefix of limits that the pod template's command line sets; None for a limit without a flag.
 TEMPLATE = "template_"
+_TO_PUT_BACK = "no pod template may be changed any more; one pod's limits on trial are put back"
 _ACTS = {
     stages.Stage.FIRST_POD: None,
     stages.Stage.EVERYWHERE: CanaryAct.COMPLETE,
@@ -130,7 +131,9 @@ def _watch_canary(turn: Turn, memory: BatchingMemory, canary: Canary) -> Tuned:
         )
         memory = replace(memory, verifying=change)
     memory, act, reason, detail = _next_act(context, memory, canary)
-    act = act if turn.acting and context.limits.pod_templates_patched else None
+    if not context.limits.pod_templates_patched:
+        act, reason, detail = None, Reason.NOT_PERMITTED, _TO_PUT_BACK
+    act = act if turn.acting else None
     back = act is CanaryAct.TAKE_BACK
     now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
     decision = replace(

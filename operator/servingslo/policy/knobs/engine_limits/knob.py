@@ -106,6 +106,9 @@ def tune_batching(turn: Turn, memory: BatchingMemory) -> Tuned:
     """Find the batch limits in force and the better ones, and decide whether to change them now."""
     context = turn.context
     memory = aftermath.note_load(context, memory)
+    if not put_back.is_asked(context):
+        # What is on trial goes back by the operator itself, which is no other client's revert.
+        memory = replace(memory, written=None)
     if context.targets.batching.mode is BatchingMode.OFF:
         return Tuned(BatchingDecision(reason=Reason.BATCHING_OFF), memory)
     memory = put_back.note_reverts(context, memory)
@@ -282,7 +285,7 @@ def _choose_change(turn: Turn, memory: BatchingMemory, search: BatchSearch) -> T
     )
     ordered = replace(
         written,
-        observed_before=aftermath.observed_seconds(context),
+        observed_before=aftermath.greatest_seconds(context),
         judged_up_to_per_second=aftermath.judged_up_to_per_second(context, search),
         replicas_saved=max(search.replicas_saved, 0),
         flags_added=decision.flags_added,
@@ -369,7 +372,7 @@ def _roll_back(
         at_seconds=now,
         before=change.after,
         after=change.before,
-        observed_before=aftermath.observed_seconds(context),
+        observed_before=aftermath.greatest_seconds(context),
         rollback=True,
     )
     # Whether or not the write succeeds, these limits have proved worse.

@@ -7,7 +7,7 @@ drift. Each write and each revert restarts all pods, so a pause follows the firs
 from dataclasses import replace
 
 from servingslo.policy.context import TickContext
-from servingslo.policy.inputs import LIMIT_FIELDS, InForce
+from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.engine_limits.canary import (
     QUEUE,
     TEMPLATE,
@@ -22,7 +22,15 @@ from servingslo.policy.knobs.engine_limits.memory import (
 )
 from servingslo.policy.knobs.engine_limits.outcome import Tuned
 from servingslo.policy.knobs.protocol import Turn
+from servingslo.policy.replicas import guards
 from servingslo.reasons import Reason
+
+
+def is_asked(context: TickContext) -> bool:
+    """Whether resource and administrator let limits in pod templates be changed."""
+    limits, targets = context.limits, context.targets
+    asked = limits.pod_templates_patched and targets.batching.mode is BatchingMode.AUTO
+    return asked and guards.acting_limit(targets, limits) is None
 
 
 def note_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory:

@@ -16,6 +16,7 @@ from servingslo.policy.inputs import (
     InForce,
     LimitKind,
     SignalProblem,
+    Targets,
 )
 from servingslo.policy.knobs.decisions import (
     GATEWAY_LIMITS,
@@ -66,7 +67,7 @@ class EngineQueue:
 def engine_queue(context: TickContext, today: LimitsPlan, better: LimitsPlan) -> EngineQueue | None:
     """The engines' own bound; None if it is not to be written."""
     standing = standing_limits(context)
-    if not is_asked(context) or _problem(context) is not None or standing is None:
+    if not is_asked(context.targets) or _problem(context) is not None or standing is None:
         return None
     return EngineQueue(
         before=standing.values[QUEUE],
@@ -76,10 +77,10 @@ def engine_queue(context: TickContext, today: LimitsPlan, better: LimitsPlan) ->
     )
 
 
-def is_asked(context: TickContext) -> bool:
+def is_asked(targets: Targets) -> bool:
     """Whether the spec asks engines to bound what they accept."""
-    via = context.targets.admission_via
-    asked = context.targets.admission_mode is AdmissionMode.AUTO
+    via = targets.admission_via
+    asked = targets.admission_mode is AdmissionMode.AUTO
     return asked and via is not None and via.kind is LimitKind.ENGINE_ARGUMENTS
 
 

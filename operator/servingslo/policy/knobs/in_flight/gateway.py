@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode, InForce, SignalProblem
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, AdmissionDecision, LimitDecision
+from servingslo.policy.replicas import guards
 from servingslo.reasons import Reason
 
 # Names of the values that the actuator found in force: the bound of each proxy (None if the object
@@ -82,20 +83,26 @@ def limit_decision(
     reading that fails lets no crowd in.
 
     acting: whether decisions about this workload are carried out. If they are not, or if no bound
-    is requested, the decision is None. room_ratio: the bound as a ratio to what replicas need.
+    is requested, the decision is None, unless a bound of ours still stands. room_ratio: the bound
+    as a ratio to what replicas need.
     """
     via, standing = context.targets.admission_via, context.observation.in_force.get(GATEWAY_LIMITS)
     asked = acting and context.targets.admission_mode is AdmissionMode.AUTO
-    if not asked or via is None or standing is None:
+    if via is None or standing is None or not (asked or FORMER in standing.values):
         return None, None
+    limit = standing.values.get(LIMIT)
     told = LimitDecision(
         reason=Reason.LIMIT_UNVERIFIED,
         kind=via.kind,
         object_name=via.name,
         proxies=proxies_of(context),
-        before=standing.values.get(LIMIT),
-        after=standing.values.get(LIMIT),
+        before=limit,
+        after=limit,
     )
+    if not asked:
+        held = guards.acting_limit(context.targets, context.limits) or told.reason
+        detail = f"{limit} stands at each proxy until it is put back"
+        return replace(told, reason=held, detail=detail), None
     if standing.refused is not None:
         return _refused(memory, told, standing, standing.refused)
     memory = confirmed(memory or LimitMemory(), standing)
@@ -120,13 +127,11 @@ def limit_decision(
     refusing = use is not None and bool(use.refused_per_second)
     memory = judge_bound(context, memory, standing, told.proxies, refusing=refusing)
     told = replace(told, reason=bound_reason(memory), detail=_detail(context, memory))
-    if wanted is None or reason is None:
-        return told, memory
-    pending = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
-    return (
-        replace(told, after=wanted, change_reason=reason),
-        replace(memory, pending=pending),
-    )
+    if wanted is not None and reason is not None:
+        pending = LimitWrite(limit=wanted, serving=serving, at_seconds=context.now_seconds)
+        told = replace(told, after=wanted, change_reason=reason)
+        memory = replace(memory, pending=pending)
+    return told, memory
 
 
 def limit_of_each(in_flight: int, proxies: int) -> int:

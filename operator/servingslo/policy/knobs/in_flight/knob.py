@@ -50,7 +50,7 @@ class InFlightKnob(PlainKnob):
         admission = turn.earlier.get(ADMISSION)
         known = admission if isinstance(admission, AdmissionDecision) else _UNKNOWN
         remembered = memory if isinstance(memory, LimitMemory) else None
-        if is_asked(turn.context):
+        if is_asked(turn.context.targets):
             return Outcome(*engine_limit(turn.context, known, remembered, acting=turn.acting))
         room = ROOM_RATIO if _can_degrade(turn) else 1.0
         return Outcome(

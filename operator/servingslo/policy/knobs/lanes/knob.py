@@ -38,6 +38,7 @@ from servingslo.policy.knobs.lanes.bounds import (
 )
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
+from servingslo.policy.replicas import guards
 from servingslo.policy.replicas.requirement import sizing_case
 from servingslo.policy.replicas.saturation import saturation_need
 from servingslo.reasons import Reason
@@ -50,6 +51,7 @@ _RACING_REQUESTS = 1
 # A sheddable class's lane is far off beyond this ratio to what it should be.
 # Judgement; measured by the benchmark of classes.
 FAR_OFF_RATIO = 1.25
+_STANDING = "those in force stay until they are put back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,11 @@ class LanesKnob(PlainKnob):
         )
         writes = turn.acting and context.targets.admission_mode is AdmissionMode.AUTO
         if not writes or standing is None:
-            return Outcome(_recommended(decision, bounds), replace(known, lanes={}))
+            told = _recommended(decision, bounds)
+            if any(FORMER in lane_in_force(standing, one.name).values for one in decision.classes):
+                held = guards.acting_limit(context.targets, context.limits) or reason
+                told = replace(decision, written=True, reason=held, detail=_STANDING)
+            return Outcome(told, replace(known, lanes={}))
         decision = replace(decision, written=True)
         if standing.refused is not None:
             return Outcome(*_refused(decision, known, standing))

@@ -67,9 +67,13 @@ class Sample:
 
 
 class _Share(NamedTuple):
-    """Share of a sample's requests that miss, the number of requests, and its variance."""
+    """Share of a sample's requests that miss, at least and at most, their number, its variance.
 
-    ratio: float
+    Nothing is known of the requests in the bucket that holds a threshold.
+    """
+
+    least: float
+    most: float
     requests: float
     variance: float
 
@@ -77,14 +81,15 @@ class _Share(NamedTuple):
 class _Difference(NamedTuple):
     """Difference of one share; what: the miss, in words.
 
-    more: by how much our share is larger, above the allowed share. certain: the least significant
-    difference. missed: whether our share alone misses the objective.
+    more, fewer: by how much our share is surely larger or smaller, above the allowed share.
+    certain: the least significant difference. missed: whether our share alone misses the objective.
     """
 
     what: str
     ours: _Share
     theirs: _Share
     more: float
+    fewer: float
     certain: float
     missed: bool
 
@@ -122,7 +127,9 @@ def worse_in_words(
             allowed = 1.0 - objective.percentile / 100.0
             what = f"{objective.key} missed"
             differences.append(_difference(what, ours, theirs, allowed, ERROR_RATIO))
-    ours, theirs = (_share(one, one.failed / one.requests, one.requests) for one in (new, old))
+    ours, theirs = (
+        _share(one, share := one.failed / one.requests, share, one.requests) for one in (new, old)
+    )
     failed = _difference("failed", ours, theirs, 0.0, FAILED_ERROR_RATIO)
     served = new.requests_per_engine / old.requests_per_engine if old.engines else 1.0
     # Difference that chance alone can cause.
@@ -130,12 +137,12 @@ def worse_in_words(
     even = max(LEAST_FEWER_RATIO, chance)
     harms = [one for one in (*differences, failed) if one.more > one.certain]
     harm = max(harms, key=attrgetter("more"), default=None)
-    gained = max((-one.more for one in differences), default=0.0) * min(served, 1.0)
+    gained = max((one.fewer for one in differences), default=0.0) * min(served, 1.0)
     # Limits trade one objective for another. If a pod serves fewer requests, its gain counts less.
     if harm is not None and harm.more > gained:
         return (
-            f"{harm.what}: {harm.ours.ratio:.1%} of {harm.ours.requests:.0f} requests, "
-            f"elsewhere {harm.theirs.ratio:.1%} of {harm.theirs.requests:.0f}"
+            f"{harm.what}: {harm.ours.least:.1%} of {harm.ours.requests:.0f} requests, "
+            f"elsewhere {harm.theirs.most:.1%} of {harm.theirs.requests:.0f}"
         )
     missed = [one.what for one in differences if one.missed]
     if missed and served < 1.0 - even:
@@ -144,7 +151,7 @@ def worse_in_words(
             f"{missed[-1]}, and {new.requests:.0f} requests served, "
             f"elsewhere {old.requests_per_engine:.0f}"
         )
-    better = served > 1.0 + even or any(-one.more > one.certain for one in differences)
+    better = served > 1.0 + even or any(one.fewer > one.certain for one in differences)
     # Without histograms, nothing but the mean shows how long clients wait.
     return "" if differences and better else _slower(new, old, expected)
 
@@ -170,9 +177,10 @@ def _difference(
         what=what,
         ours=ours,
         theirs=theirs,
-        more=max(ours.ratio, allowed) - max(theirs.ratio, allowed),
+        more=max(ours.least, allowed) - max(theirs.most, allowed),
+        fewer=max(theirs.least, allowed) - max(ours.most, allowed),
         certain=_certain(ours.variance + theirs.variance, error),
-        missed=ours.ratio > allowed + _certain(ours.variance, error),
+        missed=ours.least > allowed + _certain(ours.variance, error),
     )
 
 
@@ -187,9 +195,9 @@ def _late(objective: Objective, sample: Sample) -> _Share | None:
     within = None if delta is None else delta.share_within(objective.threshold_seconds)
     if delta is None or within is None or delta.count < LEAST_REQUESTS:
         return None
-    # Half of the bucket that holds the threshold is counted, for both samples.
-    return _share(sample, 1.0 - (within[0] + within[1]) / 2.0, delta.count)
+    return _share(sample, 1.0 - within[1], 1.0 - within[0], delta.count)
 
 
-def _share(sample: Sample, ratio: float, requests: float) -> _Share:
-    return _Share(ratio, requests, sample.design_effect * ratio * (1.0 - ratio) / requests)
+def _share(sample: Sample, least: float, most: float, requests: float) -> _Share:
+    variance = max(least * (1.0 - least), most * (1.0 - most))
+    return _Share(least, most, requests, sample.design_effect * variance / requests)

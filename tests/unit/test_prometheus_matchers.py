@@ -1,0 +1,309 @@
+"""Several clusters in one store: which one is meant, and what happens while nobody says."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.cli_calls import CLI
+from tests.unit.engine_pages import NAMESPACE, estimates, readings, vllm_page
+from tests.unit.policy_world import TARGETS
+
+from servingslo.adapters import prometheus
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.past.budgets import Budgets
+from servingslo.adapters.prometheus.past.exported import Question, read_exported
+from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
+from servingslo.adapters.prometheus.past.rates import PastRates
+from servingslo.adapters.prometheus.reading.reader import PrometheusReader
+from servingslo.errors import InvalidInputError
+from servingslo.estimation.sample import PodSample
+from servingslo.estimation.windows.freshness import metrics_of
+from servingslo.policy.ports import BudgetQuestion
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateway_catalogue import gateway_profile
+
+URL = "http://store.test"
+MATCHERS = 'cluster="a", region=~"eu-.*"'
+GATEWAYS = ("envoy-gateway", "istio", "gateway-api-inference-extension")
+ASKS = {"past/budgets.py", "past/exported.py", "past/history.py", "past/rates.py",
+        "gateways.py", "reading/reader.py"}  # fmt: skip
+_KEYWORDS = frozenset({"or", "and", "by", "on", "group_left"})
+
+
+class _Store(BaseHTTPRequestHandler):
+    """Notes each query. Tells of one engine that it has native histograms alone."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self._answer(urlsplit(self.path).query)
+
+    def do_POST(self) -> None:
+        """Answer a long query."""
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+    def _answer(self, text: str) -> None:
+        query = parse_qs(text)["query"][0]
+        self.asked.append(query)
+        labels = {"namespace": "n", "pod": "p", "servingslo_group": "native/engine"}
+        one = {"metric": labels, "value": [1e9, "3"]}
+        result = [one] if query.startswith("label_replace(min") else []
+        data = {"resultType": "vector", "result": result}
+        if query == "time()":
+            data = {"resultType": "scalar", "result": [1e9, "1000000000"]}
+        body = json.dumps({"status": "success", "data": data}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on standard error."""
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The address of a store that notes what it is asked."""
+    _Store.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Store)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def _unmatched(query: str) -> list[str]:
+    """The selectors of a query that lack the matchers."""
+    marked = query.replace(f"{MATCHERS}}}", "}!")
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', marked)
+    found = re.findall(r"[\w:]*\{[^{}]*\}(?!!)", bare)
+    told = re.sub(r"\b(?:by|on|group_left) ?\([^()]*\)|\[[^\]]*\]", "", bare)
+    names = re.findall(r"\b[A-Za-z_][\w:]*+(?!\s*[({])", re.sub(r"\{[^{}]*\}", "{", told))
+    return found + [name for name in names if name not in _KEYWORDS]
+
+
+def ask_for_the_past(config: PrometheusConfig) -> None:
+    """Ask what is asked of the past, of error budgets and of the operator itself."""
+    now = prometheus_now_seconds(config)
+    list(read_history(config, [now]))
+    question = Question(
+        namespace="n", name="x", end_seconds=int(now), interval_seconds=600, count=3
+    )
+    read_exported(config, question)
+    rates = PastRates(config, days=1)
+    rates._read()
+    rates.close()
+    budgets = Budgets(config)
+    for runtime in ("vllm", "sglang", "trtllm"):
+        asked = BudgetQuestion(namespace="n", targets=TARGETS, runtime=runtime, fallback=(0, 1))
+        budgets._bins(asked, 300, range(int(now) - 900, int(now), 300))
+    budgets.close()
+
+
+def _everything(config: PrometheusConfig) -> None:
+    """Ask whatever the operator and its commands ask."""
+    reader = PrometheusReader(config)
+    for pods in (None, {"chat-0", "chat-1"}):
+        assert reader._read(pods).time_seconds is not None
+    reader.close()
+    ask_for_the_past(config)
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_every_query_of_every_path_has_the_matchers(store: str, gateway: str) -> None:
+    """Readings, past rates, budgets, gateways, GPUs, native histograms, the operator's own."""
+    profile = gateway_profile(gateway)
+    _everything(PrometheusConfig(url=store, gateway=profile, matchers=MATCHERS))
+    asked = [query for query in _Store.asked if query != "time()"]
+    assert {query: found for query in asked if (found := _unmatched(query))} == {}
+    text = "\n".join(asked)
+    for part in ("DCGM_FI", "histogram_count", "servingslo_limited_by", "servingslo_owner",
+                 profile.metrics[0].names[0], "pod=~", "timestamp({"):  # fmt: skip
+        assert part in text
+    without = [_unmatched(query.replace(MATCHERS, "")) for query in asked]
+    assert all(without)
+
+
+def test_no_other_module_asks_a_store() -> None:
+    """What does is among those that the test above lets ask."""
+    room = Path(prometheus.__file__).parent
+    asking = {
+        str(path.relative_to(room))
+        for path in room.parent.parent.rglob("*.py")
+        if re.search(r"client\.query(_range)?\(", path.read_text(encoding="utf-8"))
+    }
+    assert asking == ASKS
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", ""),
+        (' cluster = "a" ', 'cluster="a"'),
+        ('cluster="a",region!~"us|ap",cluster="a",', 'cluster="a", region!~"us|ap"'),
+        (r'cluster="say \"a\" \\ b, {c}"', r'cluster="say \"a\" \\ b, {c}"'),
+    ],
+)
+def test_matchers_are_taken_as_promql_writes_them(text: str, told: str) -> None:
+    """Spaces, a last comma and repetitions are nothing."""
+    assert PrometheusConfig(url=URL, matchers=text).matchers == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cluster", "cluster=a", "cluster='a'", '{cluster="a"}', 'cluster="a"} or up{x="y"',
+     'cluster="a" region="b"', '__name__="up"', 'k8s-cluster="a"', 'cluster=~"a("',
+     'cluster=~"(?!b).*"', r'cluster="\d"', 'cluster="a', ',cluster="a"', 'cluster="a\nb"'],
+)  # fmt: skip
+def test_what_prometheus_would_refuse_is_refused_at_the_start(cli: CLI, text: str) -> None:
+    """By the flag, with what it was given and what is allowed; nothing can end the selector."""
+    with pytest.raises(InvalidInputError, match="--prometheus-matchers"):
+        PrometheusConfig(url=URL, matchers=text)
+    done = cli("history", "n/x", "--prometheus-url", "http://127.0.0.1:9",
+               "--prometheus-matchers", text)  # fmt: skip
+    assert done.exit_code == 2
+    assert "--prometheus-matchers" in done.err
+    assert "allowed: " in done.err
+
+
+# Labels of one engine's two series, without those of the pod.
+_A = {"job": "engines", "instance": "10.0.0.1:8000", "prometheus": "monitoring/k8s"}
+_NAMESAKES = [
+    ({"cluster": "a"}, {"cluster": "b"}, "cluster=a and cluster=b"),
+    ({}, {"k8s_cluster": "b"}, "no k8s_cluster and k8s_cluster=b"),
+    ({"environment": "x"}, {"environment": "y"}, "environment=x and environment=y"),
+    ({"dc": "x", "node": "1"}, {"dc": "y", "node": "2"}, "dc=x and dc=y"),
+    ({"node": "1", "region": "x"}, {"node": "2", "region": "y"}, "region=x and region=y"),
+    (
+        {"cluster": "a", "instance": "10.8.0.9:8000", "replica": "0"},
+        {"cluster": "b", "replica": "1", "prometheus": "other/k8s"},
+        "cluster=a and cluster=b",
+    ),
+    ({"cluster": "a", "job": "x"}, {"cluster": "b", "job": "y"}, "cluster=a and cluster=b"),
+    ({"prometheus_cluster": "a"}, {"prometheus_cluster": "b"}, "prometheus_cluster=a"),
+]
+_ONE_POD = [
+    ({"prometheus_replica": "0"}, {"prometheus_replica": "1"}),
+    ({"replica": "0"}, {"replica": "1"}),
+    ({"__replica__": "0"}, {"__replica__": "1"}),
+    ({"thanos_replica": "0", "cluster": "a"}, {"thanos_replica": "1", "cluster": "a"}),
+    ({"prometheus": "a/k8s"}, {"prometheus": "b/user"}),
+    ({"job": "pods", "endpoint": "http"}, {"job": "svc", "endpoint": "metrics", "service": "s"}),
+    ({"endpoint": "http", "container": "vllm"}, {"endpoint": "web", "container": "proxy"}),
+    ({"job": "pods", "app": "x"}, {"job": "svc", "team": "y"}),
+    ({"tp_rank": "0", "pid": "7"}, {"tp_rank": "1", "priority": "2"}),
+    ({"instance": "10.0.0.1:8000"}, {"instance": "chat-0:8000"}),
+]
+
+
+def _read(*scrapes: dict[str, str]):
+    """The engines of two pods, of which the first has these scrapes."""
+
+    def targets(seconds):
+        for labels in scrapes:
+            yield {"pod": "chat-0", **_A, **labels}, vllm_page(2 * seconds)
+        yield {"pod": "chat-1", **_A}, vllm_page(2 * seconds)
+
+    ((_, metrics),) = readings(targets, 1)
+    assert metrics.problem is None
+    return [metrics.pods[NAMESPACE, f"chat-{number}"].engines for number in (0, 1)]
+
+
+@pytest.mark.parametrize(("one", "other", "told"), _NAMESAKES)
+def test_namesakes_of_two_clusters_are_refused_by_name(one, other, told) -> None:
+    """In any order; the other pods are read."""
+    for scrapes in ((one, other), (other, one)):
+        refused, read = _read(*scrapes)
+        (why,) = {text for engine in refused for text in engine.impossible_metrics}
+        assert why.startswith(f"two series of pod {NAMESPACE}/chat-0: {told}")
+        assert why.endswith("; set prometheus.matchers")
+        pod = PodSample(name="chat-0", ready=True, engines=refused)
+        assert metrics_of(pod, 120.0).state is Reason.METRICS_IMPLAUSIBLE
+        assert metrics_of(pod, 120.0).engines == ()
+        assert [engine.running for engine in read] == [4.0]
+
+
+@pytest.mark.parametrize(("one", "other"), _ONE_POD)
+def test_scrapes_of_one_pod_are_read(one, other) -> None:
+    """By two replicas of Prometheus, two jobs, or from two ranks."""
+    read, _ = _read(one, other)
+    assert {engine.running for engine in read} == {4.0}
+
+
+@settings(max_examples=10, deadline=None)
+@given(rates=st.tuples(st.floats(0.5, 20.0), st.floats(0.5, 20.0)), ahead=st.floats(0.0, 1e5))
+def test_with_matchers_the_rate_is_that_of_their_cluster(rates, ahead) -> None:
+    """Whatever the other one's counters say."""
+
+    def targets(seconds):
+        for cluster, rate, base in zip("ab", rates, (0.0, ahead), strict=True):
+            yield {"pod": "chat-0", **_A, "cluster": cluster}, vllm_page(rate * seconds + base)
+
+    for matchers, rate in zip(('cluster="a"', 'cluster!="a"'), rates, strict=True):
+        last = estimates(targets, 3, matchers=matchers)[-1]
+        assert last.arrival_rate_per_second == pytest.approx(rate, rel=1e-3)
+
+
+def test_series_from_before_a_pod_was_made_anew_are_no_namesakes() -> None:
+    """A store without markers of their end keeps them for minutes."""
+
+    def targets(seconds):
+        yield {"pod": "chat-0", **_A, "node": "n2"}, vllm_page(2 * seconds)
+        yield (
+            {"pod": "chat-0", **_A, "node": "n1", "instance": "10.0.0.9:8000"},
+            vllm_page(900.0),
+            150.0,
+        )
+
+    ((_, metrics),) = readings(targets, 1)
+    (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
+    assert engine.impossible_metrics == ()
+
+
+def test_a_namesake_that_is_gone_is_refused_as_long_as_its_counters_are_there() -> None:
+    """They would be combined with the pod's own, and the larger ones win."""
+
+    def targets(seconds):
+        yield {"pod": "chat-0", **_A, "cluster": "a"}, vllm_page(2 * seconds)
+        yield {"pod": "chat-0", **_A, "cluster": "b"}, vllm_page(9e6), 200.0
+
+    ((_, metrics),) = readings(targets, 1)
+    (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
+    assert engine.impossible_metrics
+
+
+def _gateways(**settings):
+    """Requests of each workload by the proxies of two clusters, whose pods are namesakes."""
+
+    def targets(seconds):
+        del seconds
+        for cluster, requests in (("a", 100.0), ("b", 900.0)):
+            yield {"pod": "chat-0", **_A, "cluster": cluster}, vllm_page(requests)
+            page = "".join(
+                f'envoy_cluster_upstream_rq_total{{envoy_cluster_name="httproute/{space}/chat/rule/0"}}'
+                f" {requests}\n"
+                for space in (NAMESPACE, "elsewhere")
+            )
+            yield {"namespace": "gw", "pod": f"proxy-{cluster}", "cluster": cluster}, page
+
+    gateway = gateway_profile("envoy-gateway")
+    ((_, metrics),) = readings(targets, 1, gateway=gateway, **settings)
+    return {
+        workload: sum(one.requests_total or 0.0 for one in sample.all_instances)
+        for workload, sample in metrics.gateways.items()
+    }
+
+
+def test_a_gateways_counts_of_namesakes_are_not_added_up() -> None:
+    """Other namespaces keep theirs; with matchers each workload has its own cluster's."""
+    whole = {(NAMESPACE, "chat"): 1000.0, ("elsewhere", "chat"): 1000.0}
+    assert _gateways() == {("elsewhere", "chat"): whole["elsewhere", "chat"]}
+    assert _gateways(matchers='cluster="a"') == dict.fromkeys(whole, 100.0)

@@ -1,0 +1,552 @@
+"""Each switch turned off in mid-change: what was written is put back, and nothing else.
+
+One world in which everything that the operator can write stands, written by its own adapters with
+every switch on. Then the operator starts with one switch off.
+"""
+
+import asyncio
+import copy
+import inspect
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.cli_calls import CLI
+from tests.unit.test_engine_channel import Server, pod, serving
+
+from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
+from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
+from servingslo.adapters.kubernetes.gateways.limits import LimitHolders, taken
+from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes, WeightsOwner
+from servingslo.adapters.kubernetes.pods.records import pod_record
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.cli.running import operate as operating
+from servingslo.cli.running.run import run
+from servingslo.cli.running.run_options import RunOptions
+from servingslo.controller.actuators import dynamic_batching
+from servingslo.controller.actuators.dynamic_batching import DynamicBatching
+from servingslo.controller.actuators.route_weights import RouteWeights
+from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
+from servingslo.estimation.sample import PodSample
+from servingslo.explain.changes import Change
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.classes.inputs import ClassTargets
+from servingslo.policy.degradation import SHARE, DegradationTargets
+from servingslo.policy.inputs import (
+    AdmissionMode,
+    BatchingMode,
+    BatchingRollout,
+    BatchingTargets,
+    LimitKind,
+    LimitObject,
+    Mode,
+    ScaleTarget,
+    Targets,
+)
+from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.ports import EngineArguments, WorkloadView
+from servingslo.policy.replicas import guards
+from servingslo.reasons import Reason
+from servingslo.runtimes.catalogue import profile
+from servingslo.runtimes.recognition import Recognition
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "servingslo-operator"
+NAMESPACE, KSERVE = "team-a", "serving.kserve.io/v1alpha2"
+REF = ResourceRef(namespace=NAMESPACE, name="chat", uid="u-1")
+
+# What stands on the cluster.
+WEIGHTS, POLICY, RULE, TRIAL, BOUND, SERVICE, LIMITS = (
+    "weights", "policy", "rule", "trial", "bound on trial", "service", "server",
+)  # fmt: skip
+TEMPLATES = {TRIAL, BOUND, SERVICE}
+EVERYTHING = {WEIGHTS, POLICY, RULE, *TEMPLATES, LIMITS}
+ON = (
+    "--prometheus-url=http://p",
+    "--batching-apply=true",
+    "--batching-llm-inference-services=true",
+    "--admission-kind=BackendTrafficPolicy",
+    "--admission-kind=DestinationRule",
+    "--admission-kind=EngineArguments",
+    "--degradation=true",
+    "--engine-range=127.0.0.0/8",
+)
+
+
+@dataclass(frozen=True)
+class Off:
+    """Arguments that go, others that come, and what is put back then."""
+
+    goes: tuple[str, ...] = ()
+    comes: tuple[str, ...] = ()
+    back: frozenset[str] = frozenset()
+
+
+def off(*back: str, goes: str = "", comes: str = "") -> Off:
+    """One switch."""
+    return Off(tuple(goes.split()), tuple(comes.split()), frozenset(back))
+
+
+# Every option of `servingslo run` but those of Prometheus: what is put back, or why nothing is.
+NOTHING = "writes nothing"
+SWITCHES: dict[str, Off | list[Off] | str] = {
+    "mode": off(*EVERYTHING, comes="--mode=Recommend"),
+    "batching_apply": off(*TEMPLATES, LIMITS, goes="--batching-apply=true"),
+    "batching_servers_only": off(*TEMPLATES, comes="--batching-servers-only=true"),
+    "batching_llm_inference_services": off(
+        SERVICE, goes="--batching-llm-inference-services=true"
+    ),
+    "admission_kind": [
+        off(POLICY, goes="--admission-kind=BackendTrafficPolicy"),
+        off(RULE, goes="--admission-kind=DestinationRule"),
+        off(BOUND, goes="--admission-kind=EngineArguments"),
+    ],
+    "degradation": off(WEIGHTS, goes="--degradation=true"),
+    "read_config_maps": off(comes="--read-config-maps=false"),
+    "engine_range": "the chart refuses it while servers may have limits: test_switched_off_by_helm",
+    "engine_keys_directory": "as engine_range",
+    "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
+    "shards": "another process takes over what stands: test_controller_shards",
+    "max_replicas": "a count stays until it is decided anew, by the bounds of then",
+    "max_step": "as max_replicas",
+    "max_priority": "as max_replicas",
+    "record": "appends to a file, and to nothing on the cluster",
+    **dict.fromkeys(
+        (
+            "keda_scaler_port", "keda_scaler_host", "keda_scaler_certificate_file",
+            "keda_scaler_key_file", "keda_scaler_client_ca_file", "keda_scaler_plain_text",
+        ),
+        "KEDA asks and sets the count; without an answer it does what its ScaledObject says",
+    ),
+    **dict.fromkeys(
+        (
+            "gateway_profile_name", "gateway_workload_label",
+            "gateway_namespace_label", "gateway_reporter", "gateway_pattern", "tick_seconds",
+            "health_host", "health_port", "lease_namespace", "lease_name", "lease_seconds",
+            "lease_renew_seconds", "lease_retry_seconds", "log_level", "log_format",
+        ),
+        NOTHING,
+    ),
+}  # fmt: skip
+# The chart's values that are passed on as one of these, by their paths. All others are of sections
+# that write nothing.
+VALUES = {
+    "mode": "mode",
+    "watchNamespaces": "namespace",
+    "shards": "shards",
+    "batching.apply.enabled": "batching_apply",
+    "batching.apply.serversOnly": "batching_servers_only",
+    "batching.apply.llmInferenceServices": "batching_llm_inference_services",
+    "configMaps.read.enabled": "read_config_maps",
+    "admission.kinds": "admission_kind",
+    "degradation.enabled": "degradation",
+    "engines.ranges": "engine_range",
+    "engines.keysSecret": "engine_keys_directory",
+    "keda.externalScaler.enabled": "keda_scaler_port",
+    "keda.externalScaler.port": "keda_scaler_port",
+    "keda.externalScaler.tlsSecret": "keda_scaler_certificate_file",
+    "keda.externalScaler.clientCASecret": "keda_scaler_client_ca_file",
+    "keda.externalScaler.plainText": "keda_scaler_plain_text",
+    "limits.maxReplicas": "max_replicas",
+    "limits.maxStep": "max_step",
+    "limits.maxPriority": "max_priority",
+}
+# replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
+PLAIN = """
+affinity commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds extraVolumeMounts
+extraVolumes fullnameOverride gateway global image imagePullSecrets leaderElection logFormat
+logLevel metrics monitoring nameOverride networkPolicy nodeSelector podAnnotations
+podDisruptionBudget podLabels podSecurityContext priorityClassName prometheus rbac replicaCount
+resources revisionHistoryLimit runtimes securityContext serviceAccount tickSeconds tolerations
+topologySpreadConstraints
+"""
+
+
+def _targets(kind: str, name: str, **stated: Any) -> Targets:
+    api = KSERVE if kind == "LLMInferenceService" else "apps/v1"
+    objective = Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0)
+    plain = Targets(
+        target=ScaleTarget(api_version=api, kind=kind, name=name),
+        objectives=(objective,),
+        batching=BatchingTargets(mode=BatchingMode.AUTO),
+        admission_mode=AdmissionMode.AUTO,
+    )
+    return replace(plain, **stated)
+
+
+def _via(kind: LimitKind) -> LimitObject:
+    return LimitObject(kind=kind, name="chat")
+
+
+FALLBACK = DegradationTargets(route="chat", fallback="small", max_share_ratio=0.5)
+# One resource that asks for all of it: its pools.
+CHAT = _targets(
+    "Deployment",
+    "chat",
+    admission_via=_via(LimitKind.BACKEND_TRAFFIC_POLICY),
+    degradation=FALLBACK,
+)
+QUEUED = _targets("Deployment", "queued", admission_via=_via(LimitKind.ENGINE_ARGUMENTS))
+LLAMA = _targets(
+    "LLMInferenceService",
+    "llama",
+    batching=BatchingTargets(mode=BatchingMode.AUTO, rollout=BatchingRollout.ALL_AT_ONCE),
+    admission_via=_via(LimitKind.DESTINATION_RULE),
+)
+RANK = _targets("Deployment", "rank", model="rank")
+POOLS = (CHAT, QUEUED, LLAMA, RANK)
+VIEW = WorkloadView(
+    target=RANK.target,
+    pods=(PodSample(name="rank-0", ready=True),),
+    read_as=Recognition(runtime="triton"),
+)
+
+
+def _deployment(name: str) -> dict[str, Any]:
+    engine = {"name": "vllm", "image": "vllm/vllm-openai:v0.11.0", "args": ["--max-num-seqs=8"]}
+    return {
+        "replicas": 4,
+        "strategy": {"type": "RollingUpdate"},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [engine]}},
+    }
+
+
+_MARKED = {"port": 8000, "filters": [{"type": "ResponseHeaderModifier"}]}
+_SPECS: dict[str, tuple[str, dict[str, Any]]] = {
+    WEIGHTS: (
+        f"/apis/gateway.networking.k8s.io/v1/namespaces/{NAMESPACE}/httproutes/chat",
+        {"rules": [{"backendRefs": [{"name": "chat", "weight": 1, **_MARKED},
+                                    {"name": "small", "weight": 0, **_MARKED}]}]},
+    ),
+    POLICY: (
+        f"{LIMIT_FORMS[0].api}/namespaces/{NAMESPACE}/{LIMIT_FORMS[0].plural}/chat",
+        {"targetRefs": [{"kind": "HTTPRoute", "name": "chat"}]},
+    ),
+    RULE: (
+        f"{LIMIT_FORMS[1].api}/namespaces/{NAMESPACE}/{LIMIT_FORMS[1].plural}/chat",
+        {"trafficPolicy": {"connectionPool": {"http": {"http2MaxRequests": 400}}}},
+    ),
+    TRIAL: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/chat", _deployment("chat")),
+    BOUND: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/queued", _deployment("queued")),
+    SERVICE: (
+        f"/apis/{KSERVE}/namespaces/{NAMESPACE}/llminferenceservices/llama",
+        {"template": {"containers": [{"name": "vllm", "args": ["--max-num-seqs=8"]}]}},
+    ),
+}  # fmt: skip
+_KINDS = {
+    "/apis/serving.kserve.io": {"versions": [{"groupVersion": KSERVE}]},
+    f"/apis/{KSERVE}": {"resources": [{"kind": "LLMInferenceService", "namespaced": True,
+                                       "name": "llminferenceservices"}]},
+    "/apis/apps/v1": {"resources": [{"kind": "Deployment", "name": "deployments",
+                                     "namespaced": True}]},
+}  # fmt: skip
+
+
+@dataclass
+class Api:
+    """The API server as far as it is asked: these objects, and JSON Patch with tests.
+
+    refused: words of paths that the operator's account may not use.
+    """
+
+    items: dict[str, Any] = field(default_factory=dict)
+    refused: str = ""
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        for path, spec in _SPECS.values():
+            metadata = {
+                "name": path.rpartition("/")[2], "namespace": NAMESPACE, "uid": path,
+                "resourceVersion": "1", "generation": 1,
+                "labels": {"servingslo.dev/managed": "true"},
+            }  # fmt: skip
+            self.items[path] = {
+                "metadata": metadata,
+                "spec": copy.deepcopy(spec),
+                "status": {"observedGeneration": 1, "updatedReplicas": 1},
+            }
+
+    async def get(self, path: str, _query: object = None) -> dict[str, Any]:
+        """One object, or all of a kind."""
+        if path in _KINDS:
+            return _KINDS[path]
+        if path == f"/api/v1/namespaces/{NAMESPACE}/pods/rank-0":
+            return pod()
+        if self.refused and re.search(self.refused, path):
+            raise PermissionDeniedError(f"GET {path}: 403")
+        if path in self.items:
+            return copy.deepcopy(self.items[path])
+        plural = path.rpartition("/")[2]
+        found = [one for at, one in self.items.items() if f"/{plural}/" in at]
+        if "/namespaces/" in path and not path.endswith(f"/{NAMESPACE}/{plural}"):
+            raise NotFoundError(path)
+        return {"items": copy.deepcopy(found), "metadata": {}}
+
+    async def patch(self, path: str, changes: Any, _kind: object, **_: object) -> None:
+        """All of it, or nothing."""
+        if self.refused and re.search(self.refused, path):
+            raise PermissionDeniedError(f"PATCH {path}: 403")
+        item = copy.deepcopy(self.items[path])
+        for change in changes:
+            *parts, last = (p.replace("~1", "/") for p in change["path"].strip("/").split("/"))
+            place: Any = item
+            for part in parts:
+                place = place[int(part)] if isinstance(place, list) else place[part]
+            key: Any = int(last) if isinstance(place, list) else last
+            if change["op"] == "test" and place[key] != change["value"]:
+                raise InvalidObjectError("test failed")
+            if change["op"] == "remove":
+                del place[key]
+            elif change["op"] != "test":
+                place[key] = change["value"]
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        self.items[path] = item
+
+    def permitted(self, _namespace: str) -> Any:
+        """So many seconds."""
+        return nullcontext(5.0)
+
+    def own(self) -> set[str]:
+        """What is as its owner had it."""
+        return {name for name, (path, spec) in _SPECS.items() if self.items[path]["spec"] == spec}
+
+
+async def _written(api: Any, server: Server, port: int, models: Any) -> None:
+    """Everything is in mid-change."""
+    owner: dict[str, Any] = {"name": REF.name, "uid": REF.uid}
+    routes = WeightedRoutes(api)
+    weights = WeightsOwner(**owner, rule=0, weights=(750, 250), former=(1, 0))
+    await routes.write(await routes.read(NAMESPACE, "chat"), weights)
+    for form in LIMIT_FORMS:
+        holders = LimitHolders(api, form)
+        holder = await holders.read(NAMESPACE, "chat")
+        await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
+    canaries = BatchCanaries(api)
+    for targets, queue in ((CHAT, ()), (QUEUED, (None, 64))):
+        order = CanaryOrder(
+            owner=REF.name, owner_uid=REF.uid, since_seconds=1, container=None, before=(8, 2048),
+            after=(32, 2048), flags_added=(), runtime="vllm", queue=queue,
+        )  # fmt: skip
+        found = await canaries.read(NAMESPACE, targets.target)
+        assert found is not None
+        assert await canaries.start(found, order)
+        found = await canaries.read(NAMESPACE, targets.target)
+        assert found is not None
+        assert await canaries.hold(found)
+    parents = ParentTemplates(api, Discovery(api))
+    # Its controller made a Deployment of the same containers.
+    engine = await parents.engine(NAMESPACE, CHAT.target, None, "vllm")
+    limits = EngineArguments(max_num_seqs=32)
+    assert await parents.apply(REF, LLAMA.target, engine, limits, "vllm")
+    assert await models.set(REF, "rank-0", port, "rank", BatcherLimits(8, 5000, 64))
+    assert not api.own()
+    assert server.config["max_batch_size"] == 8
+
+
+@pytest.fixture
+def options(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunOptions]:
+    """What `servingslo run` makes of arguments."""
+    found: list[RunOptions] = []
+
+    async def operate(options: RunOptions) -> None:
+        found.append(options)
+
+    def parsed(*arguments: str) -> RunOptions:
+        called = cli("run", *arguments)
+        assert called.exit_code == 0, called.err
+        return found.pop()
+
+    monkeypatch.setattr(operating, "operate", operate)
+    return parsed
+
+
+def _play(
+    options: RunOptions,
+    pools: tuple[Targets, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    refused: str = "",
+) -> tuple[set[str], list[Change], Api]:
+    """What is put back by an operator that starts with these options after all was written."""
+
+    async def story() -> tuple[set[str], list[Change], Api]:
+        server, api = Server(), Api()
+        before = copy.deepcopy(server.config)
+        async with serving(server) as port:
+            at = replace(profile("triton"), model_repository_port=port)
+            monkeypatch.setattr(dynamic_batching, "profile", lambda _: at)
+            record = pod_record(pod(), None)
+            inventory: Any = SimpleNamespace(pods=SimpleNamespace(get=lambda *_: record))
+            client: Any = api
+            means, _ = operating.means_of(options, client, inventory)
+            await _written(api, server, port, means.models)
+            api.refused = refused
+            actuators = [row(means) for row in options.actuators]
+            (servers,) = (one for one in actuators if isinstance(one, DynamicBatching))
+            await servers.in_force(REF, RANK, VIEW)
+            acting = tuple(one for one in pools if guards.acting_limit(one, options.limits) is None)
+            told = [change for one in actuators for change in await one.undo(lambda ref: acting)]
+        return api.own() | ({LIMITS} if server.config == before else set()), told, api
+
+    return asyncio.run(story())
+
+
+ROWS = [
+    pytest.param(one, id=f"{name} {' '.join((*one.goes, *one.comes))}")
+    for name, rows in SWITCHES.items()
+    if not isinstance(rows, str)
+    for one in (rows if isinstance(rows, list) else [rows])
+]
+
+
+def _arguments(switch: Off) -> list[str]:
+    return [*(one for one in ON if one not in switch.goes), *switch.comes]
+
+
+@pytest.mark.parametrize("switch", ROWS)
+def test_what_a_switch_permitted_is_put_back_when_it_is_off(switch, options, monkeypatch) -> None:
+    """Exactly that, whoever still asks for it; each is told once."""
+    back, told, _ = _play(options(*_arguments(switch)), POOLS, monkeypatch)
+    assert back == switch.back
+    assert len(told) == len(switch.back)
+    assert all(change.refusal is None for change in told)
+
+
+# By what a tenant changes: the resource's mode, a knob's, or what it names.
+SPECS: dict[str, tuple[tuple[Targets, ...], set[str]]] = {
+    "nothing": (POOLS, set()),
+    "mode Recommend": (tuple(replace(one, mode=Mode.RECOMMEND) for one in POOLS), EVERYTHING),
+    "mode Paused": (tuple(replace(one, mode=Mode.PAUSED) for one in POOLS), EVERYTHING),
+    "resource gone": ((), EVERYTHING),
+    "batching.mode": (
+        tuple(
+            replace(one, batching=BatchingTargets(mode=BatchingMode.RECOMMEND)) for one in POOLS
+        ),
+        {*TEMPLATES, LIMITS},
+    ),
+    "admission.mode": (
+        tuple(replace(one, admission_mode=AdmissionMode.RECOMMEND) for one in POOLS),
+        {POLICY, RULE, BOUND},
+    ),
+    "admission.via": (
+        (replace(CHAT, admission_via=None), QUEUED, LLAMA, RANK),
+        {POLICY},
+    ),
+    "admission.via of engines": ((CHAT, replace(QUEUED, admission_via=None), LLAMA, RANK), {BOUND}),
+    "degradation": ((replace(CHAT, degradation=None), QUEUED, LLAMA, RANK), {WEIGHTS}),
+    "degradation.route": (
+        (replace(CHAT, degradation=replace(FALLBACK, route="x")), QUEUED, LLAMA, RANK),
+        {WEIGHTS},
+    ),
+    "degradation.fallback": (
+        (replace(CHAT, degradation=replace(FALLBACK, fallback="x")), QUEUED, LLAMA, RANK),
+        {WEIGHTS},
+    ),
+    "classes": (
+        (
+            replace(
+                CHAT,
+                admission_via=None,
+                classes=(ClassTargets(name="job", route="job", policy="job"),),
+            ),
+            QUEUED,
+            LLAMA,
+            RANK,
+        ),
+        {POLICY},
+    ),
+    "targetRef": (
+        (replace(CHAT, target=QUEUED.target), QUEUED, LLAMA, RANK),
+        {TRIAL},
+    ),
+    "model": ((CHAT, QUEUED, LLAMA, replace(RANK, model="other")), {LIMITS}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_a_resource_asks_for_no_more_is_put_back(name, options, monkeypatch) -> None:
+    """With every switch on."""
+    pools, expected = SPECS[name]
+    back, _, _ = _play(options(*ON), pools, monkeypatch)
+    assert back == expected
+
+
+def test_what_another_process_decides_about_stays(options) -> None:
+    """Of another shard, even with all switches off: that process has the same switches."""
+    parsed = options(ON[0])
+
+    async def story() -> set[str]:
+        api: Any = Api()
+        routes = WeightedRoutes(api)
+        weights = WeightsOwner(name="chat", uid="u", rule=0, weights=(3, 1), former=(1, 0))
+        await routes.write(await routes.read(NAMESPACE, "chat"), weights)
+        means, _ = operating.means_of(parsed, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
+        for row in parsed.actuators:
+            assert not await row(means).undo(lambda ref: None)
+        return set(_SPECS) - api.own()
+
+    assert asyncio.run(story()) == {WEIGHTS}
+
+
+def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_done(
+    options, monkeypatch
+) -> None:
+    """Routes may not even be read any more; a trial that may not be patched is told."""
+    away = r"httproutes|backendtrafficpolicies|destinationrules|llminferenceservices|/chat$"
+    back, told, _ = _play(options(ON[0], ON[-1]), POOLS, monkeypatch, refused=away)
+    assert back == {BOUND, LIMITS}
+    assert [change.target for change in told if change.refusal is not None] == ["Deployment/chat"]
+
+
+async def test_what_stands_is_said_while_it_cannot_be_put_back() -> None:
+    """The share that goes to the fallback; without the right to read, that it is not known."""
+    api: Any = Api()
+    routes = WeightedRoutes(api)
+    owner = WeightsOwner(name="chat", uid="u-1", rule=0, weights=(750, 250), former=(1, 0))
+    await routes.write(await routes.read(NAMESPACE, "chat"), owner)
+    services: Any = None
+    actuator = RouteWeights(routes, services, enabled=False)
+    view = WorkloadView(target=CHAT.target)
+    found = await actuator.in_force(REF, CHAT, view)
+    assert found is not None
+    assert found.values[SHARE] == 250
+    assert found.refused is not None
+    assert found.refused.reason is Reason.NOT_PERMITTED
+    api.refused = "httproutes"
+    unknown = await actuator.in_force(REF, CHAT, view)
+    assert unknown is not None
+    assert SHARE not in unknown.values
+    assert unknown.refused is not None
+    assert "HTTPRoute/chat cannot be read" in unknown.refused.detail
+
+
+def test_every_option_of_the_operator_has_a_row() -> None:
+    """A new one says what is put back without it, or why nothing is."""
+    found = inspect.signature(run).parameters
+    assert {name for name in found if not name.startswith("prometheus_")} == set(SWITCHES)
+
+
+def _leaves(values: Any, path: str = "") -> list[str]:
+    if isinstance(values, dict) and values:
+        return [leaf for key, one in values.items() for leaf in _leaves(one, f"{path}.{key}")]
+    return [path.removeprefix(".")]
+
+
+def test_every_value_of_the_chart_has_a_row() -> None:
+    """It is passed on as an option with a row, or its section writes nothing."""
+    leaves = _leaves(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
+    others = {leaf for leaf in leaves if leaf.partition(".")[0] not in PLAIN.split()}
+    assert others == set(VALUES)
+    assert set(VALUES.values()) <= set(SWITCHES)
+    passed = (CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
+    for name in VALUES.values():
+        assert f"--{name.replace('_', '-')}" in passed, name
