@@ -7,6 +7,7 @@ the same lead. If history has a season, the season is a third opinion (`season_o
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from servingslo.copying import replace
 from servingslo.errors import MetricsUnavailableError
@@ -54,6 +55,9 @@ USUAL_LEAST_DEVIATIONS = 3.0
 # A rise is measured over a minute, and is one if it exceeds so many deviations of both its ends.
 # Over two minutes a rise by ten within three minutes is seen too late; docs/lab/planner.md.
 RISE_SECONDS, SURE_DEVIATIONS = 60.0, 3.0
+# A rise goes on while each window has more than the one before; a jump is over at once. Of scrapes
+# a minute apart one step has to do.
+RISING_STEPS = 2
 # The usual mean itself is known no better than to this share of it.
 USUAL_ERROR_RATIO = 0.02
 
@@ -242,7 +246,8 @@ def _latest(
 
 def _rise_per_second2(latest: Sequence[tuple[float, float, float]]) -> float:
     """Return how fast the rate rises, if it surely does and has not ended; else 0."""
-    if len(latest) < 2 or latest[-1][1] <= latest[-2][1]:
+    rates = [rate for _, rate, _ in latest[-RISING_STEPS - 1 :]]
+    if len(rates) < 2 or any(after <= one for one, after in pairwise(rates)):
         return 0.0
     (begin, first, first_variance), (end, last, last_variance) = latest[0], latest[-1]
     chance = SURE_DEVIATIONS * math.sqrt(first_variance + last_variance)
