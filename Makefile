@@ -19,6 +19,7 @@ FAULTS ?= 60
 STORIES ?= 0:1667
 LIVE ?=
 ENVIRONMENT ?=
+DEMO ?=
 SBOM ?= dist/servingslo.cdx.json
 FUZZ_EXAMPLES ?= 100000
 # One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
@@ -144,8 +145,8 @@ chart-docs: setup ## write the chart's README and the descriptions of its schema
 dashboard: setup ## write the Grafana dashboard of the chart anew
 	$(BIN)/python -m tests.dashboards.servingslo
 
-pictures: setup ## draw docs/pictures again, from text and the recorded demo; of a new recording: copy out/surge.json or out/panels.json there first
-	$(BIN)/python -m tests.pictures.draw
+pictures: setup ## draw docs/pictures again, from text and the recorded demo; DEMO=out after `make demo` for a new recording
+	$(BIN)/python -m tests.pictures.draw $(if $(DEMO),--of $(DEMO))
 
 lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml -o requirements.lock

@@ -67,6 +67,14 @@ class ReadingTooSlowError(MetricsUnavailableError):
     """The queries of one reading did not all end within the reading's timeout."""
 
 
+class AnswerTooLargeError(MetricsUnavailableError):
+    """An answer has more bytes than are read of one. body: those that were read."""
+
+    def __init__(self, message: str, body: bytes = b"") -> None:
+        super().__init__(message)
+        self.body = body
+
+
 class QueryRefusedError(MetricsUnavailableError):
     """Prometheus does not evaluate this query; a retry does not help."""
 
@@ -97,6 +105,10 @@ class PermissionDeniedError(ClusterError):
 
 class WriteConflictError(ClusterError):
     """A precondition of the write no longer holds (409, or 422 of a JSON Patch test)."""
+
+
+class InvalidNameError(ClusterError, InvalidInputError):
+    """A name is no segment of the API's paths, so that no object has it; nothing was asked."""
 
 
 class InvalidObjectError(ClusterError):

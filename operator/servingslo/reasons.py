@@ -90,6 +90,7 @@ class Reason(StrEnum):
     METRICS_PARTIAL = "MetricsPartial"
     METRICS_NOT_A_NUMBER = "MetricsNotANumber"
     METRICS_IMPLAUSIBLE = "MetricsImplausible"
+    METRICS_TOO_MANY = "MetricsTooMany"
     SEVERAL_RUNTIMES = "SeveralRuntimes"
     SEVERAL_MODELS = "SeveralModels"
     MODEL_NOT_SERVED = "ModelNotServed"

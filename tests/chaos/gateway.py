@@ -13,6 +13,7 @@ from typing import Any
 from tests.chaos.cluster import Cluster
 from tests.chaos.prometheus import NAMESPACE, SCRAPE_SECONDS
 
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.gateways.limit_forms import BACKEND_TRAFFIC_POLICY
 from servingslo.adapters.kubernetes.gateways.limits import LimitHolders
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes
@@ -32,8 +33,9 @@ JOB_PART = 1.0 / 3.0
 MOST_SHARE = 0.5
 # What the owners state before the operator comes.
 OWN_WEIGHTS, OWN_LIMIT = (1, 0), 400
-_POLICIES = f"{BACKEND_TRAFFIC_POLICY.api}/namespaces/{NAMESPACE}/{BACKEND_TRAFFIC_POLICY.plural}"
-_ROUTES = f"/apis/gateway.networking.k8s.io/v1/namespaces/{NAMESPACE}/httproutes"
+_FORM = BACKEND_TRAFFIC_POLICY
+_POLICIES = api_path(_FORM.api_version, _FORM.plural, namespace=NAMESPACE)
+_ROUTES = api_path("gateway.networking.k8s.io/v1", "httproutes", namespace=NAMESPACE)
 
 
 def classes_of(spec: Mapping[str, Any]) -> dict[str, Any]:

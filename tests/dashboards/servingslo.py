@@ -7,15 +7,27 @@ the dashboard needs no recording rule and no other exporter. A resource with poo
 each pool, and one for all of them where a sum means something: replicas and cost.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from grafana_foundation_sdk.builders import common, dashboard, prometheus, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.common import LegendDisplayMode
-from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
+from grafana_foundation_sdk.models.common import (
+    BigValueColorMode,
+    BigValueGraphMode,
+    BigValueTextMode,
+    LegendDisplayMode,
+)
+from grafana_foundation_sdk.models.dashboard import (
+    DataSourceRef,
+    DynamicConfigValue,
+    ValueMap,
+    ValueMappingResult,
+    VariableRefresh,
+)
 
 ROOT = Path(__file__).parents[2]
 PATH = ROOT / "charts" / "servingslo-operator" / "files" / "dashboard.json"
@@ -28,6 +40,8 @@ _WHOLE = "namespace, name"
 _RESOURCE = f"{_WHOLE}, pool"
 _OBJECTIVE = f"{_RESOURCE}, metric, percentile"
 _WIDTH, _HEIGHT = 12, 8
+_STAT_WIDTH, _STAT_HEIGHT = 6, 4
+_TEXT_MODES = {"values": BigValueTextMode.VALUE_AND_NAME, "names": BigValueTextMode.NAME}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +54,17 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One panel. unit: as Grafana calls it."""
+    """One panel. unit: as Grafana calls it.
+
+    stat: only the last values, as text: of each line its value, "names" its name. words: of values.
+    """
 
     title: str
     says: str
     unit: str
     queries: tuple[Query, ...]
+    stat: str = ""
+    words: tuple[tuple[str, str, str], ...] = ()
 
 
 def _of(metric: str, by: str = _RESOURCE) -> str:
@@ -82,6 +101,65 @@ _ALL = "{{namespace}}/{{name}} all pools"
 _NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
 
 ROWS: dict[str, tuple[Picture, ...]] = {
+    "At a glance": (
+        Picture(
+            title="Objectives",
+            says="Whether the share of requests within each threshold is the wanted one.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=f"min by ({_RESOURCE}) ("
+                    f"({_of('servingslo_within_objective_ratio', _OBJECTIVE)} >= bool "
+                    f"{_of('servingslo_objective_target_ratio', _OBJECTIVE)}) + "
+                    f"({_of('servingslo_within_objective_greatest_ratio', _OBJECTIVE)} >= bool "
+                    f"{_of('servingslo_objective_target_ratio', _OBJECTIVE)}))",
+                    legend=_NAME,
+                ),
+            ),
+            stat="values",
+            words=(
+                ("0", "missed", "red"),
+                ("1", "between two buckets", "yellow"),
+                ("2", "met", "green"),
+            ),
+        ),
+        Picture(
+            title="Replicas now",
+            says="Of the target, as the last decision found it.",
+            unit="short",
+            queries=(Query(expression=_of("servingslo_replicas_current"), legend=_NAME),),
+            stat="values",
+        ),
+        Picture(
+            title="Why so many",
+            says="The constraint that asks for most, and what keeps the planner from its count.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=_of("servingslo_binding_constraint", _RESOURCE + ", constraint")
+                    + " > 0",
+                    legend=f"{_NAME} {{{{constraint}}}}",
+                ),
+                Query(
+                    expression=f"{_of('servingslo_limited_by', _RESOURCE + ', reason')} > 0",
+                    legend=f"{_NAME} held: {{{{reason}}}}",
+                ),
+            ),
+            stat="names",
+        ),
+        Picture(
+            title="Cost an hour now",
+            says="Where spec.cost states a price.",
+            unit="short",
+            queries=(
+                Query(
+                    expression=_of("servingslo_cost_per_hour", _RESOURCE + ", currency"),
+                    legend=f"{_NAME} {{{{currency}}}}",
+                ),
+            ),
+            stat="values",
+        ),
+    ),
     "Is the objective met?": (
         Picture(
             title="Share of requests within the threshold",
@@ -403,6 +481,25 @@ ROWS: dict[str, tuple[Picture, ...]] = {
 }
 
 
+# (name, expression, title, text) of what is marked on every panel.
+ANNOTATIONS = (
+    (
+        "Replica counts",
+        f"changes(({_of('servingslo_replicas_current')})[30s:15s]) > 0",
+        "{{namespace}}/{{name}} {{pool}}",
+        "replica count changed",
+    ),
+    (
+        "Limits and weights",
+        f"sum by ({_WHOLE}, knob, reason) (increase(servingslo_changes_total"
+        + _CHANGED.replace("}", ', knob!="replicas", outcome=~"written|rolled-back"}')
+        + "[1m])) > 0",
+        "{{namespace}}/{{name}} {{knob}}",
+        "{{reason}}",
+    ),
+)
+
+
 def queries() -> Iterator[tuple[str, str]]:
     """(panel, expression) of every query."""
     for row in ROWS.values():
@@ -433,7 +530,14 @@ def rendered() -> str:
         board = board.with_row(dashboard.Row(title).id(next(numbers)))
         for picture in pictures:
             board = board.with_panel(_panel(picture).id(next(numbers)))
-    return JSONEncoder(sort_keys=True, indent=1).encode(board.build()) + "\n"
+    for name, expression, _, _ in ANNOTATIONS:
+        marked = dashboard.AnnotationQuery().name(name).datasource(_DATASOURCE).expr(expression)
+        board = board.annotation(marked.enable(True).icon_color("blue"))  # noqa: FBT003
+    found = json.loads(JSONEncoder().encode(board.build()))
+    # Of Grafana's Prometheus data source, which the builder does not know.
+    for one, (_, _, title, text) in zip(found["annotations"]["list"], ANNOTATIONS, strict=True):
+        one |= {"titleFormat": title, "textFormat": text, "step": "15s"}
+    return json.dumps(found, sort_keys=True, indent=1) + "\n"
 
 
 def _variable(name: str, series: str) -> dashboard.QueryVariable:
@@ -448,8 +552,43 @@ def _variable(name: str, series: str) -> dashboard.QueryVariable:
     )
 
 
-def _panel(picture: Picture) -> timeseries.Panel:
-    panel = (
+def _panel(picture: Picture) -> timeseries.Panel | stat.Panel:
+    panel = _stat(picture) if picture.stat else _lines(picture)
+    for letter, query in zip("ABCD", picture.queries, strict=False):
+        panel = panel.with_target(
+            prometheus.Dataquery()
+            .expr(query.expression)
+            .legend_format(query.legend)
+            .ref_id(letter)
+            .datasource(_DATASOURCE)
+        )
+    return panel
+
+
+def _stat(picture: Picture) -> stat.Panel:
+    words = {
+        value: ValueMappingResult(text=word, color=color) for value, word, color in picture.words
+    }
+    color = BigValueColorMode.VALUE if words else BigValueColorMode.NONE
+    return (
+        stat.Panel()
+        .title(picture.title)
+        .description(picture.says)
+        .datasource(_DATASOURCE)
+        .unit(picture.unit)
+        .mappings([ValueMap(words)] if words else [])
+        .color_mode(color)
+        .graph_mode(BigValueGraphMode.NONE)
+        .text_mode(_TEXT_MODES[picture.stat])
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .no_value("-")
+        .span(_STAT_WIDTH)
+        .height(_STAT_HEIGHT)
+    )
+
+
+def _lines(picture: Picture) -> timeseries.Panel:
+    return (
         timeseries.Panel()
         .title(picture.title)
         .description(picture.says)
@@ -461,16 +600,15 @@ def _panel(picture: Picture) -> timeseries.Panel:
         .legend(
             common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True)  # noqa: FBT003
         )
-    )
-    for letter, query in zip("ABCD", picture.queries, strict=False):
-        panel = panel.with_target(
-            prometheus.Dataquery()
-            .expr(query.expression)
-            .legend_format(query.legend)
-            .ref_id(letter)
-            .datasource(_DATASOURCE)
+        # What is asked for is a line to be under, not one that was measured.
+        .override_by_regexp(
+            "/ (threshold|wanted)$/",
+            [
+                DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [10, 10]}),
+                DynamicConfigValue("color", {"mode": "fixed", "fixedColor": "red"}),
+            ],
         )
-    return panel
+    )
 
 
 def main() -> None:

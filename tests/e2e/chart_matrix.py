@@ -101,9 +101,31 @@ CASES: dict[str, tuple[str, ...]] = {
         "securityContext.capabilities=null",
         "securityContext.readOnlyRootFilesystem=false",
     ),
+    "tenants-apart": (
+        *_WATCHED,
+        "budgets.enabled=true",
+        "configMaps.read.enabled=true",
+        f"configMaps.read.namespaces[0]={WATCHED[0]}",
+        "metricsAuthorization.enabled=true",
+        "monitoring.serviceMonitor.enabled=true",
+        "networkPolicy.enabled=true",
+    ),
     "kserve": (
         "batching.apply.enabled=true",
         "batching.apply.llmInferenceServices=true",
+    ),
+    # Objects and labels that are somebody else's, and files of one's own.
+    "adopted": (
+        "commonLabels.team=serving",
+        "image.registry=registry.example",
+        "revisionHistoryLimit=2",
+        "extraVolumes[0].name=authority",
+        "extraVolumes[0].configMap.name=authority",
+        "extraVolumeMounts[0].name=authority",
+        "extraVolumeMounts[0].mountPath=/etc/authority",
+        "rbac.create=false",
+        "serviceAccount.create=false",
+        "serviceAccount.name=made-elsewhere",
     ),
     "other-kinds": (
         "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",

@@ -137,6 +137,8 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("extraArgs[0]=mode", "extraArgs", id="argument"),
         pytest.param("tickSeconds=0", "tickSeconds", id="tick"),
         pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
+        pytest.param("prometheus.url=http://a:9090/graph", "prometheus.url", id="url-of-a-page"),
+        pytest.param("prometheus.url=http://a/api/v1/query", "prometheus.url", id="url-of-the-api"),
         pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
         pytest.param("prometheus.caFile=ca.crt", "caFile", id="ca-without-folder"),
         pytest.param(
@@ -163,12 +165,112 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
             r"podLabels.app\.kubernetes\.io/name=mine", "app.kubernetes.io/name", id="own-label"
         ),
         pytest.param("mod=Auto", "mod", id="unknown-value"),
+        pytest.param(
+            "image.repository=REGISTRY/servingslo",
+            "image.repository: REGISTRY/servingslo is not allowed",
+            id="placeholder",
+        ),
+        pytest.param("image.repository=example.com/a:1.0", "without tag", id="tag-in-name"),
+        pytest.param("image.repository=https://example.com/a", "repository", id="scheme"),
+        pytest.param("image.registry=<yours>", "image.registry: <yours>", id="registry"),
+        pytest.param("global.imageRegistry=REGISTRY", "global.imageRegistry", id="registry-of-all"),
+        pytest.param("image.tag=0.1 0", 'image.tag: "0.1 0" is not allowed', id="tag-with-blank"),
+        pytest.param("image.tag=:latest", "image.tag", id="tag-with-colon"),
+        pytest.param(
+            "prometheus.basicAuthSecret=a,prometheus.bearerTokenSecret=b",
+            "prometheus.basicAuthSecret: a is not allowed",
+            id="two-kinds-of-credentials",
+        ),
+        pytest.param(
+            "prometheus.basicAuthSecret=a,prometheus.bearerTokenFile=/b",
+            "prometheus.basicAuthSecret: a is not allowed",
+            id="credentials-and-own-token",
+        ),
+        pytest.param(
+            "resources.limits.memory=10Mi",
+            "resources.limits.memory: 10Mi is not allowed; allowed: 128Mi or more",
+            id="little-memory",
+        ),
+        pytest.param("resources.limits.memory=512MB", "memory of 512MB", id="no-quantity"),
+        pytest.param("resources.limits.memory=1000000", "limits.memory", id="bytes"),
+        pytest.param("resources.requests.memory=1Gi", "at most the limit, 512Mi", id="request"),
+        pytest.param("serviceAccount.create=false", "serviceAccount.name", id="no-account"),
+        pytest.param(
+            r"commonLabels.app\.kubernetes\.io/name=mine", "commonLabels", id="label-of-the-chart"
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(rig: Rig, setting: str, named: str) -> None:
     """Helm refuses a value outside the schema and names it."""
     with pytest.raises(RigError, match=named):
         _render(rig, setting)
+
+
+@pytest.mark.rig
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param((), "image.repository is the default", id="image"),
+        pytest.param(
+            ("networkPolicy.enabled=true", "prometheus.url=http://metrics.m.svc:8481/select/0"),
+            "networkPolicy.egressPorts lacks 8481, the port of prometheus.url",
+            id="port",
+        ),
+        pytest.param(
+            ("networkPolicy.enabled=true", "prometheus.url=http://metrics.m.svc/select"),
+            "networkPolicy.egressPorts lacks 80, ",
+            id="port-of-scheme",
+        ),
+        pytest.param(
+            ("batching.apply.serversOnly=true",),
+            "batching.apply.serversOnly has no effect without batching.apply.enabled",
+            id="servers-only-alone",
+        ),
+        pytest.param(
+            ("batching.apply.serversOnly=true", "batching.apply.enabled=true"),
+            "without engines.ranges it speaks to none",
+            id="servers-without-ranges",
+        ),
+        pytest.param(
+            ("admission.kinds[0]=EngineArguments",),
+            "EngineArguments has no effect without batching.apply.enabled",
+            id="engine-arguments",
+        ),
+        pytest.param(
+            ("resources.limits.memory=300Mi",),
+            "resources.limits.memory is 300Mi; 1024 engine pods (expectedPods) need 512Mi",
+            id="memory",
+        ),
+        pytest.param(("rbac.create=false",), "rbac.create is off", id="rights"),
+    ],
+)
+def test_what_has_no_effect_or_another_one_is_said_after_an_install(
+    rig: Rig, settings: tuple[str, ...], said: str
+) -> None:
+    """The notes name the value; without it, and with an image of one's own, they are silent."""
+
+    def notes(*all_settings: str) -> str:
+        sets = (f"--set={one}" for one in all_settings)
+        done = rig.helm("install", RELEASE, CHART, "--dry-run=client", *sets)
+        return done.stdout.split("\nNOTES:\n")[1]
+
+    assert said in notes(*settings)
+    fitting = ("image.registry=example.com", "networkPolicy.enabled=true")
+    assert "Look at these values again" not in notes(*fitting)
+
+
+@pytest.mark.rig
+def test_an_image_of_a_registry_of_all_charts_comes_before_one_s_own(rig: Rig) -> None:
+    """global.imageRegistry, image.registry, image.repository, in this order."""
+
+    def image(*settings: str) -> str:
+        pod = _only(_render(rig, *settings), "Deployment")["spec"]["template"]["spec"]
+        return pod["containers"][0]["image"].rpartition(":")[0]
+
+    assert image() == "servingslo/operator"
+    own = "image.registry=example.com:5000/mirror/"
+    assert image(own) == "example.com:5000/mirror/servingslo/operator"
+    assert image(own, "global.imageRegistry=other.example") == "other.example/servingslo/operator"
 
 
 @pytest.mark.rig
@@ -199,6 +301,46 @@ def test_config_maps_may_be_read_only_when_enabled(rig: Rig) -> None:
 
     assert rules() == []
     assert rules("configMaps.read.enabled=true") == [["get"]]
+
+
+@pytest.mark.rig
+def test_tenants_are_apart_where_that_is_asked(rig: Rig) -> None:
+    """Budgets, ConfigMaps, Leases and metrics: the least of each, and nothing of it by default."""
+    watched = "watchNamespaces={team-a,team-b}"
+    documents = _render(
+        rig,
+        watched,
+        "budgets.enabled=true",
+        "configMaps.read.enabled=true",
+        "configMaps.read.namespaces={team-a}",
+        "metricsAuthorization.enabled=true",
+        "networkPolicy.enabled=true",
+    )
+    budgets = _only(documents, "ClusterRole", "servingslo-operator-budgets")["rules"]
+    assert budgets[2]["resourceNames"] == ["team-a", "team-b"]
+    places = [
+        (one["kind"], one["metadata"].get("namespace"))
+        for one in documents
+        if one["kind"].endswith("Role")
+        for rule in one["rules"]
+        if "configmaps" in rule.get("resources", ())
+    ]
+    assert places == [("Role", "team-a")]
+    leases = [
+        rule
+        for one in documents
+        if one["kind"].endswith("Role")
+        for rule in one["rules"]
+        if "leases" in rule.get("resources", ())
+    ]
+    assert all(rule["resourceNames"] for rule in leases)
+    pod = _only(documents, "Deployment")["spec"]["template"]["spec"]
+    assert "--health-host=127.0.0.1" in pod["containers"][0]["args"]
+    assert pod["containers"][0]["livenessProbe"]["httpGet"]["port"] == "https"
+    (ingress,) = _only(documents, "NetworkPolicy")["spec"]["ingress"]
+    selected = ingress["from"][0]["namespaceSelector"]["matchLabels"]
+    assert selected == {"kubernetes.io/metadata.name": "monitoring"}
+    assert ingress["ports"] == [{"protocol": "TCP", "port": "https"}]
 
 
 @pytest.mark.rig
@@ -244,11 +386,9 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
 
 @pytest.mark.rig
 def test_watched_namespaces_limit_the_binding(rig: Rig) -> None:
-    """With watchNamespaces there are role bindings in those alone; for the cluster, of budgets."""
+    """With watchNamespaces there are role bindings in those alone, and none for the cluster."""
     documents = _render(rig, "watchNamespaces={team-a,team-b}")
-    # Budgets are cluster-scoped; their role is for them, and for labels of namespaces.
-    everywhere = [d["metadata"]["name"] for d in documents if d["kind"] == "ClusterRoleBinding"]
-    assert [name.endswith("-budgets") for name in everywhere] == [True]
+    assert not [one for one in documents if one["kind"] == "ClusterRoleBinding"]
     bound = [
         d["metadata"]["namespace"]
         for d in documents
@@ -312,7 +452,7 @@ def test_the_lease_that_is_asked_for_is_the_one_that_is_allowed(rig: Rig) -> Non
     arguments = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
     role = _only(documents, "Role")
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
-    assert [rule["verbs"] for rule in named] == [["get", "patch"]]
+    assert [rule["verbs"] for rule in named] == [["create", "get", "patch", "update"]]
     assert f"--lease-name={named[0]['resourceNames'][0]}" in arguments
     assert f"--lease-namespace={role['metadata']['namespace']}" in arguments
     assert {"--lease-seconds=20", "--lease-renew-seconds=12", "--lease-retry-seconds=2"} <= set(

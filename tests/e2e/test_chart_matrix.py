@@ -80,7 +80,7 @@ def test_the_api_server_would_take_all_of_it(
 ) -> None:
     """Each object passes a dry run on the server, with unknown fields refused."""
     objects = [item for item in yaml.safe_load_all(rendered(case)) if item]
-    assert len(objects) > 5
+    assert len(objects) > 3
     for item in objects:
         # Another name than what a release of another test may have left there.
         item["metadata"]["name"] = f"dry-{item['metadata']['name']}"
@@ -123,7 +123,7 @@ def test_kubeconform_finds_nothing(schemas: Path, case: str) -> None:
     """Every object has a schema and conforms to it, without a field that is not in it."""
     done = conforms(schemas, (DATA / f"{case}.yaml").read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" is valid") > 5
+    assert done.stdout.count(" is valid") > 3
 
 
 @pytest.mark.parametrize(

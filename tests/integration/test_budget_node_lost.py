@@ -28,6 +28,12 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """Budgets are enforced."""
+    return ("budgets.enabled=true",)
+
+
+@pytest.fixture(scope="module")
 def operator_settings() -> tuple[str, ...]:
     """Tenants may state priorities up to 20."""
     return ("--max-priority=20",)

@@ -23,9 +23,6 @@ _SCALE = frozenset({"get", "patch"})
 EXPECTED = {
     ("servingslo.dev", "servingslos"): _READ,
     ("servingslo.dev", "servingslos/status"): frozenset({"get", "patch"}),
-    ("servingslo.dev", "servingbudgets"): _READ,
-    ("servingslo.dev", "servingbudgets/status"): frozenset({"patch"}),
-    ("", "namespaces"): _READ,
     ("", "pods"): _READ,
     ("apps", "deployments"): _READ,
     ("apps", "statefulsets"): _READ,
@@ -35,8 +32,9 @@ EXPECTED = {
     ("autoscaling", "horizontalpodautoscalers"): _READ,
     ("keda.sh", "scaledobjects"): _READ,
     ("", "events"): frozenset({"create", "patch", "list"}),
-    ("coordination.k8s.io", "leases"): frozenset({"create"}),
-    ("coordination.k8s.io", "leases", "servingslo-acting-operator"): frozenset({"get", "patch"}),
+    ("coordination.k8s.io", "leases", "servingslo-acting-operator"): frozenset(
+        {"create", "get", "patch", "update"}
+    ),
 }
 # What every authenticated user has (system:basic-user), without which nobody can ask for rules.
 _EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
@@ -106,6 +104,18 @@ def test_a_whole_life_needs_no_more(tenant: Tenant, operator: Operator) -> None:
                 GROUP, VERSION, namespace, PLURAL, "chat", {"spec": {"mode": "Auto"}}
             ),
             id="change-a-spec",
+        ),
+        pytest.param(
+            "other leases",
+            lambda client, namespace: kubernetes.client.CoordinationV1Api(
+                client
+            ).create_namespaced_lease(namespace, {"metadata": {"name": "another"}}),
+            id="create-a-lease-of-another-name",
+        ),
+        pytest.param(
+            "namespaces",
+            lambda client, _: kubernetes.client.CoreV1Api(client).list_namespace(),
+            id="namespaces-without-budgets",
         ),
         pytest.param(
             "nodes", lambda client, _: kubernetes.client.CoreV1Api(client).list_node(), id="nodes"

@@ -19,6 +19,12 @@ BACKGROUND_PER_SECOND, SURGE_PER_SECOND = 26.0, 14.0
 
 
 @pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """Budgets are enforced."""
+    return ("budgets.enabled=true",)
+
+
+@pytest.fixture(scope="module")
 def operator_settings() -> tuple[str, ...]:
     """Tenants may state priorities up to 10."""
     return ("--max-priority=10",)

@@ -33,16 +33,32 @@ def figure(timeline: Timeline) -> Any:
     drawn, (rate, replicas) = plt.subplots(
         2, 1, sharex=True, figsize=(9, 5), height_ratios=(1, 1.1), constrained_layout=True
     )
-    rate.plot(seconds, [s.arrival_rate_per_second for s in samples], color=ARRIVALS)
-    rate.set_ylabel("requests/s, mean of 30 s")
+    rate.plot(
+        seconds, [s.arrival_rate_per_second for s in samples], color=ARRIVALS,
+        label="arrived, mean of the last 30 s",
+    )  # fmt: skip
+    read = [
+        (then - at, float(value(text, "arrival").removesuffix("/s")))
+        for then, text in timeline.decisions
+        if -BEFORE_SECONDS <= then - at <= AFTER_SECONDS and " arrival=" in text
+    ]
+    rate.plot(
+        *zip(*read, strict=True),
+        color=ORDERED,
+        marker="o",
+        ls="",
+        label="read by the operator, since its last scrapes",
+    )
+    rate.set_ylabel("requests/s")
+    rate.legend(frameon=False, loc="lower right")
     rate.set_ylim(bottom=0)
     rate.set_title(
         f"One decision: {before} → {after} replicas, {value(line, 'reason')}", loc="left"
     )
     rate.annotate(
-        f"reads {value(line, 'arrival')} over its window,\n"
+        f"reads {value(line, 'arrival')},\n"
         f"plans for {value(line, 'forecast').replace('@', ' in ')}",
-        (-BEFORE_SECONDS + 1, 12.5), color=INK, size=9, va="center",
+        (-BEFORE_SECONDS + 1, max(one for _, one in read)), color=INK, size=9, va="top",
     )  # fmt: skip
     replicas.step(
         seconds, [s.desired_replicas for s in samples], where="post", color=ORDERED, lw=2,

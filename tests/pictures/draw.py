@@ -2,11 +2,13 @@
 
     python -m tests.pictures.draw             all of them, as SVG
     python -m tests.pictures.draw FOLDER      as PNG, to look at
+    python -m tests.pictures.draw --of out    of a new recording, that of a demo, as SVG
 
-Each is made of text in this package or of a recording beside it; drawing again gives the same file.
+Each is made of text in this package or of one recording of the demo beside it, in two files;
+drawing again gives the same file.
 """
 
-import sys
+import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,8 +60,28 @@ def draw(folder: Path, suffix: str) -> list[Path]:
     return paths
 
 
+def take_over(demo: Path) -> None:
+    """Replace the recording by that of a demo, both files or neither.
+
+    Raises: OSError, ValueError, KeyError or TypeError if one of them is no such file.
+    """
+    texts = {path: (demo / path.name).read_text(encoding="utf-8") for path in (RECORDING, ANSWERS)}
+    story.loads(texts[RECORDING])
+    dashboard.loads(texts[ANSWERS])
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Draw, and take over a recording before if one is named."""
+    parser = argparse.ArgumentParser(description="Draw the pictures of the pages.")
+    parser.add_argument("folder", type=Path, nargs="?", help="where PNGs are written instead")
+    parser.add_argument("--of", type=Path, help="folder of a demo's output")
+    options = parser.parse_args()
+    if options.of is not None:
+        take_over(options.of)
+    draw(options.folder or FOLDER, ".svg" if options.folder is None else ".png")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        draw(Path(sys.argv[1]), ".png")
-    else:
-        draw(FOLDER, ".svg")
+    main()

@@ -108,8 +108,11 @@ class Shell:
             (programs / name).symlink_to(str(shutil.which(name)))
         self._programs = programs
 
-    def started(self, case: Case) -> list[list[str]]:
-        """The arguments of each engine that it starts, whether the first one lives or dies."""
+    def started(self, case: Case, **more: str) -> list[list[str]]:
+        """The arguments of each engine that it starts, whether the first one lives or dies.
+
+        more: variables that the pod does not say.
+        """
         found = []
         for code in ("0", "1"):
             out = self._directory / "out"
@@ -119,6 +122,7 @@ class Shell:
                 env={
                     **case.known,
                     **case.secret,
+                    **more,
                     "PATH": str(self._programs),
                     "OUT": str(out),
                     "CODE": code,

@@ -38,10 +38,6 @@ _LITERAL = _lines(
     ${U:-$N}
     ${U:-${N}}
     ${U:=48}
-    $((N))
-    $((40 + 8))
-    $((N * 2 / 2))
-    $(( ${N} + ${U:-0} ))
     """
 )
 # The same, not known before it runs, or in a way that is not read.
@@ -54,6 +50,10 @@ _UNKNOWN = _lines(
     ${SECRET:-9}
     ${N%x}
     ${N#x}
+    $((N))
+    $((40 + 8))
+    $((N * 2 / 2))
+    $(( ${N} + ${U:-0} ))
     """
 )
 _FLAGS = _lines(
@@ -96,6 +96,10 @@ _COMMANDS = _lines(
     set -- {f}; exec vllm serve m "$@"
     set -e -- {f}; vllm serve m $@
     f() {{ vllm serve m "$@"; }}; f {f}
+    g() {{ E="$1"; vllm serve m $E "$@"; }}; E="{f3}"; g --seed {f}
+    function f {{ if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; }}; f; vllm serve m $E {f}
+    for i in 1 2; do E="--seed 1"; done; vllm serve m $E {f}
+    for i in 1 2; do E="{q}"; vllm serve m $E; done
     eval "vllm serve m {q}"
     vllm serve m $ARGS
     vllm serve m ${{U}} {f}
@@ -103,6 +107,14 @@ _COMMANDS = _lines(
     bash -c "vllm serve m {q}"
     X=({f}); vllm serve "${{X[@]}}"
     X=(m); X+=({f}); vllm serve ${{X[@]}}
+    E="{q}"; E="{f3}" vllm serve m $E
+    E="{q}"; printf "%s E\n" x; vllm serve m $E
+    if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; vllm serve m $E {f}
+    E="--seed 1"; if [ $CODE = 0 ]; then E="--enforce-eager"; fi; vllm serve m ${{E}} {f}
+    if [ $CODE = 0 ]; then E="{q}"; else E="-q {q}"; fi; vllm serve m $E
+    case $CODE in 0) E="--seed 1";; 1|2) E=--enforce-eager;; *) E=; esac; vllm serve m $E {f}
+    E=(m); [ $CODE = 0 ] && E+=(--seed 1); vllm serve "${{E[@]}}" {f}
+    [ $CODE = 0 ] && E="{q}" || E="{q}"; vllm serve m $E
     """
 )
 _OTHER_COMMANDS = _lines(
@@ -116,6 +128,23 @@ _OTHER_COMMANDS = _lines(
     vllm serve m ${{N:+{q}}}
     echo "{q}" | xargs vllm serve m
     $SECRET_ARGS vllm serve m {f}
+    if [ $CODE = 0 ]; then E="{q}"; fi; vllm serve m $E
+    E="{f3}"; [ $CODE = 0 ] || E="{q}"; vllm serve m $E
+    E=(m); if [ $CODE = 1 ]; then E+=({f}); fi; vllm serve "${{E[@]}}"
+    case $CODE in 0) E="{q}";; 1) E="--seed 1";; esac; vllm serve m $E
+    E="{q}"; while [ $CODE = 0 ]; do E="{f3}"; break; done; vllm serve m $E
+    E="{q}"; for i in 1 2; do vllm serve m $E; E="{f3}"; done
+    E="{q}"; for i in 1 2; do E="$E {f3}"; done; vllm serve m $E
+    f() {{ vllm serve m $E; }}; E="{f3}"; E="{q}"; f
+    f() {{ E="{f3}"; }}; E="{q}"; f; vllm serve m $E
+    f() {{ g; }}; g() {{ vllm serve m $E; }}; E="{q}"; f; E="{f3}"
+    E="{q}"; g() {{ E="{f3}"; }}; if [ $CODE = 0 ]; then g; fi; vllm serve m $E
+    E="{q}"; [ $CODE = 0 ] && {{ E="{f3}"; }}; vllm serve m $E
+    E="{q}"; [ $CODE = 1 ] || eval E=3; vllm serve m $E
+    E[0]="{q}"; vllm serve m "${{E[0]}}"
+    E=({f}); E[1]=3; vllm serve m "${{E[@]}}"
+    : ${{E:={f3}}}; vllm serve m $E
+    if [ $CODE = 0 ]; then vllm serve m {f}; exit; fi; vllm serve m
     """
 )
 _SCRIPTS = _lines(
@@ -127,8 +156,6 @@ _SCRIPTS = _lines(
     echo --max-num-seqs 3; {c}
     if [ -n "$N" ]; then {c}; fi
     if [ "$N" -gt 40 ]; then {c}; fi
-    if [ "$N" = 48 ]; then {c}; else vllm serve m {f3}; fi
-    if [ -z "$N" ]; then vllm serve m {f3}; else {c}; fi
     ( {c} )
     {{ {c}; }}
     {c} 2>&1 | cat
@@ -140,8 +167,6 @@ _SCRIPTS = _lines(
     case $N in 4*) {c};; *) false;; esac
     while true; do {c}; break; done
     N=48; {c}
-    false || {c}
-    ! false && {c}
     cat <<EOF | cat@@x@@EOF@@{c}
     Y=1 && {c}
     echo a#b; {c}
@@ -155,8 +180,12 @@ _SCRIPTS = _lines(
 )
 _OTHER_SCRIPTS = _lines(
     r"""
+    if [ "$N" = 48 ]; then {c}; else vllm serve m {f3}; fi
+    if [ -z "$N" ]; then vllm serve m {f3}; else {c}; fi
     {c} || {c}
     {c} || vllm serve m {f3}
+    false || {c}
+    ! false && {c}
     if cat /nothing; then vllm serve m {f3}; else {c}; fi
     echo 'N=9 U=7' > env; . ./env; {c}
     export $(echo N=9); {c}
@@ -250,3 +279,65 @@ def plain_case(random: Random) -> Case:
     if random.random() < _HALF:
         return Case(command=(*command, *args), known=known, literal=literal)
     return Case(command=command, args=args, known=known, literal=literal)
+
+
+_BIT = ('[ "$C1" = 1 ]', 'test "$C2" = 1', "[[ $C1 == 1 ]]", '! [ "$C2" = 1 ]', "true", "false")
+_SET = _lines(
+    r"""
+    E="{f}"
+    E="$E {f}"
+    E+=" {f}"
+    export F="{f}"
+    F="${{F:-{f}}}"
+    : "${{E:={f}}}"
+    eval "E='{f}'"
+    set -- {f}
+    E="$*"
+    A+=({f})
+    F="${{A[*]}}"
+    unset E
+    E="{f}" | cat
+    """
+)
+_STARTS = _lines(
+    r"""
+    vllm serve m $E $F
+    vllm serve m "$@" ${E:+$F}
+    eval "exec vllm serve m $E"
+    F= vllm serve m "${A[@]}" $F
+    run $E
+    """
+)
+_AROUND_SETS = _lines(
+    r"""
+    {a}
+    if {c}; then {a}; else {b}; fi
+    if {c}; then {a}; elif {d}; then {b}; fi
+    case "$C1$C2" in 00|11) {a};; 01) {b};; *) {a};; esac
+    for i in 1 2; do {a}; {b}; done
+    {c} && {a}
+    {c} && {a} || {b}
+    {c} || {{ {a}; {b}; }}
+    ( {a}; {b} )
+    g
+    """
+)
+BITS = ("00", "01", "10", "11")
+
+
+def branching_case(random: Random) -> Case:
+    """A script whose variables are set in branches, loops and functions, by unknown conditions."""
+
+    def setting() -> str:
+        flags = ("--max-num-seqs 48", "--max-num-seqs 3", "--seed 1", "", "-q --max-num-seqs=48")
+        return random.choice(_SET).format(f=random.choice(flags))
+
+    def statement() -> str:
+        conditions = {"c": random.choice(_BIT), "d": random.choice(_BIT)}
+        return random.choice(_AROUND_SETS).format(a=setting(), b=setting(), **conditions)
+
+    functions = f'A=(); run() {{ {setting()}; vllm serve m $E "$@"; }}; g() {{ {statement()}; }}'
+    functions = functions.replace("; g; }", "; }").replace("{ g; }", "{ :; }")
+    body = [statement() for _ in range(random.randint(1, 4))]
+    script = "\n".join([functions, *body, random.choice(_STARTS)])
+    return Case(command=("bash", "-c", script), secret={})

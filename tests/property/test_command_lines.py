@@ -25,7 +25,7 @@ from tests.property.command_lines import (
     read,
     verdict,
 )
-from tests.property.command_variants import plain_case, shell_case
+from tests.property.command_variants import BITS, branching_case, plain_case, shell_case
 from tests.property.fuzzing import EXAMPLES, unhurried
 
 from servingslo.runtimes.catalogue import CATALOGUE
@@ -56,6 +56,16 @@ def test_a_script_is_read_as_the_shell_runs_it(shell: Shell, random: Random) -> 
     case = shell_case(random)
     found = verdict(read(case), [words[1:] for words in shell.started(case)])
     assert found in ({"read", "refused"} if case.literal else {"read", "told", "absent", "refused"})
+
+
+@_started
+@given(random=_RANDOMS)
+def test_no_branch_of_a_script_is_forgotten(shell: Shell, random: Random) -> None:
+    """1, 2: whatever its conditions are."""
+    case = branching_case(random)
+    runs = [shell.started(case, C1=bits[0], C2=bits[1]) for bits in BITS]
+    found = verdict(read(case), [words[1:] for run in runs for words in run])
+    assert found in {"read", "told", "absent", "refused"}
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -25,7 +25,12 @@ REFUSALS = {
     "subquery": re.compile(r"\[[^\]]*:[^\]]*\]"),
     "at": re.compile(r"@"),
 }
-_AGGREGATE: Mapping[str, Callable[[Sequence[float]], float]] = {"max": max, "min": min, "sum": sum}
+_AGGREGATE: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "max": max,
+    "min": min,
+    "sum": sum,
+    "count": len,
+}
 
 
 @dataclass

@@ -141,6 +141,9 @@ def test_a_file_that_is_not_there_is_named_by_its_flag(
     [
         pytest.param(["--prometheus-url=prometheus:9090"],
                      "--prometheus-url: 'prometheus:9090' is not allowed", id="url-without-scheme"),
+        pytest.param(["--prometheus-url=http://host:9090/graph"], "/graph", id="page"),
+        pytest.param(["--prometheus-url=http://host/api/v1/query"], "/api/v1", id="api"),
+        pytest.param(["--prometheus-url=http://host?a=b"], "without blank, query", id="query"),
         pytest.param(["--prometheus-url=http://me:pw@host"], "--prometheus-url", id="credentials"),
         pytest.param(["--prometheus-url=http://host", "--prometheus-pod-label=a-b"],
                      "--prometheus-pod-label: 'a-b' is not allowed", id="label"),

@@ -203,6 +203,14 @@ async def test_a_canary_is_taken_back_to_the_letter(runtime, command, args, befo
                      "the file of --extra_llm_api_options", id="trtllm-old-file"),
         pytest.param("trtllm", TRTLLM, ["--backend", "tensorrt"],
                      "--backend tensorrt has its limits from", id="trtllm-built"),
+        pytest.param("trtllm", ["python3", "-m", "dynamo.trtllm"], ["--model-path", "m"],
+                     "dynamo.trtllm is not known to take", id="dynamo"),
+        pytest.param("vllm", ["python3", "serve.py"], ["--port", "8000"],
+                     "the program 'serve.py' may set limits", id="own-program"),
+        pytest.param("vllm", ["ray", "serve", "run"], ["app:app"],
+                     "the program 'ray' may set limits", id="ray-serve"),
+        pytest.param("vllm", None, ["--model", "m"],
+                     "the start command of image ours:1 is not seen", id="own-image"),
     ],
 )  # fmt: skip
 async def test_where_a_flag_would_not_do_what_is_meant_nothing_is_written(

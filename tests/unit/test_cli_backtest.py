@@ -131,9 +131,61 @@ def test_policies_are_listed_with_their_settings(cli):
     assert "kv_usage=0.8" in listed
 
 
-def test_nothing_but_the_result_is_written_in_a_pipe(call):
-    """No bar on standard error."""
-    assert call(*OBJECTIVES, "--policy", "hpa-kv").err == ""
+def test_a_pipe_gets_a_line_for_each_run_and_the_result_stays_apart(call):
+    """Somebody who waits sees how many runs are done; standard output holds the result alone."""
+    called = call(*OBJECTIVES, "--policy", "hpa-kv", "--policy", "hpa-busy", "-o", "json")
+    begin, *done = called.err.splitlines()
+    assert begin == "backtest: 2 runs"
+    assert [line.split(" done after ")[0] for line in done] == [
+        "backtest: 1 of 2",
+        "backtest: 2 of 2",
+    ]
+    assert done[0].endswith("hpa-kv, seed 1")
+    assert json.loads(called.out)["seeds"] == [1]
+
+
+def test_a_step_against_the_cold_start_is_named_with_the_count_that_holds(cli, tmp_path):
+    """The headline judges ours, and the floor that it names keeps the target when it is set."""
+    rng = np.random.default_rng(1)
+    slow, fast = rng.uniform(0.0, 360.0, 2_900), rng.uniform(360.0, 600.0, 9_600)
+    times = np.sort(np.concatenate([slow, fast]))
+    rows = (f"{at:.3f},{rng.integers(200, 1500)},{rng.integers(50, 400)}" for at in times)
+    trace = tmp_path / "steps.csv"
+    trace.write_text("arrival_seconds,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    call = backtest_of(cli, trace, "h100-8b", tmp_path)
+    page = tmp_path / "report.html"
+    called = call(*OBJECTIVES, "--policy", "servingslo", "--policy", "static", "--html", page)
+    missed, where, remedy = called.out.split("\n\n")[2].splitlines()[:3]
+
+    assert missed.startswith("servingslo missed the target: ")
+    assert re.match(
+        r"\d+ % of the misses are in minutes [56] to [78]: arrivals rose from 8\S*/s to \S+/s, "
+        r"with 1 ready of \d ordered, and a new replica takes 1m30s to start\.$",
+        where,
+    ), where
+    count = re.match(r"`replicas.min: (\d)` would have kept it: a fixed count of \1 has ", remedy)
+    assert count, remedy
+    assert f'<p class="head">{missed}</p>' in page.read_text()
+    manifest = tmp_path / "slo.yaml"
+    manifest.write_text(MANIFEST.replace("{max: 8}", f"{{min: {count[1]}, max: 8}}"))
+    assert "servingslo kept the target: " in call("-f", manifest, "--policy", "servingslo").out
+
+
+def test_a_bound_that_is_too_low_is_the_cause(call, tmp_path):
+    """More replicas were wanted than the resource allows, and no fixed count helps."""
+    manifest = tmp_path / "slo.yaml"
+    manifest.write_text(MANIFEST.replace("{max: 8}", "{max: 1}"))
+    out = call("-f", manifest, "--policy", "servingslo", "--policy", "static").out
+    assert ": the largest allowed count, 1, was not enough for " in out
+    assert "No fixed count up to the largest allowed, 1, keeps it. As it is, " in out
+
+
+def test_a_threshold_below_one_engine_is_the_cause_of_every_miss(call):
+    """Not the rise of the arrivals, which is there too."""
+    out = call("--objective", "ttft:p99:1ms", "--policy", "servingslo", "--policy", "static").out
+    assert "servingslo missed the target: 0.00 % in SLO" in out
+    assert "No fixed count keeps it: a threshold is below what one engine can do." in out
+    assert "arrivals rose" not in out
 
 
 @pytest.mark.parametrize(

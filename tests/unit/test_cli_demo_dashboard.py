@@ -3,8 +3,10 @@
 import http.server
 import json
 import math
+import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -83,7 +85,7 @@ def test_every_query_of_every_panel_is_asked_with_all_resources_chosen(prometheu
 
 def test_lines_are_what_prometheus_answered(prometheus: str) -> None:
     """Legends are filled, labels that a series lacks are empty, and NaN is no point."""
-    first = answered(prometheus)[0]
+    first = next(one for one in answered(prometheus) if not one.stat)
     assert (first.row, first.unit) == ("Is the objective met?", "percentunit")
     assert [line.legend for line in first.lines] == [
         "inference/llama-chat ttft p",
@@ -96,7 +98,7 @@ def test_a_refused_query_is_an_error_that_names_its_panel(
     prometheus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No picture with a panel that was never asked."""
-    refused = PANELS[0]["targets"][0]["expr"]
+    refused = next(p for p in PANELS if p["type"] != "stat")["targets"][0]["expr"]
     for name in ("namespace", "name", "pool"):
         refused = refused.replace(f'"${name}"', '".*"')
     monkeypatch.setattr(Prometheus, "refused", refused)
@@ -120,7 +122,7 @@ def test_a_recording_is_read_back_as_it_was_written() -> None:
 
 
 def test_the_recording_is_of_the_chart_s_dashboard() -> None:
-    """Its panels, in order; if this fails: `make demo`, copy out/panels.json, `make pictures`."""
+    """Its panels, in order; if this fails: `make demo && make pictures DEMO=out`."""
     recorded = dashboard.loads(RECORDED.read_text(encoding="utf-8"))
     there = {(panel["title"], panel["fieldConfig"]["defaults"]["unit"]) for panel in PANELS}
     assert [panel.title for panel in recorded if (panel.title, panel.unit) not in there] == []
@@ -134,3 +136,32 @@ def test_files_are_written_next_to_the_demo_s_others(tmp_path: Path) -> None:
     answers, picture = dashboard.write(tmp_path, panels)
     assert dashboard.loads(answers.read_text(encoding="utf-8")) == panels
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_panel_of_last_values_shows_words_names_and_nothing_that_ended() -> None:
+    """As Grafana does: of a panel of names, the legend alone."""
+    lines = (
+        dashboard.Line(legend="chat", points=((0.0, 0.0), (5.0, 2.0))),
+        dashboard.Line(legend="gone", points=((0.0, 0.0),)),
+    )
+    panel = dashboard.Answered(
+        row="", title="", unit="short", lines=lines, stat="value_and_name",
+        words=((0.0, "missed"), (2.0, "met")),
+    )  # fmt: skip
+    assert dashboard.last_values(panel) == ["met   (chat)"]
+    assert dashboard.last_values(replace(panel, words=())) == ["2   (chat)"]
+    assert dashboard.last_values(replace(panel, stat="name")) == ["chat"]
+    assert dashboard.last_values(replace(panel, lines=())) == ["-"]
+
+
+def test_the_first_row_answers_and_changes_are_marked(prometheus: str) -> None:
+    """Met, how many, why, at what cost; the words of a value come from the dashboard."""
+    glance = [one for one in answered(prometheus) if one.row == "At a glance"]
+    assert "/".join(one.stat for one in glance) == (
+        "value_and_name/value_and_name/name/value_and_name"
+    )
+    assert dict(glance[0].words) == {0.0: "missed", 1.0: "between two buckets", 2.0: "met"}
+    marked = BOARD["annotations"]["list"]
+    assert [one["enable"] for one in marked] == [True, True]
+    metrics = {name for one in marked for name in re.findall(r"servingslo_\w+", one["expr"])}
+    assert metrics == {"servingslo_replicas_current", "servingslo_changes_total"}

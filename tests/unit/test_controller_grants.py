@@ -12,7 +12,9 @@ from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord, budget_record
 from servingslo.controller.recordings.recording import Recorder, replay
 from servingslo.controller.recordings.validation import check_observation
+from servingslo.controller.reporting.budget_status import shortage_line
 from servingslo.errors import ClusterError, InvalidInputError
+from servingslo.policy.budget.sharing import Share
 from servingslo.policy.inputs import Grant, Limits
 from servingslo.reasons import Reason
 
@@ -212,3 +214,29 @@ def test_a_recorded_grant_that_cannot_be_is_refused(field):
     seen = replace(World(rate=GROWING, replicas=2).observe(15.0), grant=grant)
     with pytest.raises(InvalidInputError, match=f"grant.{field}"):
         check_observation(seen, None)
+
+
+@pytest.mark.parametrize(
+    ("holders", "said"),
+    [
+        pytest.param(("b/large", "team/chat"), "team/chat and 1 more", id="one-is-their-own"),
+        pytest.param(("b/large", "teams/job"), "another namespace", id="none-is"),
+    ],
+)
+def test_a_tenant_reads_no_name_of_another_namespace(holders, said):
+    """The administrator reads all of them, in the status of the budget."""
+    share = Share(
+        uid="1",
+        name="team/short",
+        wanted_gpus=4,
+        share_gpus=2,
+        granted_gpus=2,
+        kept_per_gpu=1.0,
+        needed_seconds=60.0,
+        holders=holders,
+    )
+    assert shortage_line(share, "team") == f"{said} has them above its minimum"
+    assert shortage_line(replace(share, donors=holders, holders=()), "team").startswith(
+        f"it waits for pods of {said} "
+    )
+    assert all(name in shortage_line(share) for name in holders)

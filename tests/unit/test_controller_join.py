@@ -1,9 +1,11 @@
 """Joining what Kubernetes and Prometheus know: only what is provably this workload's counts."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
+from servingslo.api.convert import targets_from_spec
 from servingslo.controller.join import Subject, join
 from servingslo.estimation.sample import (
     EngineSample,
@@ -13,13 +15,23 @@ from servingslo.estimation.sample import (
     PodSample,
     PrioritySample,
 )
-from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.policy.inputs import Limits, ScaleTarget, SignalProblem
+from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
-from servingslo.runtimes.recognition import Recognition
+from servingslo.runtimes.catalogue import names
+from servingslo.runtimes.recognition import Recognition, recognized
 
 NOW = 1_000.0
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
+SPEC = {
+    "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"},
+    "objectives": [{"metric": "ttft", "percentile": 95, "threshold": "1s"}],
+    "replicas": {"max": 4},
+}
 SUBJECT = Subject(namespace="team", name="chat", uid="u", generation=3)
 
 
@@ -223,3 +235,19 @@ def test_what_is_not_clear_of_a_server_of_models_is_told(subject, reason, said) 
     (problem,) = join(subject, view, _models("embed", "rank"), now_seconds=NOW).problems
     assert problem.reason is reason
     assert said in problem.detail
+
+
+@pytest.mark.parametrize(("stated", "exported"), list(permutations(names(), 2)))
+def test_a_page_of_another_runtime_than_the_stated_one_is_named(stated, exported) -> None:
+    """The labels of the scrape are right, and are not what is blamed."""
+    engine = EngineSample(engine="0", runtime=exported, running=3.0, waiting=0.0)
+    metrics = ClusterMetrics(pods={("team", "a"): PodMetrics(engines=(engine,))})
+    view = _view("a", read_as=recognized(stated, [exported]))
+    observation = join(SUBJECT, view, metrics, now_seconds=NOW)
+    assert observation.pods[0].engines == ()
+    (problem,) = observation.problems
+    assert problem.reason is Reason.METRICS_MISSING
+    assert problem.detail == f"spec.runtime is {stated}; the pods' metrics are those of {exported}"
+    decision, _ = plan(observation, targets_from_spec(SPEC), Limits(), PlannerState(), NOW)
+    ready = verdicts(decision)[ConditionType.READY]
+    assert ready.message == problem.detail

@@ -435,19 +435,32 @@ async def test_a_stored_memory_that_cannot_be_is_told_once(caplog):
 async def test_an_older_crd_that_drops_what_is_learnt_is_reported_once(caplog):
     """The API server prunes the packed state at once: a line and an event say which CRD to apply.
 
-    A restart then begins without it and says so again.
+    With the new CRD again, the next process says that the loss is of before, and writes at once.
     """
     operator = busy()
-    await operator.ticks(20)
-    for starts in (1, 2):
+    patch_status = operator.resources.patch_status
+
+    async def pruned(ref, changed):
+        learned = {**(changed.get("learned") or {}), "data": None}
+        kept = {**changed, "learned": learned} if "learned" in changed else changed
+        await patch_status(ref, kept)
+
+    async def lines(ticks):
         caplog.clear()
-        before = operator.resources.records[NAME]
-        pruned = {**before.status, "learned": {"savedAt": "2026-01-02T03:04:05Z"}}
-        assert learned_of(pruned) == {}
-        operator.resources.records[NAME] = replace(before, status=pruned)
-        operator.registry.upsert(operator.resources.records[NAME])
-        await operator.ticks(3)
-        assert operator.events.reasons().count(Reason.LEARNED_DROPPED) == starts
-        (line,) = [one for one in caplog.messages if "reason=LearnedDropped" in one]
-        assert "apply crds/" in line
-        operator.start()
+        for _ in range(ticks):
+            await operator.ticks(1)
+            operator.registry.upsert(operator.resources.records[NAME])
+        return [one for one in caplog.messages if "reason=LearnedDropped" in one]
+
+    operator.resources.patch_status = pruned
+    (line,) = await lines(20)
+    assert "the installed CRD is older than the operator: apply crds/" in line
+    assert learned_of(operator.resources.status()) == {}
+
+    operator.resources.patch_status = patch_status
+    operator.start()
+    (line,) = await lines(3)
+    assert "installed CRD" not in line
+    assert "dropped before this start: by an older CRD (a rollback?)" in line
+    assert learned_of(operator.resources.status())
+    assert operator.events.reasons().count(Reason.LEARNED_DROPPED) == 2

@@ -225,10 +225,11 @@ async def test_the_reason_column_says_what_is_wrong_first():
     operator.apply(record_of(objectives=[], generation=2))
     await operator.ticks(2)
     assert operator.resources.status()["reason"] == Reason.INVALID_SPEC
-    assert "summary" not in operator.resources.status()
+    assert operator.resources.status()["summary"].startswith("spec.objectives: ")
     operator.apply(record_of(mode="Paused", generation=3))
     await operator.ticks(2)
     assert operator.resources.status()["reason"] == Reason.PAUSED
+    assert operator.resources.status()["summary"] == "spec.mode is Paused: nothing is decided"
 
 
 async def test_each_decision_is_judged_once(monkeypatch):

@@ -36,11 +36,16 @@ SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV
 # What a page says of a right's condition, for the condition in the chart.
 CONDITIONS = {
     "": "every installation",
+    'ne (toString .Values.rbac.create) "false"': "every installation",
     "and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly)": (
         "`batching.apply.enabled`, unless `serversOnly`"
     ),
     ".Values.batching.apply.llmInferenceServices": "`batching.apply.llmInferenceServices`",
-    ".Values.configMaps.read.enabled": "`configMaps.read.enabled`",
+    "and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces)": (
+        "`configMaps.read.enabled`"
+    ),
+    ".Values.configMaps.read.namespaces": "`configMaps.read.enabled`",
+    "(.Values.budgets).enabled": "`budgets.enabled`",
     ".Values.extraScalableKinds": "`extraScalableKinds`",
     'has "BackendTrafficPolicy" .Values.admission.kinds': (
         "`admission.kinds` with BackendTrafficPolicy"
@@ -52,7 +57,6 @@ CONDITIONS = {
         "`degradation.enabled`, or `admission.kinds` with either of these"
     ),
     'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
-    ".Values.rbac.clusterRoles": "`rbac.clusterRoles`, the default",
 }
 LISTED_KINDS = {"{{ .resource | quote }}": "the listed kinds"}
 Table = list[list[str]]
@@ -112,7 +116,7 @@ def test_the_page_tells_every_right_that_the_chart_grants_and_no_other() -> None
     for when, resources, verbs in table("how-to/install.md", "with", "resources", "verbs"):
         names = words([resources]) - {"/scale"} or {resources}
         # Of Leases the page says which verbs go by name alone.
-        each = re.findall(r"\b(?:get|list|watch|create|patch)\b", verbs)
+        each = re.findall(r"\b(?:get|list|watch|create|update|patch)\b", verbs)
         told |= {(when, name, verb) for name in names for verb in each}
     kinds = "`extraScalableKinds`"
     written = {

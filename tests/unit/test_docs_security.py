@@ -54,9 +54,12 @@ def test_what_is_never_granted_is_never_granted() -> None:
     verbs = {
         verb.strip() for one in re.findall(r"verbs: \[([^\]]+)\]", RULES) for verb in one.split(",")
     }
-    assert verbs <= {"get", "list", "watch", "create", "patch"}
+    assert verbs <= {"get", "list", "watch", "create", "patch", "update"}
     created = re.findall(r"resources: \[([^\]]+)\]\s+(?:#.*\s+)*verbs: \[create", RULES)
-    assert sorted(created) == ["events", "leases", "pods/eviction"]
+    assert sorted(created) == ["events", "pods/eviction"]
+    updated = re.findall(r"resources: (.*)\n.*\n.*verbs: \[.*update\]", RULES)
+    assert updated == ["[leases]"]
+    assert re.findall(r"resourceNames: (.*)", RULES) == ["[servingslo-acting-operator]"]
 
 
 def test_the_process_runs_as_the_page_says() -> None:

@@ -6,7 +6,9 @@ import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
+from servingslo.api.v1alpha1.status import MAX_SUMMARY_LENGTH
 from servingslo.explain.conditions.cause import NOT_READY_REASONS
+from servingslo.explain.headline import answer_line, headline
 from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
 
@@ -249,6 +251,7 @@ def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
     ready = _of(told)["Ready"]
     assert ready.status == "True"
     assert why in ready.message
+    assert "spec.engine.maxSequences" in ready.message
     assert f'limits_unread="{why}"' in explain.log_line(told)
     assert why in explain.text(told)
     assert explain.material_change(SCALE_UP, told)
@@ -260,3 +263,33 @@ def test_a_limit_that_was_not_read_is_unknown_beside_one_that_was():
     limits = LimitsUse(max_num_batched_tokens=2048, max_num_batched_tokens_source="args")
     told = explain.text(replace(SCALE_UP, limits=limits))
     assert "Limits: max_num_seqs unknown, max_num_batched_tokens 2048 (args)" in told
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_sentence_as_its_answer(reason):
+    """Whatever a decision is for or limited by, `kubectl describe` gets words."""
+    for decided in (SCALE_UP, BLIND):
+        for limited_by, detail in ((None, ""), (reason, ""), (reason, "a detail of it")):
+            decision = replace(decided, reason=reason, limited_by=limited_by, detail=detail)
+            answer = answer_line(decision)
+            assert len(answer.split()) > 2
+            assert len(answer) <= MAX_SUMMARY_LENGTH
+
+
+def test_a_target_at_zero_by_hand_is_not_one_without_metrics():
+    """Nothing is scraped at 0 replicas: who set them is the reason, of the column too."""
+    decision = replace(
+        BLIND, reason=Reason.SCALED_TO_ZERO_BY_USER, limited_by=Reason.SCALED_TO_ZERO_BY_USER,
+        metrics=Reason.METRICS_MISSING, steps=(), replicas_before=0, replicas_after=0,
+        detail="the operator decides again at 1 replica or more",
+    )  # fmt: skip
+    found = _of(decision)
+    fresh = found["MetricsFresh"]
+    assert (fresh.status, fresh.reason) == ("Unknown", Reason.SCALED_TO_ZERO_BY_USER)
+    assert headline(tuple(found.values()), decision) is Reason.SCALED_TO_ZERO_BY_USER
+    assert "the operator decides again at 1 replica or more" in answer_line(decision)
+    assert "metrics" not in answer_line(decision)
+    # No alert that the signal is lost.
+    known = {sample.name for sample in explain.metric_samples(decision)}
+    assert "servingslo_metrics_fresh" not in known
+    assert "servingslo_replicas_current" in known

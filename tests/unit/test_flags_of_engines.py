@@ -4,6 +4,7 @@ Invariants:
 1. A switch has the meaning that its value has in the version that takes one.
 2. A flag that is not understood is reported with its word.
 3. A version is known from vLLM's own images alone.
+4. A pod has the API servers that its commands start.
 """
 
 import pytest
@@ -126,9 +127,41 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
             ["sh", "-c", "vllm serve m || vllm serve m --max-num-seqs 4"], "differs", id="differs"
         ),
         pytest.param(
-            ["sh", "-c", "echo '--max-num-seqs 4' > f; python3 start.py f; cat f | python3 x"],
+            ["sh", "-c", "echo '--max-num-seqs 4' > f; vllm serve m; cat f"],
             "",
             id="echo-starts-nothing",
+        ),
+        pytest.param(["sh", "-c", "python3 serve.py"], "program 'serve.py'", id="other-program"),
+        pytest.param(["ray", "serve", "run", "app:app"], "program 'ray'", id="ray-serve"),
+        pytest.param(["python3", "-m", "dynamo.vllm"], "", id="dynamo-takes-the-same-flags"),
+        pytest.param(
+            ["python3", "/app/vllm/entrypoints/openai/api_server.py"], "", id="file-of-the-module"
+        ),
+        pytest.param(["sh", "-c", "source ./run.sh"], "script './run.sh'", id="sourced-script"),
+        pytest.param(["sh", "-c", "cat f | bash"], "script from its input", id="piped-script"),
+        pytest.param(
+            ["sh", "-c", "vllm serve m --nnodes 2 --node-rank $RANK"], "--nnodes '2'", id="a-node"
+        ),
+        pytest.param(["vllm", "serve", "m", "--nnodes", "1"], "", id="the-only-node"),
+        pytest.param(
+            ["sh", "-c", "if a; then vllm serve m; else ray start --address=h --block; fi"],
+            "ray start --address",
+            id="a-node-of-ray",
+        ),
+        pytest.param(
+            ["vllm", "serve", "m", "-dp", "16", "-dpl", "8"],
+            "--data-parallel-size-local",
+            id="some-of-the-ranks",
+        ),
+        pytest.param(
+            ["vllm", "serve", "m", "--data-parallel-size=16", "-dpr", "8", "-dpl", "8"],
+            "--data-parallel-start-rank",
+            id="a-rank",
+        ),
+        pytest.param(
+            ["vllm", "serve", "m", "--data-parallel-size=8", "-dpr", "0", "-dpl", "8"],
+            "",
+            id="all-ranks",
         ),
         pytest.param(
             ["sh", "-c", "cat > f <<E\nvllm serve m --max-num-seqs 4\nE\nvllm serve f"],
@@ -145,10 +178,39 @@ def test_what_is_not_understood_is_reported_with_its_word(argv, told):
         parse_batch_arguments(argv, None, VLLM),
         parse_launch_arguments(argv, None, VLLM),
     )
-    unread = "; ".join([*limits.unread, *launch.unread])
+    unread = "; ".join(filter(None, [*limits.unread, launch.node, *launch.unread]))
     assert told in unread
     assert bool(unread) == bool(told)
     assert limits.max_num_seqs is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "runtime", "servers"),
+    [
+        pytest.param(["vllm", "serve", "m", "--headless"], "vllm", 0, id="headless"),
+        pytest.param(["vllm", "serve", "m", "--nnodes", "2", "-r", "1"], "vllm", 0, id="rank-1"),
+        pytest.param(["vllm", "serve", "m", "--nnodes", "2", "-r", "0"], "vllm", None, id="rank-0"),
+        pytest.param(
+            ["sh", "-c", "ray start --address=$HEAD:6379 --block"], "vllm", 0, id="ray-worker"
+        ),
+        pytest.param(
+            ["sh", "-c", "ray start --head; vllm serve m"], "vllm", None, id="ray-head"
+        ),
+        pytest.param(
+            ["bash", "/vllm-workspace/multi-node-serving.sh", "worker"], "vllm", 0, id="lws-worker"
+        ),
+        pytest.param(["bash", "-c", ". ./run.sh"], "vllm", None, id="sourced-script"),
+        pytest.param(["sglang", "serve", "--node-rank=1"], "sglang", 0, id="sglang-rank"),
+        pytest.param(["/usr/sbin/sshd", "-D"], "trtllm", 0, id="mpi-worker"),
+        pytest.param(
+            ["mpirun", "-n", "16", "trtllm-llmapi-launch", "trtllm-serve", "m"], "trtllm", None,
+            id="mpi-leader",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pod_that_starts_no_server_has_none(argv, runtime, servers):
+    """4: a node that only joins an engine has no requests that could be missing."""
+    assert parse_launch_arguments(argv, None, profile(runtime)).api_server_count == servers
 
 
 def test_a_value_that_was_filled_in_is_not_shown():

@@ -5,9 +5,13 @@ import asyncio
 from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.errors import ClusterUnavailableError, NotFoundError, PermissionDeniedError
 
+GATE = {"name": "gate", "namespace": "infra"}
 ROUTE = {
     "metadata": {"namespace": "team", "name": "chat"},
-    "spec": {"parentRefs": [{"name": "gate", "namespace": "infra"}], "rules": []},
+    "spec": {"parentRefs": [GATE], "rules": []},
+    "status": {
+        "parents": [{"parentRef": GATE, "conditions": [{"type": "Accepted", "status": "True"}]}]
+    },
 }
 
 

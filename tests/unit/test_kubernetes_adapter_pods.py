@@ -105,6 +105,14 @@ def test_a_group_is_ready_and_waits_as_all_its_pods_do(
                 namespace="a", uid=uid, owner_uid=owner, replicas=replicas, created_seconds=1.0
             ),
         )
+    # What another tenant writes: a workload, and its template, that say to be of this one's pod.
+    for owner in ("uid-chat-0", "set"):
+        record = OwnerRecord(
+            namespace="b", uid=f"of-{owner}", owner_uid=owner, replicas=9, created_seconds=9.0
+        )
+        inventory._owner_changed(None, record)
+    assert inventory.template_count("a", "set") == 1
+    assert inventory.newest_replica_set_seconds("a", "set") == 1.0
     for item in (member("chat-0", "leaders"), *workers):
         inventory._pod_changed(None, pod_record(item, None))
     (found,) = inventory.workload_pods(

@@ -69,7 +69,7 @@ class _Cluster:
 )
 async def test_a_change_is_taken_back_to_the_very_container_that_it_was_made_on(container, former):
     """A limit of None has its flag removed, so the pod template is the one from before."""
-    container = {"name": "engine", **container}
+    container = {"name": "engine", "image": "vllm/vllm-openai:v0.20.0", **container}
     cluster = _Cluster(copy.deepcopy(container))
     batching = KubernetesBatching(cluster, cluster)
     limits = EngineArguments(max_num_seqs=32, max_num_batched_tokens=1024)

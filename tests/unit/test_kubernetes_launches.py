@@ -46,3 +46,14 @@ async def test_a_value_of_a_config_map_is_followed() -> None:
     maps.seqs = "64"
     after = await launches.of(engine, "n", None, VLLM)
     assert [one.arguments.max_num_seqs for one in (before, after)] == [48, 64]
+
+
+async def test_the_leader_of_a_group_stands_for_all_nodes() -> None:
+    """What is said of one node is not said of it; other doubts stay."""
+    (engine,) = _pod("a", "8", command=["sh", "-c", "vllm serve m --nnodes 2 $X"]).containers
+    found = (await Launches(NoConfigMaps()).of(engine, "n", None, VLLM)).launch
+    assert found is not None
+    assert found.unread.startswith("--nnodes '2': a pod is one node")
+    whole = (await Launches(NoConfigMaps()).of(engine, "n", None, VLLM)).of_replica.launch
+    assert whole is not None
+    assert (whole.node, whole.unread) == ("", "'$X' is not known and may hold flags")

@@ -88,9 +88,10 @@ class _Server:
         return ApiResource(api_version=api_version, plural=plural[kind], scalable=False)
 
     async def get(self, path: str, _query: object = None) -> dict[str, Any]:
-        if path == "/apis/serving.kserve.io":
+        if path == "/apis":
             versions = ("serving.kserve.io/v1beta1", KSERVE)
-            return {"versions": [{"groupVersion": one} for one in versions]}
+            served = [{"groupVersion": one} for one in versions]
+            return {"groups": [{"name": "serving.kserve.io", "versions": served}]}
         if path == f"/apis/{KSERVE}":
             return {"resources": [{"kind": "LLMInferenceService", "name": "llminferenceservices"}]}
         if path == "/apis/serving.kserve.io/v1beta1":
@@ -300,7 +301,7 @@ async def test_a_cluster_without_kserve_has_none() -> None:
 
     class _Bare(_Server):
         async def get(self, path: str, _query: object = None) -> dict[str, Any]:
-            raise NotFoundError(path)
+            return {"groups": [{"name": "apps", "versions": [{"groupVersion": "apps/v1"}]}]}
 
     assert await _parents(_Bare({})).standing() == ()
 

@@ -7,6 +7,7 @@ import pytest
 
 from servingslo.adapters.kubernetes.pods.records import (
     autoscaler_record,
+    container_records,
     deployment_record,
     pod_record,
     scaled_object_record,
@@ -370,4 +371,35 @@ def test_many_variables_beside_a_long_line_take_no_time():
         (found,) = pod_record(item, None).containers
         assert time.process_time() - began < 0.5
     assert (found.args, found.environment) == ((), {})
-    assert found.unread == "command and args are longer than 32768 characters"
+    assert found.unread == (
+        "command and args, with the variables in them, are longer than 32768 characters"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "part"),
+    [
+        pytest.param({"nvidia.com/gpu": 1}, {}, False, id="whole"),
+        pytest.param({"nvidia.com/mig-2g.35gb": 1}, {}, True, id="mig"),
+        pytest.param({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 20000}, {}, True, id="hami-memory"),
+        pytest.param(
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 50}, {}, True, id="hami-percent"
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}, {}, False, id="hami-whole"
+        ),
+        pytest.param({"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}, {}, True, id="hami-cores"),
+        pytest.param({"nvidia.com/gpu.shared": 1}, {}, True, id="time-slice"),
+        pytest.param(
+            {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000}, {}, True, id="volcano"
+        ),
+        pytest.param({}, {"gpu-fraction": "0.5"}, True, id="run-ai"),
+        pytest.param({"cpu": 4, "memory": "8Gi"}, {"team": "gpu"}, False, id="none"),
+    ],
+)
+def test_a_part_of_a_card_is_told_from_a_whole_one(limits, annotations, part):
+    """A slice or a share has less memory than its card's name says."""
+    engine = {"name": "e", "image": "i", "resources": {"limits": limits}}
+    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [engine]}}
+    (container,) = container_records(pod)
+    assert container.part is part

@@ -23,8 +23,10 @@ class _Server:
         namespace = {"metadata": {"name": "chat", "labels": {"team": "serving"}}}
         self.items = {BUDGETS: [budget], NAMESPACES: [namespace]}
         self.refused = dict(refused)
+        self.asked: list[tuple[str, Mapping[str, str]]] = []
 
-    async def get(self, path: str, _query: object = None) -> Mapping[str, Any]:
+    async def get(self, path: str, query: Mapping[str, str]) -> Mapping[str, Any]:
+        self.asked.append((path, query))
         self._refuse(path)
         return {"items": self.items[path], "metadata": {"resourceVersion": "1"}}
 
@@ -96,5 +98,24 @@ async def test_a_namespace_is_selected_until_its_labels_are_seen() -> None:
         assert store.selects(budget, "chat", {})
         assert store.selects(budget, "new", {})
         server.items[NAMESPACES].append({"metadata": {"name": "new"}})
-        await store._namespaces._list()
+        await store._namespaces[0]._list()
         assert not store.selects(budget, "new", {})
+
+
+async def test_namespaces_are_watched_only_if_a_budget_asks_for_their_labels() -> None:
+    """And with watchNamespaces, each of those alone, by its name."""
+    async with _store({"gpus": 8}) as (store, server):
+        assert [one.gpus for one in store.read()] == [8]
+        assert NAMESPACES not in {path for path, _ in server.asked}
+        server.items[BUDGETS][0]["spec"] = OF_A_TEAM
+        await store._budgets._list()
+        async with asyncio.timeout(10.0):
+            while store.read() is None:  # noqa: ASYNC110 - a cache has no event
+                await asyncio.sleep(0.02)
+        assert NAMESPACES in {path for path, _ in server.asked}
+    server = _Server(OF_A_TEAM, {})
+    confined = KubernetesServingBudgets(server, namespaces=("chat", "jobs"))
+    await confined.start()
+    await confined.stop()
+    names = {query["fieldSelector"] for path, query in server.asked if path == NAMESPACES}
+    assert names == {"metadata.name=chat", "metadata.name=jobs"}

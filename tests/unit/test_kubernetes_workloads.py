@@ -8,7 +8,7 @@ from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
 from servingslo.adapters.kubernetes.pods.records import deployment_record, pod_record
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.estimation.sample import EngineSample
-from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.inputs import LIMIT_FIELDS, ScaleTarget
 from servingslo.policy.ports import ClusterMetrics, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
 
@@ -212,3 +212,29 @@ async def test_the_service_itself_says_whether_it_may_be_changed() -> None:
     view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=TARGET, parents=_Parents())
     assert view.batching_change_refused is not None
     assert len(asked) == 1
+
+
+async def test_a_pod_that_is_one_node_of_an_engine_is_no_replica() -> None:
+    """Its limits are read; a count of such pods is not changed."""
+    node = {**ENGINE, "args": ["--model", "m", "--nnodes=2", "--max-num-seqs", "48"]}
+    view = await _read([node], [node])
+    (problem,) = view.problems
+    assert problem.reason is Reason.TARGET_NOT_SCALABLE
+    assert "--nnodes '2'" in problem.detail
+    assert view.arguments["chat-1"].max_num_seqs == 48
+    assert not (await _read([ENGINE], [ENGINE])).problems
+
+
+async def test_a_start_command_inside_the_image_is_not_read() -> None:
+    """No default stands in, and nothing is written; of vLLM's own image it is known."""
+    for image, unseen in (("team/chat:2", True), ("vllm/vllm-openai:v0.20.0", False)):
+        bare = {"name": "engine", "image": image, "resources": ENGINE["resources"]}
+        view = await _read([bare], [bare])
+        launch = view.pods[0].launch
+        assert launch is not None
+        told = f"the start command of image {image} is not seen"
+        assert launch.unread == (told if unseen else "")
+        assert launch.unread_limits == (LIMIT_FIELDS if unseen else ())
+        refused = view.batching_change_refused
+        assert refused is not None
+        assert refused.reason is Reason.ARGUMENTS_NOT_UNDERSTOOD

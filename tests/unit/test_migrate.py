@@ -244,6 +244,13 @@ def test_the_behavior_of_keda_s_hpa_is_taken_over(cli: CLI) -> None:
             ("latency", 90, "1250ms"),
             id="latency",
         ),
+        pytest.param(f"{TTFT} * 1000", "500", ("ttft", 95, "500ms"), id="milliseconds"),
+        pytest.param(f"1e3 * ({TTFT})", "500", ("ttft", 95, "500ms"), id="factor-first"),
+        pytest.param(f"({TTFT}) / 0.001", "500", ("ttft", 95, "500ms"), id="divided"),
+        pytest.param(f"({TTFT} or vector(0))*1000", "500", ("ttft", 95, "500ms"), id="or-inside"),
+        pytest.param(f"{TTFT} * 1000 or vector(0)", "500", ("ttft", 95, "500ms"), id="or-vector"),
+        pytest.param(f"(({TTFT} > 0) or on() vector(0))", "0.5", ("ttft", 95, "500ms"), id="or-on"),
+        pytest.param(f"{TTFT} or vector(0) * 1000", "500", None, id="factor of the other side"),
         pytest.param(f"{TTFT} * 2", "0.5", None, id="not the percentile itself"),
         pytest.param(f"{TTFT} + sum(q)", "0.5", None, id="a sum"),
         pytest.param(TTFT.replace("0.95", "0.3"), "0.5", None, id="below the median"),
@@ -262,7 +269,8 @@ def test_a_trigger_on_a_percentile_of_latency_is_an_objective(
     source = changed(SCALED_OBJECT, triggers=[prometheus(query, threshold, metricType="Value")])
     made, said = spec_of(cli, source), comments(cli, source)
     if wanted is None:
-        assert "not from a threshold" in said
+        assert "a latency, not understood: state --objective" in said
+        assert "not from a threshold" not in said
         assert "An example" in said
     else:
         metric, percentile, written = wanted
@@ -270,6 +278,29 @@ def test_a_trigger_on_a_percentile_of_latency_is_an_objective(
             {"metric": metric, "percentile": percentile, "threshold": written}
         ]
         assert "An example" not in said
+
+
+@pytest.mark.parametrize(
+    ("query", "latency"),
+    [
+        pytest.param("rate(vllm:e2e_request_latency_seconds_sum[1m])/rate(x[1m])", True, id="mean"),
+        pytest.param("max(llm:ttft:p95)", True, id="recording-rule"),
+        pytest.param("avg(vllm:itl_mean)", True, id="itl"),
+        pytest.param("sum(rate(vllm:e2e_request_latency_seconds_count[1m]))", False, id="requests"),
+        pytest.param("sum(rate(container_cpu_usage_seconds_total[1m]))", False, id="cpu"),
+        pytest.param("sum(vllm:num_requests_waiting)", False, id="waiting"),
+    ],
+)
+def test_a_latency_that_is_not_understood_is_said(cli: CLI, query: str, latency: bool) -> None:
+    """In a trigger and as the name of an HPA's metric; a rate of requests is no latency."""
+    named = {"metric": {"name": query}, "target": {"type": "Value", "value": "5"}}
+    for source in (
+        changed(SCALED_OBJECT, triggers=[prometheus(query, "5")]),
+        changed(HPA, metrics=[{"type": "External", "external": named}]),
+    ):
+        said = comments(cli, source)
+        assert ("state --objective" in said) is latency
+        assert ("not from a threshold" in said) is not latency
 
 
 def test_the_user_s_objectives_win_over_those_of_triggers(cli: CLI) -> None:

@@ -265,6 +265,7 @@ def test_no_flag_is_named_that_is_not_given(before, after, other) -> None:
     [
         pytest.param(["python3", "-m", "sglang.launch_server"], "--enable-metrics", id="module"),
         pytest.param(["/usr/bin/sglang", "serve", "m"], "--enable-metrics", id="program"),
+        pytest.param(["python3", "-m", "dynamo.sglang"], "--enable-metrics", id="dynamo"),
         pytest.param(["sglang", "serve", "--enable-metrics"], "", id="sglang-with-metrics"),
         pytest.param(["tritonserver", "--allow-metrics=false"], "--allow-metrics", id="triton"),
         pytest.param(["tritonserver", "--allow-metrics", "0"], "--allow-metrics", id="triton-word"),

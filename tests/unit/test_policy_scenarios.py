@@ -6,7 +6,8 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import World, reasons, run, steady, stepped
 
-from servingslo.explain.conditions.derived import conditions
+from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import conditions, verdicts
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
@@ -109,6 +110,17 @@ def test_metrics_that_age_allow_no_step_down():
     story.until(180)
     assert all(d.replicas_after >= 5 for d in story.decisions)
     assert Reason.METRICS_STALE in reasons(story.at(165.0))
+
+
+def test_an_age_limit_that_no_scrape_can_keep_is_named():
+    """A second between scrapes of fifteen: the field and the least value, not "stale" for ever."""
+    targets = replace(TARGETS, fallback=FallbackTargets(stale_after_seconds=1.0))
+    world = World(rate=steady(2.0), replicas=2)
+    story = run(world, targets).until(300)
+    world.frozen_at = 295.0
+    ready = verdicts(story.until(315).at(315.0))[ConditionType.READY]
+    assert ready.reason is Reason.METRICS_STALE
+    assert "fallback.staleAfter is 1s, and two scrapes take 30s: set that or more" in ready.message
 
 
 def test_prometheus_down_raises_to_the_floor_only_after_a_while():

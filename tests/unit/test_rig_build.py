@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import os
 import re
 import shutil
@@ -15,7 +16,8 @@ import pytest
 
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig import build
-from servingslo_lab.rig.programs import build_minutes, downloads, toolchain, versions
+from servingslo_lab.rig.programs import build_sizes, downloads, toolchain, versions
+from servingslo_lab.rig.programs import progress as progress_lines
 from servingslo_lab.rig.programs.commands import CommandRunner, without_addresses
 from servingslo_lab.rig.programs.progress import BuildProgress
 from servingslo_lab.rig.programs.upstream_crds import ENVOY_GATEWAY
@@ -161,7 +163,6 @@ def _go(tmp_path: Path, *, version: str, build_script: str) -> None:
         tmp_path / "bin" / "go",
         'case "$1" in\n'
         f'version) echo "go version go{version} linux/amd64" ;;\n'
-        "list) echo one/package; echo another/package ;;\n"
         f"build) {build_script} ;;\n"
         "esac",
     )
@@ -195,7 +196,7 @@ def test_build_puts_the_program_into_the_cache_once(monkeypatch, tmp_path, capsy
     first = capsys.readouterr()
     assert "built in" in first.out
     label = f"etcd {versions.ETCD.version}"
-    assert f"rig: 0 of 1 built ({label}: fetching), about 1 minute left" in first.err
+    assert f"rig: 0 of 1 built, 0 % of the packages ({label}: fetching)" in first.err
     assert first.err.splitlines()[-1] == "rig: 1 of 1 built"
     assert build.main(["etcd"]) == 0
     assert "found" in capsys.readouterr().out
@@ -326,17 +327,16 @@ class _Clock:
         return self.seconds
 
 
-def _progress(stream: io.StringIO, clock: _Clock, *, at_once: int = 1) -> BuildProgress:
+def _progress(stream: io.StringIO, clock: _Clock) -> BuildProgress:
     labels = ["kube-apiserver 1.36.3", "etcd 3.6.8"]
-    return BuildProgress(labels, found=3, at_once=at_once, stream=stream, now_seconds=clock.now)
+    return BuildProgress(labels, found=3, stream=stream, now_seconds=clock.now)
 
 
 def test_progress_in_a_pipe_is_a_line_for_each_part_and_never_long_silence():
-    """Parts done of all, what is at work and minutes left; no control characters."""
+    """Parts and packages done of all, and what is at work; no control characters."""
     stream, clock = io.StringIO(), _Clock()
     with _progress(stream, clock) as progress:
         progress.begin("kube-apiserver 1.36.3")
-        progress.expect("kube-apiserver 1.36.3", 100)
         for _ in range(50):
             clock.seconds += 5.0
             progress.advance("kube-apiserver 1.36.3")
@@ -344,10 +344,8 @@ def test_progress_in_a_pipe_is_a_line_for_each_part_and_never_long_silence():
         progress.begin("etcd 3.6.8")
         progress.finish("etcd 3.6.8")
     lines = stream.getvalue().splitlines()
-    assert lines[0] == (
-        "rig: 3 of 5 built (kube-apiserver 1.36.3: fetching), about 10 minutes left"
-    )
-    assert lines[1].startswith("rig: 3 of 5 built (kube-apiserver 1.36.3: compiling), about ")
+    assert lines[0] == "rig: 3 of 5 built, 0 % of the packages (kube-apiserver 1.36.3: fetching)"
+    assert lines[1] == "rig: 3 of 5 built, 1 % of the packages (kube-apiserver 1.36.3: compiling)"
     assert lines[-1] == "rig: 5 of 5 built"
     assert len(lines) == 6, "two minutes pass twice, and two parts begin and end"
     assert "\x1b" not in stream.getvalue()
@@ -360,8 +358,8 @@ def test_progress_on_a_terminal_is_one_line_that_is_written_over():
     with _progress(stream, clock) as progress:
         for label in ("kube-apiserver 1.36.3", "etcd 3.6.8"):
             progress.begin(label)
-            progress.expect(label, 10)
             clock.seconds += 60.0
+            progress.advance(label)
             progress.finish(label)
     written = stream.getvalue()
     assert written.count("\n") == 1
@@ -370,38 +368,53 @@ def test_progress_on_a_terminal_is_one_line_that_is_written_over():
     assert all(len(line.removeprefix("\x1b[K")) < width for line in written.strip().split("\r"))
 
 
-@pytest.mark.parametrize(
-    ("pace", "minutes"),
-    [
-        pytest.param(1.0, 4, id="as-measured"),
-        pytest.param(3.0, 12, id="a-slower-machine"),
-        pytest.param(0.25, 1, id="a-faster-one"),
-    ],
-)
-def test_minutes_left_follow_the_pace_of_this_build(pace, minutes):
-    """Half of eight minutes' worth are done in so many times as long."""
+@pytest.mark.parametrize("known_ratio", [0.1, 1.0, 1.5])
+def test_what_is_left_only_falls(known_ratio):
+    """Whatever is cached already, or compiled beyond what is known, and however long it takes."""
     stream, clock = io.StringIO(), _Clock()
-    label = "kube-apiserver 1.36.3"
-    progress = BuildProgress([label], stream=stream, now_seconds=clock.now)
-    progress.begin(label)
-    progress.expect(label, 10)
-    clock.seconds = pace * 0.5 * 60.0 * build_minutes.MINUTES["kube-apiserver"]
-    for _ in range(5):
-        progress.advance(label)
-    assert f"about {minutes} minute" in progress.line()
+    tools = [f"{tool.name} {tool.version}" for tool in versions.ALL_TOOLS]
+    labels = [*tools, *(one.label for one in downloads.DOWNLOADS)]
+    with BuildProgress(labels, stream=stream, now_seconds=clock.now) as progress:
+        for pair in itertools.zip_longest(labels[::2], labels[1::2]):
+            at_work = [label for label in pair if label]
+            for label in at_work:
+                progress.begin(label)
+            for place in range(round(known_ratio * max(map(build_sizes.packages_of, at_work)))):
+                clock.seconds += 1.0 + 10.0 * (place % 7)
+                for label in at_work:
+                    progress.advance(label)
+            for label in at_work:
+                progress.finish(label)
+    shares = [int(found) for found in re.findall(r"(\d+) % of the packages", stream.getvalue())]
+    assert shares == sorted(shares)
+    assert (shares[0], len(set(shares)) > 8) == (0, True)
+    assert stream.getvalue().splitlines()[-1] == f"rig: {len(labels)} of {len(labels)} built"
 
 
-def test_two_parts_at_a_time_take_as_long_as_the_longer_one():
-    """Nobody waits for the sum of what is built at once."""
-    line = _progress(io.StringIO(), _Clock(), at_once=2).line()
-    assert line == "rig: 3 of 5 built, about 8 minutes left"
+def test_a_downloaded_module_is_no_package_that_was_compiled(monkeypatch, tmp_path, capsys):
+    """Go names both on the same stream."""
+    compiled = build_sizes.PACKAGES["etcd"] // 2
+    script = (
+        'while [ "$1" != -o ]; do shift; done; '
+        "for i in $(seq 1000); do echo go: downloading example.com/m v1.0.0; done; "
+        f"for i in $(seq {compiled}); do echo a/package; done; "
+        f'printf "#!/bin/sh\necho {versions.ETCD.version}\n" > "$2"; chmod +x "$2"'
+    )
+    _go(tmp_path, version="1.99.0", build_script=script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(progress_lines, "LONGEST_SILENCE_SECONDS", 0.0)
+    assert build.main(["etcd"]) == 0
+    *_, last, built = capsys.readouterr().err.splitlines()
+    label = f"etcd {versions.ETCD.version}"
+    assert last == f"rig: 0 of 1 built, 50 % of the packages ({label}: compiling)"
+    assert built == "rig: 1 of 1 built"
 
 
-def test_every_part_of_the_rig_has_minutes():
-    """Each is in the table, and nothing else is."""
-    tools = {tool.name for tool in (*versions.ALL_TOOLS, *versions.INTEROP_TOOLS)}
-    others = {one.label.split(" ")[0] for one in downloads.DOWNLOADS}
-    assert set(build_minutes.MINUTES) == tools | others
+def test_every_part_that_is_measured_is_one_of_the_rig():
+    """And each that everybody builds is measured."""
+    tools = {tool.name for tool in versions.ALL_TOOLS}
+    fetched = {one.label.split(" ")[0] for one in downloads.DOWNLOADS}
+    assert set(build_sizes.PACKAGES) | build_sizes.FETCHED == tools | fetched
 
 
 def test_the_rig_is_all_that_tests_and_demos_need(monkeypatch):

@@ -1,10 +1,13 @@
 """What ends `servingslo run` at its start, and what it never writes to."""
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 
+import kopf
 import pytest
 
+from servingslo.cli.running.log_filters import keep_once
 from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.errors import ClusterError, InvalidInputError
@@ -58,3 +61,18 @@ def test_a_recording_is_continued_and_a_new_or_empty_file_begun(tmp_path):
         Recorder(path).close()
     Recorder(tmp_path / "other.jsonl").close()
     assert (tmp_path / "other.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        pytest.param(kopf.LoginError("no"), False, id="credentials"),
+        pytest.param(ValueError("no"), True, id="another-fault"),
+        pytest.param(None, True, id="no-fault"),
+    ],
+)
+def test_only_lost_credentials_are_left_out_of_the_log(error, kept):
+    """The process ends with them as its error, and each of its watches would say it before."""
+    exc_info = None if error is None else (type(error), error, None)
+    record = logging.LogRecord("kopf", logging.ERROR, "", 0, "a watch has failed", (), exc_info)
+    assert keep_once(record) is kept

@@ -18,6 +18,14 @@ from servingslo.runtimes.profile import EngineSetting
         pytest.param(EngineSetting(card="NVIDIA H200"), (1024, 8192), id="h200"),
         pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 32)), (1024, 16384), id="b200"),
         pytest.param(
+            EngineSetting(card="NVIDIA H200", card_memory_bytes=141e9, part_of_card=True),
+            (256, 2048),
+            id="part-of-a-card",
+        ),
+        pytest.param(
+            EngineSetting(card="NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"), (256, 2048), id="mig-by-name"
+        ),
+        pytest.param(
             EngineSetting(card="Custom", card_memory_bytes=79.6 * GIBIBYTE),
             (1024, 8192),
             id="by-memory",

@@ -4,6 +4,7 @@ Invariants:
 1. A variable is filled in where the pod says its value, as Kubernetes and the shell do.
 2. One that something else may set is not known; one that nothing sets is unset.
 3. Nothing of a Secret is asked for.
+4. Of a variable with several values, a limit is read if all agree, else it is unread.
 """
 
 import pytest
@@ -59,7 +60,7 @@ async def _read(script, maps=None, *, shell=("bash", "-c"), **container):
         pytest.param("${N:-48}", [{"name": "N", "value": ""}], 48, id="default-of-an-empty-one"),
         pytest.param("${N-48}", [{"name": "N"}], None, id="empty-without-a-value"),
         pytest.param("${N:-9}", [{"name": "N", "valueFrom": SECRET}], None, id="secret"),
-        pytest.param("$((N * 2))", [{"name": "N", "value": "24"}], 48, id="arithmetic"),
+        pytest.param("$((N * 2))", [{"name": "N", "value": "24"}], None, id="arithmetic"),
         pytest.param(
             "$N", [{"name": "N", "value": "9"}, {"name": "N", "value": "48"}], 48, id="last-of-two"
         ),
@@ -137,3 +138,59 @@ async def test_the_file_of_a_script_is_followed():
     found = read_launch(record, line, VLLM)
     assert found.arguments.max_num_seqs == 48
     assert found.launch.chunked_prefill is False
+
+
+_KSERVE = """LOG="--disable-uvicorn-access-log"
+V=$(vllm --version 2>/dev/null | tail -1 | awk '{print $NF}')
+if [[ "$V" =~ ^[0-9]+\\.[0-9]+ ]] && [ "$(printf '%s' "0.16.0" | sort -V)" = "0.16.0" ]; then
+  LOG="--disable-access-log-for-endpoints /health,/metrics"
+fi
+STOP=""
+if [[ "$V" =~ ^[0-9] ]]; then STOP="--shutdown-timeout 15"; fi
+for ((i=1; i<=30; i++)); do A=$(getent hosts head | cut -d' ' -f1); [ -n "$A" ] && break; done
+eval "exec vllm serve /m --max-num-seqs 48 --data-parallel-address ${A} \\
+  ${LOG} ${STOP} $@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "seqs", "told"),
+    [
+        pytest.param(_KSERVE, 48, "", id="kserve-presets"),
+        pytest.param(
+            "if test -e /x; then A=--seed; fi; vllm serve m $A --max-num-seqs 48", 48, "",
+            id="set-in-one-branch",
+        ),
+        pytest.param(
+            'case $V in 1*) A="--max-num-seqs 48";; *) A="--max-num-seqs 48 -q";; esac\n'
+            "vllm serve m $A",
+            48, "", id="every-branch-agrees",
+        ),
+        pytest.param(
+            'A="--max-num-seqs 48"; test -e /x && A="--max-num-seqs 9"; vllm serve m $A', None,
+            "--max-num-seqs differs", id="values-differ",
+        ),
+        pytest.param(
+            'A=(m); if test -e /x; then A+=(--max-num-seqs 9); fi; vllm serve "${A[@]}"', None,
+            "--max-num-seqs differs", id="in-one-branch-only",
+        ),
+        pytest.param(
+            'A="--max-num-seqs 48"; for i in 1 2; do vllm serve m $A; A=; done', None,
+            "--max-num-seqs differs", id="changed-by-a-loop",
+        ),
+        pytest.param(
+            'f() { A="--max-num-seqs 48"; }; A="--max-num-seqs 9"; f; vllm serve m $A', 48, "",
+            id="changed-by-a-function",
+        ),
+        pytest.param(
+            'A=; for i in 1 2; do A="$A --x$i"; done; vllm serve m $A', None, "$A",
+            id="grows-in-a-loop",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_variable_has_the_values_of_every_branch(script, seqs, told):
+    """4: no doubt where all of them are known and agree; never the default where they differ."""
+    found, unread, fields = await _read(script)
+    assert found == seqs
+    assert (told in unread) if told else not unread
+    assert fields == (("max_num_seqs",) if "differs" in told else ())

@@ -11,6 +11,7 @@
 {{- end }}
 {{- define "servingslo.image" -}}
 {{- with .Values.image -}}
+{{- with ($.Values.global).imageRegistry | default .registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
@@ -44,6 +45,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- range $name, $value := .Values.commonLabels }}
+{{- if has $name (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart") }}
+{{- fail (printf "commonLabels: %s is not allowed; allowed: labels that the chart does not set" $name) }}
+{{- end }}
+{{ $name }}: {{ $value | quote }}
+{{- end }}
 {{- end }}
 {{- define "servingslo.podLabels" -}}
 {{- $own := include "servingslo.labels" . | fromYaml -}}
@@ -168,7 +175,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}
 - --log-level={{ .Values.logLevel | default "INFO" }}
 - --log-format={{ .Values.logFormat }}
-- --health-host=0.0.0.0
+- --health-host={{ ternary "127.0.0.1" "0.0.0.0" (eq (include "servingslo.port" .) "https") }}
 - --health-port=8080
 {{- range .Values.extraArgs }}
 - {{ . | quote }}

@@ -30,7 +30,7 @@
   verbs: [get, list, patch]
 {{- end }}
 {{- end }}
-{{- if .Values.configMaps.read.enabled }}
+{{- if and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces) }}
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get]
@@ -92,12 +92,10 @@
   resources: [events]
   # Listed only for a StatefulSet that has fewer pods than it asks for: why, is nowhere else.
   verbs: [create, patch, list]
-# Which operator of the cluster acts in a namespace. A name cannot limit what is created.
-- apiGroups: [coordination.k8s.io]
-  resources: [leases]
-  verbs: [create]
+# Which operator of the cluster acts in a namespace. It is created by its path, so that the name limits
+# that as well.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [servingslo-acting-operator]
-  verbs: [get, patch]
+  verbs: [create, get, patch, update]
 {{- end }}

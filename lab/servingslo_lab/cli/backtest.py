@@ -1,6 +1,8 @@
 """`servingslo backtest`: replay a trace against policies, before any of them acts."""
 
+import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -270,9 +272,15 @@ def _run(inputs: Inputs, processes: int, cache: Path) -> Report:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Cell], None]]:
-    """A bar on standard error where that is a terminal."""
+    """A bar on standard error where that is a terminal; in a pipe, a line for each run."""
     if not sys.stderr.isatty():
-        yield lambda _cell: None
+        began, finished = time.monotonic(), itertools.count(1)
+        typer.echo(f"backtest: {total} {'run' if total == 1 else 'runs'}", err=True)
+        yield lambda cell: typer.echo(
+            f"backtest: {next(finished)} of {total} done after {time.monotonic() - began:.0f} s: "
+            f"{cell.policy.label}, seed {cell.seed}",
+            err=True,
+        )
         return
     from rich.console import Console  # noqa: PLC0415 - not needed in a pipe
     from rich.progress import (  # noqa: PLC0415

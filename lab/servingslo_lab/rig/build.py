@@ -155,7 +155,7 @@ def _build_all(
         modules.setdefault(tool.module, []).append(tool)
     labels = [*(_label(tool) for tool in tools), *(one.label for one in downloads)]
     with (
-        BuildProgress(labels, found=found, at_once=_PARALLEL_BUILDS) as progress,
+        BuildProgress(labels, found=found) as progress,
         ThreadPoolExecutor(max_workers=_PARALLEL_BUILDS) as executor,
     ):
         try:
@@ -236,15 +236,12 @@ class _Builder:
         """Compile the program with Go."""
         output = source / tool.program_name
         common = ["-mod=readonly", "-trimpath", *([f"-tags={tool.tags}"] if tool.tags else [])]
-        packages = self.runner.run(
-            tool.name,
-            [str(self.go), "list", *common, "-deps", tool.package],
-            log_path=log_path,
-            timeout_seconds=_BUILD_TIMEOUT_SECONDS,
-            working_directory=source,
-        )
         label = _label(tool)
-        self.progress.expect(label, len(packages))
+
+        def heard(line: str) -> None:
+            if not line.startswith("go: "):  # a module is downloaded
+                self.progress.advance(label)
+
         flags = [*common, f"-ldflags={tool.linker_flags}", "-o", str(output)]
         self.runner.run(
             tool.name,
@@ -252,7 +249,7 @@ class _Builder:
             log_path=log_path,
             timeout_seconds=_BUILD_TIMEOUT_SECONDS,
             working_directory=source,
-            on_line=lambda _line: self.progress.advance(label),
+            on_line=heard,
         )
         return output
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import connect
 from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.api.paths import SERVER_VERSION
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
@@ -52,7 +53,7 @@ async def workloads_of(
     try:
         # What watches goes on where nobody answers, as an operator has to: two minutes of silence.
         with suppress(PermissionDeniedError, NotFoundError):
-            await client.get("/version")
+            await client.get(SERVER_VERSION)
         await inventory.start()
         yield KubernetesWorkloads(client, Discovery(client), inventory, ConfigMaps(client))
     finally:

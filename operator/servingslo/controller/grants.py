@@ -312,7 +312,7 @@ class Grants:
             gpus=share.granted_gpus + sharing.spare_gpus,
             gpus_per_replica=each.gpus or 1,
             kept_per_gpu=share.kept_per_gpu,
-            holders=shortage_line(share),
+            holders=shortage_line(share, resource.record.ref.namespace),
             priority_bounded=stated > self.priority(resource),
         )
 

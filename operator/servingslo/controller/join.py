@@ -1,6 +1,6 @@
 """Joins the data of Kubernetes and of Prometheus into one observation of a workload."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from servingslo.copying import replace
@@ -71,10 +71,12 @@ def join(
     trouble = [*problems, *view.problems]
     if metrics.problem is not None:
         trouble.append(metrics.problem)
-    if view.read_as.ambiguous:
-        trouble.append(_ambiguous(view))
+    trouble += _misread(view)
     late = 0.0 if metrics.time_seconds is None else max(now_seconds - metrics.time_seconds, 0.0)
     pods = tuple(_pod(subject.namespace, pod, view, metrics, late) for pod in view.pods)
+    left_out = next((pod.metrics_off for pod in pods if _is_left_out(subject, pod, metrics)), "")
+    if left_out and not any(pod.engines for pod in pods):
+        trouble.append(SignalProblem(reason=Reason.METRICS_TOO_MANY, detail=left_out))
     if view.read_as.runtime is not None:
         pods, problem = of_model(subject, pods, profile(view.read_as.runtime))
         trouble += [] if problem is None else [problem]
@@ -166,10 +168,15 @@ def fallback_place(view: WorkloadView) -> tuple[int, int] | None:
     return None if rule is None or backend is None else (rule, backend)
 
 
-def _ambiguous(view: WorkloadView) -> SignalProblem:
+def _misread(view: WorkloadView) -> Iterator[SignalProblem]:
+    """The pods export several runtimes and none is stated, or others than the stated one."""
     names = ", ".join(view.read_as.exported)
-    detail = f"the pods export metrics of {names}; state one of them in spec.runtime"
-    return SignalProblem(reason=Reason.SEVERAL_RUNTIMES, detail=detail)
+    if view.read_as.ambiguous:
+        detail = f"the pods export metrics of {names}; state one of them in spec.runtime"
+        yield SignalProblem(reason=Reason.SEVERAL_RUNTIMES, detail=detail)
+    elif names and view.read_as.runtime not in view.read_as.exported:
+        detail = f"spec.runtime is {view.read_as.runtime}; the pods' metrics are those of {names}"
+        yield SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
 
 
 def of_model(
@@ -203,6 +210,10 @@ def of_model(
     return tuple(alone), None
 
 
+def _is_left_out(subject: Subject, pod: PodSample, metrics: ClusterMetrics) -> bool:
+    return bool(metrics.pods.get((subject.namespace, pod.name), _NO_METRICS).left_out)
+
+
 def _pod(
     namespace: str, pod: PodSample, view: WorkloadView, metrics: ClusterMetrics, late_seconds: float
 ) -> PodSample:
@@ -216,6 +227,7 @@ def _pod(
     return replace(
         pod,
         engines=tuple(_engine(e, arguments) for e in known.engines if e.runtime == runtime),
+        metrics_off=known.left_out or pod.metrics_off,
         gpus=known.gpus,
         gpu_product=CARD_SEPARATOR.join(products) or pod.gpu_product,
         age_seconds=age,

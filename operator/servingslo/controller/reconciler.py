@@ -23,6 +23,7 @@ from servingslo.controller.recordings.recording import Header, Outcome, Recorder
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.reporting.reporter import Reporter
 from servingslo.controller.reporting.stored_state import (
+    FORMERLY_PRUNED,
     PRUNED,
     is_pruned,
     learned_field,
@@ -116,7 +117,7 @@ class Reconciler:
             return False
         plans = resource.fleet or resource.targets
         memory = self._remember(resource, plans, metrics)
-        if not memory.pruned and is_pruned(resource.record.status):
+        if not memory.pruned and self.reporter.drops_learned(resource.record):
             memory.lost, memory.pruned = (PRUNED,), True
         if memory.lost:
             await self.reporter.report_lost(resource, memory.lost)
@@ -211,7 +212,9 @@ class Reconciler:
                 generation=record.generation,
                 plans=plans,
                 state=initial_state(stored, plans, now_seconds),
-                lost=lost_pool_parts(stored, now_seconds),
+                lost=(FORMERLY_PRUNED,)
+                if not stored and is_pruned(record.status)
+                else lost_pool_parts(stored, now_seconds),
                 clocks_set=clocks,
             )
             self._memories[record.ref.uid] = memory

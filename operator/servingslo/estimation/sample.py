@@ -165,19 +165,22 @@ class EngineLaunch:
     """Engine settings on the container's command line, besides the limits; None: not given.
 
     flags: fields of the limits that the command line gives as a number, not through a variable or a
-    file. accelerator: whether the container asks for a device of any kind. throughput_mode: limits
-    that are not given are doubled. api_server_count: processes in front of the engines, each of
-    which counts an engine's steps by itself; 0 if the pod has none. unread: which part of it could
-    not be read, and why; '' for none. unread_limits: fields of limits that are given but could not
-    be read: no default replaces them.
+    file. accelerator: whether the container asks for a device of any kind; part_of_card: for a
+    slice or share of one. throughput_mode: limits that are not given are doubled. api_server_count:
+    processes in front of the engines, each of which counts an engine's steps by itself; 0 if the
+    pod has none. node: why the pod is only one node of an engine; '' if it is not. unread: which
+    part of it could not be read, and why; '' for none. unread_limits: fields of limits that are
+    given but could not be read: no default replaces them.
     """
 
     flags: tuple[str, ...] = ()
     accelerator: bool | None = None
+    part_of_card: bool = False
     throughput_mode: bool = False
     chunked_prefill: bool | None = None
     max_model_len: int | None = None
     api_server_count: int | None = None
+    node: str = ""
     unread: str = ""
     unread_limits: tuple[str, ...] = ()
 
@@ -224,8 +227,9 @@ class PodSample:
 
         It has no requests of its own, so that none are missing.
         """
-        without_server = self.launch is not None and self.launch.api_server_count == 0
-        return without_server and not self.engines
+        if self.launch is None or self.engines:
+            return False
+        return self.launch.api_server_count == 0 or bool(self.launch.node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,4 +64,9 @@ def answer_line(
         parts.append(f"{count(decision.replicas_after)} {noun}: {why}")
         parts += [f"failing: {pods}"] if (pods := failing_pods(decision)) else []
     parts += [] if limited is None else [limited.message]
-    return ". ".join(part for part in parts if part)[:_LONGEST]
+    return shortened(". ".join(part for part in parts if part))
+
+
+def shortened(answer: str) -> str:
+    """As much of an answer as status.summary holds."""
+    return answer if len(answer) <= _LONGEST else f"{answer[: _LONGEST - 1]}…"

@@ -13,6 +13,7 @@ LIMIT_SENTENCES = {
     Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for one of the objectives",
     Reason.SEVERAL_RUNTIMES: "the pods match several runtimes; set spec.runtime",
     Reason.METRICS_IMPLAUSIBLE: "metrics have impossible values and are not used",
+    Reason.METRICS_TOO_MANY: "the pods' pages have too many series, and are not read",
     Reason.FALLBACK_FLOOR: "metrics are missing for long, so fallback.replicas is the minimum",
     Reason.STABILIZED: "a higher count was needed within the stabilization window",
     Reason.STEP_DOWN_UNSAFE: "fewer would not be enough until a new replica could be ready",

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.classes import class_values
+from servingslo.explain.conditions.cause import held_at_zero
 from servingslo.explain.conditions.condition import ConditionStatus
 from servingslo.explain.conditions.derived import ready_verdict
 from servingslo.explain.parts.degradation import degradation_values
@@ -319,7 +320,8 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
     yield "servingslo_model_fit_error_ratio", none, model.fit_error
-    yield "servingslo_metrics_fresh", none, decision.metrics.value == "MetricsFresh"
+    fresh = None if held_at_zero(decision) else decision.metrics.value == "MetricsFresh"
+    yield "servingslo_metrics_fresh", none, fresh
     yield "servingslo_metrics_age_seconds", none, decision.metrics_age_seconds
     yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second
     yield "servingslo_queue_limit_requests", none, admission.queue_limit

@@ -28,6 +28,7 @@ CONSTRAINTS = {
 _QUIET = {
     Reason.IDLE: "no requests arrive or run",
     Reason.ASLEEP: "no requests arrive, and a gateway reports the next one",
+    Reason.SCALED_TO_ZERO_BY_USER: "a user set them",
     Reason.WOKEN_BY_REQUESTS: "requests arrived while no replica runs",
 }
 

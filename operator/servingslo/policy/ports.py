@@ -22,12 +22,14 @@ from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition, Recogni
 class PodMetrics:
     """Prometheus data of one pod, without its limits in force.
 
-    ports: from which its engines are scraped, if the scrape reports it.
+    ports: from which its engines are scraped, if the scrape reports it. left_out: why none of its
+    series is read; '' if they are.
     """
 
     engines: tuple[EngineSample, ...] = ()
     gpus: tuple[GPUSample, ...] = ()
     ports: frozenset[int] = frozenset()
+    left_out: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

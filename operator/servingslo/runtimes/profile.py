@@ -143,7 +143,8 @@ class LaunchFlags:
     number of data-parallel engines, its default; local_count: of the engines in this pod. external,
     hybrid: flags of another balancer in front of servers with one engine, or with a pod's engines;
     headless: of no server; single_server: of one server at most. divided_by_ranks: a switch that
-    divides a limit among the ranks.
+    divides a limit among the ranks. nodes, rank: of an engine of several pods: their number, and
+    the pod's place; rank_marks: other flags of such a pod.
     """
 
     throughput_mode: tuple[str, str] | None = None
@@ -164,6 +165,9 @@ class LaunchFlags:
     headless: str = ""
     single_server: str = ""
     divided_by_ranks: str = ""
+    nodes: str = ""
+    rank: str = ""
+    rank_marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +175,16 @@ class EngineSetting:
     """The inputs of an engine's default limits; None if not known.
 
     version: major and minor of the runtime. card, card_memory_bytes: of one of its cards.
-    accelerator: whether it has one. throughput_mode, chunked_prefill, max_model_len: from its
-    command line. max_num_seqs, max_num_batched_tokens: the known limit.
+    accelerator: whether it has one; part_of_card: a slice or share of one. throughput_mode,
+    chunked_prefill, max_model_len: from its command line. max_num_seqs, max_num_batched_tokens: the
+    known limit.
     """
 
     version: tuple[int, int] | None = None
     card: str | None = None
     card_memory_bytes: float | None = None
     accelerator: bool | None = None
+    part_of_card: bool = False
     throughput_mode: bool = False
     chunked_prefill: bool | None = None
     max_model_len: int | None = None
@@ -219,6 +225,8 @@ class RuntimeProfile:
     metrics that no objective can use, by their name in the API, each with the reason.
     model_repository_port: port of its servers' model repository API, which reads and changes limits
     while they run; None if they have none.
+    hosts: modules among `starts` that parse the command line themselves. starts_in_image: whether
+    an image's own start command is known to be the engine's, without flags or variables.
     queue_knob: bound on running plus waiting requests in a server, which refuses more; None: it has
     none. starts: words that start it, such as 'vllm serve'. abbreviations: its parser accepts
     prefixes of flags. launch: the other flags that are read. default_limits: the limits if none is
@@ -237,6 +245,8 @@ class RuntimeProfile:
     age_fields: tuple[tuple[MetricKind, str], ...] = TOKEN_AGE_FIELDS
     queue_knob: Knob | None = None
     starts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    starts_in_image: Callable[[str | None], bool] | None = None
     abbreviations: bool = True
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None

@@ -70,7 +70,7 @@ def page(report: Report) -> str:
         f'<p class="sub">{html.escape(title(result))}</p>',
         f'<p class="sub">{html.escape(objectives_text(result))}</p>',
         *(f'<p class="sub">{html.escape(text)}</p>' for text in past_text(result)),
-        *_headline(result.policies, result.target_share_ratio),
+        *(f'<p class="head">{html.escape(text)}</p>' for text in result.verdict),
         *_frontier(report, colors),
         *_table(result.policies, colors),
         *(f'<p class="note">{html.escape(text)}</p>' for text in gap_text(result)),
@@ -99,28 +99,6 @@ def _colors(policies: Sequence[str]) -> dict[str, str]:
         else:
             found[name] = next(others) if known is None else _HINDSIGHT_COLOR
     return found
-
-
-def _headline(policies: Sequence[PolicySummary], target: float) -> Iterator[str]:
-    """What a reader takes away: ours, and the cheapest of the others that meets the target."""
-    for one in (p for p in policies if is_ours(p.policy)):
-        relative = "" if one.relative_cost is None else f", {one.relative_cost.mean:.2f} × oracle"
-        yield (
-            f'<p class="head"><b>{html.escape(one.policy)}</b>: '
-            f"{100 * one.share_ratio.mean:.2f} % in SLO for {one.replica_hours.mean:.2f} "
-            f"replica-hours (${one.dollars.mean:.2f}{relative}).</p>"
-        )
-    others = [p for p in policies if not is_ours(p.policy) and not p.in_hindsight]
-    good = [p for p in others if p.share_ratio.mean >= target]
-    if good:
-        best = min(good, key=lambda p: p.replica_hours.mean)
-        yield (
-            f'<p class="head">Cheapest other at the target: <b>{html.escape(best.policy)}</b>, '
-            f"{100 * best.share_ratio.mean:.2f} % for {best.replica_hours.mean:.2f} "
-            f"replica-hours (${best.dollars.mean:.2f}).</p>"
-        )
-    elif others:
-        yield '<p class="head">No other policy reached the target.</p>'
 
 
 def _frontier(report: Report, colors: dict[str, str]) -> Iterator[str]:

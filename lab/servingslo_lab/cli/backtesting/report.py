@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from servingslo_lab.cli.backtesting.inputs import Inputs
+from servingslo_lab.cli.backtesting.verdict import verdict
 from servingslo_lab.sim.bounds.bound import least_replica_hours
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.policies import ORACLE
@@ -41,7 +42,7 @@ class BacktestResult:
 
     least_replica_hours: proven, below which no schedule meets the target at the engines' own
     limits; mean over seeds, None unless costs are set beside an oracle. past_seconds: how far back
-    before the trace the planner, and nobody else, is told arrival rates.
+    before the trace the planner, and nobody else, is told arrival rates. verdict: sentences.
     """
 
     trace: str
@@ -60,6 +61,7 @@ class BacktestResult:
     without_solution: tuple[str, ...]
     worst_minutes: tuple[WorstMinute, ...]
     runs: tuple[SeedScore, ...]
+    verdict: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
             worst for one in found for worst in worst_minutes(outcomes, one.policy)
         ),
         runs=tuple(SeedScore(policy=o.policy, seed=o.seed, score=o.score) for o in outcomes),
+        verdict=verdict(scenario, outcomes, found),
     )
     return Report(inputs=inputs, result=result, outcomes=tuple(outcomes))
 

@@ -14,7 +14,7 @@ def report_text(report: Report) -> str:
     result = report.result
     rows = [headers(result.policies), *(_row(one) for one in result.policies)]
     lines = [title(result), objectives_text(result), *past_text(result)]
-    lines += ["", *aligned(rows), ""]
+    lines += ["", *aligned(rows), "", *result.verdict]
     lines += [f"{name}: no count or schedule meets the target" for name in result.without_solution]
     lines += gap_text(result)
     lines.append(f"* {star_text(result)}; ~ made from the trace itself, in hindsight")

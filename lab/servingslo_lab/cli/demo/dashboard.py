@@ -40,6 +40,8 @@ _TITLE = (
     "by matplotlib, not by Grafana (minutes)"
 )
 _COLORS = ("#2a9d8f", "#e76f51", "#1d3557", "#e9c46a", "#8d99ae", "#9d4edd", "#6a994e", "#bc4749")
+_PANEL_INCHES, _STAT_INCHES = 2.1, 0.9
+_ASKED_COLOR = "#c1121f"
 _DIGITS = 4
 
 
@@ -53,12 +55,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A panel with the answers to its queries. row: title of its row. unit: Grafana's name."""
+    """A panel with the answers to its queries. row: title of its row. unit: Grafana's name.
+
+    stat: Grafana's text mode of a panel that shows the last values alone, '' of one with lines.
+    words: (value, word) of those that have one.
+    """
 
     row: str
     title: str
     unit: str
     lines: tuple[Line, ...]
+    stat: str = ""
+    words: tuple[tuple[float, str], ...] = ()
 
 
 def answered(
@@ -95,8 +103,22 @@ def answered(
             if body is None:
                 raise RigError(f"panel {panel['title']!r}: Prometheus does not answer {query!r}")
             lines += _lines(json.loads(body)["data"]["result"], target["legendFormat"], asked)
-        unit = panel["fieldConfig"]["defaults"]["unit"]
-        found.append(Answered(row=row, title=panel["title"], unit=unit, lines=tuple(lines)))
+        defaults = panel["fieldConfig"]["defaults"]
+        words = (
+            (float(value), result["text"])
+            for mapping in defaults.get("mappings", ())
+            for value, result in mapping["options"].items()
+        )
+        found.append(
+            Answered(
+                row=row,
+                title=panel["title"],
+                unit=defaults["unit"],
+                lines=tuple(lines),
+                stat=panel["options"]["textMode"] if panel["type"] == "stat" else "",
+                words=tuple(words),
+            )
+        )
     return found
 
 
@@ -139,7 +161,12 @@ def _panel(document: Mapping[str, Any]) -> Answered:
         for line in document["lines"]
     )
     return Answered(
-        row=document["row"], title=document["title"], unit=document["unit"], lines=lines
+        row=document["row"],
+        title=document["title"],
+        unit=document["unit"],
+        lines=lines,
+        stat=document.get("stat", ""),
+        words=tuple((value, word) for value, word in document.get("words", ())),
     )
 
 
@@ -157,9 +184,12 @@ def draw(panels: Sequence[Answered], path: Path) -> bool:
     )
     steady = {"svg.hashsalt": "servingslo", "svg.fonttype": "none", "font.size": 8}
     with plt.rc_context(steady):
+        low = {row for panel, (row, _) in zip(panels, places, strict=True) if panel.stat}
+        heights = [_STAT_INCHES if row in low else _PANEL_INCHES for row in range(height)]
         figure, axes = plt.subplots(
-            height, 2, figsize=(11, 2.1 * height), layout="constrained", squeeze=False
-        )
+            height, 2, figsize=(11, sum(heights)), height_ratios=heights,
+            layout="constrained", squeeze=False,
+        )  # fmt: skip
         figure.suptitle(_TITLE, x=0.01, ha="left")
         before = ""
         for panel, (row, column) in zip(panels, places, strict=True):
@@ -190,10 +220,18 @@ def _places(panels: Sequence[Answered]) -> list[tuple[int, int]]:
 def _draw_panel(axis: Any, panel: Answered) -> None:
     label, factor = _UNITS.get(panel.unit, (panel.unit, 1.0))
     axis.text(0.0, 1.04, panel.title, transform=axis.transAxes, va="bottom")
+    if panel.stat:
+        axis.set_axis_off()
+        axis.text(0.02, 0.5, "\n".join(last_values(panel)), transform=axis.transAxes, va="center")
+        return
     for place, line in enumerate(panel.lines):
         minutes, values = with_gaps(line.points)
         color = _COLORS[place % len(_COLORS)]
-        axis.plot(minutes, [factor * v for v in values], color=color, lw=1.3, label=line.legend)
+        asked = line.legend.endswith(("threshold", "wanted"))
+        axis.plot(
+            minutes, [factor * v for v in values], label=line.legend, lw=1.0 if asked else 1.3,
+            color=_ASKED_COLOR if asked else color, ls="--" if asked else "-",
+        )  # fmt: skip
     top = max((value for line in panel.lines for _, value in line.points), default=0.0)
     axis.set_ylim(0.0, None if top > 0.0 else 1.0)
     axis.set_ylabel(label)
@@ -204,6 +242,20 @@ def _draw_panel(axis: Any, panel: Answered) -> None:
         )
     else:
         axis.text(0.5, 0.5, "No data", transform=axis.transAxes, ha="center", va="center")
+
+
+def last_values(panel: Answered) -> list[str]:
+    """What a panel of last values shows: those that end with the recording."""
+    end = max((line.points[-1][0] for line in panel.lines if line.points), default=0.0)
+    words = dict(panel.words)
+    found = []
+    for line in panel.lines:
+        if not line.points or line.points[-1][0] < end:
+            continue
+        value = line.points[-1][1]
+        text = words.get(value, f"{value:g}")
+        found.append(line.legend if panel.stat == "name" else f"{text}   ({line.legend})")
+    return found or ["-"]
 
 
 def with_gaps(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""Progress of a build on one line: finished and total parts, current parts, minutes left."""
+"""Progress of a build on one line: parts and packages done of all, and the current parts."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
-from servingslo_lab.rig.programs.build_minutes import minutes_left, minutes_of
+from servingslo_lab.rig.programs.build_sizes import packages_of
 
 # Longest time between two lines without a terminal.
 LONGEST_SILENCE_SECONDS = 120.0
@@ -23,7 +23,6 @@ class BuildProgress:
     On a terminal one line is overwritten. Elsewhere there is a line when a part begins or is ready,
     and one every two minutes in between.
     labels: of the parts to build, each beginning with its name. found: number of existing parts.
-    at_once: parts that are built at a time.
     """
 
     def __init__(
@@ -31,21 +30,18 @@ class BuildProgress:
         labels: Sequence[str],
         *,
         found: int = 0,
-        at_once: int = 1,
         stream: TextIO | None = None,
         now_seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._now = now_seconds
         self._lock = threading.Lock()
-        self._found, self._at_once = found, max(at_once, 1)
-        self._waiting = {label: minutes_of(label) for label in labels}
+        self._waiting = {label: packages_of(label) for label in labels}
+        self._packages = sum(self._waiting.values())
         self._working: dict[str, str] = {}
-        self._share = dict.fromkeys(labels, 0.0)
-        self._step = dict.fromkeys(labels, 0.0)
+        self._compiled = dict.fromkeys(labels, 0)
         self._all = found + len(labels)
-        self._done_minutes = 0.0
-        self._began = self._written = now_seconds()
+        self._written = now_seconds()
 
     def begin(self, label: str) -> None:
         """The build of ``label`` starts with the download of modules."""
@@ -53,18 +49,11 @@ class BuildProgress:
             self._working[label] = "fetching"
             self._write()
 
-    def expect(self, label: str, package_count: int) -> None:
-        """The program consists of this many packages."""
-        with self._lock:
-            self._working[label] = "compiling"
-            self._step[label] = 1.0 / max(package_count, 1)
-            if self._stream.isatty():
-                self._write()
-
     def advance(self, label: str) -> None:
         """One more package was compiled."""
         with self._lock:
-            self._share[label] = min(self._share[label] + self._step[label], 1.0)
+            self._working[label] = "compiling"
+            self._compiled[label] = min(self._compiled[label] + 1, self._waiting[label])
             pause = _REDRAW_SECONDS if self._stream.isatty() else LONGEST_SILENCE_SECONDS
             if self._now() - self._written >= pause:
                 self._write()
@@ -72,7 +61,7 @@ class BuildProgress:
     def finish(self, label: str) -> None:
         """The part is ready."""
         with self._lock:
-            self._done_minutes += self._waiting.pop(label)
+            self._compiled[label] = self._waiting.pop(label)
             self._working.pop(label, None)
             self._write()
 
@@ -90,16 +79,11 @@ class BuildProgress:
         text = f"rig: {self._all - len(self._waiting)} of {self._all} built"
         if not self._waiting:
             return text
+        if self._packages:
+            text += f", {100 * sum(self._compiled.values()) // self._packages} % of the packages"
         if self._working:
             text += f" ({', '.join(f'{label}: {what}' for label, what in self._working.items())})"
-        rest = {label: m * (1.0 - self._share[label]) for label, m in self._waiting.items()}
-        left = minutes_left(
-            rest.values(),
-            done=self._done_minutes + sum(self._waiting.values()) - sum(rest.values()),
-            elapsed_minutes=(self._now() - self._began) / 60.0,
-            at_once=self._at_once,
-        )
-        return f"{text}, about {left} minute{'s' if left > 1 else ''} left"
+        return text
 
     def _write(self) -> None:
         self._written = self._now()

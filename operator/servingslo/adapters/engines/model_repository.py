@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.pods.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.api.v1alpha1.capacity import MAX_BATCH
@@ -122,7 +123,7 @@ class ModelRepository:
         own; EngineRefusedError if it is not Ready.
         """
         known = self._pod_of(namespace, pod)
-        item = await self._client.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
+        item = await self._client.get(api_path("v1", "pods", namespace=namespace, name=pod))
         now = pod_record(item, None)
         same = known is not None and (now.uid, now.owner_uid) == (known.uid, known.owner_uid)
         if not same or now.deleting or now.finished or now.address is None:

@@ -80,7 +80,7 @@ class Children:
             resource = await self._discovery.resolve(_SETS, _SET_KIND)
         except NotFoundError:
             return ()
-        path = resource.path(namespace, "").rstrip("/")
+        path = resource.collection(namespace)
         try:
             return parts_in((await listed(self._client, path)).items, wanted)
         except PermissionDeniedError as error:

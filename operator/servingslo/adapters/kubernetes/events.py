@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.resources import ResourceRef, object_reference
 from servingslo.errors import NotFoundError, WriteConflictError
@@ -75,7 +76,8 @@ class KubernetesEvents:
         self._posted = {key: value for key, value in self._posted.items() if key[0] != ref.uid}
 
     async def _write(self, ref: ResourceRef, name: str, event: Event, posted: _Posted) -> None:
-        base = f"/api/v1/namespaces/{ref.namespace}/events"
+        base = api_path("v1", "events", namespace=ref.namespace)
+        path = api_path("v1", "events", namespace=ref.namespace, name=name)
         change: KubeObject = {
             "count": posted.count,
             "lastTimestamp": timestamp_from_seconds(posted.at_seconds),
@@ -84,7 +86,7 @@ class KubernetesEvents:
         }
         if posted.count > 1:
             try:
-                await self._client.patch(f"{base}/{name}", change, Patch.MERGE)
+                await self._client.patch(path, change, Patch.MERGE)
             except NotFoundError:
                 pass
             else:
@@ -103,7 +105,7 @@ class KubernetesEvents:
             await self._client.create(base, body)
         except WriteConflictError:
             # Written before a restart of the operator.
-            await self._client.patch(f"{base}/{name}", change, Patch.MERGE)
+            await self._client.patch(path, change, Patch.MERGE)
 
 
 def _digest(uid: str, key: str) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.events import COMPONENT
 from servingslo.errors import NotFoundError
 from servingslo.reasons import Reason
 
-_API = "/apis/coordination.k8s.io/v1"
+_API_VERSION = "coordination.k8s.io/v1"
 # How many shards its holder knows of; absent for one.
 SHARDS_ANNOTATION = "servingslo.dev/shards"
 _LONGEST_NUMBER = 5
@@ -42,14 +43,14 @@ class KubernetesLease:
 
     def __init__(self, client: KubeClient, namespace: str, name: str, *, shards: int = 1) -> None:
         self._client = client
-        self._base = f"{_API}/namespaces/{namespace}/leases"
+        self._namespace = namespace
         self._name = name
         self._shards = shards
 
     async def read(self) -> LeaseRecord | None:
         """The current Lease, None if there is none. Raises: ClusterError."""
         try:
-            return _record(await self._client.get(f"{self._base}/{self._name}"))
+            return _record(await self._client.get(self._path()))
         except NotFoundError:
             return None
 
@@ -64,12 +65,12 @@ class KubernetesLease:
             "leaseTransitions": 0,
         }
         body = {
-            "apiVersion": "coordination.k8s.io/v1",
+            "apiVersion": _API_VERSION,
             "kind": "Lease",
             "metadata": {"name": self._name, **self._stated(1)},
             "spec": spec,
         }
-        return _record(await self._client.create(self._base, body))
+        return _record(await self._client.create_named(self._path(), body))
 
     async def write(self, known: LeaseRecord, holder: str, duration_seconds: int) -> LeaseRecord:
         """Take or renew the known Lease, or release it with a holder of ''.
@@ -85,8 +86,10 @@ class KubernetesLease:
         stated = self._stated(known.shards) if holder else {}
         metadata = {"resourceVersion": known.version, "uid": known.uid, **stated}
         body = {"metadata": metadata, "spec": spec}
-        path = f"{self._base}/{self._name}"
-        return _record(await self._client.patch(path, body, Patch.MERGE))
+        return _record(await self._client.patch(self._path(), body, Patch.MERGE))
+
+    def _path(self) -> ApiPath:
+        return api_path(_API_VERSION, "leases", namespace=self._namespace, name=self._name)
 
     def _stated(self, before: int) -> dict[str, Any]:
         """The annotation, as part of the metadata, if it differs from before."""
@@ -104,7 +107,7 @@ async def post_warning(
     body = {
         "metadata": {"generateName": f"{name}.", "namespace": namespace},
         "involvedObject": {
-            "apiVersion": "coordination.k8s.io/v1",
+            "apiVersion": _API_VERSION,
             "kind": "Lease",
             "namespace": namespace,
             "name": name,
@@ -119,7 +122,7 @@ async def post_warning(
         "reportingComponent": COMPONENT,
         "reportingInstance": COMPONENT,
     }
-    await client.create(f"/api/v1/namespaces/{namespace}/events", body)
+    await client.create(api_path("v1", "events", namespace=namespace), body)
 
 
 def _record(item: KubeObject) -> LeaseRecord:

@@ -6,6 +6,7 @@ from typing import Any
 
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import GROUPS, ApiPath, api_path
 from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import NotFoundError
@@ -45,10 +46,11 @@ class KubernetesResources:
 
     async def read_all(self) -> tuple[ResourceRecord, ...]:
         """Every ServingSLO of the watched namespaces. Raises: ClusterError."""
-        base = f"/apis/{API_VERSION}"
-        paths = [f"{base}/namespaces/{name}/{PLURAL}" for name in self._namespaces]
+        paths = [
+            api_path(API_VERSION, PLURAL, namespace=one) for one in self._namespaces or (None,)
+        ]
         try:
-            found = [await listed(self._client, path) for path in paths or [f"{base}/{PLURAL}"]]
+            found = [await listed(self._client, path) for path in paths]
         except NotFoundError as error:
             raise NotFoundError(NOT_SERVED) from error
         return tuple(resource_record(item) for one in found for item in one.items)
@@ -58,8 +60,7 @@ class KubernetesResources:
 
         Raises: NotFoundError if there is none; ClusterError otherwise.
         """
-        path = f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}"
-        return resource_record(await self._client.get(path))
+        return resource_record(await self._client.get(_path(ref)))
 
     async def patch_status(self, ref: ResourceRef, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status; a field of None is removed.
@@ -68,7 +69,7 @@ class KubernetesResources:
         another uid; ClusterError otherwise.
         """
         body = {"metadata": {"uid": ref.uid}, "status": dict(changed)}
-        await self._client.patch(_status_path(ref), body, Patch.MERGE)
+        await self._client.patch(_path(ref, "status"), body, Patch.MERGE)
 
     async def hand_over(self, known: ResourceRecord, changed: Mapping[str, Any]) -> ResourceRecord:
         """Merge the changed fields of the status if nothing of the resource has changed since.
@@ -77,14 +78,16 @@ class KubernetesResources:
         """
         metadata = {"uid": known.ref.uid, "resourceVersion": known.version}
         body = {"metadata": metadata, "status": dict(changed)}
-        return resource_record(await self._client.patch(_status_path(known.ref), body, Patch.MERGE))
+        return resource_record(
+            await self._client.patch(_path(known.ref, "status"), body, Patch.MERGE)
+        )
 
     async def served(self) -> bool:
         """Whether the API server serves the resource: its CRD is installed and established.
 
         Raises: ClusterError if the server does not answer.
         """
-        groups = await self._client.get("/apis")
+        groups = await self._client.get(GROUPS)
         group, _, version = API_VERSION.partition("/")
         return any(
             entry["name"] == group
@@ -93,8 +96,10 @@ class KubernetesResources:
         )
 
 
-def _status_path(ref: ResourceRef) -> str:
-    return f"/apis/{API_VERSION}/namespaces/{ref.namespace}/{PLURAL}/{ref.name}/status"
+def _path(ref: ResourceRef, subresource: str | None = None) -> ApiPath:
+    return api_path(
+        API_VERSION, PLURAL, namespace=ref.namespace, name=ref.name, subresource=subresource
+    )
 
 
 def resource_record(item: KubeObject) -> ResourceRecord:

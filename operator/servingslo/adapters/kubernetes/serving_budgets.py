@@ -8,12 +8,12 @@ from pydantic import ValidationError
 
 from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.selectors import Selector, matches, selector_from_spec
 from servingslo.api.refusals import first_refusal
 from servingslo.api.v1alpha1 import API_VERSION, BUDGET_PLURAL, ServingBudgetSpec
 from servingslo.errors import NotFoundError, PermissionDeniedError
 
-_BASE = f"/apis/{API_VERSION}/{BUDGET_PLURAL}"
 _START_TIMEOUT_SECONDS = 30.0
 
 
@@ -34,19 +34,26 @@ class BudgetRecord:
 class KubernetesServingBudgets:
     """Implements `controller.adapters.ServingBudgetStore`."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
+        """namespaces: whose labels are read if a budget selects by them; none: all."""
         self._client = client
         self._tasks = Caches()
-        self._budgets: ObjectCache[BudgetRecord] = ObjectCache(client, _BASE, budget_record)
-        self._namespaces: ObjectCache[Mapping[str, str]] = ObjectCache(
-            client, "/api/v1/namespaces", _labels
+        self._budgets: ObjectCache[BudgetRecord] = ObjectCache(
+            client, api_path(API_VERSION, BUDGET_PLURAL), budget_record
         )
-        self._had_budgets = False
+        each = [{"fieldSelector": f"metadata.name={name}"} for name in namespaces]
+        self._namespaces: list[ObjectCache[Mapping[str, str]]] = [
+            ObjectCache(client, api_path("v1", "namespaces"), _labels, query=query)
+            for query in each or [{}]
+        ]
+        self._watches_namespaces = self._had_budgets = False
 
     async def start(self) -> None:
-        """Start watching and wait for the first lists, at most half a minute."""
+        """Start watching and wait for the first lists, at most half a minute each."""
         await self._tasks.start([self._budgets], timeout_seconds=_START_TIMEOUT_SECONDS)
-        await self._tasks.start([self._namespaces], timeout_seconds=_START_TIMEOUT_SECONDS)
+        if any(one.namespace_selector for one in self._budgets.items.values()):
+            self._watches_namespaces = True
+            await self._tasks.start(self._namespaces, timeout_seconds=_START_TIMEOUT_SECONDS)
 
     async def stop(self) -> None:
         """Stop watching."""
@@ -70,8 +77,14 @@ class KubernetesServingBudgets:
         return None if by_namespace and not self._namespaces_known() else found
 
     def _namespaces_known(self) -> bool:
-        denied = isinstance(self._namespaces.problem, PermissionDeniedError)
-        return self._namespaces.listed.is_set() and not denied
+        """Whether labels of namespaces are known; they are watched from the first such question."""
+        if not self._watches_namespaces:
+            self._watches_namespaces = True
+            self._tasks.begin(self._namespaces)
+        return all(
+            one.listed.is_set() and not isinstance(one.problem, PermissionDeniedError)
+            for one in self._namespaces
+        )
 
     def selects(self, budget: BudgetRecord, namespace: str, labels: Mapping[str, str]) -> bool:
         """Whether a ServingSLO of that namespace, with these labels, is of the budget.
@@ -80,13 +93,15 @@ class KubernetesServingBudgets:
         """
         if not _matches(budget.selector, labels):
             return False
-        of_namespace = self._namespaces.items.get(("", namespace))
+        found = (one.items.get(("", namespace)) for one in self._namespaces)
+        of_namespace = next((labels for labels in found if labels is not None), None)
         return of_namespace is None or _matches(budget.namespace_selector, of_namespace)
 
     async def patch_status(self, budget: BudgetRecord, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status. Raises: ClusterError."""
         body = {"metadata": {"uid": budget.uid}, "status": dict(changed)}
-        await self._client.patch(f"{_BASE}/{budget.name}/status", body, Patch.MERGE)
+        path = api_path(API_VERSION, BUDGET_PLURAL, name=budget.name, subresource="status")
+        await self._client.patch(path, body, Patch.MERGE)
 
 
 def budget_record(item: KubeObject, _previous: BudgetRecord | None) -> BudgetRecord:

@@ -1,6 +1,6 @@
 """Reads a target and its pods: implements `policy.ports.WorkloadSource`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.adapters.clock import SystemClock
@@ -15,7 +15,7 @@ from servingslo.adapters.kubernetes.children import Children
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMapData
 from servingslo.adapters.kubernetes.pods.engine_container import FIELD
 from servingslo.adapters.kubernetes.pods.inventory import Collection, Inventory
-from servingslo.adapters.kubernetes.pods.launches import Launches
+from servingslo.adapters.kubernetes.pods.launches import Launch, Launches
 from servingslo.adapters.kubernetes.pods.parents import PartOf
 from servingslo.adapters.kubernetes.pods.queued import KUEUE_GATE, KueueMessages
 from servingslo.adapters.kubernetes.pods.records import (
@@ -134,6 +134,9 @@ class KubernetesWorkloads:
             )
             for pod in pods
         }
+        # A pod of an unknown kind is a replica, or leads a group that is one.
+        if found.containers is None:
+            launches = {name: one.of_replica for name, one in launches.items()}
         waiting = await self._queued(namespace, pods)
         refused = await self._refusal(namespace, asked, found, container, profile)
         return WorkloadView(
@@ -161,6 +164,7 @@ class KubernetesWorkloads:
                 *self._inventory_problems(namespace),
                 *self._scaler_problems(namespace, target),
                 *_pods_refused(found),
+                *_nodes(launches.values()),
             ),
             batching_change_refused=refused,
             woken_by_others=self._inventory.woken_by_keda(
@@ -246,7 +250,11 @@ class KubernetesWorkloads:
         )
 
     async def _get(
-        self, namespace: str, target: ScaleTarget, resource: ApiResource, subresource: str = ""
+        self,
+        namespace: str,
+        target: ScaleTarget,
+        resource: ApiResource,
+        subresource: str | None = None,
     ) -> KubeObject:
         try:
             return await self._client.get(resource.path(namespace, target.name, subresource))
@@ -339,6 +347,15 @@ class KubernetesWorkloads:
         allow = "batching.apply.llmInferenceServices"
         detail = f"{keeps}: set the limits there, or have the administrator allow it ({allow})"
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
+
+
+def _nodes(launches: Iterable[Launch]) -> tuple[SignalProblem, ...]:
+    """One problem if a pod is only a node of an engine."""
+    node = next((one.launch.node for one in launches if one.launch and one.launch.node), "")
+    if not node:
+        return ()
+    detail = f"{node}, so one pod more or less is no replica: the target must be the group of nodes"
+    return (SignalProblem(reason=Reason.TARGET_NOT_SCALABLE, detail=detail),)
 
 
 def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:

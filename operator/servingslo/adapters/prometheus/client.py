@@ -25,6 +25,7 @@ from servingslo.adapters.prometheus.credentials import authorization
 from servingslo.adapters.prometheus.matchers import checked
 from servingslo.adapters.prometheus.vectors import Vector, vector_document
 from servingslo.errors import (
+    AnswerTooLargeError,
     InvalidInputError,
     MetricsUnavailableError,
     QueryRefusedError,
@@ -33,8 +34,9 @@ from servingslo.errors import (
 from servingslo.parsing import parsed_json
 from servingslo.runtimes.gateways import GatewayProfile
 
-# Bounds the memory of one answer: a histogram of 4,000 engines is about 20 MB.
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
+# Bounds the memory of one answer, which is four times as much while it is parsed: a histogram of
+# 4,000 engines is about 20 MB.
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
@@ -54,6 +56,9 @@ _REFUSED_STATUS = frozenset({400, 405, 413, 414, 422, 501})
 LONGEST_QUERY_CHARACTERS = 4500
 
 Series = dict[str, Any]
+
+# What a browser or a tool shows of it instead of the address itself.
+_BEYOND_ADDRESS = re.compile(r"[\s?#]|/(?:graph|api/v1(?:/query(?:_range)?)?)/?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +117,9 @@ class PrometheusConfig:
             raise InvalidInputError(
                 "--prometheus-url", url.hostname, "no credentials; use --prometheus-password-file"
             )
+        if _BEYOND_ADDRESS.search(self.url):
+            allowed = "without blank, query, /graph and /api/v1"
+            raise InvalidInputError("--prometheus-url", self.url, allowed)
         if self.bearer_token_file and self.basic_auth_username:
             raise InvalidInputError(
                 "--prometheus-bearer-token-file",
@@ -320,7 +328,7 @@ class _FailedAtOnce(Exception):  # noqa: N818 - a signal between two methods, ne
 
 
 class _TooSlowError(Exception):
-    """The body did not arrive in time or is too large."""
+    """The body did not arrive in time."""
 
 
 class _BoundedSession(requests.Session):
@@ -359,7 +367,11 @@ class _BoundedSession(requests.Session):
         body = bytearray()
         while chunk := response.raw.read1(_CHUNK_BYTES, decode_content=True):
             body += chunk
-            if self._monotonic() > self._deadline or len(body) > MAX_ANSWER_BYTES:
+            if len(body) > MAX_ANSWER_BYTES:
+                response.close()
+                told = f"an answer has more than {MAX_ANSWER_BYTES >> 20} MiB"
+                raise AnswerTooLargeError(told, bytes(body))
+            if self._monotonic() > self._deadline:
                 response.close()
                 raise _TooSlowError
         content = bytes(body)

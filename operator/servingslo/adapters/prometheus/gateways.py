@@ -7,11 +7,11 @@ resources. Python code assigns each series of the answer to a workload.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import (
     AGE_GROUP,
     BUCKET,
@@ -54,19 +54,20 @@ class GatewayCounts:
     backends: Mapping[Backend, GatewaySample] = field(default_factory=dict)
 
 
-def read_gateways(
-    client: PrometheusClient, config: PrometheusConfig, *, deadline: float, at_seconds: float
-) -> GatewayCounts | None:
-    """The gateway's counts; None if no gateway is set, empty if none answers."""
+def read_gateways(ask: Callable[[str], Answer], config: PrometheusConfig) -> GatewayCounts | None:
+    """The gateway's counts; None if no gateway is set, empty if none answers.
+
+    ask: the answer to an instant query. Raises: MetricsUnavailableError.
+    """
     profile = config.gateway
     if profile is None:
         return None
     promql = gateway_query(profile, config)
     try:
-        answer = client.query(promql, deadline=deadline, at_seconds=at_seconds)
+        answer = ask(promql)
         if answer.warnings:
             return GatewayCounts()
-        times = _read_latencies(client, config, profile, deadline, at_seconds)
+        times = _read_latencies(ask, config, profile)
         return GatewayCounts(
             workloads=gateways_of(profile, config, answer.result, times),
             backends=backends_of(profile, config, answer.result),
@@ -76,18 +77,14 @@ def read_gateways(
 
 
 def _read_latencies(
-    client: PrometheusClient,
-    config: PrometheusConfig,
-    profile: GatewayProfile,
-    deadline: float,
-    at_seconds: float,
+    ask: Callable[[str], Answer], config: PrometheusConfig, profile: GatewayProfile
 ) -> list[Any]:
     """Series of the gateway's latency histogram; nothing if it has none or does not answer."""
     if profile.latency is None:
         return []
     promql = latency_query(profile, profile.latency, config)
     try:
-        answer = client.query(promql, deadline=deadline, at_seconds=at_seconds)
+        answer = ask(promql)
     except MetricsUnavailableError:
         return []
     return [] if answer.warnings else list(answer.result)

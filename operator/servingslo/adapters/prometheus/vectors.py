@@ -133,6 +133,10 @@ class Vector(Sequence[Mapping[str, Any]]):
             return [_series(part) for part in self._parts[place]]
         return _series(self._parts[place])
 
+    def __add__(self, other: "Vector") -> "Vector":
+        """The series of both."""
+        return Vector([*self._parts, *other._parts])
+
     def groups(self, known: Known, *, again: bool = False) -> Iterator[Group]:
         """Its series by name and labels; one that is repeated counts once.
 

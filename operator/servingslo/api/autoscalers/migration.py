@@ -11,7 +11,7 @@ from typing import Any
 from servingslo.api.autoscalers import wva
 from servingslo.api.autoscalers.documents import Autoscaler
 from servingslo.api.autoscalers.hpa import HPA_KIND, HorizontalPodAutoscaler, HpaSpec
-from servingslo.api.autoscalers.query_objectives import objective_of, written
+from servingslo.api.autoscalers.query_objectives import is_latency, objective_of, written
 from servingslo.api.autoscalers.scaled_object import (
     SCALED_OBJECT_KIND,
     FallbackKind,
@@ -35,6 +35,7 @@ EXAMPLE_OBJECTIVE = Objective(metric=LatencyMetric.TTFT, percentile=99.0, thresh
 """The first objective of the README, where neither the source nor the user states one."""
 
 _THRESHOLD = "the replica count follows from the objectives, not from a threshold"
+_LATENCY = "a latency, not understood: state --objective"
 _SCALABLE = frozenset({"Deployment", "StatefulSet"})
 _KEDA_SETTINGS = "autoscaling.keda.sh/"
 
@@ -159,8 +160,10 @@ def _from_hpa(draft: _Draft, spec: HpaSpec) -> None:
             continue
         target = metric.source.target
         value = f"{metric.type} {metric.name}, {target.type} {target.threshold}"
-        wva_count = metric.name == wva.DESIRED_METRIC
-        draft.leave(f"spec.metrics[{index}]", value, wva.COUNT if wva_count else _THRESHOLD)
+        about = _LATENCY if is_latency(metric.name) else _THRESHOLD
+        if metric.name == wva.DESIRED_METRIC:
+            about = wva.COUNT
+        draft.leave(f"spec.metrics[{index}]", value, about)
 
 
 def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec, metadata: Metadata) -> None:
@@ -275,7 +278,8 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str) -> None:
             about = "divides the latency by the replicas; the objective is the threshold as written"
             draft.leave(f"{path}.metricType", trigger.metric_type or "AverageValue", about)
         return
-    about = _THRESHOLD
+    named = f"{query} {trigger.metadata.get('metricName', '')}"
+    about = _LATENCY if is_latency(named) else _THRESHOLD
     if trigger.type == "cron":
         about = "times of day are learnt from history; a known season is forecast.season 1d or 7d"
     elif wva.DESIRED_METRIC in query:

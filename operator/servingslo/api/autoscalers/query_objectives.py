@@ -1,7 +1,8 @@
 """Objectives that hide in triggers: a percentile of an engine's latency, compared with a threshold.
 
 `histogram_quantile(0.95, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket[1m])))` with
-threshold "0.5" is the objective ttft p95 500ms.
+threshold "0.5" is the objective ttft p95 500ms, also in brackets, in milliseconds (`* 1000`) and
+with `or vector(0)`. Means, recording rules and gaps between tokens are latencies, and no objective.
 """
 
 import re
@@ -20,18 +21,38 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 3600.0
 _QUANTILE = re.compile(r"histogram_quantile\s*\(\s*([0-9]*[.]?[0-9]+)\s*,(.*)\)\s*", re.DOTALL)
 _BUCKETS = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)_bucket\b")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
+_INNERMOST = re.compile(r"\([^()]*\)")
 _DIGITS = 6
+# Characters; the time to read a query grows with their square, and a real one has a few hundred.
+_LONGEST_QUERY = 4_096
+# A value where there is none: `or vector(0)`, `> 0`.
+_FILLED = re.compile(
+    r"(.*?)(?:\s+or\s+(?:on\s*\(\s*\)\s*)?vector\s*\(\s*0[.0]*\s*\)|\s*>=?\s*0)\s*", re.DOTALL
+)
+_NUMBER = r"([0-9.]+(?:[eE][+-]?[0-9]+)?)"
+_SCALED = re.compile(rf"(.*\S)\s*([*/])\s*{_NUMBER}\s*|{_NUMBER}\s*\*\s*(.*)", re.DOTALL)
+# Milliseconds and microseconds; any other factor is no change of the unit.
+_UNITS = frozenset({1.0, 1e3, 1e6})
+# Names of latencies, with those of recording rules and gateways; a counter of requests is none.
+_COUNTS = re.compile(r"[a-zA-Z0-9_:]+_(?:count|total)\b")
+_LATENCIES = re.compile(
+    r"histogram_quantile|latenc|ttft|tpot|(?<![a-z])itl(?![a-z])|time_to_first|per_output_token"
+    r"|duration|response_?time|queue_time|rq_time|seconds_(?:bucket|sum)|_(?:ms|milliseconds)\b"
+    r"|(?<![a-z0-9])p[5-9][0-9]",
+    re.IGNORECASE,
+)
 
 
 def objective_of(query: str, threshold: str) -> Objective | None:
     """The objective of a query that is one percentile of one latency; None for any other.
 
-    threshold: in the unit of the histogram, seconds.
+    threshold: in the unit of the query: of its histogram, seconds, unless it is scaled.
     """
-    match = _QUANTILE.fullmatch(query.strip())
-    seconds = _number(threshold)
-    if match is None or seconds is None or not _closes_at_the_end(match[2]):
+    plain, unit = _without_unit(query if len(query) <= _LONGEST_QUERY else "")
+    match, number = _QUANTILE.fullmatch(plain), _number(threshold)
+    if match is None or number is None or not _closes_at_the_end(match[2]):
         return None
+    seconds = round(number / unit, _DIGITS)
     metrics = {_metric(name) for name in _BUCKETS.findall(_QUOTED.sub("", match[2]))}
     percentile = round(float(match[1]) * PERCENT_PER_UNIT, _DIGITS)
     if len(metrics) != 1 or not LOWEST_PERCENTILE <= percentile <= HIGHEST_PERCENTILE:
@@ -40,6 +61,32 @@ def objective_of(query: str, threshold: str) -> Objective | None:
     if metric is None or not SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS:
         return None
     return Objective(metric=metric, percentile=percentile, threshold_seconds=seconds)
+
+
+def is_latency(text: str) -> bool:
+    """Whether a query or the name of a metric is about a latency."""
+    return _LATENCIES.search(_COUNTS.sub("", text)) is not None
+
+
+def _without_unit(query: str) -> tuple[str, float]:
+    """The query inside of brackets, changes of the unit and values for nothing; and the factor."""
+    factor, before = 1.0, None
+    while query != before:
+        before = query
+        query = query.strip()
+        if query.startswith("(") and query.endswith(")") and _closes_at_the_end(query[1:-1]):
+            query = query[1:-1]
+        elif (filled := _FILLED.fullmatch(query)) and _closes_at_the_end(filled[1]):
+            query = filled[1]
+        elif (scaled := _SCALED.fullmatch(query)) and not _has_or(query):
+            inner, sign, number, first, behind = scaled.groups()
+            if not _closes_at_the_end(inner or behind):
+                break
+            by = _number(number or first) or 1.0
+            factor *= 1.0 / by if sign == "/" else by
+            query = inner or behind
+    unit = round(factor, _DIGITS)
+    return (query, unit) if unit in _UNITS else ("", 1.0)
 
 
 def written(objective: Objective) -> dict[str, Any]:
@@ -61,6 +108,14 @@ def _closes_at_the_end(argument: str) -> bool:
         if depth < 0:
             return False
     return depth == 0
+
+
+def _has_or(query: str) -> bool:
+    """Whether an `or` stands outside of all brackets: a factor is of its second operand."""
+    text, before = _QUOTED.sub("", query), None
+    while text != before:
+        before, text = text, _INNERMOST.sub("", text)
+    return re.search(r"\bor\b", text) is not None
 
 
 def _metric(name: str) -> LatencyMetric | None:

@@ -10,6 +10,7 @@ import typer
 import yaml
 
 from servingslo.adapters.kubernetes.api.client import connect
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.api.autoscalers.documents import autoscalers_of
 from servingslo.api.autoscalers.hpa import HPA_API_VERSION
 from servingslo.api.autoscalers.migration import migrated
@@ -23,8 +24,8 @@ from servingslo.cli.sizing.inputs import parse_objectives
 from servingslo.errors import InvalidInputError
 from servingslo.parsing import parsed_documents, yaml_problem
 
-_HPAS = f"/apis/{HPA_API_VERSION}", "horizontalpodautoscalers"
-_SCALED_OBJECTS = f"/apis/{SCALED_OBJECT_API_VERSION}", "scaledobjects"
+_HPAS = HPA_API_VERSION, "horizontalpodautoscalers"
+_SCALED_OBJECTS = SCALED_OBJECT_API_VERSION, "scaledobjects"
 # As kubectl names them, and for short.
 _RESOURCES = {
     "hpa": _HPAS,
@@ -89,10 +90,10 @@ def _check(pattern: str, value: str, field: str, allowed: str) -> None:
 
 
 async def _object(access: Access, kind: str, namespace: str, name: str) -> Any:
-    group, plural = _RESOURCES[kind]
+    api_version, plural = _RESOURCES[kind]
     client = await connect(kubeconfig=path_text(access.kubeconfig), context=access.context)
     try:
-        return await client.get(f"{group}/namespaces/{namespace}/{plural}/{name}")
+        return await client.get(api_path(api_version, plural, namespace=namespace, name=name))
     finally:
         await client.close()
 

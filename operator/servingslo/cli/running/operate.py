@@ -66,6 +66,10 @@ _LOG = logging.getLogger(__name__)
 # A resource that is not served yet (its CRD is being installed) is waited for this long.
 _SERVED_TIMEOUT_SECONDS = 120.0
 _SERVED_POLL_SECONDS = 1.0
+_REFUSED = (
+    "the API server refuses this process's credentials (401): its ServiceAccount is gone, or its "
+    "token has expired"
+)
 # In each namespace with ServingSLOs: which release of the cluster acts there.
 NAMESPACE_LEASE = "servingslo-acting-operator"
 # Where the kubelet puts it (Kubernetes, "Accessing the API from a Pod").
@@ -95,15 +99,18 @@ async def operate(options: RunOptions) -> None:
     operator = Operator(registry=registry, controller=controller, stop=asyncio.Event())
     async with _connected() as client:
         await _wait_until_served(KubernetesResources(client))
-    await kopf.operator(
-        registry=handlers_of(operator),
-        clusterwide=not options.namespaces,
-        namespaces=options.namespaces,
-        standalone=True,
-        # Without one kopf asks for the user's name, and a container's user may have none.
-        identity=identity,
-        stop_flag=operator.stop,
-    )
+    try:
+        await kopf.operator(
+            registry=handlers_of(operator),
+            clusterwide=not options.namespaces,
+            namespaces=options.namespaces,
+            standalone=True,
+            # Without one kopf asks for the user's name, and a container's user may have none.
+            identity=identity,
+            stop_flag=operator.stop,
+        )
+    except kopf.LoginError as error:
+        raise ClusterError(_REFUSED) from error
     if isinstance(operator.failure, InvalidInputError):
         raise operator.failure
     if operator.failure is not None:
@@ -145,7 +152,7 @@ async def _controller(
     inventory = Inventory(client, namespaces=options.namespaces)
     stack.push_async_callback(inventory.stop)
     await inventory.start()
-    serving_budgets = KubernetesServingBudgets(client)
+    serving_budgets = KubernetesServingBudgets(client, namespaces=options.namespaces)
     stack.push_async_callback(serving_budgets.stop)
     await serving_budgets.start()
     recorder = Recorder(options.record)

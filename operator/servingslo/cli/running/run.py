@@ -377,9 +377,10 @@ def _configure_logging(level: str, form: LogFormat, shards: int) -> None:
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    if shards > 1:
-        from servingslo.cli.running.shard_log import name_shard  # noqa: PLC0415  imports a client
+    from servingslo.cli.running.log_filters import keep_once, name_shard  # noqa: PLC0415  imports kopf
 
+    handler.addFilter(keep_once)
+    if shards > 1:
         handler.addFilter(name_shard)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     if level != "DEBUG":

@@ -16,6 +16,7 @@ from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
+    InvalidNameError,
     LimitNotEnforceableError,
     NotFoundError,
     PermissionDeniedError,
@@ -44,6 +45,7 @@ from servingslo.reasons import Reason
 _REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
     (LimitNotEnforceableError, Reason.LIMIT_NOT_ENFORCEABLE),
     (NotFoundError, Reason.LIMIT_NOT_ENFORCEABLE),
+    (InvalidNameError, Reason.LIMIT_NOT_ENFORCEABLE),
     (PermissionDeniedError, Reason.NOT_PERMITTED),
     (ClusterError, Reason.CLUSTER_UNAVAILABLE),
 )

@@ -18,6 +18,7 @@ from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
+    InvalidNameError,
     LimitNotEnforceableError,
     NotFoundError,
     PermissionDeniedError,
@@ -34,6 +35,7 @@ from servingslo.reasons import Reason
 _REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
     (LimitNotEnforceableError, Reason.ROUTE_NOT_USABLE),
     (NotFoundError, Reason.ROUTE_NOT_USABLE),
+    (InvalidNameError, Reason.ROUTE_NOT_USABLE),
     (PermissionDeniedError, Reason.NOT_PERMITTED),
     (ClusterError, Reason.CLUSTER_UNAVAILABLE),
 )

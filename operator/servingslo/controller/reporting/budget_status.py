@@ -65,19 +65,28 @@ def budget_status(
     return BudgetNews(fields=fields, line=line)
 
 
-def shortage_line(share: Share) -> str:
-    """Who has the GPUs that a resource lacks, in words; '' if it lacks none."""
+def shortage_line(share: Share, reader: str = "") -> str:
+    """Who has the GPUs that a resource lacks, in words; '' if it lacks none.
+
+    reader: the namespace whose tenants read it; '' for the administrator, who may read all names.
+    """
     if share.donors:
-        return f"it waits for pods of {_named(share.donors)} to end"
+        return f"it waits for pods of {_named(share.donors, reader)} to end"
     if share.holders:
-        return f"{_named(share.holders)} has them above its minimum"
+        return f"{_named(share.holders, reader)} has them above its minimum"
     return ""
 
 
-def _named(names: Sequence[str]) -> str:
-    """The first names, and how many more: a budget may have hundreds."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _named(names: Sequence[str], reader: str = "") -> str:
+    """The first names, and how many more: a budget may have hundreds.
+
+    A tenant reads no name of another namespace.
+    """
+    shown = [name for name in names if name.startswith(f"{reader}/") or not reader]
+    if not shown:
+        return "another namespace"
+    more = len(names) - len(shown[:_MOST_NAMES])
+    return ", ".join(shown[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _claimants(

@@ -31,7 +31,7 @@ from servingslo.explain.conditions.derived import not_ready, stamped_conditions,
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.format import timestamp
-from servingslo.explain.headline import answer_line, headline
+from servingslo.explain.headline import answer_line, headline, shortened
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.explain.pools import (
     fleet_answer,
@@ -276,6 +276,10 @@ class Reporter:
         level = logging.INFO if change.refusal in {None, before} else logging.WARNING
         _LOG.log(level, "%s", change_line(change))
 
+    def drops_learned(self, record: ResourceRecord) -> bool:
+        """Whether the API server dropped the learnt state that this process wrote."""
+        return self._statuses.is_dropped(record.ref.uid, record.status)
+
     async def report_lost(self, resource: Resource, parts: Sequence[str]) -> None:
         """Report which parts of the memory in a status are not valid, and are learnt again."""
         named = ", ".join(parts)
@@ -333,10 +337,12 @@ class Reporter:
     async def _write_conditions(
         self, resource: Resource, reported: Reported, not_ready_for: Reason | None
     ) -> None:
-        """Write conditions alone, for a resource without a decision."""
+        """Write conditions of a resource without a decision; what Ready says is its summary."""
         ref = resource.record.ref
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
-        fields = {"observedGeneration": resource.record.generation, "summary": None}
+        ready = next(one for one in reported.conditions if one.type is ConditionType.READY)
+        summary = shortened(ready.message)
+        fields = {"observedGeneration": resource.record.generation, "summary": summary}
         await self._write(resource, reported, fields, headline(reported.conditions, None))
 
     async def _write(

@@ -19,6 +19,7 @@ from servingslo.controller.reporting import status as status_of
 from servingslo.controller.reporting.outage import Outages, Part
 from servingslo.controller.reporting.pacing import PacedQueue
 from servingslo.controller.reporting.status_patch import either, merge_patch
+from servingslo.controller.reporting.stored_state import is_pruned
 from servingslo.controller.shards.placement import place_of
 from servingslo.errors import (
     ClusterError,
@@ -77,7 +78,8 @@ class StatusWriter:
     def begin(self, ref: ResourceRef, status: Mapping[str, Any], now_seconds: float) -> None:
         """Take over a status when its resource is first reconciled."""
         # State learnt before a restart is not written again at once.
-        learned_seconds = now_seconds if status.get("learned") else None
+        known = status.get("learned") and not is_pruned(status)
+        learned_seconds = now_seconds if known else None
         self._standing[ref.uid] = _Standing(
             ref=ref, status=dict(status), learned_seconds=learned_seconds
         )
@@ -109,6 +111,16 @@ class StatusWriter:
     def learned_seconds(self, uid: str) -> float | None:
         """When learnt state was written last; None if it never was."""
         return self._standing[uid].learned_seconds
+
+    def is_dropped(self, uid: str, status: Mapping[str, Any]) -> bool:
+        """Whether this status has lost what was written last: the installed CRD drops it."""
+        standing = self._standing.get(uid)
+        wrote = {} if standing is None else standing.status.get("learned") or {}
+        return (
+            is_pruned(status)
+            and bool(wrote.get("data"))
+            and wrote["savedAt"] == status["learned"]["savedAt"]
+        )
 
     async def want(self, uid: str, fields: Mapping[str, Any]) -> None:
         """Set the wanted fields of a status."""

@@ -10,8 +10,9 @@ from servingslo.controller.memory import Memory, Plans, learned_memory
 from servingslo.explain.format import timestamp
 from servingslo.packing import packed, unpacked
 
-# What is lost if the API server drops the packed state, and why.
+# What is lost if the API server drops what this process writes, or dropped what another wrote.
 PRUNED = "all of it, because the installed CRD is older than the operator: apply crds/"
+FORMERLY_PRUNED = "all of it, dropped before this start: by an older CRD (a rollback?) or an edit"
 
 
 def learned_field(state: Memory, plans: Plans, now_seconds: float) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def learned_field(state: Memory, plans: Plans, now_seconds: float) -> dict[str, 
 
 
 def is_pruned(status: Mapping[str, Any]) -> bool:
-    """Whether the API server dropped the learnt state: its CRD is older than the operator."""
+    """Whether a status has lost its learnt state: a CRD that was older than the writer drops it."""
     field: Mapping[str, Any] = status.get("learned") or {}
     return bool(field.get("savedAt")) and not (field.get("data") or field.get("state"))
 

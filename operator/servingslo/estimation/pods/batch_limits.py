@@ -337,6 +337,7 @@ def _engine_setting(pod: PodSample, sequences: int | None, budget: int | None) -
         card=pod.gpu_product,
         card_memory_bytes=min(memory, default=None),
         accelerator=bool(given or pod.gpus or pod.gpu_product),
+        part_of_card=launch is not None and launch.part_of_card,
         throughput_mode=launch is not None and launch.throughput_mode,
         chunked_prefill=None if launch is None else launch.chunked_prefill,
         max_model_len=None if launch is None else launch.max_model_len,

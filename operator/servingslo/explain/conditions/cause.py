@@ -35,11 +35,19 @@ def target_unusable(decision: Decision) -> Reason | None:
     return next((reason for reason in both if reason is not None and reason in unusable), None)
 
 
+def held_at_zero(decision: Decision) -> bool:
+    """Whether a user set the target to 0: it has no metrics, and nothing is wrong with them."""
+    return decision.reason is Reason.SCALED_TO_ZERO_BY_USER
+
+
 def dependent_verdict(decision: Decision) -> Verdict | None:
     """The verdict of a condition that needs metrics, if there are none; None if there are some."""
     if (unusable := target_unusable(decision)) is not None:
         message = "not known while the target cannot be used"
         return Verdict(ConditionStatus.UNKNOWN, unusable, message)
+    if held_at_zero(decision):
+        message = "not known while a user holds the target at 0 replicas"
+        return Verdict(ConditionStatus.UNKNOWN, decision.reason, message)
     blind = blindness(decision)
     if blind is None:
         return None
@@ -51,7 +59,7 @@ def dependent_verdict(decision: Decision) -> Verdict | None:
 
 def nothing_to_scrape(decision: Decision) -> bool:
     """Whether metrics are missing only because no pod can have any, or the target is unusable."""
-    if target_unusable(decision) is not None:
+    if target_unusable(decision) or held_at_zero(decision):
         return True
     blind = blindness(decision)
     return blind is not None and blind.reason in _NOTHING_TO_SCRAPE

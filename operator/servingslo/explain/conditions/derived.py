@@ -33,6 +33,7 @@ from servingslo.units import format_duration
 _DETAILED = frozenset(
     {"pending", "queue", "step-down", "reverts", "budget", "pools", "nodes", "demand"}
 )
+_STATE_LIMITS = "spec.engine.maxSequences and spec.engine.maxBatchedTokens state the limits"
 
 
 def conditions(
@@ -141,7 +142,7 @@ def ready_verdict(decision: Decision) -> Verdict:
     if handed := handed_over_message(decision.handed_over):
         message = f"{message}; {handed}"
     if decision.limits.unread:
-        unread = decision.limits.unread
+        unread = f"{decision.limits.unread}; {_STATE_LIMITS}"
         message = f"{message}; parts of the engine's start command were not read: {unread}"
     return Verdict(ConditionStatus.TRUE, Reason.READY, message)
 

@@ -15,6 +15,7 @@ _METRICS = {
     Reason.METRICS_PARTIAL: "some samples are missing",
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
     Reason.METRICS_IMPLAUSIBLE: "samples have impossible values",
+    Reason.METRICS_TOO_MANY: "a page has too many series",
     Reason.SEVERAL_RUNTIMES: "the pods export the metrics of several runtimes",
     Reason.SEVERAL_MODELS: "the pods serve several models",
     Reason.MODEL_NOT_SERVED: "the pods serve other models",

@@ -57,6 +57,7 @@ _NO_METRICS = (
     Reason.MODEL_NOT_SERVED,
     Reason.METRIC_NOT_OF_RUNTIME,
     Reason.METRICS_IMPLAUSIBLE,
+    Reason.METRICS_TOO_MANY,
     Reason.METRICS_MISSING,
     Reason.METRICS_STALE,
     Reason.METRICS_PARTIAL,
@@ -167,7 +168,8 @@ def ownership_problem(
         )
     if observation.desired_replicas == 0 and not may_sleep:
         return SignalProblem(
-            reason=Reason.SCALED_TO_ZERO_BY_USER, detail="the target was scaled to 0 by hand"
+            reason=Reason.SCALED_TO_ZERO_BY_USER,
+            detail="the operator decides again at 1 replica or more",
         )
     return None
 

@@ -1,5 +1,6 @@
 """Metrics of the pods at this tick: fresh, ageing, missing and not-a-number kept apart."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,11 +8,17 @@ from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows import families
 from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
-from servingslo.estimation.windows.freshness import PodMetrics, fresh_seconds, metrics_of
+from servingslo.estimation.windows.freshness import (
+    DEFAULT_SCRAPE_SECONDS,
+    PodMetrics,
+    fresh_seconds,
+    metrics_of,
+)
 from servingslo.policy.inputs import Observation, SignalProblem
 from servingslo.policy.replicas.guards import StepDownBlock, metrics_problem
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import names
+from servingslo.units import format_duration
 
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
 # An age is told in steps of so many seconds, below and above a minute.
@@ -93,7 +100,7 @@ def read_signals(
             detail = "no pod of the target runs a server"
             problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
-    signals = _judge(signals, states)
+    signals = _with_limit(_judge(signals, states), stale_after_seconds, scrape_seconds)
     if signals.no_metrics is None and observation.gateway is None:
         signals = _if_counted(signals)
     no_metrics, unseen = signals.no_metrics, signals.unseen_pods
@@ -101,7 +108,8 @@ def read_signals(
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
         ages = [age for name in unseen if (age := found[name].age_seconds) is not None]
         late = _late(max(ages, default=0.0), min(fresh_seconds(*scrapes), stale_after_seconds))
-        if no_metrics is not None and no_metrics.reason is Reason.METRICS_STALE:
+        stale = no_metrics is not None and no_metrics.reason is Reason.METRICS_STALE
+        if no_metrics is not None and stale and "staleAfter" not in no_metrics.detail:
             bound = f"spec.fallback.staleAfter is {stale_after_seconds:g} s"
             so_late = (
                 f"{no_metrics.detail}, {late}; {bound}: raise it if the store is always so late"
@@ -182,6 +190,17 @@ def _cause(pods: Sequence[PodSample]) -> str:
     series = families.missing_gauges(pods)
     verb = "is" if len(series) == 1 else "are"
     return f"{families.in_words(series)} {verb} not exported" if series else ""
+
+
+def _with_limit(signals: Signals, stale_after_seconds: float, scrape: float | None) -> Signals:
+    """The signals; of stale metrics, whether the spec asks for more than scrapes can give."""
+    least = 2.0 * (DEFAULT_SCRAPE_SECONDS if scrape is None else scrape)
+    problem = signals.no_metrics
+    if signals.reason is not Reason.METRICS_STALE or not problem or stale_after_seconds >= least:
+        return signals
+    given, wanted = format_duration(stale_after_seconds), format_duration(math.ceil(least))
+    why = f"fallback.staleAfter is {given}, and two scrapes take {wanted}: set that or more"
+    return replace(signals, no_metrics=replace(problem, detail=f"{problem.detail}: {why}"))
 
 
 def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:

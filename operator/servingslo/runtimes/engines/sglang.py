@@ -94,13 +94,17 @@ SGLANG = RuntimeProfile(
         ),
     ),
     underscores_in_flags=False,
-    starts=("sglang.launch_server", "sglang serve"),
+    starts=("sglang.launch_server", "sglang serve", "dynamo.sglang"),
+    hosts=("dynamo.sglang",),
     launch=LaunchFlags(
         max_model_len="--context-length",
         other_files=("--config",),
-        programs=("sglang", "sglang.launch_server"),
+        # Dynamo registers SGLang's metrics only with the flag too: components/src/dynamo/sglang.
+        programs=("sglang", "sglang.launch_server", "dynamo.sglang"),
         metrics_on="--enable-metrics",
         # Source: sglang/srt/server_args.py: `chunked_prefill_size // dp_size`; same for requests.
         divided_by_ranks="--enable-dp-attention",
+        nodes="--nnodes",
+        rank="--node-rank",
     ),
 )

@@ -49,9 +49,18 @@ TRTLLM = RuntimeProfile(
         Knob(field="max_num_batched_tokens", flag="--max_num_tokens"),
     ),
     underscores_in_flags=False,
-    starts=("trtllm-serve",),
+    starts=("trtllm-serve", "dynamo.trtllm"),
+    hosts=("dynamo.trtllm",),
     abbreviations=False,
     launch=LaunchFlags(
-        max_model_len="--max_seq_len", other_files=("--config", "--extra_llm_api_options")
+        max_model_len="--max_seq_len",
+        # The last two are of Dynamo's worker.
+        other_files=(
+            "--config",
+            "--extra_llm_api_options",
+            "--extra-llm-api-options",
+            "--extra-engine-args",
+            "--override-engine-args",
+        ),
     ),
 )

@@ -9,6 +9,7 @@ first increment; it is never read.
 """
 
 from servingslo.runtimes.engines.vllm_defaults import default_limits, version_decides
+from servingslo.runtimes.engines.vllm_images import starts_vllm
 from servingslo.runtimes.launch.config_file import CONFIG_FLAG
 from servingslo.runtimes.profile import (
     AdapterLabels,
@@ -93,7 +94,9 @@ VLLM = RuntimeProfile(
     # Over all data-parallel ranks of a server; refuses with 503 (vllm/entrypoints/launcher.py).
     queue_knob=Knob(field="max_num_queued_reqs", flag="--max-num-queued-reqs"),
     underscores_in_flags=True,
-    starts=("vllm serve", "vllm.entrypoints"),
+    starts=("vllm serve", "vllm.entrypoints", "dynamo.vllm"),
+    hosts=("dynamo.vllm",),
+    starts_in_image=starts_vllm,
     # Source: vllm/engine/arg_utils.py and vllm/entrypoints/cli/serve.py of 0.32.0. If no number is
     # given, there is one API server for each data-parallel engine that it balances over.
     launch=LaunchFlags(
@@ -103,6 +106,8 @@ VLLM = RuntimeProfile(
         max_model_len="--max-model-len",
         server_counts=("--api-server-count", "--data-parallel-size"),
         config=CONFIG_FLAG,
+        # Of Dynamo's worker.
+        other_files=("--extra-engine-args",),
         metrics_off=("--disable-log-stats", ""),
         abbreviations=True,
         short_names=(
@@ -114,6 +119,8 @@ VLLM = RuntimeProfile(
             ("-dpe", "--data-parallel-external-lb"),
             ("-dph", "--data-parallel-hybrid-lb"),
             ("-dpm", "--data-parallel-multi-port-external-lb"),
+            ("-n", "--nnodes"),
+            ("-r", "--node-rank"),
         ),
         local_count="--data-parallel-size-local",
         external=(
@@ -123,6 +130,9 @@ VLLM = RuntimeProfile(
         ),
         hybrid=("--data-parallel-hybrid-lb", "--data-parallel-start-rank"),
         headless="--headless",
+        nodes="--nnodes",
+        rank="--node-rank",
+        rank_marks=("--headless", "--data-parallel-start-rank", "--data-parallel-rank"),
         single_server="--enable-elastic-ep",
     ),
     default_limits=default_limits,

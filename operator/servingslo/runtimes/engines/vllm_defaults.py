@@ -35,14 +35,16 @@ THROUGHPUT_FACTOR = 2
 # name is the processor's); B200 180, B300 270, MI300X 192, MI325X 256, MI355X 288.
 _LARGEST_NAMES = re.compile(r"\b(G?B[23]00|MI3[0-9]{2}X)\b", re.IGNORECASE)
 _LARGE_NAMES = re.compile(r"\b(H100|H200|H20|GH200)\b", re.IGNORECASE)
+# As GPU feature discovery labels nodes: NVIDIA-H100-80GB-HBM3-MIG-1g.10gb, NVIDIA-L40S-SHARED.
+_PART_IN_NAME = re.compile(r"\b(MIG|SHARED)\b")
 _MEMORY_IN_NAME = re.compile(r"\b(\d+)\s?GB\b", re.IGNORECASE)
 
 
 def default_limits(setting: EngineSetting) -> DefaultLimits:
     """The limits of an engine with this setting and no limits in its command line.
 
-    For an unknown card they are the smaller ones; without any sign of an accelerator, those of a
-    CPU. If one limit is given, it also bounds the other's default.
+    For an unknown card, or a part of one, they are the smaller ones; without any sign of an
+    accelerator, those of a CPU. If one limit is given, it also bounds the other's default.
     """
     base = _by_card(setting)
     factor = THROUGHPUT_FACTOR if setting.throughput_mode else 1
@@ -87,6 +89,8 @@ def _by_card(setting: EngineSetting) -> DefaultLimits:
         return SMALL_CARD_LIMITS
     memory = setting.card_memory_bytes or _memory_by_name(setting.card or "")
     name = (setting.card or "").upper()
+    if setting.part_of_card or _PART_IN_NAME.search(name):
+        return SMALL_CARD_LIMITS
     newest = version is not None and version >= FIRST_WITH_LARGEST_CARDS
     if memory >= LARGEST_CARD_BYTES and newest:
         return LARGEST_CARD_LIMITS

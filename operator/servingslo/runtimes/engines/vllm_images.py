@@ -12,15 +12,30 @@ _OWN_IMAGES = re.compile(
     r"(?:^|/)(?:vllm/vllm-(?:openai|openai-cpu|openai-rocm|openai-xpu|cpu|tpu)"
     r"|q9t5s3a7/vllm(?:-cpu|-rocm)?-release-repo)$"
 )
+# Images of others whose start command is vLLM's server as well.
+# Source: docker/Dockerfile.cuda of llm-d/llm-d.
+_SAME_START = re.compile(r"(?:^|/)llm-d/llm-d(?:-(?:aws|cpu|cuda|dev|gke|hpu|rocm|xpu))*$")
 # Matches v0.11.0, 0.8.5.post1, v0.11.0-x86_64, v0.12.0rc1; not nightly, latest or a commit.
 _RELEASE = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:[.\-+][\w.\-+]*)?")
 
 
 def vllm_version(image: str | None) -> tuple[int, int] | None:
     """Major and minor version of vLLM in an image; None if its tag does not contain it."""
-    name = (image or "").partition("@")[0]
-    repository, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag or not _OWN_IMAGES.search(repository):
+    repository, tag = _parts(image)
+    if not _OWN_IMAGES.search(repository):
         return None
     found = _RELEASE.fullmatch(tag)
     return None if found is None else (int(found[1]), int(found[2]))
+
+
+def starts_vllm(image: str | None) -> bool:
+    """Whether an image is known to start vLLM's server, without flags and variables of its own."""
+    repository, _ = _parts(image)
+    return bool(_OWN_IMAGES.search(repository) or _SAME_START.search(repository))
+
+
+def _parts(image: str | None) -> tuple[str, str]:
+    """Repository and tag of an image, '' for no tag."""
+    name = (image or "").partition("@")[0]
+    repository, colon, tag = name.rpartition(":")
+    return (repository, tag) if colon and "/" not in tag else (name, "")

@@ -15,7 +15,9 @@ from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.runtimes.shell.script import commands
 from servingslo.runtimes.shell.words import (
     LONGEST_LINE_CHARACTERS,
+    NO_STARTERS,
     NO_VARIABLES,
+    POSITIONAL,
     Environment,
     Scope,
     Word,
@@ -31,16 +33,18 @@ _MULTI_CALL = "busybox"
 _OPTION_WITH_FILE = frozenset({"--rcfile", "--init-file"})
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-_ARITHMETIC = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-# Commands that name an engine without starting one.
-_NO_STARTERS = frozenset({
-    "[", "apk", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "echo", "export",
-    "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep", "pip", "pip3", "pkill",
-    "printf", "rm", "sed", "sleep", "tee", "touch", "type", "wget", "which",
-})  # fmt: skip
+# Programs of an engine's other nodes, and of a cluster of them; vLLM's script only starts Ray.
+_NO_SERVERS = frozenset({"sshd", "service", "orted", "sleep", "tail"})
+_RAY_SCRIPT = "multi-node-serving.sh"
+# Programs that args may begin with if the image has no start command of its own.
+_PYTHON = re.compile(r"python[0-9.]*")
+_LAUNCHERS = frozenset({"ray", "uv", "torchrun", "mpirun", "accelerate", "deepspeed"})
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
+TOO_LONG = (
+    "command and args, with the variables in them, are longer than "
+    f"{LONGEST_LINE_CHARACTERS} characters"
+)
 # Cached lines: as many as one operator may have workloads.
 _LINES_REMEMBERED = 512
 _SHOWN_CHARACTERS = 80
@@ -51,12 +55,15 @@ class CommandLine:
     """The start command of a container's engine.
 
     lines: the words of each place that starts it, from its program on; several only in a script.
-    started: whether each of them is known to start it. script: whether a shell runs a script.
+    started: whether each of them is known to start it. serves: whether anything in it may start a
+    server; joins: whether it joins a Ray cluster. script: whether a shell runs a script.
     unread: the part that could not be read at all. others: other commands and texts of the script.
     """
 
     lines: tuple[tuple[Word, ...], ...]
     started: bool = True
+    serves: bool = True
+    joins: bool = False
     script: bool = False
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -94,9 +101,18 @@ def references(words: Sequence[str]) -> frozenset[str]:
     if any(is_shell(word) for word in words):
         for word in words:
             found.update(_SHELL_REFERENCE.findall(word))
-            for inner in _ARITHMETIC.findall(word):
-                found.update(_NAME.findall(inner))
     return frozenset(found)
+
+
+def in_use(words: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The known variables that the words need, and that those need: others would waste time."""
+    shells = [word for word in words if is_shell(word)]
+    found: dict[str, str] = {}
+    ahead = references(words)
+    while new := {name: known[name] for name in ahead if name in known and name not in found}:
+        found |= new
+        ahead = references([*shells, *new.values()])
+    return found
 
 
 def command_line(
@@ -112,9 +128,13 @@ def command_line(
     runtime, such as 'vllm serve'. given: command and args as in the pod, for messages.
     """
     argv = (*(command or ()), *(args or ()))
+    held = sum(len(name) + len(value) for name, value in environment.known.items())
+    if held + sum(map(len, argv)) > LONGEST_LINE_CHARACTERS:
+        return CommandLine(lines=(), unread=(TOO_LONG,))
     given = argv if given is None or len(given) != len(argv) else tuple(given)
     known = tuple(sorted(environment.known.items()))
-    return _command_line(argv, given, tuple(starts), known, environment.unset)
+    around = known, environment.unset, environment.closed
+    return _command_line(argv, given, tuple(starts), around, bare=not command)
 
 
 @lru_cache(maxsize=_LINES_REMEMBERED)
@@ -122,30 +142,36 @@ def _command_line(
     argv: tuple[str, ...],
     given: tuple[str, ...],
     starts: tuple[str, ...],
-    known: tuple[tuple[str, str], ...],
-    unset: frozenset[str],
+    around: tuple[tuple[tuple[str, str], ...], frozenset[str], bool],
+    *,
+    bare: bool,
 ) -> CommandLine:
+    """around: the environment. bare: without a command; the image's own gets the args."""
     words = tuple(Word(text=t, source=s) for t, s in zip(argv, given, strict=True))
-    scope = Scope(environment=Environment(known=dict(known), unset=unset))
+    known, unset, closed = around
+    scope = Scope(environment=Environment(known=dict(known), unset=unset, closed=closed))
     script = _script_of(words) is not None
     try:
         leaves = list(_leaves(words, "", scope, 0, top=True))
     except ArgumentsNotUnderstoodError as error:
         return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
-    possible = [leaf for leaf in leaves if _program(leaf.words) not in _NO_STARTERS]
+    to_image = bare and not script and not _launches(words)
+    possible = [leaf for leaf in leaves if to_image or _may_start(leaf)]
     chosen = _engines(possible, starts)
     others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
     # `python3 - <<EOF`: the text may be a program that starts the engine.
     others += [leaf.here for leaf in chosen if leaf.here]
-    nothing = ["the shell script: no command in it starts an engine"] if not possible else []
+    serves = bool(possible) or not argv
+    nothing = "the shell script: " * script + "no command in it starts an engine"
     doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
+    unknown = () if to_image or not starts else _unknown_programs(doubtful, starts)
     return CommandLine(
         lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
         started=bool(chosen),
+        serves=serves,
+        joins=any(_joins(leaf) for leaf in leaves),
         script=script,
-        unread=tuple(
-            dict.fromkeys([*_unknown_programs(doubtful), *_added(chosen), *nothing * script])
-        ),
+        unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *[nothing] * (not serves)])),
         others=tuple(others) if chosen else (),
     )
 
@@ -178,17 +204,11 @@ def _leaves(
     texts = [word.text for word in words]
     for word in texts[:place]:
         if set_before := _ASSIGNMENT.fullmatch(word):
-            scope = scope.with_variable(set_before[1], set_before[2])
-    positional = tuple(texts[place + 1 :]) or ("sh",)
-    inside = Scope(
-        environment=scope.environment,
-        variables=scope.variables,
-        dropped=scope.dropped,
-        positional=positional,
-        sourced=scope.sourced,
-        extended=any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place]),
-    )
+            scope = scope.having(set_before[1], [(set_before[2],)])
+    scope = scope.having(POSITIONAL, [tuple(texts[place + 2 :])])
+    extended = any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place])
     if place < len(words):
+        inside = replace(scope, extended=extended)
         yield from _of_script(as_script(texts[place]), words[place].source, inside, depth)
 
 
@@ -264,6 +284,8 @@ def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
         for at in range(len(words) - len(wanted) + 1):
             texts = [word.text for word in words[at : at + len(wanted)]]
             first = PurePosixPath(texts[0]).name == wanted[0] or texts[0].startswith(f"{name}.")
+            # The file of a module: python3 /app/vllm/entrypoints/openai/api_server.py.
+            first = first or (texts[0].endswith(".py") and f"{name.replace('.', '/')}/" in texts[0])
             if first and texts[1:] == wanted[1:]:
                 return at + len(wanted)
     return None
@@ -290,7 +312,7 @@ def _program(words: Sequence[Word]) -> str:
 
 def _texts(leaf: _Leaf) -> Iterator[str]:
     """Texts of a command that starts no engine, if they may contain engine flags."""
-    if _program(leaf.words) not in _NO_STARTERS:
+    if _program(leaf.words) not in NO_STARTERS:
         yield " ".join(word.text for word in leaf.words)
     if leaf.here:
         yield leaf.here
@@ -302,19 +324,49 @@ def _added(leaves: Sequence[_Leaf]) -> Iterator[str]:
         yield "words that 'xargs' adds may hold flags"
 
 
-def _unknown_programs(leaves: Sequence[_Leaf]) -> Iterator[str]:
+def _may_start(leaf: _Leaf) -> bool:
+    """Whether a command may start a server, unlike a node that joins a cluster of others."""
+    program, texts = _program(leaf.words), [word.text for word in leaf.words]
+    if program == "ray" and "start" in texts:
+        return False
+    scripts = {PurePosixPath(text).name for text in texts}
+    return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts
+
+
+def _joins(leaf: _Leaf) -> bool:
+    """Whether a command joins a Ray cluster, whose head is in another pod."""
+    return _program(leaf.words) == "ray" and any(
+        word.text.startswith("--address") for word in leaf.words
+    )
+
+
+def _launches(words: Sequence[Word]) -> bool:
+    """Whether args begin with a program, not with words for the image's own."""
+    name = PurePosixPath(words[0].text).name if words else ""
+    return name in _LAUNCHERS or name.endswith((".sh", ".py")) or bool(_PYTHON.fullmatch(name))
+
+
+def _unknown_programs(leaves: Sequence[_Leaf], starts: Sequence[str]) -> Iterator[str]:
     """Unknown programs, and scripts that are not read."""
+    own = {start.partition(" ")[0] for start in starts}
     for leaf in leaves:
         program = _program(leaf.words)
-        word = next((w for w in leaf.words if PurePosixPath(w.text).name == program), None)
-        if word is None:
+        place = next((at for at, w in enumerate(leaf.words) if _name(w) == program), None)
+        if place is None or not _may_start(leaf) or program in own:
             continue
+        word, behind = leaf.words[place], leaf.words[place + 1 :]
+        file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
         if has_hole(word.text):
             yield f"{shown(word.unknown)} is not known"
         elif program.endswith((".sh", ".bash")):
             yield f"the script {shown(word.source)} may give flags"
-        elif is_shell(program):
-            behind = leaf.words[leaf.words.index(word) + 1 :]
-            file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
-            if file is not None:
-                yield f"the script {shown(file.source)} may give flags"
+        elif is_shell(program) or program == "source":
+            script = "from its input" if file is None else shown(file.source)
+            yield f"the script {script} may give flags"
+        elif not program.startswith("-"):
+            started = file if file is not None and _PYTHON.fullmatch(program) else word
+            yield f"the program {shown(started.source)} may set limits of its own"
+
+
+def _name(word: Word) -> str:
+    return PurePosixPath(word.text).name

@@ -97,6 +97,17 @@ def naming(
     return Naming.SCRIPT if command else Naming.IMAGE
 
 
+def start_unseen(
+    command: Sequence[str], args: Sequence[str], image: str | None, profile: RuntimeProfile
+) -> str:
+    """Why the program that gets the args is not known; '' if it is, or nothing depends on it."""
+    known = profile.starts_in_image is not None and profile.starts_in_image(image)
+    if command or known or not profile.knobs:
+        return ""
+    named = _image_names(image or "", profile) or _starts_runtime(command, args, profile)
+    return "" if args and named else f"the start command of image {image} is not seen"
+
+
 def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:
     """Whether a command line starts the runtime's server, or has flags that only it has."""
     program, words = _program(profile), command_words(command, args)

@@ -19,6 +19,7 @@ from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_o
 from servingslo.runtimes.profile import LaunchFlags, RuntimeProfile
 from servingslo.runtimes.shell.words import Word
 
+_NODE = "a pod is one node of an engine"
 # vLLM's values for the longest sequence that fits; the command line does not show its length.
 _LONGEST_THAT_FITS = frozenset({"-1", "auto"})
 
@@ -28,7 +29,8 @@ class LaunchArguments:
     """Other engine settings in a command line; None if not given.
 
     flags: fields of the given limits. api_server_count: processes that count each step; 0 if the
-    pod has engines and no server. unread: the problems, each with its word.
+    pod has no server. node: why the pod is only one node of an engine; '' if it is not. unread: the
+    problems, each with its word.
     """
 
     flags: tuple[str, ...] = ()
@@ -36,6 +38,7 @@ class LaunchArguments:
     chunked_prefill: bool | None = None
     max_model_len: int | None = None
     api_server_count: int | None = None
+    node: str = ""
     unread: tuple[str, ...] = ()
 
 
@@ -90,11 +93,12 @@ class _Reader:
 
         Source: ServeSubcommand.cmd of vllm/entrypoints/cli/serve.py.
         """
+        place = self.last(launch.rank)
+        if self.has([launch.headless]) or (place and number_of(place.text, human_readable=False)):
+            return 0
         if not launch.server_counts:
             return None
         count, size = launch.server_counts
-        if launch.headless and self.has([launch.headless]):
-            return 0
         if self.has([count]):
             servers = self.number(count)
         elif self.has(launch.external):
@@ -107,6 +111,21 @@ class _Reader:
         if servers and launch.single_server and self.has([launch.single_server]):
             return 1
         return servers
+
+    def node(self, launch: LaunchFlags) -> str:
+        """Why the pod is only one node of an engine; '' if it is not."""
+        nodes = self.last(launch.nodes)
+        marks = (*launch.rank_marks, launch.local_count)
+        mark = next((flag for flag in marks if self.has([flag])), None)
+        if nodes is not None:
+            alone = nodes.text == "1"
+            mark = f"{launch.nodes} {shown(nodes.source)}"
+        else:
+            size = self.last(launch.server_counts[-1] if launch.server_counts else "")
+            local = self.last(launch.local_count)
+            alone = size is None and mark == launch.local_count
+            alone = alone or (size and size.text) in {"1", local.text if local else "1"}
+        return "" if mark is None or alone else f"{mark}: {_NODE}"
 
 
 def parse_launch_arguments(
@@ -137,7 +156,11 @@ def launch_arguments(
         agreed[name] = values.pop() if len(values) == 1 else nothing
         if values:
             unread.append(f"{name} differs between places of a shell command")
-    return replace(found[0], **agreed, unread=tuple(dict.fromkeys(unread)))
+    if not line.serves:
+        agreed["api_server_count"] = 0
+    node = next((one.node for one in found if one.node), "")
+    node = node or f"ray start --address: {_NODE}" * line.joins
+    return replace(found[0], **agreed, node=node, unread=tuple(dict.fromkeys(unread)))
 
 
 def _of_words(
@@ -153,5 +176,6 @@ def _of_words(
         chunked_prefill=reader.chunked(launch),
         max_model_len=reader.number(launch.max_model_len, _LONGEST_THAT_FITS),
         api_server_count=reader.servers(launch),
+        node=reader.node(launch),
         unread=tuple(dict.fromkeys(reader.unread)),
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from servingslo.runtimes.launch.arguments import command_words
 from servingslo.runtimes.launch.command_line import expanded
+from servingslo.runtimes.launch.programs import start_unseen
 from servingslo.runtimes.profile import RuntimeProfile
 
 # Budgets are multiples of this many tokens, like blocks of KV caches and chunks.
@@ -27,12 +28,18 @@ def write_refused(
     args: Sequence[str] | None,
     profile: RuntimeProfile,
     variables: Mapping[str, str],
+    *,
+    image: str | None,
 ) -> str:
     """Why limits are not written into a command line although they could be; '' if they are.
 
     variables: the container's own literal variables.
     """
+    if unseen := start_unseen(command or (), args or (), image, profile):
+        return unseen
     words = command_words(expanded(command, variables), expanded(args, variables))
+    if host := next((one for one in profile.hosts if one in words), None):
+        return f"{host} is not known to take the flags of {profile.name}"
     if profile.name == "sglang":
         return _of_sglang(words)
     if profile.name == "trtllm":

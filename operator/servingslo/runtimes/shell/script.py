@@ -1,41 +1,56 @@
 """Find the commands that a shell script runs, with expanded words; nothing is executed.
 
-Every path through the script is followed: for an unknown condition, both branches. A variable that
-differs between two branches is unknown after them. An unknown part stays a hole in its word.
+No condition is evaluated: every branch may be taken, and after it a variable has the values of all
+branches. A command is given once for each combination of its values, so that a limit counts as read
+only if all of them agree. At its start, a loop has the values that it assigns as well.
 Source: POSIX.1-2017, Shell Command Language, 2.9, and bash's `[[`, `function` and `+=`.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.builtins import (
-    BUILTINS,
-    DECLARING,
-    DECLARING_EVERYWHERE,
-    Outcome,
-    assigned,
-    defaulted,
-    forgotten,
-    tested,
+from servingslo.runtimes.shell.lexer import CLOSING, DEEPEST, OPENING, RESERVED, Token, tokens
+from servingslo.runtimes.shell.words import (
+    NO_STARTERS,
+    POSITIONAL,
+    UNKNOWN,
+    Expander,
+    Scope,
+    Values,
+    Word,
+    as_script,
+    has_hole,
+    merged,
 )
-from servingslo.runtimes.shell.lexer import DEEPEST, MOST_TOKENS, Token, tokens
-from servingslo.runtimes.shell.words import Scope, Word, as_script, fields, has_hole, merged
 
 # A script starts one engine, rarely two.
 MOST_COMMANDS = 256
+# Tokens that are read, with those of functions at each call; walks until loops add no values.
+_MOST_STEPS = 16_000
+_MOST_PASSES = 5
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+_ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[^\]]*\]\+?=")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEPARATORS = frozenset({";", "&", "\n"})
-_ENDS = _SEPARATORS | {"&&", "||", "|", "|&", "(", ")", ";;", ";&", ";;&"}
-_CASE_ENDS = frozenset({";;", ";&", ";;&", "esac"})
-_TESTS = frozenset({"[", "test", ":"})
-_LOOPS = frozenset({"while", "until"})
+_JOINING = frozenset({"&&", "||", "|", "|&"})
+_BRANCH_ENDS = frozenset({";;", ";&", ";;&"})
+_DECLARING = frozenset({"export", "readonly", "local", "declare", "typeset"})
+_SUCCEEDING = _DECLARING | {"set", "true", ":"}
+# Commands that set the variables they name.
+_SETTING = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
+# Scripts that set up a shell or a Python environment and set no variables of a container.
+_HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?(?:bashrc|profile)|\.bash_profile|conda\.sh)")
+_OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
+_SOURCE = Word(text="source", source="source")
+# Stands for all variables, which another script may set.
+_ANY = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command that a script runs. here: its input text; scope: the known variables there."""
+    """A command that a script runs. here: its input text; scope: the variables there."""
 
     words: tuple[Word, ...]
     here: str
@@ -47,332 +62,336 @@ def commands(script: str, scope: Scope, depth: int = 0) -> tuple[Command, ...]:
 
     Raises: ArgumentsNotUnderstoodError if it cannot be parsed.
     """
-    if depth > DEEPEST:
-        raise ArgumentsNotUnderstoodError("scripts are nested too deeply")
-    reader = _Reader(tokens(script, extended=scope.extended), scope, depth)
-    reader.whole_list(frozenset())
-    if reader.is_left:
-        raise ArgumentsNotUnderstoodError(f"{reader.here!r} stands where no command begins")
+    found = tokens(script)
+    before: Mapping[str, Values] = {}
+    for left in reversed(range(_MOST_PASSES)):
+        reader = _Reader(found, scope, depth, before)
+        reader.read()
+        if reader.assigned == before:
+            break
+        before = reader.assigned if left > 1 else dict.fromkeys(reader.assigned, UNKNOWN)
     return tuple(reader.found)
 
 
-class _Reader:
-    """Walks over the tokens once, and again over the body of each called function."""
+@dataclass(slots=True)
+class _Frame:
+    """A compound command that is open. kind: the word that opens it, 'loop' or 'function'.
 
-    def __init__(self, found: Sequence[Token], scope: Scope, depth: int) -> None:
-        self._tokens, self._scope, self._depth = found, scope, depth
+    start: the scope before its branches; ends: those after each branch; every: whether one of the
+    branches is certainly taken. passed, failed: of the list of && and || that it stands in.
+    """
+
+    kind: str
+    start: Scope
+    passed: list[Scope]
+    failed: list[Scope]
+    ends: list[Scope] = field(default_factory=list)
+    every: bool = False
+
+
+class _Reader:
+    """Walks over the tokens once, and over a function's body at each call.
+
+    before: values that a former walk saw assigned in loops; assigned: those of this one.
+    """
+
+    def __init__(
+        self, found: tuple[Token, ...], scope: Scope, depth: int, before: Mapping[str, Values]
+    ) -> None:
+        if depth > DEEPEST:
+            raise ArgumentsNotUnderstoodError("scripts are nested too deeply")
+        self._tokens, self._depth, self._before = found, depth, before
+        self._expander = Expander()
         self._at = self._steps = 0
+        # Where the bodies of functions begin, and the one whose body is next.
         self._functions: dict[str, int] = {}
-        self._outcome: Outcome = None
+        self._defined = ""
+        self._frames: list[_Frame] = []
+        self._words: list[Token] = []
+        # Of a list of && and ||: scopes after a command that succeeded before ||, or failed before
+        # &&. Whether the last command certainly succeeded; the scope before it.
+        self._passed: list[Scope] = []
+        self._failed: list[Scope] = []
+        self._sure = self._negated = False
+        self.scope = self._previous = scope
+        self.assigned: dict[str, Values] = {}
         self.found: list[Command] = []
 
-    @property
-    def scope(self) -> Scope:
-        """The scope at the current token."""
-        return self._scope
+    def read(self) -> None:
+        """Read all commands. Raises: ArgumentsNotUnderstoodError."""
+        while self._at < len(self._tokens):
+            self._step()
+        self._end()
+        if self._frames:
+            raise ArgumentsNotUnderstoodError(f"its {self._frames[-1].kind!r} is not closed")
 
-    @property
-    def is_left(self) -> bool:
-        """Whether tokens are left that belong to no command."""
-        return self._at < len(self._tokens)
-
-    @property
-    def here(self) -> str:
-        """The text of the current token, '' at the end."""
-        return self._tokens[self._at].text if self.is_left else ""
-
-    def _take(self, text: str) -> None:
-        if self.here != text:
-            raise ArgumentsNotUnderstoodError(f"{text!r} is missing before {self.here!r}")
-        self._at += 1
-
-    def _skip_newlines(self) -> None:
-        while self.here == "\n":
-            self._at += 1
-
-    def _separate(self) -> None:
-        while self.here in _SEPARATORS:
-            self._at += 1
-
-    def whole_list(self, stops: frozenset[str]) -> None:
-        """Read commands up to one of these words, or the end."""
-        self._separate()
-        while self.is_left and self.here not in stops and self.here != ")":
-            if self.here in _CASE_ENDS:
-                return
-            self._and_or()
-            self._separate()
-
-    def _and_or(self) -> None:
-        """Read commands joined by && and ||; the success of each may be known."""
-        self._pipeline()
-        success, failed = self._ways()
-        while self.here in {"&&", "||"}:
-            on_success = self.here == "&&"
-            self._at += 1
-            self._skip_newlines()
-            self._scope = success if on_success else failed
-            self._pipeline()
-            succeeds, fails = self._ways()
-            if on_success:
-                success, failed = succeeds, merged(failed, fails)
-            else:
-                success, failed = merged(success, succeeds), fails
-        self._scope = merged(success, failed)
-        self._outcome = None if success.alive and failed.alive else success.alive
-
-    def _ways(self) -> tuple[Scope, Scope]:
-        """The scopes after success and after failure of the last command."""
-        dead = replace(self._scope, alive=False)
-        return (
-            dead if self._outcome is False else self._scope,
-            dead if self._outcome is True else self._scope,
-        )
-
-    def _pipeline(self) -> None:
-        negated = False
-        while self.here in {"!", "time"}:
-            negated = negated != (self.here == "!")
-            self._at += 1
-        before = self._scope
-        self._command()
-        if self.here in {"|", "|&"}:
-            while self.here in {"|", "|&"}:
-                self._at += 1
-                self._skip_newlines()
-                self._scope = before
-                self._command()
-            self._scope, self._outcome = before, None
-        elif negated and self._outcome is not None:
-            self._outcome = not self._outcome
-
-    def _command(self) -> None:
+    def _step(self) -> None:
+        """Read one token."""
         self._steps += 1
-        if self._depth > DEEPEST or self._steps > MOST_TOKENS:
-            raise ArgumentsNotUnderstoodError("its commands are nested too deeply")
-        compound = self._compounds().get(self.here)
-        if compound is None:
-            self._simple()
-            return
-        self._depth += 1
-        self._outcome = None
-        compound()
-        self._depth -= 1
-        while self.is_left and self._tokens[self._at].here is not None:
-            self._at += 1
+        if self._steps > _MOST_STEPS:
+            raise ArgumentsNotUnderstoodError(f"it takes more than {_MOST_STEPS} steps")
+        token = self._tokens[self._at]
+        self._at += 1
+        if token.parts or token.elements is not None or token.here is not None:
+            if self._words or token.here is not None or not self._keyword(token.text):
+                self._words.append(token)
+        else:
+            self._operator(token.text)
 
-    def _compounds(self) -> dict[str, Callable[[], None]]:
+    def _operator(self, text: str) -> None:
+        if text == "(":
+            if len(self._words) == 1 and self._skip_to(")") == [")"]:
+                self._defined, self._words = self._words[0].text, []
+            elif self._words:
+                raise ArgumentsNotUnderstoodError("'(' stands where no command begins")
+            else:
+                self._open("(")
+            return
+        self._end()
+        if text in _JOINING:
+            self._join(text)
+            return
+        self.scope = merged(self.scope, *self._passed, *self._failed)
+        self._passed, self._failed = [], []
+        if text in _SEPARATORS:
+            return
+        if text in _BRANCH_ENDS:
+            self._next_branch("case")
+            if text != ";;":
+                self.scope = merged(self.scope, self._frames[-1].ends[-1])
+            self._pattern()
+        else:
+            self._close(text)
+
+    def _join(self, text: str) -> None:
+        """The scope of the command after && or ||; one after a pipe always runs."""
+        failing = [self.scope] * (not self._sure)
+        if text == "&&":
+            self._failed += failing
+            self.scope, self._passed = merged(self.scope, *self._passed), []
+            return
+        self._passed.append(self.scope)
+        if text != "||":
+            # Each command of a pipe runs in a shell of its own.
+            self.scope = merged(self._previous, self.scope)
+        else:
+            dead = replace(self.scope, alive=False)
+            self.scope, self._failed = merged(dead, *self._failed, *failing), []
+
+    def _keyword(self, text: str) -> bool:
+        """Whether it is a reserved word, which is then done."""
+        if text in OPENING:
+            self._begin(text)
+        elif text == "[[":
+            self._skip_to("]]")
+            self._sure = False
+        elif text == "function":
+            self._defined = self._here
+            self._at += 1
+            if self._here == "(":
+                self._skip_to(")")
+        elif text in {"elif", "else"}:
+            self._next_branch("if")
+            self._frames[-1].every = text == "else"
+        elif text in CLOSING:
+            self._close(text)
+        elif text == "then" and self._frames:
+            self._frames[-1].start = self.scope
+        self._negated |= text == "!"
+        return text in RESERVED
+
+    @property
+    def _here(self) -> str:
+        return self._tokens[self._at].text if self._at < len(self._tokens) else ""
+
+    def _begin(self, word: str) -> None:
+        """A compound command; the words of `for` and `case` are skipped."""
+        self._open(OPENING[word])
+        if word in {"for", "select"}:
+            self._unknown(self._here)
+            self._skip_to("do")
+        elif word == "case":
+            self._skip_to("in")
+            self._pattern()
+
+    def _skip_to(self, end: str) -> list[str]:
+        """Skip tokens up to this word, and that; returns their texts."""
+        begin = self._at
+        while self._here not in {end, ""}:
+            self._at += 1
+        self._at += 1
+        return [one.text for one in self._tokens[begin : self._at]]
+
+    def _pattern(self) -> None:
+        """Skip the pattern of a branch of `case`."""
+        while self._here == "\n":
+            self._at += 1
+        if self._here == "esac":
+            self.scope = replace(self.scope, alive=False)  # No branch is left.
+        else:
+            self._frames[-1].every |= "*" in self._skip_to(")")
+
+    def _open(self, kind: str) -> None:
+        if len(self._frames) > DEEPEST:
+            raise ArgumentsNotUnderstoodError("its commands are nested too deeply")
+        kind = "function" if self._defined else kind
+        self._frames.append(_Frame(kind, self.scope, self._passed, self._failed))
+        self._passed, self._failed = [], []
+        if kind == "function":
+            self._functions[self._defined], self._defined = self._at - 1, ""
+            self.scope = replace(self.scope, alive=False)
+        elif kind == "loop":
+            self.scope = self.scope.forgotten() if _ANY in self._before else self.scope
+            for name, values in self._before.items():
+                self.scope = self.scope.having(name, self.scope.of(name) | values)
+
+    def _next_branch(self, kind: str) -> None:
+        if not self._frames or self._frames[-1].kind != kind:
+            raise ArgumentsNotUnderstoodError(f"a branch stands outside of {kind!r}")
+        frame = self._frames[-1]
+        frame.ends.append(self.scope)
+        self.scope = frame.start
+
+    def _close(self, text: str) -> None:
+        frame = self._frames.pop() if self._frames else None
+        if frame is None or frame.kind not in {CLOSING[text], "function"}:
+            raise ArgumentsNotUnderstoodError(f"{text!r} stands where no command begins")
+        self._passed, self._failed, self._sure = frame.passed, frame.failed, False
+        self._previous = frame.start
+        if frame.kind in {"(", "function"}:
+            self.scope = frame.start
+            return
+        ends = [*frame.ends, self.scope]
+        if frame.kind == "loop" or (frame.kind != "{" and not frame.every):
+            ends.append(frame.start)
+        self.scope = merged(*ends)
+
+    def _end(self) -> None:
+        """End a simple command."""
+        here = "".join(one.here or "" for one in self._words)
+        words = [one for one in self._words if one.here is None]
+        self._words, scope = [], self.scope
+        negated, self._negated = self._negated, False
+        if not words or not scope.alive:
+            return
+        opaque = any(part.opaque for one in words for part in one.parts)
+        self._sure, self._previous = not opaque and not negated, scope
+        while words and (set_here := _ASSIGNMENT.match(words[0].text)):
+            scope = self._set(set_here[1], self._expander.assigned(words.pop(0), scope))
+        if words:
+            self._sure &= words[0].text in _SUCCEEDING
+            self._run(words, here, scope)
+            self.scope = self._expander.defaulted(words, self.scope)
+        else:
+            self.scope = scope
+
+    def _run(self, words: list[Token], here: str, scope: Scope) -> None:
+        """Apply a command's effect on the script, or record it. scope: what it sees itself."""
+        name = words[0].text
+        effect = self._effects().get(name)
+        if name in self._functions:
+            self._call(name, words[1:])
+        elif effect is not None:
+            effect(words[1:])
+        elif element := _ELEMENT.match(name):
+            self._unknown(element[1])
+        elif here or name not in NO_STARTERS:
+            for line in dict.fromkeys(self._expander.commands(words, self.scope)):
+                self.found.append(Command(words=line, here=here, scope=scope))
+            if len(self.found) > MOST_COMMANDS:
+                raise ArgumentsNotUnderstoodError(f"it runs more than {MOST_COMMANDS} commands")
+        if name in {"exit", "return"} or (name == "exec" and len(words) > 1):
+            self.scope = replace(self.scope, alive=False)
+
+    def _effects(self) -> dict[str, Callable[[list[Token]], None]]:
         return {
-            "(": self._subshell,
-            "{": self._group,
-            "if": self._if,
-            "while": self._loop,
-            "until": self._loop,
-            "for": self._for,
-            "select": self._for,
-            "case": self._case,
-            "[[": self._double_brackets,
-            "function": self._function,
+            **dict.fromkeys(_DECLARING, self._declare),
+            **dict.fromkeys(_SETTING, self._assign_unknown),
+            "let": self._let,
+            "printf": lambda w: self._assign_unknown(w[1:2] if w and w[0].text == "-v" else []),
+            **dict.fromkeys((".", "source"), self._source),
+            "set": self._set_positional,
+            "shift": lambda _: self._unknown(POSITIONAL),
+            "eval": self._evaluate,
         }
 
-    def _subshell(self) -> None:
-        before = self._scope
-        self._take("(")
-        self.whole_list(frozenset())
-        self._take(")")
-        self._scope = before
+    def _set(self, name: str, scope: Scope) -> Scope:
+        """The scope after an assignment; one in a loop also holds before it."""
+        if any(frame.kind == "loop" for frame in self._frames):
+            values = scope.of(name) if name != _ANY else UNKNOWN
+            self.assigned[name] = self.assigned.get(name, values) | values
+        return scope
 
-    def _group(self) -> None:
-        self._take("{")
-        self.whole_list(frozenset({"}"}))
-        self._take("}")
+    def _call(self, name: str, words: list[Token]) -> None:
+        """Read a function's body, with the words as its positional parameters."""
+        back, positional = self._at, self.scope.of(POSITIONAL)
+        depth, self._at = len(self._frames), self._functions[name]
+        self._set_words(words)
+        self._step()
+        while len(self._frames) > depth and self._at < len(self._tokens):
+            self._step()
+        self._at, self._sure = back, False
+        self.scope = replace(self.scope.having(POSITIONAL, positional), alive=True)
 
-    def _if(self) -> None:
-        """Read all branches; afterwards, known is what all possible branches agree on."""
-        ends: list[Scope] = []
-        while self.here in {"if", "elif"}:
-            self._at += 1
-            self.whole_list(frozenset({"then"}))
-            self._take("then")
-            taken, otherwise = self._ways()
-            self._scope = taken
-            self.whole_list(frozenset({"elif", "else", "fi"}))
-            ends.append(self._scope)
-            self._scope = otherwise
-        if self.here == "else":
-            self._at += 1
-            self.whole_list(frozenset({"fi"}))
-        self._take("fi")
-        for end in ends:
-            self._scope = merged(self._scope, end)
-        self._outcome = None
+    def _unknown(self, *names: str) -> None:
+        for name in names:
+            self.scope = self._set(name, self.scope.having(name, UNKNOWN))
 
-    def _loop(self) -> None:
-        self._at += 1
-        self._forget_what_changes()
-        before = self._scope
-        self.whole_list(frozenset({"do"}))
-        self._body(before)
+    def _assign_unknown(self, words: list[Token]) -> None:
+        """The variables with these names become unknown."""
+        self._unknown(*(word.text for word in words if _NAME.fullmatch(word.text)))
 
-    def _for(self) -> None:
-        self._at += 1
-        name = self.here
-        self._forget_what_changes()
-        while self.is_left and self.here != "do":
-            self._at += 1
-        self._scope = self._scope.with_variable(name, None)
-        self._body(self._scope)
+    def _let(self, words: list[Token]) -> None:
+        """All names in these words become unknown."""
+        self._unknown(*(name for word in words for name in _NAME.findall(word.text)))
 
-    def _body(self, before: Scope) -> None:
-        self._take("do")
-        self.whole_list(frozenset({"done"}))
-        self._take("done")
-        self._scope = merged(before, self._scope)
-        self._outcome = None
+    def _source(self, words: list[Token]) -> None:
+        """Another script may set any variable; scripts that set up a shell or Python set none."""
+        if not words or not _HARMLESS.fullmatch(words[0].text):
+            for line in self._expander.commands(words, self.scope):
+                self.found.append(Command(words=(_SOURCE, *line), here="", scope=self.scope))
+            self._forget()
 
-    def _forget_what_changes(self) -> None:
-        """Forget the variables that a loop's body changes, because the body runs again."""
-        depth = 1
-        for token in self._tokens[self._at :]:
-            depth += (token.text in _LOOPS or token.text in {"for", "select"}) and token.is_word
-            depth -= token.text == "done"
-            if depth == 0:
-                break
-            name = _ASSIGNMENT.match(token.text)
-            if name is not None:
-                self._scope = self._scope.with_variable(name[1], None).with_array(name[1], None)
-                if token.elements is None:
-                    arrays = {k: v for k, v in self._scope.arrays.items() if k != name[1]}
-                    self._scope = replace(self._scope, arrays=arrays)
-            elif token.text in {"set", "shift"}:
-                self._scope = replace(self._scope, positional=None)
+    def _forget(self) -> None:
+        self.scope = self._set(_ANY, self.scope.forgotten())
 
-    def _case(self) -> None:
-        self._at += 2
-        self._skip_newlines()
-        self._take("in")
-        self._skip_newlines()
-        before = self._scope
-        after = before
-        while self.is_left and self.here != "esac":
-            while self.is_left and self.here != ")":
-                self._at += 1
-            self._take(")")
-            self._scope = before
-            self.whole_list(frozenset())
-            after = merged(after, self._scope)
-            if self.here in _CASE_ENDS - {"esac"}:
-                self._at += 1
-            self._skip_newlines()
-        self._take("esac")
-        self._scope, self._outcome = after, None
+    def _declare(self, words: list[Token]) -> None:
+        """`export NAME=…` and the like; words that are filled in may set any variable."""
+        for one in words:
+            if set_here := _ASSIGNMENT.match(one.text):
+                self.scope = self._set(set_here[1], self._expander.assigned(one, self.scope))
+                continue
+            for word in (
+                word for line in self._expander.commands([one], self.scope) for word in line
+            ):
+                if has_hole(word.text):
+                    self._forget()
+                elif "=" in word.text:
+                    self._let([one])
 
-    def _double_brackets(self) -> None:
-        words: list[str] = []
-        while self.is_left and self.here != "]]":
-            token = self._tokens[self._at]
-            text = [word.text for word in fields(token, self._scope)] if token.is_word else None
-            words.extend([token.text] if text is None else text or [""])
-            self._at += 1
-        self._take("]]")
-        self._outcome = tested(words[1:]) if self._scope.extended else None
+    def _set_positional(self, words: list[Token]) -> None:
+        """`set -e` and similar change nothing here; words after them are positional parameters."""
+        rest = list(words)
+        while rest and rest[0].text[:1] in {"-", "+"} and rest[0].text != "--":
+            rest = rest[2 if _OPTION_WITH_VALUE.fullmatch(rest[0].text) else 1 :]
+        if rest:
+            self._set_words(rest[rest[0].text == "--" :])
 
-    def _function(self) -> None:
-        self._at += 1
-        self._define(self.here)
+    def _set_words(self, words: list[Token]) -> None:
+        lines = self._expander.commands(words, self.scope)
+        found = (tuple(word.text for word in line) for line in lines)
+        self.scope = self._set(POSITIONAL, self.scope.having(POSITIONAL, found))
 
-    def _define(self, name: str) -> None:
-        """Remember the start of a function's body, and skip the body."""
-        self._at += 1
-        if self.here == "(":
-            self._at += 1
-            self._take(")")
-        self._skip_newlines()
-        self._functions[name] = self._at
-        before = self._scope
-        self._scope = replace(before, alive=False)
-        self._command()
-        self._scope, self._outcome = before, True
-
-    def _simple(self) -> None:
-        assignments: list[Token] = []
-        words: list[Word] = []
-        here = ""
-        begin = self._at
-        declares = False
-        while self.is_left and self.here not in _ENDS:
-            token = self._tokens[self._at]
-            self._at += 1
-            if token.here is not None:
-                here += token.here
-            elif (not words or declares) and _ASSIGNMENT.match(token.text):
-                assignments.append(token)
-            elif token.elements is not None:
-                raise ArgumentsNotUnderstoodError(f"{token.text!r} is no word of a command")
-            else:
-                strict = not words or words[0].text not in _TESTS
-                words.extend(fields(token, replace(self._scope, strict=strict)))
-                self._scope = defaulted(token, self._scope)
-                declares = bool(words) and words[0].text in DECLARING
-        if self.here == "(" and len(words) == 1 and not assignments:
-            self._define_here(words[0].text)
-        elif self._at == begin:
-            raise ArgumentsNotUnderstoodError(f"{self.here!r} stands where a command begins")
-        elif self._scope.alive:
-            self._run(assignments, words, here)
-
-    def _define_here(self, name: str) -> None:
-        self._at -= 1
-        self._define(name)
-
-    def _run(self, assignments: list[Token], words: list[Word], here: str) -> None:
-        """Apply the command's effect on the script, or record the command."""
-        scope = self._scope
-        for token in assignments:
-            scope = assigned(token, scope)
-        name = words[0].text if words else ""
-        if name in DECLARING and any(has_hole(word.text) for word in words):
-            self._scope, self._outcome = forgotten(scope), True
-        elif not words or name in DECLARING_EVERYWHERE or (name in DECLARING and scope.extended):
-            self._scope, self._outcome = scope, True
-        elif name in DECLARING:
-            self._scope, self._outcome = merged(self._scope, scope), None
-        elif name in self._functions:
-            self._call(name, words)
-        elif name in {"exit", "return"}:
-            self._scope = replace(self._scope, alive=False)
-        elif name == "eval":
-            self._evaluate(" ".join(word.text for word in words[1:]))
-        elif name in BUILTINS:
-            self._scope, self._outcome = BUILTINS[name]([w.text for w in words], self._scope)
-        else:
-            self._outcome = None
-            self._note(Command(words=tuple(words), here=here, scope=scope))
-            if name == "exec" and len(words) > 1:
-                self._scope = replace(self._scope, alive=False)
-
-    def _note(self, command: Command) -> None:
-        self.found.append(command)
-        if len(self.found) > MOST_COMMANDS:
-            raise ArgumentsNotUnderstoodError(f"it runs more than {MOST_COMMANDS} commands")
-
-    def _call(self, name: str, words: list[Word]) -> None:
-        """Read a function's body with the words as its positional parameters."""
-        back, positional = self._at, self._scope.positional
-        self._at = self._functions[name]
-        self._scope = replace(self._scope, positional=tuple(word.text for word in words))
-        self._command()
-        self._at, self._outcome = back, None
-        self._scope = replace(self._scope, positional=positional, alive=True)
-
-    def _evaluate(self, text: str) -> None:
+    def _evaluate(self, words: list[Token]) -> None:
         """Read words as a separate script in the same scope."""
-        if has_hole(text):
-            self._scope = forgotten(self._scope)
-        inner = _Reader(
-            tokens(as_script(text), extended=self._scope.extended), self._scope, self._depth + 1
-        )
-        inner.whole_list(frozenset())
-        for command in inner.found:
-            self._note(command)
-        self._scope, self._outcome = inner.scope, None
+        ends = []
+        for line in self._expander.commands(words, self.scope):
+            text = " ".join(word.text for word in line)
+            scope = self.scope.forgotten() if has_hole(text) else self.scope
+            inner = _Reader(tokens(as_script(text)), scope, self._depth + 1, self._before)
+            inner.read()
+            self.found += inner.found
+            for name in inner.scope.values:
+                self._set(name, inner.scope)
+            ends.append(inner.scope)
+        self.scope = merged(*ends)

@@ -6,12 +6,13 @@ Source: POSIX.1-2017, Shell Command Language, 2.5 and 2.6.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.arithmetic import arithmetic
-from servingslo.runtimes.shell.lexer import Kind, Part, Token
+from servingslo.runtimes.shell.lexer import Part, Token
 
 HOLE = "\0"
 _HOLES = re.compile(f"{HOLE}([^{HOLE}]*){HOLE}")
@@ -20,7 +21,28 @@ _SAME_INSIDE = re.compile(r"\$\(|`|\$\{?[A-Za-z_]")
 _FIELD_BLANKS = re.compile(r"[ \t\n]+")
 # Limit for command and args, and for values of variables in them; real ones are shorter.
 LONGEST_LINE_CHARACTERS = 32_768
-_ALL = frozenset({"@", "*"})
+# Values of one variable, and combinations of values in one command; KServe's presets have 2 and 8.
+MOST_VALUES = 32
+_MOST_COMBINATIONS = 128
+# Characters that all words of one script may have; with 8 combinations, KServe's have 20,000.
+_MOST_CHARACTERS = 4 * LONGEST_LINE_CHARACTERS
+# A word of one character takes as long as one of so many.
+_LEAST_CHARACTERS = 16
+# Commands that name an engine without starting one.
+NO_STARTERS = frozenset({
+    "[", "apk", "apt", "apt-get", "break", "cat", "cd", "chmod", "continue", "cp", "curl", "echo",
+    "exit", "false", "git", "grep", "hash", "kill", "ln", "ls", "mkdir", "mv", "pgrep",
+    "pip", "pip3", "pkill", "return", "rm", "sed", "shopt", "sleep", "tee", "test",
+    "touch", "trap", "true", "type", "ulimit", "umask", "wait", "wget", "which", ":",
+})  # fmt: skip
+# The positional parameters, as an array.
+POSITIONAL = "@"
+_SEPARATORS = "IFS"
+
+# The elements of an array; one for a plain variable, none if it is not set. None: not known.
+Value = tuple[str, ...] | None
+Values = frozenset[Value]
+UNKNOWN: Values = frozenset({None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +60,14 @@ class Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Variables of a container. known: with their values. unset: those that it does not set."""
+    """Variables of a container. known: with their values. unset: those that it does not set.
+
+    closed: its image sets none that a script of it could use.
+    """
 
     known: Mapping[str, str] = field(default_factory=dict)
     unset: frozenset[str] = frozenset()
+    closed: bool = False
 
 
 NO_VARIABLES = Environment()
@@ -49,76 +75,56 @@ NO_VARIABLES = Environment()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The known variables at one place of a script.
+    """The values that each variable may have at one place of a script.
 
-    variables, arrays: as changed by the script, None if the value is not known. dropped: variables
-    that it unset; their value is ''. positional: `$0` and on, None if not known. sourced: it ran
-    another script, which may have set any variable. extended: the shell is known to have bash's
-    extensions. strict: an unset variable without a default is unknown, because a script that starts
-    an engine with it gets it from the image. alive: whether the place is reached.
+    values: as set by the script; others are those of the environment. sourced: it ran another
+    script, which may have set any variable. extended: the shell is known to have bash's extensions.
+    alive: whether the place is reached.
     """
 
     environment: Environment = NO_VARIABLES
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    arrays: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    dropped: frozenset[str] = frozenset()
-    positional: tuple[str, ...] | None = ()
+    values: Mapping[str, Values] = field(default_factory=dict)
     sourced: bool = False
     extended: bool = True
-    strict: bool = False
     alive: bool = True
 
-    def with_variable(self, name: str, value: str | None) -> "Scope":
-        """The scope after an assignment; None: of an unknown value."""
-        if value is not None and len(value) > LONGEST_LINE_CHARACTERS:
-            raise ArgumentsNotUnderstoodError("a variable in it gets too long")
-        arrays = {key: one for key, one in self.arrays.items() if key != name}
-        dropped, variables = self.dropped - {name}, {**self.variables, name: value}
-        return replace(self, variables=variables, arrays=arrays, dropped=dropped)
-
-    def with_array(self, name: str, elements: tuple[str, ...] | None) -> "Scope":
-        """The scope after an assignment of an array."""
-        if sum(map(len, elements or ())) > LONGEST_LINE_CHARACTERS:
-            raise ArgumentsNotUnderstoodError("an array in it gets too long")
-        return replace(self, arrays={**self.arrays, name: elements})
-
-    def value(self, name: str) -> tuple[bool, str]:
-        """Whether a variable's value is known, and the value; '' if it is not set."""
-        if name in self.variables:
-            own = self.variables[name]
-            return own is not None, own or ""
+    def of(self, name: str) -> Values:
+        """The values that a variable may have."""
+        if name in self.values:
+            return self.values[name]
         if self.sourced:
-            return False, ""
+            return UNKNOWN
         known = self.environment.known.get(name)
-        return known is not None or name in self.environment.unset, known or ""
+        if known is not None:
+            return frozenset({(known,)})
+        return frozenset({()}) if name in self.environment.unset else UNKNOWN
 
-    def is_set(self, name: str) -> bool:
-        """Whether a variable with a known value is set, even to an empty value."""
-        if name in self.variables:
-            return name not in self.dropped
-        return name in self.environment.known
+    def having(self, name: str, values: Iterable[Value]) -> "Scope":
+        """The scope after an assignment of one of these values."""
+        found = frozenset(values)
+        if any(sum(map(len, one or ())) > LONGEST_LINE_CHARACTERS for one in found):
+            raise ArgumentsNotUnderstoodError("a variable in it gets too long")
+        kept = found if len(found) <= MOST_VALUES else UNKNOWN
+        return replace(self, values={**self.values, name: kept})
+
+    def forgotten(self) -> "Scope":
+        """The scope after a command that may have set any variable."""
+        return replace(self, values=dict.fromkeys(self.values, UNKNOWN), sourced=True)
 
 
-def merged(one: Scope, other: Scope) -> Scope:
-    """The scope after either of two branches; values in which they differ are unknown."""
-    if not one.alive or not other.alive:
-        return other if not one.alive else one
-    names = one.variables.keys() | other.variables.keys()
-    variables = {n: one.value(n)[1] if one.value(n) == other.value(n) else None for n in names}
-    unknown = {name for name in names if not (one.value(name)[0] and other.value(name)[0])}
-    unknown |= one.dropped ^ other.dropped
-    arrays = {
-        name: one.arrays.get(name) if one.arrays.get(name) == other.arrays.get(name) else None
-        for name in one.arrays.keys() | other.arrays.keys()
-    }
-    return replace(
-        one,
-        variables=variables | dict.fromkeys(unknown),
-        arrays=arrays,
-        dropped=one.dropped & other.dropped,
-        positional=one.positional if one.positional == other.positional else None,
-        sourced=one.sourced or other.sourced,
-    )
+def merged(*scopes: Scope) -> Scope:
+    """The scope after one of these branches: each variable has the values of all of them."""
+    living = [one for one in scopes if one.alive]
+    if len(living) < 2:
+        return living[0] if living else scopes[0]
+    first, *others = living
+    values = dict(first.values)
+    for other in others:
+        for name in first.values.keys() | other.values.keys():
+            if first.values.get(name) is not other.values.get(name):
+                both = values.get(name, first.of(name)) | other.of(name)
+                values[name] = both if len(both) <= MOST_VALUES else UNKNOWN
+    return replace(first, values=values, sourced=any(one.sourced for one in living))
 
 
 def hole(source: str) -> str:
@@ -145,52 +151,124 @@ def as_script(text: str) -> str:
     return _HOLES.sub(source, text)
 
 
-def fields(token: Token, scope: Scope) -> Iterator[Word]:
-    """The words that one word of a script becomes: none, one or several."""
-    current: str | None = None
-    length = 0
-    for piece in _pieces(token.parts, scope):
-        if piece is not None:
-            current = (current or "") + piece
-            length += len(piece)
-            if length > LONGEST_LINE_CHARACTERS:
-                raise ArgumentsNotUnderstoodError("a word in it gets too long")
-        elif current is not None:
+class Expander:
+    """Expands the words of one script, up to a number of characters in all."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_CHARACTERS
+
+    def commands(self, words: Sequence[Token], scope: Scope) -> list[tuple[Word, ...]]:
+        """The words of a command, for each combination of the values of its variables."""
+        combinations = _chosen(words, scope)
+        strict = frozenset[str]()
+        if not scope.environment.closed:
+            strict = frozenset(name for name in combinations[0] if scope.of(name) == {()})
+        return [
+            tuple(one for word in words for one in self._fields(word, chosen, strict))
+            for chosen in combinations
+        ]
+
+    def assigned(self, token: Token, scope: Scope) -> Scope:
+        """The scope after `NAME=…`, `NAME+=…` or an array."""
+        target = token.text.partition("=")[0]
+        name, adds = target.rstrip("+"), target.endswith("+")
+        found: set[Value] = set()
+        for chosen in _chosen([token], scope, *[name] * adds):
+            before = chosen[name] if adds else ()
+            if token.elements is not None:
+                words = (self._fields(one, chosen) for one in token.elements)
+                value = tuple(word.text for several in words for word in several)
+                found.add(None if before is None else (*before, *value))
+            elif before is None or len(before) > 1 or (adds and not scope.extended):
+                found.add(None)
+            else:
+                parts = [replace(part, quoted=True) for part in token.parts]
+                text = self._joined(parts, chosen)[len(target) + 1 :]
+                found.add(("".join(before) + text,))
+        return scope.having(name, found)
+
+    def defaulted(self, words: Sequence[Token], scope: Scope) -> Scope:
+        """The scope after the expansion of words with `${NAME:=…}`."""
+        for part in (part for word in words for part in word.parts):
+            if part.operator[-1:] == "=":
+                plain = Token(text=part.text, parts=(replace(part, quoted=True),))
+                texts = (self._joined(plain.parts, one) for one in _chosen([plain], scope))
+                scope = scope.having(part.name, [None if has_hole(t) else (t,) for t in texts])
+        return scope
+
+    def _joined(self, parts: Sequence[Part], chosen: Mapping[str, Value]) -> str:
+        return "".join(" " if one is None else one for one in self._pieces(parts, chosen))
+
+    def _fields(
+        self, token: Token, chosen: Mapping[str, Value], strict: frozenset[str] = frozenset()
+    ) -> Iterator[Word]:
+        """The words that one word of a script becomes: none, one or several."""
+        current: str | None = None
+        for piece in self._pieces(token.parts, chosen, strict):
+            if piece is not None:
+                current = (current or "") + piece
+            elif current is not None:
+                yield Word(text=current, source=token.text)
+                current = None
+        if current is not None:
             yield Word(text=current, source=token.text)
-            current = None
-    if current is not None:
-        yield Word(text=current, source=token.text)
 
+    def _pieces(
+        self,
+        parts: Sequence[Part],
+        chosen: Mapping[str, Value],
+        strict: frozenset[str] = frozenset(),
+    ) -> Iterator[str | None]:
+        """Texts to join, with None between two fields.
 
-def unsplit(parts: Sequence[Part], scope: Scope) -> str:
-    """The text of an assignment's value: expanded, not split."""
-    whole = (replace(part, quoted=True) for part in parts)
-    return "".join(" " if piece is None else piece for piece in _pieces(tuple(whole), scope))
+        strict: variables that nothing sets: unknown, because a script that starts an engine with
+        them gets them from the image.
+        """
+        for part in parts:
+            if part.opaque:
+                found: Iterable[str | None] = [hole(part.text)]
+            elif part.name:
+                found = self._parameter(part, chosen, strict)
+            else:
+                found = [part.text] if part.quoted else _split(part.text, chosen)
+            for piece in found:
+                self._left -= max(len(piece or ""), _LEAST_CHARACTERS)
+                if self._left < 0:
+                    raise ArgumentsNotUnderstoodError("its words get too long")
+                yield piece
 
-
-def _pieces(parts: Sequence[Part], scope: Scope) -> Iterator[str | None]:
-    """Texts to join, with None between two fields."""
-    for part in parts:
-        if part.kind is Kind.TEXT:
-            yield from [part.text] if part.quoted else _split(part.text, scope)
-        elif part.kind is Kind.OPAQUE:
+    def _parameter(
+        self, part: Part, chosen: Mapping[str, Value], strict: frozenset[str]
+    ) -> Iterator[str | None]:
+        """The expansion of a parameter with its operator."""
+        name, operator = part.name, part.operator
+        every = name in {"@", "*"} or bool(part.index)
+        value = chosen[_variable(part)]
+        if value is not None and not every:
+            at = int(name) - 1 if name.isdecimal() else 0
+            value = value[at : at + 1] if at >= 0 else None
+        text = " ".join(value or ())
+        if value is None or (operator and has_hole(text) and not _HOLES.sub("", text)):
             yield hole(part.text)
-        elif part.kind is Kind.ARITHMETIC:
-            expression = "".join(piece or " " for piece in _pieces(part.word, scope))
-            result = arithmetic(expression, lambda name: _text_of(name, scope))
-            yield hole(part.text) if result is None else str(result)
+            return
+        present = bool(text) if operator.startswith(":") else bool(value)
+        if operator[-1:] == "+":
+            yield from self._pieces(part.word, chosen, strict) if present else ()
+        elif not present and operator and operator[-1] != "?":
+            yield from self._pieces(part.word, chosen, strict)
+        elif not present and (operator or (name in strict and not every)):
+            yield hole(part.text)
+        elif part.quoted and (not every or "*" in name + part.index):
+            yield text
         else:
-            yield from _parameter(part, scope)
+            for number, element in enumerate(value):
+                yield from [None] * bool(number)
+                yield from [element] if part.quoted else _split(element, chosen)
 
 
-def _text_of(name: str, scope: Scope) -> str | None:
-    known, value = scope.value(name)
-    return value if known else None
-
-
-def _split(text: str, scope: Scope) -> Iterator[str | None]:
+def _split(text: str, chosen: Mapping[str, Value]) -> Iterator[str | None]:
     """A text with None for each run of blanks outside of holes."""
-    if scope.is_set("IFS"):
+    if _SEPARATORS in chosen:
         yield hole(text) if _FIELD_BLANKS.search(text) else text
         return
     for index, piece in enumerate(_HOLES.split(text)):
@@ -204,54 +282,27 @@ def _split(text: str, scope: Scope) -> Iterator[str | None]:
                 yield one
 
 
-def _parameter(part: Part, scope: Scope) -> Iterator[str | None]:
-    """The expansion of a parameter with its operator."""
-    several = _elements(part, scope)
-    if several is not None and not part.operator:
-        if part.quoted and "*" in {part.name, part.index}:
-            yield " ".join(several)
-            return
-        for number, element in enumerate(several):
-            if number:
-                yield None
-            yield from [element] if part.quoted else _split(element, scope)
-        return
-    known, is_set, value = _single(part, scope)
-    missing = not is_set and (part.operator[-1:] == "?" or (scope.strict and not part.operator))
-    if not known or missing or (part.operator and has_hole(value) and not _HOLES.sub("", value)):
-        yield hole(part.text)
-        return
-    present = bool(value) if part.operator.startswith(":") else is_set
-    if part.operator[-1:] == "+":
-        yield from _pieces(part.word, scope) if present else ()
-    elif part.operator and not present:
-        yield from [hole(part.text)] if part.operator[-1] == "?" else _pieces(part.word, scope)
-    elif value or part.quoted:
-        yield from [value] if part.quoted else _split(value, scope)
+def _chosen(words: Sequence[Token], scope: Scope, *names: str) -> list[Mapping[str, Value]]:
+    """Each combination of the values of the variables in these words."""
+    found = {*names, *({_SEPARATORS} & scope.values.keys())}
+    for word in words:
+        found.update(_variables(word.parts))
+        for element in word.elements or ():
+            found.update(_variables(element.parts))
+    values = {name: scope.of(name) for name in sorted(found)}
+    if prod(map(len, values.values())) > _MOST_COMBINATIONS:
+        values = {name: one if len(one) == 1 else UNKNOWN for name, one in values.items()}
+    ordered = [sorted(one, key=lambda v: (v is None, v or ())) for one in values.values()]
+    return [dict(zip(values, one, strict=True)) for one in product(*ordered)]
 
 
-def _elements(part: Part, scope: Scope) -> tuple[str, ...] | None:
-    """All positional parameters or elements that it expands to; None if not known."""
-    if part.name in _ALL:
-        return None if scope.positional is None else scope.positional[1:]
-    return scope.arrays.get(part.name) if part.index in _ALL else None
+def _variables(parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        if part.name and not part.opaque:
+            yield _variable(part)
+            yield from _variables(part.word)
 
 
-def _single(part: Part, scope: Scope) -> tuple[bool, bool, str]:
-    """Whether one value is known, whether it is set, and the value."""
-    name, positional = part.name, scope.positional
-    if part.index or name in scope.arrays:
-        elements = scope.arrays.get(name)
-        index = int(part.index or 0) if part.index not in _ALL else len(elements or ())
-        inside = elements is not None and index < len(elements)
-        return inside, inside, elements[index] if elements is not None and inside else ""
-    if name.isdecimal():
-        at = int(name)
-        inside = positional is not None and at < len(positional)
-        return positional is not None, inside, positional[at] if positional and inside else ""
-    if name == "#":
-        return positional is not None, True, str(max(len(positional or ()) - 1, 0))
-    if not (name[0].isalpha() or name[0] == "_"):
-        return False, False, ""
-    known, value = scope.value(name)
-    return known, scope.is_set(name), value
+def _variable(part: Part) -> str:
+    """The variable of an expansion; positional parameters are one array."""
+    return POSITIONAL if part.name == "*" or part.name.isdecimal() else part.name

@@ -8,10 +8,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import WATCH_SECONDS, KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
+from servingslo.api.v1alpha1 import API_VERSION, BUDGET_PLURAL
 from servingslo.errors import (
     ClusterError,
     NotFoundError,
@@ -24,10 +27,12 @@ Key = tuple[str, str]
 
 _LOG = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
-# Collections that a cluster may lack, and what their absence means.
-_OPTIONAL = (
-    ("/apis/keda.sh/", "KEDA is not installed"),
-    ("/apis/servingslo.dev/v1alpha1/servingbudgets", "the CRD of ServingBudget is not installed"),
+# Collections that a cluster may lack, or the operator may not read, and what that means.
+_BUDGETS = api_path(API_VERSION, BUDGET_PLURAL)
+_OPTIONAL: tuple[tuple[ApiPath, type[ClusterError], str], ...] = (
+    (api_path("keda.sh/v1alpha1"), NotFoundError, "KEDA is not installed"),
+    (_BUDGETS, NotFoundError, "the CRD of ServingBudget is not installed"),
+    (_BUDGETS, PermissionDeniedError, "no ServingBudget is enforced (budgets.enabled)"),
 )
 _PAGE = "500"
 _MOST_PAGES = 1000
@@ -42,17 +47,18 @@ class ObjectCache(Generic[T]):
     """One collection at one path; `parse` keeps the few fields that are needed.
 
     parse: called with the object and its previous record, None for a new object.
-    on_change: called with the old and the new record; None if there is none.
+    on_change: called with the old and the new record; None if there is none. query: selectors.
     """
 
     def __init__(
         self,
         client: KubeClient,
-        path: str,
+        path: ApiPath,
         parse: Callable[[KubeObject, T | None], T],
         *,
         on_change: Callable[[T | None, T | None], None] | None = None,
         relist_seconds: float = RELIST_SECONDS,
+        query: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = path
         self.items: dict[Key, T] = {}
@@ -62,6 +68,7 @@ class ObjectCache(Generic[T]):
         self._parse = parse
         self._on_change = on_change
         self._relist_seconds = relist_seconds
+        self._query = dict(query)
 
     async def run(self) -> None:
         """Keep the copy current until cancelled; errors are in `problem` and never raised."""
@@ -84,7 +91,7 @@ class ObjectCache(Generic[T]):
 
     async def _list(self) -> str:
         """List and replace the whole copy; returns the list's resourceVersion."""
-        found = await listed(self._client, self.path)
+        found = await listed(self._client, self.path, self._query)
         self._replace({_key(item): item for item in found.items})
         return found.version
 
@@ -93,6 +100,7 @@ class ObjectCache(Generic[T]):
         started = SystemClock.elapsed_seconds()
         while SystemClock.elapsed_seconds() - started < self._relist_seconds:
             query = {
+                **self._query,
                 "resourceVersion": version,
                 "allowWatchBookmarks": "true",
                 "timeoutSeconds": str(WATCH_SECONDS),
@@ -131,10 +139,17 @@ class ObjectCache(Generic[T]):
 
     def _set_problem(self, problem: ClusterError | None) -> None:
         if (problem is None) != (self.problem is None):
-            absent = next((said for base, said in _OPTIONAL if self.path.startswith(base)), "")
+            absent = next(
+                (
+                    said
+                    for base, kind, said in _OPTIONAL
+                    if self.path.startswith(base) and isinstance(problem, kind)
+                ),
+                "",
+            )
             if problem is None:
                 _LOG.info("cache path=%s state=readable", self.path)
-            elif absent and isinstance(problem, NotFoundError):
+            elif absent:
                 _LOG.info("%s: %s is not watched", absent, self.path)
             else:
                 _LOG.warning("cache path=%s state=%r", self.path, str(problem))
@@ -149,10 +164,12 @@ class Listed:
     version: str
 
 
-async def listed(client: KubeClient, path: str) -> Listed:
+async def listed(
+    client: KubeClient, path: ApiPath, selected: Mapping[str, str] = MappingProxyType({})
+) -> Listed:
     """All objects of a collection, in pages. Raises: ClusterError."""
     items: list[KubeObject] = []
-    query = {"limit": _PAGE}
+    query = {**selected, "limit": _PAGE}
     for _ in range(_MOST_PAGES):
         page = await client.get(path, query)
         items.extend(page.get("items") or ())
@@ -160,7 +177,7 @@ async def listed(client: KubeClient, path: str) -> Listed:
         following = metadata.get("continue")
         if not following:
             return Listed(items=items, version=metadata.get("resourceVersion", ""))
-        query = {"limit": _PAGE, "continue": following}
+        query = {**selected, "limit": _PAGE, "continue": following}
     raise ClusterError(f"GET {path}: more than {_MOST_PAGES} pages")
 
 
@@ -170,10 +187,14 @@ class Caches:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def begin(self, caches: Iterable[ObjectCache[T]]) -> None:
+        """Start them."""
+        self._tasks.update(asyncio.create_task(cache.run()) for cache in caches)
+
     async def start(self, caches: Iterable[ObjectCache[T]], *, timeout_seconds: float) -> None:
         """Start them and wait for the first list of each, at most timeout_seconds."""
         caches = list(caches)
-        self._tasks.update(asyncio.create_task(cache.run()) for cache in caches)
+        self.begin(caches)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 await asyncio.gather(*(cache.listed.wait() for cache in caches))

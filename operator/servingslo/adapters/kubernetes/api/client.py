@@ -21,13 +21,13 @@ from kubernetes.aio.config.config_exception import ConfigException
 from yaml import YAMLError
 
 from servingslo.adapters.kubernetes.api.fence import (
-    NAMESPACES,
     DeadMansSwitch,
     Fence,
     FencedRequest,
     checked,
     namespace_of,
 )
+from servingslo.adapters.kubernetes.api.paths import ApiPath
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,
@@ -100,17 +100,29 @@ class KubeClient:
         """Close all connections."""
         await self._api.close()
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None) -> KubeObject:
+    async def get(self, path: ApiPath, query: Mapping[str, str] | None = None) -> KubeObject:
         """Get one object or one page of a list. Raises: ClusterError and its kinds."""
         return await self._request("GET", path, query=query)
 
-    async def create(self, path: str, body: KubeObject) -> KubeObject:
+    async def create(self, path: ApiPath, body: KubeObject) -> KubeObject:
         """Create an object. Raises: WriteConflictError if it exists; ClusterError otherwise."""
         return await self._request("POST", path, body=body)
 
+    async def create_named(self, path: ApiPath, body: KubeObject) -> KubeObject:
+        """Create an object of a kind that is created by its path, such as a Lease.
+
+        Unlike a POST, the right to it can be limited to a name.
+        Raises: WriteConflictError if it exists; ClusterError otherwise.
+        """
+        try:
+            return await self._request("PUT", path, body=body)
+        except InvalidObjectError as error:
+            # An update has to name the version that it changes.
+            raise WriteConflictError(str(error)) from error
+
     async def patch(
         self,
-        path: str,
+        path: ApiPath,
         body: KubeObject | Sequence[KubeObject],
         patch: Patch,
         *,
@@ -127,7 +139,7 @@ class KubeClient:
 
     @asynccontextmanager
     async def watch(
-        self, path: str, query: Mapping[str, str]
+        self, path: ApiPath, query: Mapping[str, str]
     ) -> AsyncIterator[AsyncIterator[KubeObject]]:
         """A stream of watch events, closed on leaving. Raises: ClusterError and its kinds."""
         timeout = aiohttp.ClientTimeout(
@@ -145,13 +157,13 @@ class KubeClient:
     async def _request(
         self,
         method: str,
-        path: str,
+        path: ApiPath,
         *,
         query: Mapping[str, str] | None = None,
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:
-        with _translated(method, path), self._permitted(method, path) as limit:
+        with _translated(method, path), self._permitted(method, namespace_of(path)) as limit:
             response = await self._send(
                 method, path, query, limit=limit, body=body, content_type=content_type
             )
@@ -166,16 +178,16 @@ class KubeClient:
     @contextmanager
     def permitted(self, namespace: str) -> Iterator[float]:
         """Seconds that a write in the namespace may take from now. Raises: NotLeaderError."""
-        with self._permitted("POST", f"/{NAMESPACES}/{namespace}") as seconds:
+        with self._permitted("POST", namespace) as seconds:
             yield seconds
 
     @contextmanager
-    def _permitted(self, method: str, path: str) -> Iterator[float]:
+    def _permitted(self, method: str, namespace: str) -> Iterator[float]:
         """Seconds that the request may take. Raises: NotLeaderError."""
         if self._fence is None or method == "GET":
             yield self._timeout_seconds
             return
-        fence, namespace = self._fence, namespace_of(path)
+        fence = self._fence
         seconds = fence.write_seconds(namespace)
         with (
             checked(lambda: fence.write_seconds(namespace)),
@@ -186,7 +198,7 @@ class KubeClient:
     async def _send(
         self,
         method: str,
-        path: str,
+        path: ApiPath,
         query: Mapping[str, str] | None,
         *,
         limit: float | aiohttp.ClientTimeout,

@@ -6,7 +6,8 @@ from typing import Any
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient
-from servingslo.errors import ClusterError, NoScaleSubresourceError, NotFoundError
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
+from servingslo.errors import NoScaleSubresourceError, NotFoundError
 
 # Installing an operator adds kinds, and removing it deletes them; so answers expire.
 _KNOWN_SECONDS = 300.0
@@ -21,10 +22,15 @@ class ApiResource:
     plural: str
     scalable: bool
 
-    def path(self, namespace: str, name: str, subresource: str = "") -> str:
-        """The path of one object, or of its subresource."""
-        base = f"{api_path(self.api_version)}/namespaces/{namespace}/{self.plural}/{name}"
-        return f"{base}/{subresource}" if subresource else base
+    def path(self, namespace: str, name: str, subresource: str | None = None) -> ApiPath:
+        """The path of one object, or of its subresource. Raises: InvalidNameError."""
+        return api_path(
+            self.api_version, self.plural, namespace=namespace, name=name, subresource=subresource
+        )
+
+    def collection(self, namespace: str) -> ApiPath:
+        """The path of all objects of a namespace."""
+        return api_path(self.api_version, self.plural, namespace=namespace)
 
 
 class Discovery:
@@ -68,21 +74,6 @@ class Discovery:
         recent = {version: one for version, one in self._known.items() if now < one[0]}
         self._known = {**recent, api_version: (until, kinds)}
         return kinds
-
-
-def api_path(api_version: str) -> str:
-    """The path of an API group version: /api/v1 of the core, /apis/… of all others.
-
-    Raises: ClusterError if the text is no apiVersion, because it would become part of a path.
-    """
-    parts = api_version.split("/")
-    if len(parts) > 2 or not all(_is_name(part) for part in parts):
-        raise ClusterError(f"apiVersion: {api_version!r} is not GROUP/VERSION")
-    return f"/apis/{api_version}" if len(parts) == 2 else f"/api/{api_version}"
-
-
-def _is_name(text: str) -> bool:
-    return bool(text) and all(letter.isalnum() or letter in ".-" for letter in text)
 
 
 def _kinds_of(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.paths import ApiPath
 from servingslo.adapters.kubernetes.api.timestamps import (
     seconds_from_timestamp,
     timestamp_from_seconds,
@@ -35,7 +36,7 @@ def annotations_of(item: KubeObject) -> Mapping[str, str]:
 
 
 async def patch_unchanged(
-    client: KubeClient, path: str, item: KubeObject, title: str, changes: Sequence[KubeObject]
+    client: KubeClient, path: ApiPath, item: KubeObject, title: str, changes: Sequence[KubeObject]
 ) -> None:
     """Change an object only as it was read.
 

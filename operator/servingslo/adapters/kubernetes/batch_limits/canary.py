@@ -17,6 +17,7 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     marked_released,
     taken_again,
 )
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
     CanaryRecord,
@@ -46,7 +47,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 
 _ANNOTATION_PATH = f"/metadata/annotations/{CANARY_ANNOTATION.replace('/', '~1')}"
-_API = "/apis/apps/v1"
+_API_VERSION = "apps/v1"
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 
 
@@ -159,8 +160,8 @@ class BatchCanaries:
         """Every target with a canary or possible leftovers of one. Raises: ClusterError."""
         found = []
         for kind, plural in _PLURALS.items():
-            paths = [f"{_API}/namespaces/{name}/{plural}" for name in self._namespaces]
-            for path in paths or [f"{_API}/{plural}"]:
+            for namespace in self._namespaces or (None,):
+                path = api_path(_API_VERSION, plural, namespace=namespace)
                 items = (await listed(self._client, path)).items
                 found += [_target(kind, item) for item in items if _has_annotation(item)]
         return tuple(one for one in found if one.canary is not None or one.blocking_revision)
@@ -275,7 +276,7 @@ class BatchCanaries:
         """
         if not target.blocking_revision:
             return 0
-        path = f"/api/v1/namespaces/{target.namespace}/pods"
+        path = api_path("v1", "pods", namespace=target.namespace)
         selector = {"labelSelector": f"controller-revision-hash={target.blocking_revision}"}
         pods = (await self._client.get(path, selector))["items"]
         stuck = [pod["metadata"] for pod in pods if _is_stuck(pod, target.item["metadata"]["uid"])]
@@ -287,7 +288,10 @@ class BatchCanaries:
                 "metadata": {"name": name, "namespace": target.namespace},
                 "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
             }
-            await self._client.create(f"{path}/{name}/eviction", eviction)
+            path = api_path(
+                "v1", "pods", namespace=target.namespace, name=name, subresource="eviction"
+            )
+            await self._client.create(path, eviction)
         return len(stuck)
 
     async def _patch(self, target: CanaryTarget, changes: Sequence[KubeObject]) -> None:
@@ -361,8 +365,8 @@ def _has_annotation(item: KubeObject) -> bool:
     return CANARY_ANNOTATION in (item["metadata"].get("annotations") or {})
 
 
-def _path(kind: str, namespace: str, name: str) -> str:
+def _path(kind: str, namespace: str, name: str) -> ApiPath:
     try:
-        return f"{_API}/namespaces/{namespace}/{_PLURALS[kind]}/{name}"
+        return api_path(_API_VERSION, _PLURALS[kind], namespace=namespace, name=name)
     except KeyError as error:
         raise ArgumentsNotUnderstoodError(f"{kind} has no pod template known here") from error

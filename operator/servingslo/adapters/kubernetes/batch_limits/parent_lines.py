@@ -62,7 +62,8 @@ def changed_line(
         given = (f"{flag}={value}" for flag, value in flags if value is not None)
         changed = ContainerArguments(args=tuple(given))
     else:
-        if refused := write_refused(command, args, profile, variables):
+        line = command or engine.command, args
+        if refused := write_refused(*line, profile, variables, image=engine.image):
             raise ArgumentsNotUnderstoodError(refused)
         limits = BatchArguments(
             max_num_seqs=wanted.max_num_seqs, max_num_batched_tokens=wanted.max_num_batched_tokens

@@ -8,6 +8,7 @@ mergeSpecs, expectedSingleNodeMainDeployment) and config/llmisvcconfig/config-ll
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -16,7 +17,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.api.discovery import ApiResource, Discovery
 from servingslo.adapters.kubernetes.api.marked_objects import (
     NOT_MANAGED,
     RELEASED,
@@ -29,6 +30,7 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     removed_annotation,
     taken_again,
 )
+from servingslo.adapters.kubernetes.api.paths import GROUPS, ApiPath, api_path
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION, digest
 from servingslo.adapters.kubernetes.batch_limits.parent_lines import (
     changed_line,
@@ -92,7 +94,7 @@ _RECORD = TypeAdapter(ParentRecord)
 class ParentTemplate:
     """One pod template of an LLMInferenceService. record: None if nothing of ours is in it."""
 
-    path: str
+    path: ApiPath
     part: str
     item: KubeObject
     record: ParentRecord | None
@@ -210,16 +212,15 @@ class ParentTemplates:
 
     async def standing(self) -> tuple[ParentTemplate, ...]:
         """Every template that the operator has written into. Raises: ClusterError."""
-        plural = await self._collection()
-        if plural is None:
+        resource = await self._resource()
+        if resource is None:
             return ()
-        version, name = plural
-        paths = [f"{version}/namespaces/{one}/{name}" for one in self._namespaces]
         found = []
-        for path in paths or [f"{version}/{name}"]:
+        for namespace in self._namespaces or (None,):
+            path = api_path(resource.api_version, resource.plural, namespace=namespace)
             for item in (await listed(self._client, path)).items:
                 metadata = item["metadata"]
-                own = f"{version}/namespaces/{metadata['namespace']}/{name}/{metadata['name']}"
+                own = resource.path(metadata["namespace"], metadata["name"])
                 found += [_template(own, part, item) for part in _TEMPLATES]
         return tuple(one for one in found if one.record is not None)
 
@@ -289,26 +290,20 @@ class ParentTemplates:
         await self._patch(parent, changes)
         return True
 
-    async def _collection(self) -> tuple[str, str] | None:
-        """The path of the version that has the kind, and the kind's name there; None if none."""
-        try:
-            group = await self._client.get(f"/apis/{KSERVE}")
-        except NotFoundError:
-            return None
-        for one in group.get("versions") or ():
-            version = one["groupVersion"]
-            try:
-                resource = await self._discovery.resolve(version, PARENT_KIND)
-            except NotFoundError:
-                continue
-            return f"/apis/{version}", resource.plural
+    async def _resource(self) -> ApiResource | None:
+        """The kind in the first version that has it; None if there is none."""
+        groups = (await self._client.get(GROUPS)).get("groups") or ()
+        for group in (one for one in groups if one["name"] == KSERVE):
+            for one in group["versions"]:
+                with suppress(NotFoundError):
+                    return await self._discovery.resolve(one["groupVersion"], PARENT_KIND)
         return None
 
     async def _patch(self, parent: ParentTemplate, changes: Sequence[KubeObject]) -> None:
         await patch_unchanged(self._client, parent.path, parent.item, parent.title, changes)
 
 
-def _template(path: str, part: str, item: KubeObject) -> ParentTemplate:
+def _template(path: ApiPath, part: str, item: KubeObject) -> ParentTemplate:
     text = annotations_of(item).get(_ANNOTATIONS[part]) or ""
     record = record_in(text, _RECORD)
     return ParentTemplate(path=path, part=part, item=item, record=record)

@@ -115,7 +115,7 @@ def changed_arguments(
     )
     profile = catalogue.profile(runtime)
     variables = literal_variables(entry)
-    if refused := write_refused(command, args, profile, variables):
+    if refused := write_refused(command, args, profile, variables, image=entry.get("image")):
         raise ArgumentsNotUnderstoodError(refused)
     removed = tuple(k.field for k in profile.knobs if getattr(wanted, k.field) is None)
     changed = replace_batch_arguments(

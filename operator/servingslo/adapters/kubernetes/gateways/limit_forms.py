@@ -1,4 +1,4 @@
-"""Kinds of object with the bound of each proxy: their API paths, and the field of the bound."""
+"""Kinds of object with the bound of each proxy: their API versions, and the field of the bound."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class LimitForm:
     """
 
     kind: LimitKind
-    api: str
+    api_version: str
     plural: str
     parents: tuple[str, ...]
     field: str
@@ -47,7 +47,7 @@ class LimitForm:
 # another field of the circuit breaker is set.
 BACKEND_TRAFFIC_POLICY = LimitForm(
     kind=LimitKind.BACKEND_TRAFFIC_POLICY,
-    api="/apis/gateway.envoyproxy.io/v1alpha1",
+    api_version="gateway.envoyproxy.io/v1alpha1",
     plural="backendtrafficpolicies",
     parents=("circuitBreaker",),
     field="maxParallelRequests",
@@ -59,7 +59,7 @@ BACKEND_TRAFFIC_POLICY = LimitForm(
 # destination, HTTP/1.1 included; there are no defaults.
 DESTINATION_RULE = LimitForm(
     kind=LimitKind.DESTINATION_RULE,
-    api="/apis/networking.istio.io/v1",
+    api_version="networking.istio.io/v1",
     plural="destinationrules",
     parents=("trafficPolicy", "connectionPool", "http"),
     field="http2MaxRequests",

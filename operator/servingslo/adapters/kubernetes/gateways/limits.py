@@ -25,6 +25,7 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     removed_annotation,
     taken_again,
 )
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.gateways.limit_forms import LimitForm
 from servingslo.errors import NotFoundError
 
@@ -106,7 +107,7 @@ class LimitHolders:
     async def read(self, namespace: str, name: str) -> LimitHolder:
         """The current state of one object. Raises: NotFoundError, ClusterError."""
         try:
-            return self._holder(await self._client.get(f"{self._path(namespace)}/{name}"))
+            return self._holder(await self._client.get(self._path(namespace, name)))
         except NotFoundError as error:
             raise NotFoundError("there is none of that name in this namespace") from error
 
@@ -120,12 +121,10 @@ class LimitHolders:
 
         Empty if the cluster does not serve the kind.
         """
-        everywhere = f"{self._form.api}/{self._form.plural}"
-        paths = [self._path(namespace) for namespace in self._namespaces] or [everywhere]
         found: list[KubeObject] = []
-        for path in paths:
+        for namespace in self._namespaces or (None,):
             try:
-                found += (await listed(self._client, path)).items
+                found += (await listed(self._client, self._path(namespace))).items
             except NotFoundError:
                 continue
         return tuple(one for one in map(self._holder, found) if one.owner is not None)
@@ -165,11 +164,11 @@ class LimitHolders:
         return True
 
     async def _patch(self, holder: LimitHolder, changes: Sequence[KubeObject]) -> None:
-        path = f"{self._path(holder.namespace)}/{holder.name}"
+        path = self._path(holder.namespace, holder.name)
         await patch_unchanged(self._client, path, holder.item, holder.title, changes)
 
-    def _path(self, namespace: str) -> str:
-        return f"{self._form.api}/namespaces/{namespace}/{self._form.plural}"
+    def _path(self, namespace: str | None, name: str | None = None) -> ApiPath:
+        return api_path(self._form.api_version, self._form.plural, namespace=namespace, name=name)
 
     def _holder(self, item: KubeObject) -> LimitHolder:
         metadata: Mapping[str, Any] = item["metadata"]

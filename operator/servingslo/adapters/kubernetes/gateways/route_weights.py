@@ -30,6 +30,7 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     removed_annotation,
     taken_again,
 )
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.errors import NotFoundError
 from servingslo.policy.degradation import THOUSANDTHS
 
@@ -38,8 +39,7 @@ KIND = "HTTPRoute"
 # Sum of the owner's weights that can be written in thousandths: Gateway API allows each weight up
 # to 1,000,000.
 MOST_WEIGHT = 1_000_000 // THOUSANDTHS
-_ROUTES = "/apis/gateway.networking.k8s.io/v1"
-_PLURAL = "httproutes"
+_API_VERSION, _PLURAL = "gateway.networking.k8s.io/v1", "httproutes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class WeightedRoutes:
     async def read(self, namespace: str, name: str) -> WeightedRoute:
         """The current state of one route. Raises: NotFoundError, ClusterError."""
         try:
-            return route_of(await self._client.get(f"{_path(namespace)}/{name}"))
+            return route_of(await self._client.get(_path(namespace, name)))
         except NotFoundError as error:
             raise NotFoundError("there is none of that name in this namespace") from error
 
@@ -130,11 +130,10 @@ class WeightedRoutes:
 
         Empty if the cluster does not serve the kind.
         """
-        paths = [_path(namespace) for namespace in self._namespaces] or [f"{_ROUTES}/{_PLURAL}"]
         found: list[KubeObject] = []
-        for path in paths:
+        for namespace in self._namespaces or (None,):
             try:
-                found += (await listed(self._client, path)).items
+                found += (await listed(self._client, _path(namespace))).items
             except NotFoundError:
                 continue
         return tuple(one for one in map(route_of, found) if one.owner is not None)
@@ -166,7 +165,7 @@ class WeightedRoutes:
         return True
 
     async def _patch(self, route: WeightedRoute, changes: Sequence[KubeObject]) -> None:
-        path = f"{_path(route.namespace)}/{route.name}"
+        path = _path(route.namespace, route.name)
         await patch_unchanged(self._client, path, route.item, route.title, changes)
 
 
@@ -194,5 +193,5 @@ def _set(rule: int, weights: Sequence[int]) -> list[KubeObject]:
     ]
 
 
-def _path(namespace: str) -> str:
-    return f"{_ROUTES}/namespaces/{namespace}/{_PLURAL}"
+def _path(namespace: str | None, name: str | None = None) -> ApiPath:
+    return api_path(_API_VERSION, _PLURAL, namespace=namespace, name=name)

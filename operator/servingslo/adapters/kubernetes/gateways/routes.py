@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, found_or, refuse
 from servingslo.errors import LimitNotEnforceableError
 
 _ROUTE_GROUP, _ROUTE_KIND = "gateway.networking.k8s.io", "HTTPRoute"
-_ROUTES = f"/apis/{_ROUTE_GROUP}/v1"
 
 
 class GatewayRoutes:
@@ -37,9 +37,9 @@ class GatewayRoutes:
         Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         name = _route_of(policy)
-        base = f"{_ROUTES}/namespaces/{policy.namespace}/httproutes"
+        path = api_path(f"{_ROUTE_GROUP}/v1", "httproutes", namespace=policy.namespace, name=name)
         missing = f"HTTPRoute/{name} is not in this namespace"
-        route = await found_or(missing, self._client.get(f"{base}/{name}"))
+        route = await found_or(missing, self._client.get(path))
         for rival in _rivals(policy, others, route):
             raise LimitNotEnforceableError(f"{rival} is for HTTPRoute/{name} as well")
         rules = [rule for rule in route["spec"].get("rules") or () if rule.get("backendRefs")]

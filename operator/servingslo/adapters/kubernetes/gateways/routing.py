@@ -15,10 +15,11 @@ from typing import Any
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.errors import ClusterError, NotFoundError
 
-_POLICIES = "/apis/gateway.envoyproxy.io/v1alpha1"
-_ROUTES = "/apis/gateway.networking.k8s.io/v1"
+_POLICIES = "gateway.envoyproxy.io/v1alpha1"
+_ROUTES = "gateway.networking.k8s.io/v1"
 _KINDS = (("HTTPRoute", "httproutes"), ("GRPCRoute", "grpcroutes"))
 _SERVICE, _REPLACES = "Service", "Replace"
 # Results are cached this long, so most ticks need no request to the API server.
@@ -64,7 +65,7 @@ class GatewayRouting:
         routes = [
             (kind, route)
             for kind, plural in _KINDS
-            if (route := await self._get(f"{_ROUTES}/namespaces/{namespace}/{plural}/{name}"))
+            if (route := await self._get(api_path(_ROUTES, plural, namespace=namespace, name=name)))
         ]
         if not routes:
             return f"no HTTPRoute or GRPCRoute is named {name} in this namespace"
@@ -87,20 +88,23 @@ class GatewayRouting:
             if parent.get("kind", "Gateway") != "Gateway":
                 return False
             where = parent.get("namespace", namespace), parent["name"]
+            if where[0] != namespace and not _is_accepted(route, where):
+                return False
             if not await self._gateway_keeps(*where, inherits=inherits):
                 return False
         return bool(parents)
 
     async def _gateway_keeps(self, namespace: str, name: str, *, inherits: bool) -> bool:
         """Whether a Gateway keeps the cluster. inherits: its policy applies to the route."""
-        gateway = await self._get(f"{_ROUTES}/namespaces/{namespace}/gateways/{name}")
+        gateway = await self._get(api_path(_ROUTES, "gateways", namespace=namespace, name=name))
         if gateway is None:
             return False
         if inherits:
             said = _verdict(await self._stated("Gateway", gateway))
             if said is not None:
                 return said
-        found = await self._get(f"{_ROUTES}/gatewayclasses/{gateway['spec']['gatewayClassName']}")
+        of_class = gateway["spec"]["gatewayClassName"]
+        found = await self._get(api_path(_ROUTES, "gatewayclasses", name=of_class))
         shared = await self._proxy((found or {"spec": {}})["spec"].get("parametersRef"))
         reference = (gateway["spec"].get("infrastructure") or {}).get("parametersRef")
         proxy = shared
@@ -111,19 +115,20 @@ class GatewayRouting:
 
     async def _proxy(self, reference: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """The spec of an EnvoyProxy; empty if it is of another kind or missing."""
-        if reference is None or reference["kind"] != "EnvoyProxy":
+        namespace = (reference or {}).get("namespace")
+        if reference is None or reference["kind"] != "EnvoyProxy" or namespace is None:
             return {}
-        namespace, name = reference.get("namespace"), reference["name"]
-        proxy = await self._get(f"{_POLICIES}/namespaces/{namespace}/envoyproxies/{name}")
+        path = api_path(_POLICIES, "envoyproxies", namespace=namespace, name=reference["name"])
+        proxy = await self._get(path)
         return {} if proxy is None else proxy.get("spec") or {}
 
     async def _stated(self, kind: str, target: KubeObject) -> list[_Stated]:
         namespace = target["metadata"]["namespace"]
-        path = f"{_POLICIES}/namespaces/{namespace}/backendtrafficpolicies"
+        path = api_path(_POLICIES, "backendtrafficpolicies", namespace=namespace)
         found = (await listed(self._client, path)).items
         return [stated for policy in found for stated in _stated_by(policy, kind, target)]
 
-    async def _get(self, path: str) -> KubeObject | None:
+    async def _get(self, path: ApiPath) -> KubeObject | None:
         try:
             return await self._client.get(path)
         except NotFoundError:
@@ -167,6 +172,21 @@ def _is_refused(policy: KubeObject) -> bool:
         (one.get("type"), one.get("status")) == ("Accepted", "False")
         for ancestor in (policy.get("status") or {}).get("ancestors") or ()
         for one in ancestor.get("conditions") or ()
+    )
+
+
+def _is_accepted(route: KubeObject, gateway: tuple[str, str]) -> bool:
+    """Whether a Gateway, by namespace and name, accepts the route, from the route's status.
+
+    A tenant may name any Gateway; whose listeners do not admit the route is not for them to see.
+    """
+    namespace = route["metadata"]["namespace"]
+    return any(
+        (one["parentRef"].get("namespace", namespace), one["parentRef"]["name"]) == gateway
+        and condition.get("type") == "Accepted"
+        and condition.get("status") == "True"
+        for one in (route.get("status") or {}).get("parents") or ()
+        for condition in one.get("conditions") or ()
     )
 
 

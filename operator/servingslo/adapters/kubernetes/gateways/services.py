@@ -5,6 +5,7 @@ from typing import Protocol
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
 from servingslo.errors import LimitNotEnforceableError, NotFoundError
@@ -67,7 +68,7 @@ class GatewayServices:
             )
 
     async def _selector(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        path = f"/api/v1/namespaces/{namespace}/services/{name}"
+        path = api_path("v1", "services", namespace=namespace, name=name)
         missing = f"Service/{name} is not in this namespace"
         found = await found_or(missing, self._client.get(path))
         selector: Mapping[str, str] | None = found["spec"].get("selector")
@@ -76,7 +77,7 @@ class GatewayServices:
     async def _pods(self, namespace: str, selector: Mapping[str, str]) -> Sequence[KubeObject]:
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
         query = {"labelSelector": labels, "limit": _PODS_LIMIT}
-        answer = await self._client.get(f"/api/v1/namespaces/{namespace}/pods", query)
+        answer = await self._client.get(api_path("v1", "pods", namespace=namespace), query)
         found: Sequence[KubeObject] = answer["items"]
         return found
 

@@ -13,11 +13,12 @@ from typing import Protocol
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.adapters.kubernetes.pods.config_references import ConfigMapUse
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord
-from servingslo.errors import ClusterError
-from servingslo.runtimes.launch.command_line import command_line, expanded
+from servingslo.errors import ClusterError, InvalidNameError
+from servingslo.runtimes.launch.command_line import command_line, expanded, in_use
 from servingslo.runtimes.launch.config_file import config_file, config_path
 from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
 
@@ -95,12 +96,16 @@ class ConfigMaps:
         self, namespace: str, name: str, at_seconds: float | None
     ) -> Mapping[str, str] | str:
         """The content at a time, or why it is not known; a refusal is cached like a content."""
+        try:
+            path = api_path("v1", "configmaps", namespace=namespace, name=name)
+        except InvalidNameError as error:
+            return str(error)
         now = SystemClock.elapsed_seconds()
         known = self._known.setdefault((namespace, name), _Known())
         known.asked_seconds = now
         async with known.lock:
             if known.read_seconds is None or now - known.read_seconds >= READ_AGAIN_SECONDS:
-                await self._read(namespace, name, known)
+                await self._read(path, namespace, known)
                 known.read_seconds = now
                 self._forget(now)
         if known.problem:
@@ -111,9 +116,9 @@ class ConfigMaps:
                 return version.data
         return "it was changed after the container started"
 
-    async def _read(self, namespace: str, name: str, known: _Known) -> None:
+    async def _read(self, path: ApiPath, namespace: str, known: _Known) -> None:
         try:
-            item = await self._client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+            item = await self._client.get(path)
         except ClusterError as error:
             # Earlier contents are still valid for the containers that started with them.
             known.problem = "" if known.versions else str(error)
@@ -184,7 +189,7 @@ async def started_with(
     unset = container.unset | (frozenset() if problems else use.others - known.keys())
     problems = [*([container.unread] if container.unread else []), *problems]
     command, args = expanded(container.command, known), expanded(container.args, known)
-    environment = Environment(known=known, unset=unset)
+    environment = Environment(known=in_use((*command, *args), known), unset=unset)
     words: tuple[str, ...] = ()
     if has_file:
         line = command_line(command, args, environment=environment)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from servingslo.runtimes.launch.command_line import expanded, references
+from servingslo.errors import ArgumentsNotUnderstoodError
+from servingslo.runtimes.launch.command_line import TOO_LONG, expanded, references
 from servingslo.runtimes.launch.config_file import CONFIG_FLAG
+from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,10 @@ def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
     """Literal variables that command or args refer to; the others would waste memory.
 
     A value may refer to earlier variables; Kubernetes expands them.
+    Raises: ArgumentsNotUnderstoodError if they are too long, together with command and args.
     """
-    names = _names_referred(container)
+    room = LONGEST_LINE_CHARACTERS - sum(map(len, words_of(container)))
+    names = _names_referred(container) if room >= 0 else ()
     known: dict[str, str] = {}
     for variable in container.get("env") or ():
         name, value = variable["name"], variable.get("value")
@@ -67,6 +71,11 @@ def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
             known.pop(name, None)
         else:
             known[name] = expanded([value or ""], known)[0]
+            room -= len(name) + len(known[name])
+        if room < 0:
+            break
+    if room < 0:
+        raise ArgumentsNotUnderstoodError(TOO_LONG)
     return known
 
 

@@ -19,6 +19,12 @@ _CARDS = re.compile(
     r"|mthreads|furiosa\.ai/|rebellions\.ai/|tenstorrent",
     re.IGNORECASE,
 )
+# A slice of a card, or a share of its memory or time. Source: the device plugin of NVIDIA (MIG and
+# time-slicing), HAMi, Volcano, GPU Manager and Alibaba's gpushare.
+_PARTS = re.compile(r"/mig-|gpu\.shared$|gpu-?mem|gpu-?cores?|vcuda-", re.IGNORECASE)
+# Annotations of run:ai and the KAI scheduler.
+_PART_ANNOTATION = re.compile(r"(?:.*/)?gpu-(?:fraction|memory)")
+_WHOLE_PERCENT = "100"
 _NOTHING = frozenset({"", "0", "0.0", "None"})
 
 
@@ -34,6 +40,17 @@ def asks_for_card(resources: Mapping[str, Any]) -> bool:
     if resources.get("claims"):
         return True
     return any(is_card(name) for name in asked(resources))
+
+
+def asks_for_part(resources: Mapping[str, Any], annotations: Mapping[str, str]) -> bool:
+    """Whether a part of a card is requested; a claim counts, its size is unknown."""
+    shares = (
+        str(quantity) != _WHOLE_PERCENT
+        for name, quantity in asked(resources).items()
+        if "/" in name and _PARTS.search(name)
+    )
+    annotated = any(_PART_ANNOTATION.fullmatch(name) for name in annotations)
+    return bool(resources.get("claims")) or annotated or any(shares)
 
 
 def ports_of(container: Mapping[str, Any]) -> tuple[int, ...]:

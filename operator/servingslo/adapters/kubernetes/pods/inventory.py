@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache, listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.selectors import Selector, matches
 from servingslo.adapters.kubernetes.pods.groups import as_group
 from servingslo.adapters.kubernetes.pods.parents import PartOf
@@ -52,7 +53,10 @@ class Collection(Generic[T]):
         self._base, self._plural = base, plural
         self.caches: dict[str, ObjectCache[T]] = {
             namespace: ObjectCache(
-                client, _list_path(base, namespace, plural), parse, on_change=on_change
+                client,
+                api_path(base, plural, namespace=namespace or None),
+                parse,
+                on_change=on_change,
             )
             for namespace in (namespaces or (ALL_NAMESPACES,))
         }
@@ -68,7 +72,7 @@ class Collection(Generic[T]):
         Empty if the kind is not installed, or the operator is known to have no right to read it.
         Raises: ClusterError.
         """
-        path = _list_path(self._base, namespace, self._plural)
+        path = api_path(self._base, self._plural, namespace=namespace)
         try:
             found = await listed(self._client, path)
         except NotFoundError:
@@ -97,7 +101,8 @@ class Inventory:
 
     def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
         self._tasks = Caches()
-        self._children: dict[str, set[str]] = {}
+        # By namespace and owner: what a tenant writes names no owner of another namespace.
+        self._children: dict[tuple[str, str], set[str]] = {}
         self._owned_pods: dict[str, dict[str, PodRecord]] = {}
         self._namespace_pods: dict[str, dict[str, PodRecord]] = {}
         # The controlling owner of each watched workload, by its own uid.
@@ -119,24 +124,24 @@ class Inventory:
                 client, base, plural, parse, namespaces=namespaces, on_change=on_change
             )
 
-        self.pods = collection("/api/v1", "pods", pod_record, self._pod_changed)
+        self.pods = collection("v1", "pods", pod_record, self._pod_changed)
         self.replica_sets = collection(
-            "/apis/apps/v1", "replicasets", replica_set_record, self._owner_changed
+            "apps/v1", "replicasets", replica_set_record, self._owner_changed
         )
         self.deployments = collection(
-            "/apis/apps/v1", "deployments", deployment_record, self._deployment_changed
+            "apps/v1", "deployments", deployment_record, self._deployment_changed
         )
         self.stateful_sets = collection(
-            "/apis/apps/v1", "statefulsets", stateful_set_record, self._owner_changed
+            "apps/v1", "statefulsets", stateful_set_record, self._owner_changed
         )
         self.autoscalers = collection(
-            "/apis/autoscaling/v2",
+            "autoscaling/v2",
             "horizontalpodautoscalers",
             autoscaler_record,
             self._scaler_changed("HorizontalPodAutoscaler"),
         )
         self.scaled_objects = collection(
-            "/apis/keda.sh/v1alpha1",
+            "keda.sh/v1alpha1",
             "scaledobjects",
             scaled_object_record,
             self._scaler_changed("ScaledObject"),
@@ -172,7 +177,7 @@ class Inventory:
         with a /scale finds the pods of the workload behind it, and no pods of a plain Deployment.
         A pod that leads others is ready when they are.
         """
-        owned = list(self._descendants(target_uid)) if target_uid is not None else []
+        owned = list(self._descendants(namespace, target_uid)) if target_uid is not None else []
         if not owned and not strict:
             owned = [
                 pod
@@ -196,9 +201,8 @@ class Inventory:
         """When the newest pod template of a Deployment came into use; None when unknown."""
         created = [
             record.created_seconds
-            for uid in self._children.get(target_uid, ())
+            for uid in self._children.get((namespace, target_uid), ())
             if (record := self._replica_sets_by_uid.get(uid)) is not None
-            and record.namespace == namespace
             and record.replicas > 0
             and record.created_seconds is not None
         ]
@@ -224,9 +228,8 @@ class Inventory:
         """Number of a Deployment's pod templates that want pods; above one during a rollout."""
         return sum(
             record.replicas > 0
-            for uid in self._children.get(target_uid, ())
+            for uid in self._children.get((namespace, target_uid), ())
             if (record := self._replica_sets_by_uid.get(uid)) is not None
-            and record.namespace == namespace
         )
 
     def scalers_of(self, namespace: str, group: str, kind: str, name: str) -> tuple[str, ...]:
@@ -260,19 +263,21 @@ class Inventory:
         )
         return any(record is not None and record.wakes for record in records)
 
-    def _descendants(self, uid: str) -> Iterator[PodRecord]:
+    def _descendants(self, namespace: str, uid: str) -> Iterator[PodRecord]:
         """Pods below an owner, to any depth that occurs in practice."""
         level = {uid}
         for _ in range(_DEEPEST_OWNERSHIP):
             for owner in level:
                 yield from self._owned_pods.get(owner, {}).values()
-            level = {child for owner in level for child in self._children.get(owner, ())}
+            level = {
+                child for owner in level for child in self._children.get((namespace, owner), ())
+            }
             if not level:
                 return
 
     def _with_workers(self, pod: PodRecord) -> PodRecord:
         """The pod; if it owns the workload of others, as the leader of a group."""
-        below = self._children.get(pod.uid, ())
+        below = self._children.get((pod.namespace, pod.uid), ())
         if not below:
             return pod
         workers = [one for uid in below for one in self._owned_pods.get(uid, {}).values()]
@@ -305,17 +310,18 @@ class Inventory:
             self._replicas_of.pop(old.uid, None)
             self._replica_sets_by_uid.pop(old.uid, None)
             if old.owner_uid is not None:
-                children = self._children.get(old.owner_uid, set())
+                owner = old.namespace, old.owner_uid
+                children = self._children.get(owner, set())
                 children.discard(old.uid)
                 if not children:
-                    self._children.pop(old.owner_uid, None)
+                    self._children.pop(owner, None)
         if new is not None:
             self._owner_of[new.uid] = new.owner_uid
             self._replicas_of[new.uid] = 1 if new.replicas is None else new.replicas
             if isinstance(new, OwnerRecord):
                 self._replica_sets_by_uid[new.uid] = new
             if new.owner_uid is not None:
-                self._children.setdefault(new.owner_uid, set()).add(new.uid)
+                self._children.setdefault((new.namespace, new.owner_uid), set()).add(new.uid)
 
     def _deployment_changed(self, old: TargetRecord | None, new: TargetRecord | None) -> None:
         self._owner_changed(old, new)
@@ -352,7 +358,3 @@ def _discard(index: dict[str, dict[str, PodRecord]], key: str, uid: str) -> None
 
 def _target_key(record: ScalerRecord) -> tuple[str, str, str, str]:
     return record.namespace, record.group, record.target_kind, record.target_name
-
-
-def _list_path(base: str, namespace: str, plural: str) -> str:
-    return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"

@@ -5,7 +5,7 @@ shell would takes longer than everything else about a pod.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from servingslo.adapters.kubernetes.pods.config_maps import (
@@ -22,6 +22,7 @@ from servingslo.runtimes import catalogue
 from servingslo.runtimes.launch.arguments import batch_arguments, change_refused, command_words
 from servingslo.runtimes.launch.command_line import command_line
 from servingslo.runtimes.launch.metrics_switches import metrics_switched_off
+from servingslo.runtimes.launch.programs import start_unseen
 from servingslo.runtimes.launch.settings import launch_arguments, parse_launch_arguments
 from servingslo.runtimes.launch.write_refusals import write_refused
 from servingslo.runtimes.profile import RuntimeProfile
@@ -40,6 +41,14 @@ class Launch:
     launch: EngineLaunch | None = None
     arguments: EngineArguments | None = None
     metrics_off: str = ""
+
+    @property
+    def of_replica(self) -> "Launch":
+        """The same, of a pod that stands for all nodes of its engine."""
+        if self.launch is None or not self.launch.node:
+            return self
+        unread = self.launch.unread.removeprefix(self.launch.node).removeprefix("; ")
+        return replace(self, launch=replace(self.launch, node="", unread=unread))
 
 
 _NOTHING = Launch()
@@ -120,23 +129,30 @@ def read_launch(
     off = metrics_switched_off(words, catalogue.known() if profile is None else (profile,))
     if profile is None:
         return Launch(metrics_off=off)
-    line = command_line(
-        started.command, started.args, profile.starts, started.environment, started.given
-    )
+    known_image = profile.starts_in_image is not None and profile.starts_in_image(engine.image)
+    environment = replace(started.environment, closed=known_image)
+    line = command_line(started.command, started.args, profile.starts, environment, started.given)
     limits = batch_arguments(line, profile, started.config)
     found = launch_arguments(line, profile, started.config)
     given = parse_launch_arguments(engine.command, engine.args, profile)
-    unread = [*([started.unread] if started.unread else []), *limits.unread, *found.unread]
+    unseen = (
+        start_unseen(started.command, started.args, engine.image, profile) if engine.name else ""
+    )
+    told = (found.node, started.unread, unseen, *limits.unread, *found.unread)
+    is_read = engine.name and not engine.unread and not unseen and (line.lines or not line.unread)
     launch = EngineLaunch(
         flags=given.flags,
-        accelerator=engine.accelerator,
+        accelerator=engine.accelerator or engine.part,
+        part_of_card=engine.part,
         throughput_mode=found.throughput_mode,
         chunked_prefill=found.chunked_prefill,
         max_model_len=found.max_model_len,
         api_server_count=found.api_server_count,
-        unread=_told(unread),
-        # For an ambiguous engine no limit is assumed.
-        unread_limits=limits.unread_limits if engine.name else LIMIT_FIELDS,
+        node=found.node,
+        unread=_told([one for one in told if one]),
+        # For an ambiguous engine, a start command that is not seen, or a line of which nothing is
+        # read, no limit is assumed.
+        unread_limits=limits.unread_limits if is_read else LIMIT_FIELDS,
     )
     arguments = EngineArguments(
         max_num_seqs=limits.max_num_seqs, max_num_batched_tokens=limits.max_num_batched_tokens
@@ -155,6 +171,8 @@ def _change_refused(chosen: ContainerRecord, profile: RuntimeProfile) -> str:
     return (
         chosen.unread
         or sidecar_refused(chosen)
-        or write_refused(chosen.command, chosen.args, profile, chosen.environment)
+        or write_refused(
+            chosen.command, chosen.args, profile, chosen.environment, image=chosen.image
+        )
         or change_refused(chosen.command, chosen.args, profile, chosen.environment)
     )

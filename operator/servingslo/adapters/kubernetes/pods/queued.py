@@ -9,6 +9,7 @@ from typing import Any
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.errors import ClusterError, NotFoundError
 
 # Kueue's gate and labels. Source: kueue, pkg/controller/jobs/pod/constants.
@@ -82,7 +83,7 @@ class KueueMessages:
             else {"labelSelector": f"{_JOB_LABEL}={uid}"}
         )
         for version in _VERSIONS:
-            path = f"/apis/kueue.x-k8s.io/{version}/namespaces/{namespace}/workloads"
+            path = api_path(f"kueue.x-k8s.io/{version}", "workloads", namespace=namespace)
             try:
                 answer = await self._client.get(path, query)
             except NotFoundError:

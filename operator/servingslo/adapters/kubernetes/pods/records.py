@@ -15,12 +15,12 @@ from servingslo.adapters.kubernetes.pods.config_references import (
     config_map_use,
     literal_variables,
     unset_variables,
-    words_of,
 )
 from servingslo.adapters.kubernetes.pods.container_failures import container_failure, repeated_ends
 from servingslo.adapters.kubernetes.pods.container_fields import (
     asks_for_card,
     asks_for_device,
+    asks_for_part,
     is_scraped,
     native_sidecars,
     ports_of,
@@ -29,9 +29,9 @@ from servingslo.adapters.kubernetes.pods.parents import PartOf, part_of
 from servingslo.adapters.kubernetes.pods.queued import queue_group, queued_by
 from servingslo.adapters.kubernetes.pods.refusals import refusal_words
 from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
+from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.estimation.sample import EngineLaunch, PodSample
 from servingslo.policy.inputs import NO_GPUS_KNOWN, ReplicaGpus
-from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
@@ -41,7 +41,6 @@ _NEVER_WAKING = frozenset({"cpu", "memory"})
 _ASKING = frozenset({"external", "external-push"})
 # More pod templates than one operator has workloads for.
 _TEMPLATES_KEPT = 4096
-_TOO_LONG = f"command and args are longer than {LONGEST_LINE_CHARACTERS} characters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,8 @@ class ContainerRecord:
     environment: literal variables that command or args refer to; values from Secrets and fields
     are not read. unset: referred variables that the pod does not set. config_maps: references of
     command or args to ConfigMaps, None if there are none. accelerator: whether it requests a device
-    of any kind; card: one that serves models. ports: its declared ports. scraped: the pod's
+    of any kind; card: one that serves models; part: of a card, not all of it. ports: its declared
+    ports. scraped: the pod's
     annotation names one of them. sidecar: an init container that keeps running. unread: why command
     and args are not kept; '' if they are.
     """
@@ -65,6 +65,7 @@ class ContainerRecord:
     config_maps: ConfigMapUse | None = field(default=None, hash=False)
     accelerator: bool = False
     card: bool = False
+    part: bool = False
     ports: tuple[int, ...] = ()
     scraped: bool = False
     sidecar: bool = False
@@ -371,16 +372,19 @@ def _container(
         args=(),
         accelerator=asks_for_device(resources),
         card=asks_for_card(resources),
+        part=asks_for_part(resources, annotations),
         ports=ports_of(entry),
         scraped=is_scraped(entry, annotations),
     )
-    if sum(map(len, words_of(entry))) > LONGEST_LINE_CHARACTERS:
-        return replace(bare, unread=_TOO_LONG)
+    try:
+        environment = literal_variables(entry)
+    except ArgumentsNotUnderstoodError as error:
+        return replace(bare, unread=str(error))
     return replace(
         bare,
         command=tuple(entry.get("command") or ()),
         args=tuple(entry.get("args") or ()),
-        environment=literal_variables(entry),
+        environment=environment,
         unset=unset_variables(entry),
         config_maps=config_map_use(entry, volumes),
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.errors import ClusterError
 
@@ -43,7 +44,7 @@ async def stateful_set_refusal(client: KubeClient, namespace: str, uid: str) -> 
     """
     query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": _MOST_EVENTS}
     try:
-        answer = await client.get(f"/api/v1/namespaces/{namespace}/events", query)
+        answer = await client.get(api_path("v1", "events", namespace=namespace), query)
     except ClusterError:
         return None
     return latest_refusal(answer.get("items") or ())

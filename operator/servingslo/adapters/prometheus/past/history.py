@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from servingslo.adapters.prometheus.client import (
@@ -76,7 +77,7 @@ def read_history(
                 edges.begin()
                 for promql in native_queries(profiles, config):
                     assembly.add_native(ask(promql).histograms, edges)
-            gateways = read_gateways(client, config, deadline=deadline, at_seconds=at_seconds)
+            gateways = read_gateways(partial(ask, deadline=deadline, at_seconds=at_seconds), config)
             yield (
                 at_seconds,
                 ClusterMetrics(

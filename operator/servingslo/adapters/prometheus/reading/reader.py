@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from servingslo.adapters.clock import SystemClock
@@ -27,6 +28,7 @@ from servingslo.adapters.prometheus.queries import (
     told_time,
 )
 from servingslo.adapters.prometheus.reading.assembly import Assembly
+from servingslo.adapters.prometheus.reading.crowds import MOST_SERIES, MOST_SERIES_OF_MANY, Crowds
 from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.adapters.prometheus.reading.scrape_pace import ScrapePace
@@ -87,6 +89,7 @@ class PrometheusReader:
         self._server_clock = ServerClock()
         self._future: dict[Pod, float] | None = None
         self._client = client or PrometheusClient(config, monotonic)
+        self._crowds = Crowds(self._client, config)
         self._queries = build_queries(profiles, DCGM, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
@@ -140,15 +143,23 @@ class PrometheusReader:
         asked = self._monotonic()
         deadline = asked + self._config.reading_timeout_seconds
         warnings: list[str] = []
+        self._crowds.begin()
         now = self._client.query(NOW, deadline=deadline)
         at_seconds, behind_seconds = told_time(now.result)
         ahead = self._server_clock.ahead_seconds(asked, self._monotonic(), at_seconds)
         # The earliest possible time of Prometheus's evaluation.
         evaluated_at = at_seconds - ahead
 
-        def ask(promql: str, at_seconds: float = at_seconds, of_pods: str = of_pods) -> Answer:
+        def ask(
+            promql: str,
+            at_seconds: float = at_seconds,
+            of_pods: str = of_pods,
+            most: int = MOST_SERIES,
+        ) -> Answer:
             own = narrowed(promql, self._config, DCGM, of_pods)
-            answer = self._client.query(own, deadline=deadline, at_seconds=at_seconds)
+            answer = self._crowds.query(
+                own, asked_as=promql, deadline=deadline, at_seconds=at_seconds, most=most
+            )
             warnings.extend(answer.warnings)
             if first := [*answer.result[:1], *answer.histograms[:1]]:
                 stamp, _ = first[0].get("value") or first[0]["histogram"]
@@ -173,11 +184,17 @@ class PrometheusReader:
             assembly.add_newest(answer)
         if not warnings:
             self._check_servers(assembly, ask, self._stamps(newest), at_seconds)
-        assembly.add_gpus(ask(self._queries.gpus).result)
+        assembly.add_gpus(ask(self._queries.gpus, most=MOST_SERIES_OF_MANY).result)
         turn = self._rotation.next_turn(assembly.engine_count)
         self._add_histograms(assembly, ask, turn.matcher(self._config.pod_label))
         gateways = read_gateways(
-            self._client, self._config, deadline=deadline, at_seconds=at_seconds
+            partial(
+                self._crowds.query,
+                deadline=deadline,
+                at_seconds=at_seconds,
+                most=MOST_SERIES_OF_MANY,
+            ),
+            self._config,
         )
         ended, time_seconds = self._monotonic(), self._clock.now_seconds()
         elapsed = ended - evaluated_at + behind_seconds
@@ -185,7 +202,8 @@ class PrometheusReader:
         with no_collection():
             assembled = assembly.pods(elapsed)
             self._pace.check(assembled, at_seconds + elapsed)
-            pods = self._rotation.completed(assembled, turn, ended)
+            completed = self._rotation.completed(assembled, turn, ended)
+            pods = {**completed, **self._crowds.pods()}
         mixed = assembly.mixed_namespaces
         problem = None
         if warnings:
