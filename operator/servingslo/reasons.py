@@ -23,6 +23,7 @@ class Constraint(StrEnum):
     BACKLOG = "backlog"
     ADAPTER_SLOTS = "adapter-slots"
     SATURATION = "saturation"
+    RESERVE = "reserve"
     MIN_REPLICAS = "min-replicas"
 
 
@@ -39,6 +40,7 @@ class Reason(StrEnum):
     BACKLOG_BOUND = "BacklogBound"
     ADAPTER_SLOTS_BOUND = "AdapterSlotsBound"
     SATURATION_BOUND = "SaturationBound"
+    RESERVE_BOUND = "ReserveBound"
     TOLERATED_FAILURES = "ToleratedFailures"
     IDLE = "Idle"
     ASLEEP = "Asleep"
@@ -235,5 +237,6 @@ BOUND_REASON = {
     Constraint.BACKLOG: Reason.BACKLOG_BOUND,
     Constraint.ADAPTER_SLOTS: Reason.ADAPTER_SLOTS_BOUND,
     Constraint.SATURATION: Reason.SATURATION_BOUND,
+    Constraint.RESERVE: Reason.RESERVE_BOUND,
     Constraint.MIN_REPLICAS: Reason.MIN_REPLICAS_REACHED,
 }

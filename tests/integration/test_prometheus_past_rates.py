@@ -16,7 +16,7 @@ import pytest
 from tests.integration.prometheus_world import proxying, running_prometheus, serving_pages
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.rates import BIN_SECONDS, PastRates
+from servingslo.adapters.prometheus.past.rates import BIN_SECONDS, RECENT_BIN_SECONDS, PastRates
 from servingslo.estimation.forecast.season_profile import RateHistory, find_season
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
@@ -25,7 +25,7 @@ from servingslo.reasons import Reason
 
 DAY = 86400
 DAYS = 14
-SAMPLE_SECONDS = 120
+SAMPLE_SECONDS = 60
 SATURDAY, SUNDAY = 2, 3
 PATIENCE_SECONDS = 60.0
 # Of `remembering`: a week of five series, and six hours of three.
@@ -150,6 +150,17 @@ def test_two_weeks_of_pods_that_are_gone_give_the_season(prometheus):
     ]
     # A bin in which the rate changes holds a part of either.
     assert sum(within) > 0.98 * len(within)
+    recent = history.recent
+    assert recent is not None
+    assert recent.bin_seconds == RECENT_BIN_SECONDS
+    assert recent.start_seconds >= now - DAY - RECENT_BIN_SECONDS
+    minutes = [
+        rate == pytest.approx(office_rate(recent.start_seconds + (place + 0.5) * 60), rel=0.02)
+        for place, rate in enumerate(recent.rates_per_second)
+        if rate is not None
+    ]
+    assert len(minutes) > 0.99 * DAY / RECENT_BIN_SECONDS
+    assert sum(minutes) > 0.98 * len(minutes)
     finding = find_season(history)
     assert finding.reason is Reason.SEASON_FOUND
     assert finding.season is not None

@@ -180,6 +180,29 @@ def _watched(truth: list[tuple[float, float]], window_seconds: float, seed: int)
     return forecast(state, now)
 
 
+@pytest.mark.parametrize("scrape_seconds", [15, 60])
+def test_a_sure_rise_goes_on_for_the_lead(scrape_seconds: int) -> None:
+    """A rise by ten within three minutes is carried on, by what it gained in the last minute."""
+    state, risen = ForecastState(), []
+    for now in range(scrape_seconds, 780, scrape_seconds):
+        rate = 10.0 + 0.5 * min(max(now - 600, 0), 120)
+        window = RateWindow(rate_per_second=rate, seconds=float(scrape_seconds))
+        state = observe(state, window, float(now))
+        risen.append((now, forecast(state, float(now)).risen_per_second(LEAD_SECONDS)))
+    before = [rate for now, rate in risen if now <= 600]
+    rising = [rate for now, rate in risen if 660 <= now <= 720]
+    over = [rate for now, rate in risen if now >= 720 + scrape_seconds]
+    assert not any(before)
+    assert min(rising) > 60.0
+    assert not any(over)
+
+
+def test_noise_is_no_rise() -> None:
+    """At a constant rate nothing is carried on, but one window in a thousand."""
+    found = _forecasts(_poisson(np.full(240, 20.0)))
+    assert sum(one.rise_per_second2 > 0.0 for one in found) <= 1
+
+
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize("window_seconds", [2.0, 5.0, 10.0, 15.0])
 def test_one_small_crowd_is_not_one_that_recurs_however_often_it_is_scraped(

@@ -18,6 +18,7 @@ from servingslo_lab.sim.production import Production
 
 # The width in `adapters.prometheus.past_rates`, which is not imported here; a test compares them.
 BIN_SECONDS = 300.0
+RECENT_BIN_SECONDS = 60.0
 HISTORY_DAYS = 14
 _DIGITS = 4
 _MOST_BINS = round(HISTORY_DAYS * SECONDS_PER_DAY / BIN_SECONDS)
@@ -31,10 +32,12 @@ class Past:
 
     begin_seconds: the planner's clock at second 0 of the trace. rates_per_second: of the bins up
     to the one in which the trace begins, None for unknown bins; empty without a history.
+    recent_per_second: of the minutes of the last day before it.
     """
 
     begin_seconds: float = 0.0
     rates_per_second: Rates = ()
+    recent_per_second: Rates = ()
 
     @property
     def duration_seconds(self) -> float:
@@ -54,10 +57,18 @@ class Past:
             # The bin in which the trace begins is counted only from the trace's start.
             since = since if begin == first * BIN_SECONDS else (None, *since[1:])
         rates = (*self.rates_per_second, *since)[-_MOST_BINS:]
+        recent = self.recent_per_second
         return RateHistory(
             start_seconds=(end - len(rates)) * BIN_SECONDS,
             bin_seconds=BIN_SECONDS,
             rates_per_second=rates,
+            recent=RateHistory(
+                start_seconds=begin - len(recent) * RECENT_BIN_SECONDS,
+                bin_seconds=RECENT_BIN_SECONDS,
+                rates_per_second=recent,
+            )
+            if recent
+            else None,
         )
 
 

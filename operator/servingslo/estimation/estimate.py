@@ -5,6 +5,7 @@ from dataclasses import field
 
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast.demand import Forecast
+from servingslo.estimation.forecast.past_arrivals import PastArrivals
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.gateway.fallback import FallbackUse
@@ -95,7 +96,8 @@ class Estimate:
     caches that these engines received, None if not exported. phases: parts of the time of a request
     and the gateway's time of a whole one, by name, of those that are exported. gpus: None without
     GPUs, or if nothing is known about them. models: None if each engine serves one model without
-    adapters. fallback: what the gateway counted of it, None without one.
+    adapters. fallback: what the gateway counted of it, None without one. past: arrivals of the last
+    day.
     """
 
     arrival_rate_per_second: float | None
@@ -141,6 +143,7 @@ class Estimate:
     gpus: GpuUse | None = None
     models: ServedModels | None = None
     fallback: FallbackUse | None = None
+    past: PastArrivals = field(default_factory=PastArrivals)
 
     @property
     def load_per_second(self) -> float | None:

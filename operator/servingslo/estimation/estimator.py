@@ -18,7 +18,9 @@ from servingslo.estimation.engine_steps import (
 )
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.forecast import demand as forecast
+from servingslo.estimation.forecast import past_arrivals
 from servingslo.estimation.forecast.demand import ForecastState
+from servingslo.estimation.forecast.past_arrivals import PastArrivals
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.gateway import counts as gateway
 from servingslo.estimation.gateway.counts import GatewayFlow
@@ -100,6 +102,7 @@ class EstimatorState:
     law: LawState = field(default_factory=LawState)
     slowdowns: tuple[PodSlowdown, ...] = ()
     forecast: ForecastState = field(default_factory=ForecastState)
+    past: PastArrivals = field(default_factory=PastArrivals)
     cold_start: ColdStartState = field(default_factory=ColdStartState)
     health: HealthState = field(default_factory=HealthState)
     observed: ObservedState = field(default_factory=ObservedState)
@@ -126,7 +129,8 @@ def update(state: EstimatorState, sample: FleetSample) -> tuple[EstimatorState, 
     is_new = state.time_seconds is None or sample.time_seconds > state.time_seconds
     if is_new and sample.history is not None:
         known = forecast.with_history(state.forecast, sample.history, sample.season_days)
-        state = replace(state, forecast=known)
+        past = past_arrivals.with_history(state.past, sample.history, sample.time_seconds)
+        state = replace(state, forecast=known, past=past)
     steps = _steps(state, sample, fresh) if is_new else ()
     windows = [w for step in steps if (w := step.counters or step.flow) is not None]
     measured = ArrivalMeasurement()
@@ -196,7 +200,7 @@ def _learn(
     before = replace(state.arrivals, gateway=through, fallback=beyond)
     moving = [window for window in windows if not window.still]
     flow, measured = arrivals.measure(before, moving, fresh, counted, fallback)
-    demand = state.forecast
+    demand, past = state.forecast, state.past
     if measured.is_new and measured.first_attempts_per_second is not None:
         window = RateWindow(
             rate_per_second=measured.first_attempts_per_second,
@@ -205,6 +209,7 @@ def _learn(
             error_ratio=measured.error_ratio,
         )
         demand = forecast.observe(demand, window, now)
+        past = past_arrivals.observe(past, window.rate_per_second, window.seconds, now)
     histograms = pool(steps)
     warm = [step for step in steps if step.flow is None or step.flow.warm]
     latencies = histograms if len(warm) == len(steps) else pool(warm)
@@ -230,6 +235,7 @@ def _learn(
         engines=tuple(m for (pod, _), m in memories.items() if pod in named),
         arrivals=flow,
         forecast=demand,
+        past=past,
         lengths=lengths.observe(
             state.lengths,
             paired,
@@ -388,6 +394,7 @@ def _estimate(
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
+        past=state.past,
         backlog_requests=sum(e.waiting or 0.0 for e in _serving(fresh))
         + gateway.queued_requests(sample.gateway, sample.stale_after_seconds),
         running_requests=sum(e.running or 0.0 for _, e in fresh.engines),

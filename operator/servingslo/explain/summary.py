@@ -22,6 +22,7 @@ CONSTRAINTS = {
     Constraint.ADAPTER_SLOTS: "slots of adapters",
     Constraint.BACKLOG: "the backlog to be drained",
     Constraint.SATURATION: "measured saturation",
+    Constraint.RESERVE: "the reserve that past arrivals ask for",
     Constraint.MIN_REPLICAS: "replicas.min",
 }
 _QUIET = {

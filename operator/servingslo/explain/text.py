@@ -84,6 +84,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from model_lines(decision.models)
     yield from objective_lines(decision.objectives)
     yield from _promise(decision)
+    yield from _reserve(decision)
     yield from availability_lines(decision.availability)
     yield from latency_lines(decision.latency)
     yield from _certainty(decision)
@@ -219,6 +220,27 @@ def _promise(decision: Decision) -> Iterator[str]:
         f"{percent(promise.target_ratio)} declared, over {seconds(over)}; planned at quantile "
         f"{promise.probability:.2f} of demand, a new workload begins at "
         f"{promise.safe_probability:.2f}"
+    )
+
+
+def _reserve(decision: Decision) -> Iterator[str]:
+    """The reserve in force, and the price of the promise: what one replica fewer would miss."""
+    known = decision.reserve
+    if known is None:
+        return
+    rate = (
+        f"the greatest rate of {seconds(known.window_seconds)}"
+        if known.window_seconds
+        else "the rate at the lead time"
+    )
+    missed = (percent(one) for one in (known.missed_ratio, known.cheaper_missed_ratio))
+    counts = (number(one) for one in (known.mean_replicas, known.cheaper_mean_replicas))
+    lived = ", ".join(
+        f"{share} missed at {count} replicas" for share, count in zip(missed, counts, strict=True)
+    )
+    yield (
+        f"Reserve: {rate} × {number(known.margin_ratio)}, at least {known.floor_replicas} "
+        f"replicas; over the last day {lived}"
     )
 
 

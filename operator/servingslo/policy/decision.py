@@ -19,6 +19,7 @@ from servingslo.policy.decision_parts import (
     PredictedCount,
     PromiseReport,
     ReplicaView,
+    ReserveReport,
     RuntimeUse,
 )
 from servingslo.policy.degradation import ROUTE_WEIGHTS
@@ -60,10 +61,10 @@ class Decision:
     the newest ready pods. runtime: of the engines, as read. gpus: None if nothing is known about
     them. models: None if each engine serves one model without adapters. handed_over: None if the
     operator itself sets the count, or if acting is switched off. error_budget: None if none is
-    requested or known. promise: None before any observation. latency: the parts of the time of a
-    request, None if none was observed. availability: None if no objective of it is stated. knobs:
-    the decision of each knob, by its name; without those that have nothing to report. pool: of a
-    resource with several, else ''.
+    requested or known. promise: None before any observation. reserve: None if the past asks for
+    none. latency: the parts of the time of a request, None if none was observed. availability: None
+    if no objective of it is stated. knobs: the decision of each knob, by
+    its name; without those that have nothing to report. pool: of a resource with several, else ''.
     """
 
     time_seconds: float
@@ -98,6 +99,7 @@ class Decision:
     handed_over: HandOver | None = None
     error_budget: BudgetReport | None = None
     promise: PromiseReport | None = None
+    reserve: ReserveReport | None = None
     latency: LatencyReport | None = None
     availability: AvailabilityReport | None = None
     detail: str = ""

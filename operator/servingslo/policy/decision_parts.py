@@ -149,6 +149,24 @@ class PromiseReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReserveReport:
+    """The rule of scaling that the last day's arrivals ask for.
+
+    It orders for the greatest rate of window_seconds (0: the rate extrapolated over the lead) times
+    margin_ratio, and never fewer than floor_replicas. Lived over that day, it would have missed
+    missed_ratio of the requests at mean_replicas; the next cheaper one the other two.
+    """
+
+    window_seconds: float
+    margin_ratio: float
+    floor_replicas: int
+    missed_ratio: float
+    mean_replicas: float
+    cheaper_missed_ratio: float
+    cheaper_mean_replicas: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStartReport:
     """How long a replica takes from its order to readiness, and the source of that value.
 

@@ -121,6 +121,9 @@ def observe(
     )
     for learn in stages.learners:
         state = learn(context, state)
+    # What was measured at this tick decides at this tick.
+    now = replace(context.state, reserve=state.reserve, shortage=state.shortage)
+    context = replace(context, state=now)
     return Seen(context=context, state=state, edit=edit, asleep=asleep)
 
 

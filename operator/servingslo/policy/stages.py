@@ -1,5 +1,6 @@
 """The stages of a tick in order, as tuples of functions; an ablation leaves one out."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -19,8 +20,13 @@ from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.promise import misses_of, period_seconds, steer, with_degraded
-from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement
-from servingslo.policy.replicas.step_down import step_down_blocks
+from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement, sizing_case
+from servingslo.policy.replicas.reserve import renewed_reserve
+from servingslo.policy.replicas.reserve_state import count_misses
+from servingslo.policy.replicas.saturation import settles
+from servingslo.policy.replicas.shortage import MISSED_MARGIN, after_window
+from servingslo.policy.replicas.sizing import carried_rate_per_second
+from servingslo.policy.replicas.step_down import misses_surely, step_down_blocks
 from servingslo.policy.state import PlannerState, Steadiness
 from servingslo.reasons import Reason
 
@@ -115,7 +121,55 @@ def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
         period_seconds=period_seconds(targets),
         now_seconds=context.now_seconds,
     )
-    return replace(state, promise=promise)
+    reserve = count_misses(
+        state.reserve,
+        seen,
+        target_ratio=targets.error_budget_target_ratio,
+        seconds=seconds,
+        period_seconds=period_seconds(targets),
+    )
+    return replace(state, promise=promise, reserve=reserve)
+
+
+def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
+    """Compare what the serving replicas serve with what the law says, where one of them is wrong.
+
+    Not while pods settle: they have not their share yet, and queues of before are at the others.
+    """
+    windows, signal = state.estimator.observed.windows, context.estimate.saturation_signal
+    rate, serving, growth = context.estimate.load_per_second, len(context.serving), signal.growth
+    current = windows and windows[-1].time_seconds == context.now_seconds
+    engines = [engine for pod in context.serving for engine in pod.engines]
+    limits = {(engine.max_num_seqs, engine.max_num_batched_tokens) for engine in engines}
+    if context.observation.rollout_in_progress or len(limits) > 1:
+        # Pods of two templates serve by two laws.
+        return state
+    if not current or not rate or not serving or context.prepared is None or not context.trusted:
+        return state
+    case = replace(sizing_case(context, context.prepared), capacity_ratio=1.0)
+    late = misses_surely(windows[-1].latencies, context.targets.objectives)
+    grows = growth is not None and growth.sure and signal.waiting_sustained
+    recovers = growth is not None and growth.after < growth.before
+    short = (late or grows) and not recovers and not settles(context.serving)
+    carried = math.inf
+    if short or state.shortage.ratio < 1.0:
+        carried = carried_rate_per_second(case, (), serving)
+    served = None
+    if short and rate < carried:
+        served = rate / carried / MISSED_MARGIN
+        if growth is not None and grows:
+            ended = rate * growth.ended / growth.arrived
+            served = min(ended / (case.saturation_per_second * serving), 1.0)
+    kept = 0.0 if late or grows else rate / carried
+    return replace(state, shortage=after_window(state.shortage, served, kept, context.now_seconds))
+
+
+def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
+    """Renew the rule that the past asks for, while a trusted law says what a replica carries."""
+    if context.prepared is None or not context.trusted or context.signals.no_metrics is not None:
+        return state
+    case = sizing_case(context, context.prepared)
+    return replace(state, reserve=renewed_reserve(context, case, state.reserve))
 
 
 def track_latency(context: TickContext, state: PlannerState) -> PlannerState:
@@ -274,6 +328,8 @@ class Stages:
         track_quiet,
         calibrate,
         steer_quantile,
+        measure_capacity,
+        choose_reserve,
         track_latency,
         count_availability,
     )

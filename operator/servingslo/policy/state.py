@@ -11,7 +11,9 @@ from servingslo.policy.replicas import behavior as behavior_module
 from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.promise import PromiseState
+from servingslo.policy.replicas.reserve_state import ReserveState
 from servingslo.policy.replicas.reverts import Reverts, count_revert, expire_reverts, is_prompt
+from servingslo.policy.replicas.shortage import Shortage
 from servingslo.policy.replicas.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:
@@ -48,6 +50,7 @@ class PlannerState:
     good. watched_since_seconds: since when no gap between them was longer than the fallback waits.
     quiet_since_seconds: since when engines and gateway have had no requests, None if they have some
     or were not observed. promise: the quantile that is planned for, and the attained share.
+    reserve: the rule that the past asks for. shortage: what replicas serve less than the law says.
     latency: its parts while the objectives were met. availability: requests and answers, if an
     objective of it is stated. seen_desired: the replica count last read from the target. scaled:
     the last written change, until another client sets a count. reverts: the client that puts counts
@@ -70,6 +73,8 @@ class PlannerState:
     fleet: Steadiness | None = None
     prepared: PreparedModel | None = None
     promise: PromiseState = field(default_factory=PromiseState)
+    reserve: ReserveState = field(default_factory=ReserveState)
+    shortage: Shortage = field(default_factory=Shortage)
     latency: LatencyMemory = NO_MEMORY
     availability: AvailabilityState = NOTHING_COUNTED
     knobs: Mapping[str, object] = field(default_factory=dict)

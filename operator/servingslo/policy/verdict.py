@@ -20,6 +20,7 @@ from servingslo.policy.knobs.protocol import Knob, Turn
 from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.promise import promise_report
 from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.reserve import reserve_report
 from servingslo.policy.report import (
     availability_of,
     cold_start_report,
@@ -119,6 +120,7 @@ def assemble_decision(
         handed_over=given,
         error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
+        reserve=reserve_report(state.reserve),
         latency=latency_of(context, state),
         availability=availability_of(context, state),
         detail=_detail(context),

@@ -10,6 +10,7 @@ from typing import Any
 
 from servingslo.api.refusals import shown
 from servingslo.errors import InvalidInputError
+from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import (
     EngineSample,
     GatewaySample,
@@ -193,9 +194,9 @@ def check_observation(observation: Observation, after_seconds: float | None) -> 
     if observation.grant is not None:
         _check(observation.grant, _GRANT, "grant.")
     if observation.history is not None:
-        _check(observation.history, _HISTORY, "history.")
-        for index, rate in enumerate(observation.history.rates_per_second):
-            _check_number(rate, _NOT_NEGATIVE, f"history.rates_per_second[{index}]")
+        _check_history(observation.history, "history.")
+        if observation.history.recent is not None:
+            _check_history(observation.history.recent, "history.recent.")
 
 
 def check_limits(limits: Limits, where: str) -> None:
@@ -281,3 +282,9 @@ def _check_number(value: float | None, allowed: _Range, field: str) -> None:
     """Check a number; an unknown one is valid."""
     if value is not None and not allowed.holds(value):
         raise InvalidInputError(field, shown(value), str(allowed))
+
+
+def _check_history(history: RateHistory, name: str) -> None:
+    _check(history, _HISTORY, name)
+    for index, rate in enumerate(history.rates_per_second):
+        _check_number(rate, _NOT_NEGATIVE, f"{name}rates_per_second[{index}]")

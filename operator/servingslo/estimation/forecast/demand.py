@@ -6,6 +6,8 @@ the same lead. If history has a season, the season is a third opinion (`season_o
 """
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 from servingslo.copying import replace
 from servingslo.errors import MetricsUnavailableError
@@ -50,6 +52,12 @@ LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
 # rest and a surge, or a ramp, and demand does not vary around it; no normal law fits.
 # Judgement; measured by the pinball loss on the two-level rows of that benchmark.
 USUAL_LEAST_DEVIATIONS = 3.0
+# A rise is measured over a minute, and is one if it exceeds so many deviations of both its ends.
+# Over two minutes a rise by ten within three minutes is seen too late; docs/lab/planner.md.
+RISE_SECONDS, SURE_DEVIATIONS = 60.0, 3.0
+# A rise goes on while each window has more than the one before; a jump is over at once. Of scrapes
+# a minute apart one step has to do.
+RISING_STEPS = 2
 # The usual mean itself is known no better than to this share of it.
 USUAL_ERROR_RATIO = 0.02
 
@@ -59,7 +67,8 @@ class ForecastState:
     """The filters, when they were last updated, and the log of realized errors.
 
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
-    begun_seconds: when demand became new, so that earlier forecasts do not apply to it.
+    begun_seconds: when demand became new, so that earlier forecasts do not apply to it. latest:
+    times, rates and their variances of the last minute.
     """
 
     time_seconds: float | None = None
@@ -70,6 +79,7 @@ class ForecastState:
     errors: ErrorLog = EMPTY_LOG
     season: SeasonState = NO_SEASON
     begun_seconds: float | None = None
+    latest: tuple[tuple[float, float, float], ...] = ()
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -79,6 +89,7 @@ class Forecast:
     age_seconds: time since the last window used. furthest_lead_seconds: beyond it demand is assumed
     constant. recurrence: unforeseen rises that may come again. trend_damping: share of predicted
     trend rises that came true far ahead. share_ratio: part of the demand that this forecast is of.
+    rise_per_second2: of a rise that is surely one, else 0.
     Before the first window nothing is known, not even an arrival rate.
     """
 
@@ -93,6 +104,7 @@ class Forecast:
     recurrence: Recurrence | None = None
     trend_damping: float = 1.0
     share_ratio: float = 1.0
+    rise_per_second2: float = 0.0
 
     def share(self, ratio: float) -> "Forecast":
         """Return the forecast of this share of the demand, above 1 if it comes several times."""
@@ -146,6 +158,16 @@ class Forecast:
         """
         found = mixture_quantile(self._components(lead_seconds), probability)
         return self.share_ratio * max(found, 0.0)
+
+    def risen_per_second(self, lead_seconds: float) -> float:
+        """Return the rate this far ahead if a sure rise goes on; 0 without one.
+
+        Raises: MetricsUnavailableError before the first window.
+        """
+        if self.rise_per_second2 <= 0.0:
+            return 0.0
+        lead = self._lead(lead_seconds)
+        return self.mean_per_second(0.0) + self.share_ratio * self.rise_per_second2 * lead
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
         """Return (weight, mean, standard deviation) of each model at the lead."""
@@ -210,7 +232,26 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         season=season_offset.season_forecast(state.season, state.time_seconds),
         recurrence=recurrence(state.errors.surges, _level_before_surges(state), now_seconds),
         trend_damping=state.errors.trend.damping,
+        rise_per_second2=_rise_per_second2(state.latest),
     )
+
+
+def _latest(
+    before: tuple[tuple[float, float, float], ...], window: tuple[float, float, float]
+) -> tuple[tuple[float, float, float], ...]:
+    """Return the windows of a rise: those of the last minute, and at least two."""
+    recent = tuple(one for one in before if one[0] >= window[0] - RISE_SECONDS)
+    return (*(recent or before[-1:]), window)
+
+
+def _rise_per_second2(latest: Sequence[tuple[float, float, float]]) -> float:
+    """Return how fast the rate rises, if it surely does and has not ended; else 0."""
+    rates = [rate for _, rate, _ in latest[-RISING_STEPS - 1 :]]
+    if len(rates) < 2 or any(after <= one for one, after in pairwise(rates)):
+        return 0.0
+    (begin, first, first_variance), (end, last, last_variance) = latest[0], latest[-1]
+    chance = SURE_DEVIATIONS * math.sqrt(first_variance + last_variance)
+    return (last - first) / (end - begin) if last - first > chance else 0.0
 
 
 def _level_before_surges(state: ForecastState) -> float:
@@ -248,6 +289,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
             usual_mean_per_second=usual,
             usual_variance=0.0,
             observed_seconds=0.0,
+            latest=(),
         )
     if gap <= 0:
         return state
@@ -258,11 +300,13 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     level = sum(f.probability * f.level for f in filters)
     interval, ended = realized_errors.with_window(state.errors.interval, window, gap)
     measured = window.variance(level)
+    latest = _latest(state.latest, (now_seconds, window.rate_per_second, measured))
     state = replace(
         state,
         time_seconds=now_seconds,
         filters=filters,
         errors=replace(state.errors, interval=None if ended else interval),
+        latest=latest,
     )
     state = _with_usual(state, window.rate_per_second, measured, gap)
     if not ended:

@@ -57,12 +57,19 @@ class RateHistory:
     """Past mean arrival rate of a workload, bin by bin; None in unknown bins.
 
     start_seconds: when the first bin begins, since the epoch. detail: why nothing is known at all.
+    recent: the last day again, in shorter bins, which show how steep a rise is.
     """
 
     start_seconds: float
     bin_seconds: float
     rates_per_second: tuple[float | None, ...]
     detail: str = ""
+    recent: "RateHistory | None" = None
+
+    def rate_at(self, time_seconds: float) -> float | None:
+        """Return the rate of the bin that holds this time; None if that is unknown."""
+        place = math.floor((time_seconds - self.start_seconds) / self.bin_seconds)
+        return self.rates_per_second[place] if 0 <= place < len(self.rates_per_second) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

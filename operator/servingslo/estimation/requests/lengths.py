@@ -210,7 +210,6 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         prompt = _stable(prompt, _shape(_seen_shape(state.prompt), prompt_mean))
         output = _stable(output, _shape(seen_output, output_mean))
         state = replace(state, unpublished=0.0)
-    cached = state.cached_tokens / state.prompt_tokens if state.prompt_tokens > 0 else None
     held = (
         state.held_tokens / state.held_by if state.held_by > 0 and state.held_tokens > 0 else None
     )
@@ -219,7 +218,7 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         output=output,
         prompt_tokens_mean=prompt_mean,
         output_tokens_mean=output_mean,
-        cached_ratio=None if cached is None else min(max(cached, 0.0), 1.0),
+        cached_ratio=_cached_ratio(state),
         context_tokens_per_sequence=held,
         abort_ratio=_abort_ratio(state),
         prefill_tokens_per_token=(
@@ -230,6 +229,13 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
         mean_error_ratio=max(_mean_error_ratio(prompt, starts), _mean_error_ratio(output, ended)),
     )
     return replace(state, published_prompt=prompt, published_output=output), lengths
+
+
+def _cached_ratio(state: LengthState) -> float | None:
+    """Return the share of prompt tokens that a cache had; None if no prompt was counted."""
+    if state.prompt_tokens <= 0:
+        return None
+    return min(max(state.cached_tokens / state.prompt_tokens, 0.0), 1.0)
 
 
 def _mean_error_ratio(lengths: LengthDistribution, requests: float) -> float:
@@ -335,11 +341,15 @@ def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> Leng
     """
     if state.started <= 0:
         return state
+    cached = _cached_ratio(state) or 0.0
     for evidence in enough(ticks):
         prompt, output = evidence.prompt_mean_tokens, evidence.output_mean_tokens
         longer_prompt = is_longer(state.published_prompt, prompt, evidence.started)
         longer_output = is_longer(state.published_output, output, evidence.ended)
-        if longer_prompt or longer_output:
+        less_cached = is_longer(
+            state.published_prompt, evidence.uncached_mean_tokens, evidence.started, 1.0 - cached
+        )
+        if longer_prompt or longer_output or less_cached:
             break
     else:
         return state
@@ -347,10 +357,11 @@ def _without_old_workload(state: LengthState, ticks: Sequence[Evidence]) -> Leng
     state = _fade(state, min(started / state.started, 1.0))
     if longer_output:
         state = replace(state, generated_tokens=ended_requests(state) * output, output=None)
-    if longer_prompt:
+    if longer_prompt or less_cached:
         tokens = max(state.started, state.finished) * prompt
         cached = evidence.cached_tokens / started / prompt
-        state = replace(state, prompt_tokens=tokens, cached_tokens=tokens * cached, prompt=None)
+        shape = None if longer_prompt else state.prompt
+        state = replace(state, prompt_tokens=tokens, cached_tokens=tokens * cached, prompt=shape)
     return replace(state, held_tokens=0.0, held_by=0.0)
 
 

@@ -54,6 +54,11 @@ class Evidence:
         return self.prompt_tokens / self.started
 
     @property
+    def uncached_mean_tokens(self) -> float:
+        """Mean tokens of the prompts that began and that no cache had."""
+        return (self.prompt_tokens - self.cached_tokens) / self.started
+
+    @property
     def ended(self) -> float:
         """Requests that ended, or that were aborted."""
         return self.started - self.running_change
@@ -125,7 +130,9 @@ def running_changes(windows: Sequence[Window]) -> list[float]:
     ]
 
 
-def is_longer(known: LengthDistribution | None, mean_tokens: float, count: float) -> bool:
+def is_longer(
+    known: LengthDistribution | None, mean_tokens: float, count: float, share_ratio: float = 1.0
+) -> bool:
     """Return whether the mean of these requests belongs to another workload than the known one.
 
     With the known lengths, that many tokens would be of more requests: tokens / mean of them. By
@@ -133,10 +140,12 @@ def is_longer(known: LengthDistribution | None, mean_tokens: float, count: float
     mean².
     Source: the renewal reward theorem and its central limit (W. Feller, "An Introduction to
     Probability Theory and Its Applications", vol. 2, 1971, section XI.5).
+    share_ratio: of their tokens that were counted, such as those that no cache had. It varies most
+    if each request counts wholly or not at all, which is assumed.
     """
-    if known is None or count < LEAST_MIX_REQUESTS:
+    if known is None or count < LEAST_MIX_REQUESTS or share_ratio <= 0.0:
         return False
-    usual = mean_tokens * count / known.mean_tokens
-    spread = known.second_moment_tokens2 / (known.mean_tokens * known.mean_tokens)
+    usual = mean_tokens * count / (known.mean_tokens * share_ratio)
+    spread = known.second_moment_tokens2 / (known.mean_tokens * known.mean_tokens * share_ratio)
     chance = CHANGED_DEVIATIONS * math.sqrt(usual * spread)
     return usual > max(CHANGED_RATIO * count, count + chance)

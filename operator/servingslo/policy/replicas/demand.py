@@ -128,7 +128,11 @@ def expected_demand(
         return None
     mean = estimate.forecast.mean_per_second(lead)
     probability = planned_probability(estimate.forecast, lead, score)
-    high = estimate.forecast.quantile_per_second(lead, probability)
+    # Most rises that are sure go on for a lead, and an order for one that ends costs some minutes.
+    high = max(
+        estimate.forecast.quantile_per_second(lead, probability),
+        estimate.forecast.risen_per_second(lead),
+    )
     backlog = _backlog_at_lead(
         max(estimate.backlog_requests - fleet.queued_requests, 0.0) * estimate.ordering_ratio,
         fleet,

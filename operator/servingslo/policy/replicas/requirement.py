@@ -1,5 +1,6 @@
 """The count that demand needs, before any guard: from the model, or from measured saturation."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.estimator import STEADY_PROBABILITY
@@ -14,6 +15,7 @@ from servingslo.policy.replicas.adapter_slots import adapter_slots_need
 from servingslo.policy.replicas.demand import Demand
 from servingslo.policy.replicas.guards import DEMAND_STAGE, Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.reserve import reserve_need
 from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size
 from servingslo.policy.replicas.step_down import misses_surely, safe_count
@@ -94,6 +96,7 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
         engines_per_replica=context.estimate.engines_per_pod,
         calibration=context.estimate.calibration,
         slowness=context.slowness,
+        capacity_ratio=context.state.shortage.ratio,
     )
 
 
@@ -128,6 +131,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         "backlog_requests": demand.backlog_at_lead_requests,
         "lead_seconds": demand.lead_seconds,
         UTILIZATION_INPUT: case.utilization_target_ratio,
+        **({"measured_capacity_ratio": case.capacity_ratio} if case.capacity_ratio < 1.0 else {}),
     }
     if shared > wanted and context.trusted:
         inputs["sheddable_replicas"] = shared - wanted
@@ -144,10 +148,10 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     if served:
         wanted = _beyond_served(case, demand, wanted, carrying, believed=not young)
         binding, wanted = _with_growth(context, binding, wanted)
-    if slots := adapter_slots_need(context):
-        needs, inputs = (*needs, slots[0]), inputs | slots[1]
-        if (slots[0].replicas or 0) > wanted:
-            binding, wanted = Constraint.ADAPTER_SLOTS, slots[0].replicas or 0
+    for need, numbers in _further_needs(context, case):
+        needs, inputs = (*needs, need), inputs | numbers
+        if (need.replicas or 0) > wanted:
+            binding, wanted = need.constraint, need.replicas or 0
     proposal = Proposal(replicas=context.current).required(
         "sizing", wanted, BOUND_REASON[binding], **inputs
     )
@@ -220,7 +224,7 @@ def _is_resolved(context: TickContext, objective: Objective) -> bool:
 def _is_overloaded(context: TickContext) -> bool:
     """Whether a measured signal is beyond its limit, or misses exceed what chance explains."""
     measured = saturation_need(context.estimate, context.targets, context.serving)
-    return measured.full or misses_surely(context)
+    return measured.full or misses_surely(context.estimate.observed, context.targets.objectives)
 
 
 def _beyond_served(
@@ -293,6 +297,17 @@ def _behind_at_lead(context: TickContext) -> int:
     )
 
 
+def _further_needs(
+    context: TickContext, case: SizingCase | None = None
+) -> Iterator[tuple[ConstraintNeed, dict[str, StepValue]]]:
+    """Needs beside those of the present load, each with its numbers.
+
+    case: None without a law, from which no reserve follows.
+    """
+    reserve = reserve_need(context, case) if case is not None and context.trusted else None
+    yield from (found for found in (adapter_slots_need(context), reserve) if found is not None)
+
+
 def _by_saturation(context: TickContext) -> Requirement:
     """The count that the measured signals need, and never fewer than now."""
     measured = _measured_need(context)
@@ -304,10 +319,10 @@ def _by_saturation(context: TickContext) -> Requirement:
         "saturation_signal": measured.signal,
     }
     binding = Constraint.SATURATION
-    if slots := adapter_slots_need(context):
-        needs, inputs = (*needs, slots[0]), inputs | slots[1]
-        if (slots[0].replicas or 0) > wanted:
-            binding, wanted = Constraint.ADAPTER_SLOTS, slots[0].replicas or 0
+    for further, numbers in _further_needs(context):
+        needs, inputs = (*needs, further), inputs | numbers
+        if (further.replicas or 0) > wanted:
+            binding, wanted = further.constraint, further.replicas or 0
     proposal = Proposal(replicas=context.current).required(
         "sizing",
         wanted,

@@ -46,7 +46,7 @@ def saturation_need(
     Proportional to the replicas that serve, not to those ordered, so it does not grow while pods
     start, or before the newest of them has taken its share. pods: that serve.
     """
-    if _settles(pods):
+    if settles(pods):
         return SaturationNeed(replicas=max(len(pods), 1), ratio=0.0, signal="settling")
     ratios = {
         "queue": _queue_ratio(estimate),
@@ -77,7 +77,7 @@ def growth_need(
     that may be used. forecast_ratio: by how much arrivals are forecast to grow.
     """
     growth = estimate.saturation_signal.growth
-    if growth is None or not growth.sure or _settles(pods):
+    if growth is None or not growth.sure or settles(pods):
         return SaturationNeed(replicas=max(len(pods), 1), ratio=0.0, signal=IN_FLIGHT)
     engines = max(sum(len(pod.engines) for pod in pods), 1)
     cache = (estimate.kv_usage_ratio or 0.0) / targets.kv_cache_target_ratio
@@ -89,7 +89,8 @@ def growth_need(
     )
 
 
-def _settles(pods: Sequence[PodSample]) -> bool:
+def settles(pods: Sequence[PodSample]) -> bool:
+    """Whether a pod has served for too short a time to have taken its share."""
     return any((pod.ready_for_seconds or SETTLE_SECONDS) < SETTLE_SECONDS for pod in pods)
 
 

@@ -84,7 +84,8 @@ class SizingCase:
 
     frontier: of one replica's engine under this mix of requests. objectives: those that decide;
     none while the latency model is not trusted. calibration: observed over predicted, by metric.
-    slowness: of pods that are slower than the others. largest_count: where the search ends.
+    slowness: of pods that are slower than the others. capacity_ratio: what replicas are measured to
+    serve over what the law says, see `shortage`. largest_count: where the search ends.
     engines_per_replica: the frontier is of engines, and a data-parallel pod holds several.
     """
 
@@ -97,11 +98,12 @@ class SizingCase:
     engines_per_replica: int = 1
     calibration: Mapping[str, float] = field(default_factory=dict)
     slowness: Slowness = EVEN
+    capacity_ratio: float = 1.0
 
     @property
     def load_factor(self) -> float:
-        """Factor on the rate if some pods are slow."""
-        return self.slowness.load_factor(self.routing)
+        """Factor on the rate if some pods are slow, or if less is served than the law says."""
+        return self.slowness.load_factor(self.routing) / self.capacity_ratio
 
     def percentile(self, percentile: float) -> float:
         """The percentile that decides: of the slow pods if there are any."""

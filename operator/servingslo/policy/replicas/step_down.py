@@ -7,8 +7,10 @@ J. D. C. Little, "A proof for the queuing formula L = λW", Operations Research 
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
+from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
@@ -124,17 +126,18 @@ def missed_objective(context: TickContext) -> tuple[LatencyMetric, float | None]
     return None
 
 
-def misses_surely(context: TickContext) -> bool:
-    """Whether more requests missed an objective recently than chance explains.
+def misses_surely(observed: Mapping[str, HistogramDelta], objectives: Sequence[Objective]) -> bool:
+    """Whether more of the observed requests missed an objective than chance explains.
 
     Misses come in groups, so their number varies more than that of independent misses. An objective
     without observations is not missed.
     """
-    for objective in context.targets.objectives:
-        share = context.estimate.observed_share(objective)
-        if share is None:
+    for objective in objectives:
+        latency = observed.get(objective.metric)
+        share = None if latency is None else latency.share_within(objective.threshold_seconds)
+        if latency is None or share is None:
             continue
-        count = context.estimate.observed[objective.metric].count
+        count = latency.count
         allowed = count * (1.0 - objective.percentile / 100.0)
         missed = count * (1.0 - share[1])
         if missed > allowed + MISS_DEVIATIONS * math.sqrt(MISS_GROUP * max(allowed, 1.0)):

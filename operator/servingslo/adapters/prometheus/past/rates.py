@@ -40,6 +40,9 @@ BIN_SECONDS = 300
 # Two weeks contain two of each weekday. Six hours a query: parsed, they take 15 kB a workload.
 HISTORY_DAYS = 14
 _PIECE_SECONDS = 21600
+# The last day is read again in bins of a minute: two scrapes at half a minute's interval.
+RECENT_BIN_SECONDS = 60
+_RECENT_WINDOW_SECONDS = 120
 _PIECE_TIMEOUT_SECONDS = 30.0
 _RETRY_SECONDS = 600.0
 # Finding a season takes about 25 ms, so a tick does it for a few resources only. It does it for
@@ -61,10 +64,15 @@ _Asked = tuple[ScaleTarget, ForecastTargets]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """Rates by (namespace, owner), bin by bin, NaN where unknown, since start_seconds."""
+    """Rates by (namespace, owner), bin by bin, NaN where unknown, since start_seconds.
+
+    recent: of the last day, in bins of a minute.
+    """
 
     start_seconds: int = 0
     rates: Mapping[Owner, "array[float]"] = field(default_factory=dict)
+    recent_start_seconds: int = 0
+    recent: Mapping[Owner, "array[float]"] = field(default_factory=dict)
 
 
 class PastRates:
@@ -77,7 +85,7 @@ class PastRates:
         monotonic: Callable[[], float] = time.monotonic,
         days: int = HISTORY_DAYS,
     ) -> None:
-        self._promql = past_rates_query(known() if profiles is None else profiles, config)
+        self._profiles = known() if profiles is None else profiles
         self._config = config
         self._monotonic = monotonic
         self._days = days
@@ -161,18 +169,30 @@ class PastRates:
         return self._read_until(int(told_time(now.result)[0]))
 
     def _read_until(self, until_seconds: int) -> _Reading:
-        end = until_seconds // BIN_SECONDS * BIN_SECONDS
-        start = end - self._days * _DAY_SECONDS
-        bins = self._days * _DAY_SECONDS // BIN_SECONDS
+        start, rates = self._read_bins(until_seconds, self._days, BIN_SECONDS, BIN_SECONDS)
+        recent_start, recent = self._read_bins(
+            until_seconds, 1, RECENT_BIN_SECONDS, _RECENT_WINDOW_SECONDS
+        )
+        return _Reading(
+            start_seconds=start, rates=rates, recent_start_seconds=recent_start, recent=recent
+        )
+
+    def _read_bins(
+        self, until_seconds: int, days: int, bin_seconds: int, window_seconds: int
+    ) -> tuple[int, dict[Owner, "array[float]"]]:
+        """Read whole bins of these days, each as the rate over a window that ends with it."""
+        promql = past_rates_query(self._profiles, self._config, window_seconds)
+        end = until_seconds // bin_seconds * bin_seconds
+        start = end - days * _DAY_SECONDS
+        bins = days * _DAY_SECONDS // bin_seconds
         rates: dict[Owner, array[float]] = {}
         for begin in range(start, end, _PIECE_SECONDS):
             # A bin is evaluated at its end.
-            first = begin + BIN_SECONDS
             answer = self._client.query_range(
-                self._promql,
-                start_seconds=first,
+                promql,
+                start_seconds=begin + bin_seconds,
                 end_seconds=begin + _PIECE_SECONDS,
-                step_seconds=BIN_SECONDS,
+                step_seconds=bin_seconds,
                 deadline=self._monotonic() + _PIECE_TIMEOUT_SECONDS,
             )
             if answer.warnings:
@@ -182,22 +202,31 @@ class PastRates:
                     owner = self._owner(series["metric"])
                     if owner is not None:
                         row = rates.setdefault(owner, array("f", [math.nan]) * bins)
-                        _fill(row, series["values"], start)
-        return _Reading(start_seconds=start, rates=rates)
+                        _fill(row, series["values"], start, bin_seconds)
+        return start, rates
 
     def _told(self, reading: _Reading, namespace: str, target: ScaleTarget) -> RateHistory:
-        rates = reading.rates.get((namespace, f"{_NAMED[target.kind]}/{target.name}"))
+        owner = (namespace, f"{_NAMED[target.kind]}/{target.name}")
+        rates, recent = reading.rates.get(owner), reading.recent.get(owner)
         if rates is None:
             return _nothing(f"Prometheus remembers no requests in {self._days} days")
-        return _history(reading.start_seconds, rates)
+        history = _history(reading.start_seconds, BIN_SECONDS, rates)
+        if recent is None:
+            return history
+        fine = _history(reading.recent_start_seconds, RECENT_BIN_SECONDS, recent)
+        return replace(history, recent=fine)
 
     def _owner(self, labels: Mapping[str, str]) -> Owner | None:
         owner = labels.get(OWNER_LABEL)
         return (labels.get(self._config.namespace_label, ""), owner) if owner else None
 
 
-def past_rates_query(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> str:
-    """PromQL for completions per second, by namespace and the owner in a pod's name.
+def past_rates_query(
+    profiles: tuple[RuntimeProfile, ...],
+    config: PrometheusConfig,
+    window_seconds: int = BIN_SECONDS,
+) -> str:
+    """PromQL for completions per second over a window, by namespace and the owner in a pod's name.
 
     If several scrapes have a counter, one is used. The owner is `hash/<name>` or `number/<name>`.
     Names with generated characters are replaced last, because these may be numbers.
@@ -216,7 +245,7 @@ def past_rates_query(profiles: tuple[RuntimeProfile, ...], config: PrometheusCon
         parts = ", ".join(dict.fromkeys(labels))
         rates += [
             f"sum by ({namespace}, {pod}) (max by ({parts}) "
-            f"(rate({any_of((name,), config, whose)}[{BIN_SECONDS}s])))"
+            f"(rate({any_of((name,), config, whose)}[{window_seconds}s])))"
             for name in finished.names
         ]
     promql = f"({' or '.join(rates)})"
@@ -253,22 +282,24 @@ def _nothing(detail: str) -> RateHistory:
     )
 
 
-def _history(start_seconds: int, rates: "array[float]") -> RateHistory:
+def _history(start_seconds: int, bin_seconds: int, rates: "array[float]") -> RateHistory:
     """The history since the first known bin."""
     known = next((i for i, rate in enumerate(rates) if not math.isnan(rate)), len(rates))
     return RateHistory(
-        start_seconds=float(start_seconds + known * BIN_SECONDS),
-        bin_seconds=float(BIN_SECONDS),
+        start_seconds=float(start_seconds + known * bin_seconds),
+        bin_seconds=float(bin_seconds),
         rates_per_second=tuple(
             None if math.isnan(rate) else float(f"{rate:.{_DIGITS}g}") for rate in rates[known:]
         ),
     )
 
 
-def _fill(row: "array[float]", values: Sequence[Sequence[object]], start: int) -> None:
+def _fill(
+    row: "array[float]", values: Sequence[Sequence[object]], start: int, bin_seconds: int
+) -> None:
     """Put the values of one series into their bins; each is evaluated at its bin's end."""
     for at, text in values:
-        place = round(float(str(at)) - start) // BIN_SECONDS - 1
+        place = round(float(str(at)) - start) // bin_seconds - 1
         value = float(str(text))
         if 0 <= place < len(row) and math.isfinite(value):
             row[place] = value

@@ -1,0 +1,169 @@
+"""A fluid copy of a fleet, lived over past arrivals: what rules of scaling would have missed.
+
+Requests are a fluid that arrives at the rates of bins. A rule orders replicas from rates that are
+known one bin late; an ordered replica serves a lead later, and until then only those that were
+ordered all that time do. A bin's requests miss to the degree that they exceed what the replicas
+keep within the objectives, and wholly while more is queued than the fleet serves in the time that a
+request may wait. Source: fluid limits of queues (W. Whitt, "Stochastic-Process Limits", 2002,
+chapter 5): backlog is the net input less its running minimum.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rates = NDArray[np.float64]
+
+# A rate is extrapolated from this time over the lead, and the result is held for half of it: about
+# the shortest lead, so that a slope is longer than the noise of a bin.
+SLOPE_SECONDS = 120.0
+# Misses closer to each other are of one episode. One that lasts longer than this share of the past
+# is no episode but what the rule does all the time.
+EPISODE_SECONDS = 600.0
+LONGEST_EPISODE_SHARE = 0.25
+
+
+class Rule(NamedTuple):
+    """Order for the greatest rate of a window, times a margin, and never below a floor.
+
+    window_seconds: 0 for the rate extrapolated by its slope over the lead. floor: replicas.
+    """
+
+    window_seconds: float
+    margin_ratio: float
+    floor: int = 0
+
+
+class Replica(NamedTuple):
+    """What one replica does.
+
+    planned_per_second: arrivals for which one is ordered. kept_per_second: arrivals at which it
+    keeps the objectives. saturation_per_second: what it completes at most. lead_seconds: from a
+    change of demand to serving it. wait_seconds: that a request may wait.
+    """
+
+    planned_per_second: float
+    kept_per_second: float
+    saturation_per_second: float
+    lead_seconds: float
+    wait_seconds: float
+
+
+class Lived(NamedTuple):
+    """How a rule did: the share of requests that missed, and the mean of the ordered replicas.
+
+    habitual_ratio: the share without the largest episode of misses. What came once is no habit.
+    """
+
+    rule: Rule
+    missed_ratio: float
+    habitual_ratio: float
+    mean_replicas: float
+
+
+def wanted_replicas(
+    rule: Rule, rates_per_second: Rates, replica: Replica, bin_seconds: float
+) -> int:
+    """Return the count that the rule orders after these rates, the last of them known.
+
+    Raises: ValueError without rates.
+    """
+    rates = rates_per_second[-_bins(max(rule.window_seconds, 2.0 * SLOPE_SECONDS), bin_seconds) :]
+    return int(max(_by_rate(rule, rates, replica, bin_seconds)[-1], rule.floor, 1))
+
+
+def live(rule: Rule, rates_per_second: Rates, replica: Replica, bin_seconds: float) -> Lived:
+    """Live the rule over these rates, of consecutive bins."""
+    known = np.concatenate((rates_per_second[:1], rates_per_second[:-1]))
+    return _live(
+        _by_rate(rule, known, replica, bin_seconds), rule, rates_per_second, replica, bin_seconds
+    )
+
+
+def cheapest_floor(
+    rule: Rule, rates_per_second: Rates, replica: Replica, bin_seconds: float, *, most_missed: float
+) -> Lived:
+    """Live the rule with the least floor at which the habitual share is at most this.
+
+    The floor that carries the greatest rate, if none is low enough.
+    """
+    known = np.concatenate((rates_per_second[:1], rates_per_second[:-1]))
+    wanted = _by_rate(rule, known, replica, bin_seconds)
+    low, high = 0, math.ceil(float(rates_per_second.max()) / replica.planned_per_second)
+
+    def lived(floor: int) -> Lived:
+        tried = rule._replace(floor=floor)
+        return _live(wanted, tried, rates_per_second, replica, bin_seconds)
+
+    found = lived(high)
+    while low < high:
+        middle = (low + high) // 2
+        tried = lived(middle)
+        if tried.habitual_ratio <= most_missed:
+            found, high = tried, middle
+        else:
+            low = middle + 1
+    return found
+
+
+def _live(wanted: Rates, rule: Rule, rates: Rates, replica: Replica, bin_seconds: float) -> Lived:
+    ordered = np.maximum(wanted, max(rule.floor, 1))
+    serving = _sliding(np.minimum, ordered, _bins(replica.lead_seconds, bin_seconds))
+    capacity = serving * replica.saturation_per_second
+    net = np.cumsum((rates - capacity) * bin_seconds)
+    backlog = net - np.minimum(np.minimum.accumulate(net), 0.0)
+    late = backlog > replica.wait_seconds * capacity
+    late[1:] |= late[:-1].copy()
+    room = max(replica.saturation_per_second - replica.kept_per_second, 1e-9)
+    beyond = np.clip((rates / serving - replica.kept_per_second) / room, 0.0, 1.0)
+    missed = np.where(late, 1.0, beyond) * rates
+    total = max(float(rates.sum()), 1e-9)
+    largest = max((float(part.sum()) for part in _episodes(missed, bin_seconds)), default=0.0)
+    all_missed = float(missed.sum())
+    return Lived(
+        rule=rule,
+        missed_ratio=all_missed / total,
+        habitual_ratio=max(all_missed - largest, 0.0) / total,
+        mean_replicas=float(ordered.mean()),
+    )
+
+
+def _by_rate(rule: Rule, known: Rates, replica: Replica, bin_seconds: float) -> Rates:
+    """Return the count for each bin without a floor."""
+    if rule.window_seconds > 0.0:
+        highest = _sliding(np.maximum, known, _bins(rule.window_seconds, bin_seconds))
+    else:
+        before = _bins(SLOPE_SECONDS, bin_seconds)
+        earlier = np.concatenate((np.full(min(before, len(known)), known[0]), known))[: len(known)]
+        rise = np.maximum(known - earlier, 0.0) / SLOPE_SECONDS
+        highest = _sliding(
+            np.maximum, known + rise * replica.lead_seconds, _bins(SLOPE_SECONDS / 2, bin_seconds)
+        )
+    return np.ceil(highest * rule.margin_ratio / replica.planned_per_second - 1e-9)
+
+
+def _bins(seconds: float, bin_seconds: float) -> int:
+    return max(math.ceil(seconds / bin_seconds - 1e-9), 1)
+
+
+def _sliding(extreme: np.ufunc, values: Rates, count: int) -> Rates:
+    """Return the extreme of each value and those before it, so many in all, in log₂ passes."""
+    found, reached = values.copy(), 1
+    while reached < min(count, len(values)):
+        step = min(reached, count - reached)
+        found[step:] = extreme(found[step:], found[:-step].copy())
+        reached += step
+    return found
+
+
+def _episodes(missed: Rates, bin_seconds: float) -> Iterator[Rates]:
+    """Yield misses in groups that are further apart than an episode, and short."""
+    places = np.flatnonzero(missed > 0.0)
+    if len(places):
+        cuts = np.flatnonzero(np.diff(places) * bin_seconds > EPISODE_SECONDS) + 1
+        for group in np.split(places, cuts):
+            if group[-1] - group[0] <= LONGEST_EPISODE_SHARE * len(missed):
+                yield missed[group]

@@ -1,0 +1,139 @@
+"""The reserve: the count that the workload's own past asks for, whatever the forecast says.
+
+A forecast says how demand goes on, not what comes suddenly. Rules of scaling are lived again over
+the arrivals of the last day (`models.fleet.fluid`), and the cheapest that would have kept the
+promise is in force. Shares of the copy are corrected by the share that was really attained. The
+plain rule, the planner without a reserve, is one of them, so that calm demand pays nothing.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from servingslo.estimation.forecast.past_arrivals import BIN_SECONDS
+from servingslo.models.fleet.fluid import Replica, Rule, cheapest_floor, live, wanted_replicas
+from servingslo.models.fleet.frontier import GREATEST_UTILIZATION
+from servingslo.policy.context import TickContext
+from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport, StepValue
+from servingslo.policy.replicas.reserve_state import ALLOWED_SHARE, ReserveState, correction_ratio
+from servingslo.policy.replicas.sizing import (
+    SizingCase,
+    carried_rate_per_second,
+    ceiling_rate_per_second,
+)
+from servingslo.reasons import Constraint
+
+# Rules that are tried, each with the least floor that keeps the promise. Windows: steps by about
+# three from a minute to the two hours of a working day's hump. Margins: from none to double.
+WINDOWS_SECONDS = (0.0, 60.0, 180.0, 600.0, 1_800.0, 7_200.0)
+MARGIN_RATIOS = (1.0, 1.15, 1.3, 1.6, 2.0)
+PLAIN = Rule(0.0, 1.0)
+"""What the planner does without a reserve, as far as a fluid shows it."""
+# Less past says nothing of a habit: the shortest that holds two episodes of misses.
+LEAST_SECONDS = 1_200.0
+# A choice takes about as long as a tick of twenty resources.
+RENEWAL_SECONDS = 600.0
+
+
+def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState) -> ReserveState:
+    """The state with the rule that the last day's arrivals ask for, once it is due."""
+    due = state.at_seconds is None or context.now_seconds - state.at_seconds >= RENEWAL_SECONDS
+    rates = _known(context)
+    if not due or len(rates) * BIN_SECONDS < LEAST_SECONDS or not rates.max() > 0.0:
+        return state
+    peak = max(
+        round(float(rates.max()) / (case.saturation_per_second * case.utilization_target_ratio)), 1
+    )
+    planned, kept = (
+        _carried(replace(case, utilization_target_ratio=ceiling), peak)
+        for ceiling in (case.utilization_target_ratio, GREATEST_UTILIZATION)
+    )
+    target = context.targets.error_budget_target_ratio
+    allowed = (1.0 - target) * ALLOWED_SHARE / correction_ratio(state, target)
+    replica = _replica(context, case, planned, kept)
+    tried = [
+        cheapest_floor(Rule(window, margin), rates, replica, BIN_SECONDS, most_missed=allowed)
+        for window in WINDOWS_SECONDS
+        for margin in MARGIN_RATIOS
+    ]
+    keeps = [one for one in tried if one.habitual_ratio <= allowed]
+    if keeps:
+        # Where the plain rule keeps the promise no other is needed, and of equals that moves least.
+        lived = min(
+            keeps,
+            key=lambda one: (one.rule != PLAIN, one.mean_replicas, -one.rule.window_seconds),
+        )
+    else:
+        lived = min(tried, key=lambda one: (one.habitual_ratio, one.mean_replicas))
+    less = lived.rule._replace(floor=lived.rule.floor - 1) if lived.rule.floor else PLAIN
+    return replace(
+        state,
+        lived=lived,
+        cheaper=live(less, rates, replica, BIN_SECONDS),
+        planned_ratio=planned,
+        kept_ratio=kept,
+        at_seconds=context.now_seconds,
+    )
+
+
+def reserve_need(
+    context: TickContext, case: SizingCase
+) -> tuple[ConstraintNeed, dict[str, StepValue]] | None:
+    """The count that the rule in force orders now; None for the plain one, or without any."""
+    state = context.state.reserve
+    rates = _known(context)
+    if state.lived is None or state.lived.rule == PLAIN or not len(rates):
+        return None
+    rule = state.lived.rule
+    replica = _replica(context, case, state.planned_ratio, state.kept_ratio)
+    count = wanted_replicas(rule, rates, replica, BIN_SECONDS)
+    inputs: dict[str, StepValue] = {
+        "reserve_window_seconds": rule.window_seconds,
+        "reserve_margin_ratio": rule.margin_ratio,
+        "reserve_floor_replicas": rule.floor,
+        "reserve_missed_ratio": state.lived.habitual_ratio,
+    }
+    return ConstraintNeed(constraint=Constraint.RESERVE, replicas=count), inputs
+
+
+def reserve_report(state: ReserveState) -> ReserveReport | None:
+    """The rule in force, and what one replica fewer would have missed; None for the plain one."""
+    lived, cheaper = state.lived, state.cheaper
+    if lived is None or cheaper is None or lived.rule == PLAIN:
+        return None
+    return ReserveReport(
+        window_seconds=lived.rule.window_seconds,
+        margin_ratio=lived.rule.margin_ratio,
+        floor_replicas=lived.rule.floor,
+        missed_ratio=lived.missed_ratio,
+        mean_replicas=lived.mean_replicas,
+        cheaper_missed_ratio=cheaper.missed_ratio,
+        cheaper_mean_replicas=cheaper.mean_replicas,
+    )
+
+
+def _known(context: TickContext) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    rates = np.array(context.estimate.past.rates_per_second, dtype=np.float64)
+    return rates[~np.isnan(rates)]
+
+
+def _carried(case: SizingCase, serving: int) -> float:
+    """What a replica of so many carries of its saturation.
+
+    Objectives that no count meets decide nothing.
+    """
+    carried = carried_rate_per_second(case, (), serving) or ceiling_rate_per_second(case, serving)
+    return carried / serving / case.saturation_per_second
+
+
+def _replica(
+    context: TickContext, case: SizingCase, planned_ratio: float, kept_ratio: float
+) -> Replica:
+    saturation = case.saturation_per_second
+    return Replica(
+        planned_per_second=planned_ratio * saturation,
+        kept_per_second=kept_ratio * saturation,
+        saturation_per_second=saturation,
+        lead_seconds=context.lead_seconds,
+        wait_seconds=context.wait_budget_seconds,
+    )
