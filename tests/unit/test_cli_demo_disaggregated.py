@@ -23,7 +23,7 @@ from servingslo_lab.cli.demo.disaggregated.verdict import (
     missed,
     table,
 )
-from servingslo_lab.cli.demo.verdict_line import verdict_line
+from servingslo_lab.cli.demo.report import verdict_line
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 SECONDS = 400.0

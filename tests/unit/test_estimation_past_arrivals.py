@@ -1,10 +1,9 @@
 """Arrivals of the last day in bins."""
 
-import math
-
 from servingslo.estimation.forecast.past_arrivals import (
     BIN_SECONDS,
     MOST_BINS,
+    UNKNOWN,
     PastArrivals,
     observe,
     with_history,
@@ -34,7 +33,7 @@ def test_a_long_window_fills_all_of_its_bins_and_a_gap_is_unknown():
     past, now = after([(3.0, 60.0)] * 3)
     assert list(past.rates_per_second) == [3.0] * 6
     past = observe(past, 5.0, 15.0, now + 600.0)
-    unknown = sum(math.isnan(rate) for rate in past.rates_per_second)
+    unknown = sum(rate == UNKNOWN for rate in past.rates_per_second)
     assert unknown == 600.0 / BIN_SECONDS - 1
     assert past.rates_per_second[-1] == 5.0
 
@@ -68,4 +67,4 @@ def test_history_fills_what_was_not_observed():
 def test_nothing_is_known_without_history_and_requests():
     """An empty history adds no bins."""
     nothing = RateHistory(start_seconds=0.0, bin_seconds=300.0, rates_per_second=())
-    assert not with_history(PastArrivals(), nothing, BEGIN).rates_per_second
+    assert not with_history(PastArrivals(), nothing, BEGIN).packed

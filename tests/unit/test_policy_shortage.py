@@ -6,7 +6,7 @@ from tests.unit.policy_world import REPLICAS_ONLY, TICK_SECONDS, Run, World, ste
 
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
-from servingslo.policy.replicas.shortage import MEMORY_SECONDS, Shortage, after_window
+from servingslo.policy.replicas.saturation import MEMORY_SECONDS, Shortage, after_window
 from servingslo.policy.stages import STAGES, measure_capacity
 
 UNMEASURED = replace(

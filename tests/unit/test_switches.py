@@ -147,6 +147,7 @@ VALUES = {
     "batching.apply.serversOnly": "batching_servers_only",
     "batching.apply.llmInferenceServices": "batching_llm_inference_services",
     "configMaps.read.enabled": "read_config_maps",
+    "configMaps.read.namespaces": "read_config_maps",
     "admission.kinds": "admission_kind",
     "degradation.enabled": "degradation",
     "engines.ranges": "engine_range",
@@ -161,10 +162,11 @@ VALUES = {
     "limits.maxPriority": "max_priority",
 }
 # replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
+# budgets: a right to read; counts stay.
 PLAIN = """
-affinity commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds extraVolumeMounts
+affinity budgets commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds extraVolumeMounts
 extraVolumes fullnameOverride gateway global image imagePullSecrets leaderElection logFormat
-logLevel metrics monitoring nameOverride networkPolicy nodeSelector podAnnotations
+logLevel metrics metricsAuthorization monitoring nameOverride networkPolicy nodeSelector podAnnotations
 podDisruptionBudget podLabels podSecurityContext priorityClassName prometheus rbac replicaCount
 resources revisionHistoryLimit runtimes securityContext serviceAccount tickSeconds tolerations
 topologySpreadConstraints
@@ -228,11 +230,11 @@ _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
                                     {"name": "small", "weight": 0, **_MARKED}]}]},
     ),
     POLICY: (
-        f"{LIMIT_FORMS[0].api}/namespaces/{NAMESPACE}/{LIMIT_FORMS[0].plural}/chat",
+        f"/apis/{LIMIT_FORMS[0].api_version}/namespaces/{NAMESPACE}/{LIMIT_FORMS[0].plural}/chat",
         {"targetRefs": [{"kind": "HTTPRoute", "name": "chat"}]},
     ),
     RULE: (
-        f"{LIMIT_FORMS[1].api}/namespaces/{NAMESPACE}/{LIMIT_FORMS[1].plural}/chat",
+        f"/apis/{LIMIT_FORMS[1].api_version}/namespaces/{NAMESPACE}/{LIMIT_FORMS[1].plural}/chat",
         {"trafficPolicy": {"connectionPool": {"http": {"http2MaxRequests": 400}}}},
     ),
     TRIAL: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/chat", _deployment("chat")),
@@ -243,7 +245,8 @@ _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 _KINDS = {
-    "/apis/serving.kserve.io": {"versions": [{"groupVersion": KSERVE}]},
+    "/apis": {"groups": [{"name": KSERVE.partition("/")[0],
+                          "versions": [{"groupVersion": KSERVE}]}]},
     f"/apis/{KSERVE}": {"resources": [{"kind": "LLMInferenceService", "namespaced": True,
                                        "name": "llminferenceservices"}]},
     "/apis/apps/v1": {"resources": [{"kind": "Deployment", "name": "deployments",

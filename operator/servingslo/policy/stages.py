@@ -23,8 +23,7 @@ from servingslo.policy.replicas.promise import misses_of, period_seconds, steer,
 from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement, sizing_case
 from servingslo.policy.replicas.reserve import renewed_reserve
 from servingslo.policy.replicas.reserve_state import count_misses
-from servingslo.policy.replicas.saturation import settles
-from servingslo.policy.replicas.shortage import MISSED_MARGIN, after_window
+from servingslo.policy.replicas.saturation import MISSED_MARGIN, after_window, settles
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 from servingslo.policy.replicas.step_down import misses_surely, step_down_blocks
 from servingslo.policy.state import PlannerState, Steadiness

@@ -13,7 +13,7 @@ from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reserve_state import ReserveState
 from servingslo.policy.replicas.reverts import Reverts, count_revert, expire_reverts, is_prompt
-from servingslo.policy.replicas.shortage import Shortage
+from servingslo.policy.replicas.saturation import Shortage
 from servingslo.policy.replicas.sizing import Sized
 
 # How long a read of the target may lag behind a write that is only inferred from observations:

@@ -21,6 +21,7 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.units import SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.limits_verdict import CHECKED, LimitsFigures, missed, shares_of, table
+from servingslo_lab.cli.demo.report import concluded
 from servingslo_lab.cli.demo.system import (
     EXAMPLE,
     SCRAPE_INTERVAL_SECONDS,
@@ -30,7 +31,6 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
-from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront

@@ -24,6 +24,7 @@ from servingslo_lab.cli.demo.crowd_verdict import (
     not_enforced,
     table,
 )
+from servingslo_lab.cli.demo.report import concluded
 from servingslo_lab.cli.demo.system import (
     EXAMPLE,
     SCRAPE_INTERVAL_SECONDS,
@@ -34,7 +35,6 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
-from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest

@@ -1,9 +1,10 @@
-"""The demo's summary, its picture (PNG) and its page (HTML)."""
+"""The demo's summary, its picture (PNG) and its page (HTML), and how a scenario ends."""
 
 import base64
 import html
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,6 +13,7 @@ from typing import Any
 from servingslo.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, format_duration
 from servingslo_lab.cli.demo.panels import draw_replicas, frame_lightly, png, pyplot
 from servingslo_lab.cli.demo.timeline import DemoSample, Timeline
+from servingslo_lab.errors import RigError
 
 PICTURE_NAME = "demo.png"
 PAGE_NAME = "demo.html"
@@ -286,3 +288,26 @@ img {{ max-width: 100%; height: auto }}
 <pre>{html.escape(lines)}</pre>
 </body></html>
 """
+
+
+def verdict_line(short: Sequence[str], checked: Sequence[str]) -> str:
+    """'verdict: kept; checked: …', or each promise that was missed. checked: all promises."""
+    ended = f"missed: {'; '.join(short)}" if short else "kept"
+    return f"verdict: {ended}; checked: {', '.join(checked)}"
+
+
+def concluded(
+    text: str, short: Sequence[str], checked: Sequence[str], *, full: bool, file: Path
+) -> str:
+    """The figures with their verdict, written to a file as well.
+
+    full: the run was as long as its promises need. Raises: RigError if such a run missed one.
+    """
+    line = verdict_line(short, checked)
+    if not full:
+        line += "; a short run, which promises nothing"
+    told = f"{text}\n{line}"
+    file.write_text(f"{told}\n", encoding="utf-8")
+    if short and full:
+        raise RigError(f"{file.stem}\n{told}")
+    return told

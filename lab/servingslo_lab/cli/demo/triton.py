@@ -13,6 +13,7 @@ from pathlib import Path
 import kubernetes
 
 from servingslo.units import SECONDS_PER_MINUTE
+from servingslo_lab.cli.demo.report import concluded
 from servingslo_lab.cli.demo.system import (
     SCRAPE_INTERVAL_SECONDS,
     Reporter,
@@ -28,7 +29,6 @@ from servingslo_lab.cli.demo.triton_verdict import (
     missed,
     table,
 )
-from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton

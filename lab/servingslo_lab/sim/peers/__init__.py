@@ -1,6 +1,5 @@
 """What would other autoscalers' own code decide?
 
-One file each drives the code of a peer that the user has, with what it would see of the fleet. The
-HPA's controller has no package: its arithmetic is written again.
+One file each drives a peer's code with what it would see; the HPA's arithmetic is written again.
 Must not import scenarios, bounds, pools or backtest.
 """

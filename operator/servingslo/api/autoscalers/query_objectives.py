@@ -37,7 +37,7 @@ _UNITS = frozenset({1.0, 1e3, 1e6})
 _COUNTS = re.compile(r"[a-zA-Z0-9_:]+_(?:count|total)\b")
 _LATENCIES = re.compile(
     r"histogram_quantile|latenc|ttft|tpot|(?<![a-z])itl(?![a-z])|time_to_first|per_output_token"
-    r"|duration|response_?time|queue_time|rq_time|seconds_(?:bucket|sum)|_(?:ms|milliseconds)\b"
+    r"|duration|response_?time|queue_?time|rq_time|seconds_(?:bucket|sum)|_(?:ms|milliseconds)\b"
     r"|(?<![a-z0-9])p[5-9][0-9]",
     re.IGNORECASE,
 )

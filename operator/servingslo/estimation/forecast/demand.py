@@ -52,12 +52,9 @@ LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
 # rest and a surge, or a ramp, and demand does not vary around it; no normal law fits.
 # Judgement; measured by the pinball loss on the two-level rows of that benchmark.
 USUAL_LEAST_DEVIATIONS = 3.0
-# A rise is measured over a minute, and is one if it exceeds so many deviations of both its ends.
-# Over two minutes a rise by ten within three minutes is seen too late; docs/lab/planner.md.
-RISE_SECONDS, SURE_DEVIATIONS = 60.0, 3.0
-# A rise goes on while each window has more than the one before; a jump is over at once. Of scrapes
-# a minute apart one step has to do.
-RISING_STEPS = 2
+# A rise is one while so many windows in a row each have more than the one before, and by so many
+# deviations of both ends in all. A jump is over after two: the window that it begins in, and one.
+RISING_STEPS, SURE_DEVIATIONS = 3, 3.0
 # The usual mean itself is known no better than to this share of it.
 USUAL_ERROR_RATIO = 0.02
 
@@ -68,7 +65,7 @@ class ForecastState:
 
     usual_mean_per_second, usual_variance: of the rate over the last quarter of an hour.
     begun_seconds: when demand became new, so that earlier forecasts do not apply to it. latest:
-    times, rates and their variances of the last minute.
+    times, rates and their variances of the last windows.
     """
 
     time_seconds: float | None = None
@@ -236,18 +233,10 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
     )
 
 
-def _latest(
-    before: tuple[tuple[float, float, float], ...], window: tuple[float, float, float]
-) -> tuple[tuple[float, float, float], ...]:
-    """Return the windows of a rise: those of the last minute, and at least two."""
-    recent = tuple(one for one in before if one[0] >= window[0] - RISE_SECONDS)
-    return (*(recent or before[-1:]), window)
-
-
 def _rise_per_second2(latest: Sequence[tuple[float, float, float]]) -> float:
     """Return how fast the rate rises, if it surely does and has not ended; else 0."""
-    rates = [rate for _, rate, _ in latest[-RISING_STEPS - 1 :]]
-    if len(rates) < 2 or any(after <= one for one, after in pairwise(rates)):
+    rising = all(after[1] > before[1] for before, after in pairwise(latest))
+    if len(latest) <= RISING_STEPS or not rising:
         return 0.0
     (begin, first, first_variance), (end, last, last_variance) = latest[0], latest[-1]
     chance = SURE_DEVIATIONS * math.sqrt(first_variance + last_variance)
@@ -300,7 +289,7 @@ def observe(state: ForecastState, window: RateWindow, now_seconds: float) -> For
     level = sum(f.probability * f.level for f in filters)
     interval, ended = realized_errors.with_window(state.errors.interval, window, gap)
     measured = window.variance(level)
-    latest = _latest(state.latest, (now_seconds, window.rate_per_second, measured))
+    latest = (*state.latest, (now_seconds, window.rate_per_second, measured))[-RISING_STEPS - 1 :]
     state = replace(
         state,
         time_seconds=now_seconds,

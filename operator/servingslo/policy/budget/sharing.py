@@ -76,6 +76,10 @@ class Names:
     def __bool__(self) -> bool:
         return self.count > 0
 
+    def __str__(self) -> str:
+        """All of them."""
+        return self.of("")
+
     def of(self, reader: str) -> str:
         """'n/chat, n/search and 3 more', for the tenants of a namespace; '' may read all names."""
         shown = [name for name in self.first if not reader or name.startswith(f"{reader}/")]

@@ -113,8 +113,8 @@ def reserve_report(state: ReserveState) -> ReserveReport | None:
 
 
 def _known(context: TickContext) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    rates = np.array(context.estimate.past.rates_per_second, dtype=np.float64)
-    return rates[~np.isnan(rates)]
+    rates = np.asarray(context.estimate.past.rates_per_second, dtype=np.float64)
+    return rates[rates >= 0.0]
 
 
 def _carried(case: SizingCase, serving: int) -> float:

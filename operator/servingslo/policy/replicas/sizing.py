@@ -85,7 +85,7 @@ class SizingCase:
     frontier: of one replica's engine under this mix of requests. objectives: those that decide;
     none while the latency model is not trusted. calibration: observed over predicted, by metric.
     slowness: of pods that are slower than the others. capacity_ratio: what replicas are measured to
-    serve over what the law says, see `shortage`. largest_count: where the search ends.
+    serve over what the law says, see `saturation`. largest_count: where the search ends.
     engines_per_replica: the frontier is of engines, and a data-parallel pod holds several.
     """
 

@@ -33,6 +33,7 @@ from servingslo_lab.cli.demo.classes.verdict import (
     tpot_seconds,
     typical_count,
 )
+from servingslo_lab.cli.demo.report import concluded
 from servingslo_lab.cli.demo.system import (
     EXAMPLE,
     SCRAPE_INTERVAL_SECONDS,
@@ -42,7 +43,6 @@ from servingslo_lab.cli.demo.system import (
     start_engines,
     start_operator,
 )
-from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest

@@ -31,6 +31,7 @@ from servingslo_lab.cli.demo.disaggregated.verdict import (
     missed,
     table,
 )
+from servingslo_lab.cli.demo.report import concluded
 from servingslo_lab.cli.demo.system import (
     SCRAPE_INTERVAL_SECONDS,
     Reporter,
@@ -40,7 +41,6 @@ from servingslo_lab.cli.demo.system import (
     start_operator,
     start_router,
 )
-from servingslo_lab.cli.demo.verdict_line import concluded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.processes import ManagedProcess
