@@ -164,9 +164,11 @@ VALUES = {
 # replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
 # budgets: a right to read; counts stay.
 PLAIN = """
-affinity budgets commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds extraVolumeMounts
+affinity budgets commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds
+extraVolumeMounts
 extraVolumes fullnameOverride gateway global image imagePullSecrets leaderElection logFormat
-logLevel metrics metricsAuthorization monitoring nameOverride networkPolicy nodeSelector podAnnotations
+logLevel metrics metricsAuthorization monitoring nameOverride networkPolicy nodeSelector
+podAnnotations
 podDisruptionBudget podLabels podSecurityContext priorityClassName prometheus rbac replicaCount
 resources revisionHistoryLimit runtimes securityContext serviceAccount tickSeconds tolerations
 topologySpreadConstraints

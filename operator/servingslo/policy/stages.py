@@ -120,6 +120,9 @@ def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
         period_seconds=period_seconds(targets),
         now_seconds=context.now_seconds,
     )
+    if not _may_grow(context):
+        # What no order could have served says nothing about the rule that orders.
+        return replace(state, promise=promise)
     reserve = count_misses(
         state.reserve,
         seen,
@@ -128,6 +131,13 @@ def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
         period_seconds=period_seconds(targets),
     )
     return replace(state, promise=promise, reserve=reserve)
+
+
+def _may_grow(context: TickContext) -> bool:
+    """Whether more replicas can be had: they are allowed, and none that was ordered is refused."""
+    held_up = context.unschedulable or context.queued or context.failing
+    refused = guards.refused_pods(context.observation) is not None
+    return not (held_up or refused) and context.current < context.bounds.maximum
 
 
 def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:

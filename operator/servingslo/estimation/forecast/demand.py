@@ -52,8 +52,8 @@ LEAST_USUAL_SECONDS = RETURN_MEMORY_SECONDS / 3.0
 # rest and a surge, or a ramp, and demand does not vary around it; no normal law fits.
 # Judgement; measured by the pinball loss on the two-level rows of that benchmark.
 USUAL_LEAST_DEVIATIONS = 3.0
-# A rise is one while so many windows in a row each have more than the one before, and by so many
-# deviations of both ends in all. A jump is over after two: the window that it begins in, and one.
+# A rise is one while so many windows in a row each exceed the one before by a standard error, and
+# by so many in all. A jump is over after two: the window that it begins in, and one.
 RISING_STEPS, SURE_DEVIATIONS = 3, 3.0
 # The usual mean itself is known no better than to this share of it.
 USUAL_ERROR_RATIO = 0.02
@@ -235,7 +235,9 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
 
 def _rise_per_second2(latest: Sequence[tuple[float, float, float]]) -> float:
     """Return how fast the rate rises, if it surely does and has not ended; else 0."""
-    rising = all(after[1] > before[1] for before, after in pairwise(latest))
+    rising = all(
+        after[1] - before[1] > math.sqrt(after[2] + before[2]) for before, after in pairwise(latest)
+    )
     if len(latest) <= RISING_STEPS or not rising:
         return 0.0
     (begin, first, first_variance), (end, last, last_variance) = latest[0], latest[-1]

@@ -31,6 +31,8 @@ PLAIN = Rule(0.0, 1.0)
 """What the planner does without a reserve, as far as a fluid shows it."""
 # Less past says nothing of a habit: the shortest that holds two episodes of misses.
 LEAST_SECONDS = 1_200.0
+# Of a window that is a larger part of the past, the past does not show what it costs.
+SHORT_MEMORIES = 4.0
 # A choice takes about as long as a tick of twenty resources.
 RENEWAL_SECONDS = 600.0
 
@@ -54,6 +56,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     tried = [
         cheapest_floor(Rule(window, margin), rates, replica, BIN_SECONDS, most_missed=allowed)
         for window in WINDOWS_SECONDS
+        if SHORT_MEMORIES * window <= len(rates) * BIN_SECONDS
         for margin in MARGIN_RATIOS
     ]
     keeps = [one for one in tried if one.habitual_ratio <= allowed]
