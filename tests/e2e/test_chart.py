@@ -336,7 +336,7 @@ def test_tenants_are_apart_where_that_is_asked(rig: Rig) -> None:
     assert all(rule["resourceNames"] for rule in leases)
     pod = _only(documents, "Deployment")["spec"]["template"]["spec"]
     assert "--health-host=127.0.0.1" in pod["containers"][0]["args"]
-    assert pod["containers"][0]["livenessProbe"]["httpGet"]["port"] == "https"
+    assert pod["containers"][0]["livenessProbe"]["httpGet"]["port"] == 8443
     (ingress,) = _only(documents, "NetworkPolicy")["spec"]["ingress"]
     selected = ingress["from"][0]["namespaceSelector"]["matchLabels"]
     assert selected == {"kubernetes.io/metadata.name": "monitoring"}

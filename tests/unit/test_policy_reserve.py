@@ -64,7 +64,6 @@ def test_the_attained_share_corrects_the_copy():
                 Misses(requests=600.0, least=0.0, most=0.0),
                 target_ratio=0.99,
                 seconds=60.0,
-                period_seconds=86_400.0,
             )
         found.append(correction_ratio(state, 0.99))
     assert found == sorted(found, reverse=True)

@@ -57,6 +57,13 @@ async def _told(data=None, **fields):
     return container, launch
 
 
+def _nested(runs):
+    """Twelve levels of ten scripts each: a kilobyte that would run 10^12 commands."""
+    level = ";".join(f'{runs} "$v%d"' for _ in range(10))
+    levels = (f"export v{number}='{level.replace('%d', str(number + 1))}'" for number in range(12))
+    return "; ".join((*levels, "export v12='vllm serve m'", f'{runs} "$v0"'))
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -98,6 +105,8 @@ async def _told(data=None, **fields):
             "it runs more than 256 commands",
             id="branches",
         ),
+        pytest.param(_script(_nested("eval")), TOO_MUCH, id="nested-evaluations"),
+        pytest.param(_script(_nested("sh -c")), TOO_MUCH, id="nested-shells"),
         pytest.param(_script("vllm serve " + "$((" * 10_000), "is not closed", id="arithmetic"),
     ],
 )

@@ -6,7 +6,8 @@
 {{ ternary 8443 8080 (eq (include "servingslo.port" .) "https") }}
 {{- end }}
 {{- define "servingslo.probe" -}}
-port: {{ include "servingslo.port" . }}{{ if eq (include "servingslo.port" .) "https" }}, scheme: HTTPS{{ end }}
+{{- /* By number at the proxy: a probe finds names of its own container alone. */ -}}
+port: {{ ternary 8443 "http" (eq (include "servingslo.port" .) "https") }}{{ if eq (include "servingslo.port" .) "https" }}, scheme: HTTPS{{ end }}
 {{- end }}
 {{- define "servingslo.metricsProxy" -}}
 - name: metrics-proxy

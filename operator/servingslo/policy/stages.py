@@ -124,20 +124,19 @@ def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
         # What no order could have served says nothing about the rule that orders.
         return replace(state, promise=promise)
     reserve = count_misses(
-        state.reserve,
-        seen,
-        target_ratio=targets.error_budget_target_ratio,
-        seconds=seconds,
-        period_seconds=period_seconds(targets),
+        state.reserve, seen, target_ratio=targets.error_budget_target_ratio, seconds=seconds
     )
     return replace(state, promise=promise, reserve=reserve)
 
 
 def _may_grow(context: TickContext) -> bool:
-    """Whether more replicas can be had: they are allowed, and none that was ordered is refused."""
+    """Whether more replicas can be had: the operator orders them, and nobody refuses them."""
     held_up = context.unschedulable or context.queued or context.failing
-    refused = guards.refused_pods(context.observation) is not None
-    return not (held_up or refused) and context.current < context.bounds.maximum
+    refused = guards.refused_pods(context.observation) is not None or held_up
+    grant, most = context.observation.grant, context.bounds.maximum
+    if grant is not None:
+        most = 0 if grant.unknown else min(most, grant.gpus // grant.gpus_per_replica)
+    return not refused and context.acting_limit is None and context.current < most
 
 
 def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
@@ -169,7 +168,7 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
         if growth is not None and grows:
             ended = rate * growth.ended / growth.arrived
             served = min(ended / (case.saturation_per_second * serving), 1.0)
-    kept = 0.0 if late or grows else rate / carried
+    kept = 0.0 if late or grows or carried <= 0.0 else rate / carried
     return replace(state, shortage=after_window(state.shortage, served, kept, context.now_seconds))
 
 
@@ -177,7 +176,10 @@ def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
     """Renew the rule that the past asks for, while a trusted law says what a replica carries."""
     if context.prepared is None or not context.trusted or context.signals.no_metrics is not None:
         return state
-    case = sizing_case(context, context.prepared)
+    if context.observation.pool:
+        # Pools are divided by their common demand, which knows no reserve yet.
+        return state
+    case = replace(sizing_case(context, context.prepared), capacity_ratio=state.shortage.ratio)
     return replace(state, reserve=renewed_reserve(context, case, state.reserve))
 
 

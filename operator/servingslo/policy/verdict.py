@@ -120,7 +120,7 @@ def assemble_decision(
         handed_over=given,
         error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
-        reserve=reserve_report(state.reserve),
+        reserve=reserve_report(state.reserve, draft.requirement.needs),
         latency=latency_of(context, state),
         availability=availability_of(context, state),
         detail=_detail(context),

@@ -45,7 +45,13 @@ CONFLICTS = frozenset({Reason.SCALER_CONFLICT, Reason.TARGET_CONFLICT})
 ADVICE_ONLY = frozenset({Reason.RECOMMEND_ONLY, Reason.KILL_SWITCH})
 # With each of these a decision is only reported: no client carries its count out.
 NOT_CARRIED_OUT = frozenset(
-    {*_OWNERSHIP, *ADVICE_ONLY, Reason.SCALED_TO_ZERO_BY_USER, Reason.PAUSED}
+    {
+        *_OWNERSHIP,
+        *ADVICE_ONLY,
+        Reason.SCALED_TO_ZERO_BY_USER,
+        Reason.PAUSED,
+        Reason.NODES_OF_AN_ENGINE,
+    }
 )
 # Ordered pods are not created; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})

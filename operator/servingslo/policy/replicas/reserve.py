@@ -6,6 +6,7 @@ promise is in force. Shares of the copy are corrected by the share that was real
 plain rule, the planner without a reserve, is one of them, so that calm demand pays nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -41,8 +42,10 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     """The state with the rule that the last day's arrivals ask for, once it is due."""
     due = state.at_seconds is None or context.now_seconds - state.at_seconds >= RENEWAL_SECONDS
     rates = _known(context)
-    if not due or len(rates) * BIN_SECONDS < LEAST_SECONDS or not rates.max() > 0.0:
+    if not due or len(rates) * BIN_SECONDS < LEAST_SECONDS:
         return state
+    if not rates.max() > 0.0:
+        return ReserveState(at_seconds=context.now_seconds)
     peak = max(
         round(float(rates.max()) / (case.saturation_per_second * case.utilization_target_ratio)), 1
     )
@@ -99,10 +102,14 @@ def reserve_need(
     return ConstraintNeed(constraint=Constraint.RESERVE, replicas=count), inputs
 
 
-def reserve_report(state: ReserveState) -> ReserveReport | None:
-    """The rule in force, and what one replica fewer would have missed; None for the plain one."""
+def reserve_report(state: ReserveState, needs: Iterable[ConstraintNeed]) -> ReserveReport | None:
+    """The rule in force, and what one replica fewer would have missed.
+
+    None unless it is among the needs of this tick.
+    """
     lived, cheaper = state.lived, state.cheaper
-    if lived is None or cheaper is None or lived.rule == PLAIN:
+    needed = any(need.constraint is Constraint.RESERVE for need in needs)
+    if lived is None or cheaper is None or not needed:
         return None
     return ReserveReport(
         window_seconds=lived.rule.window_seconds,
@@ -116,6 +123,7 @@ def reserve_report(state: ReserveState) -> ReserveReport | None:
 
 
 def _known(context: TickContext) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """The known rates of the last day. Gaps are left out: a jump over one is one episode."""
     rates = np.asarray(context.estimate.past.rates_per_second, dtype=np.float64)
     return rates[rates >= 0.0]
 

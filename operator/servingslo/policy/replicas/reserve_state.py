@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.requests.misses import Misses
 from servingslo.models.fleet.fluid import Lived
+from servingslo.units import SECONDS_PER_DAY
 
 # Noise inside bins and errors of the law, which a copy does not have, get the other half.
 ALLOWED_SHARE = 0.5
@@ -35,12 +36,12 @@ class ReserveState:
 
 
 def count_misses(
-    state: ReserveState, seen: Misses, *, target_ratio: float, seconds: float, period_seconds: float
+    state: ReserveState, seen: Misses, *, target_ratio: float, seconds: float
 ) -> ReserveState:
     """The state after the requests of a window, next to what the copy says of as many."""
     if state.lived is None or seconds <= 0.0:
         return state
-    kept = max(1.0 - seconds / period_seconds, 0.0)
+    kept = max(1.0 - seconds / SECONDS_PER_DAY, 0.0)
     least = (1.0 - target_ratio) * ALLOWED_SHARE
     return replace(
         state,

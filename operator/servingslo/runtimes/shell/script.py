@@ -27,8 +27,7 @@ from servingslo.runtimes.shell.words import (
 
 # A script starts one engine, rarely two.
 MOST_COMMANDS = 256
-# Tokens that are read, with those of functions at each call; walks until loops add no values.
-_MOST_STEPS = 16_000
+# Walks until loops add no values.
 _MOST_PASSES = 5
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[[^\]]*\]\+?=")
@@ -101,8 +100,8 @@ class _Reader:
         if depth > DEEPEST:
             raise ArgumentsNotUnderstoodError("scripts are nested too deeply")
         self._tokens, self._depth, self._before = found, depth, before
-        self._expander = Expander()
-        self._at = self._steps = 0
+        self._expander = Expander(scope.budget)
+        self._at = 0
         # Where the bodies of functions begin, and the one whose body is next.
         self._functions: dict[str, int] = {}
         self._defined = ""
@@ -127,9 +126,7 @@ class _Reader:
 
     def _step(self) -> None:
         """Read one token."""
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            raise ArgumentsNotUnderstoodError(f"it takes more than {_MOST_STEPS} steps")
+        self.scope.budget.step()
         token = self._tokens[self._at]
         self._at += 1
         if token.parts or token.elements is not None or token.here is not None:
@@ -208,7 +205,10 @@ class _Reader:
         """A compound command; the words of `for` and `case` are skipped."""
         self._open(OPENING[word])
         if word in {"for", "select"}:
-            self._unknown(self._here)
+            if self._here == "let":
+                self._let(list(self._tokens[self._at + 1 : self._at + 2]))
+            else:
+                self._unknown(self._here)
             self._skip_to("do")
         elif word == "case":
             self._skip_to("in")

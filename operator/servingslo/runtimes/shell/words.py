@@ -24,8 +24,11 @@ LONGEST_LINE_CHARACTERS = 32_768
 # Values of one variable, and combinations of values in one command; KServe's presets have 2 and 8.
 MOST_VALUES = 32
 _MOST_COMBINATIONS = 128
-# Characters that all words of one script may have; with 8 combinations, KServe's have 20,000.
-_MOST_CHARACTERS = 4 * LONGEST_LINE_CHARACTERS
+# Characters that all words of a command line's scripts may have; with 8 combinations, KServe's have
+# 20,000.
+_MOST_CHARACTERS = 8 * LONGEST_LINE_CHARACTERS
+# Tokens that are read of a command line's scripts, again in each loop, call and evaluation.
+_MOST_STEPS = 64_000
 # A word of one character takes as long as one of so many.
 _LEAST_CHARACTERS = 16
 # Commands that name an engine without starting one.
@@ -73,13 +76,33 @@ class Environment:
 NO_VARIABLES = Environment()
 
 
+@dataclass(slots=True)
+class Budget:
+    """What is left for the scripts of one command line, and for all scripts that these run."""
+
+    characters: int = _MOST_CHARACTERS
+    steps: int = _MOST_STEPS
+
+    def write(self, characters: int) -> None:
+        """Expand so many. Raises: ArgumentsNotUnderstoodError if none are left."""
+        self.characters -= characters
+        if self.characters < 0:
+            raise ArgumentsNotUnderstoodError("its words get too long")
+
+    def step(self) -> None:
+        """Read one token. Raises: ArgumentsNotUnderstoodError if none is left."""
+        self.steps -= 1
+        if self.steps < 0:
+            raise ArgumentsNotUnderstoodError(f"it takes more than {_MOST_STEPS} steps")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """The values that each variable may have at one place of a script.
 
     values: as set by the script; others are those of the environment. sourced: it ran another
     script, which may have set any variable. extended: the shell is known to have bash's extensions.
-    alive: whether the place is reached.
+    alive: whether the place is reached. budget: of all scopes of a command line.
     """
 
     environment: Environment = NO_VARIABLES
@@ -87,6 +110,7 @@ class Scope:
     sourced: bool = False
     extended: bool = True
     alive: bool = True
+    budget: Budget = field(default_factory=Budget, compare=False)
 
     def of(self, name: str) -> Values:
         """The values that a variable may have."""
@@ -152,10 +176,10 @@ def as_script(text: str) -> str:
 
 
 class Expander:
-    """Expands the words of one script, up to a number of characters in all."""
+    """Expands the words of scripts, within the budget of their command line."""
 
-    def __init__(self) -> None:
-        self._left = _MOST_CHARACTERS
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
 
     def commands(self, words: Sequence[Token], scope: Scope) -> list[tuple[Word, ...]]:
         """The words of a command, for each combination of the values of its variables."""
@@ -232,9 +256,7 @@ class Expander:
             else:
                 found = [part.text] if part.quoted else _split(part.text, chosen)
             for piece in found:
-                self._left -= max(len(piece or ""), _LEAST_CHARACTERS)
-                if self._left < 0:
-                    raise ArgumentsNotUnderstoodError("its words get too long")
+                self._budget.write(max(len(piece or ""), _LEAST_CHARACTERS))
                 yield piece
 
     def _parameter(

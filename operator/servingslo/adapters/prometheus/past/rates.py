@@ -37,9 +37,9 @@ _LOG = logging.getLogger(__name__)
 _DAY_SECONDS = 86400
 # Contains three scrapes at a minute's interval; offices open within this time around nine.
 BIN_SECONDS = 300
-# Two weeks contain two of each weekday. Six hours a query: parsed, they take 15 kB a workload.
+# Two weeks contain two of each weekday. So many bins a query: parsed, they take 15 kB a workload.
 HISTORY_DAYS = 14
-_PIECE_SECONDS = 21600
+_PIECE_BINS = 72
 # The last day is read again in bins of a minute: two scrapes at half a minute's interval.
 RECENT_BIN_SECONDS = 60
 _RECENT_WINDOW_SECONDS = 120
@@ -170,9 +170,14 @@ class PastRates:
 
     def _read_until(self, until_seconds: int) -> _Reading:
         start, rates = self._read_bins(until_seconds, self._days, BIN_SECONDS, BIN_SECONDS)
-        recent_start, recent = self._read_bins(
-            until_seconds, 1, RECENT_BIN_SECONDS, _RECENT_WINDOW_SECONDS
-        )
+        try:
+            recent_start, recent = self._read_bins(
+                until_seconds, 1, RECENT_BIN_SECONDS, _RECENT_WINDOW_SECONDS
+            )
+        except MetricsUnavailableError as error:
+            # Only the reserve reads it, and finds the longer bins instead.
+            _LOG.warning("last day not read in minutes detail=%r", str(error))
+            recent_start, recent = 0, {}
         return _Reading(
             start_seconds=start, rates=rates, recent_start_seconds=recent_start, recent=recent
         )
@@ -186,12 +191,13 @@ class PastRates:
         start = end - days * _DAY_SECONDS
         bins = days * _DAY_SECONDS // bin_seconds
         rates: dict[Owner, array[float]] = {}
-        for begin in range(start, end, _PIECE_SECONDS):
+        piece = _PIECE_BINS * bin_seconds
+        for begin in range(start, end, piece):
             # A bin is evaluated at its end.
             answer = self._client.query_range(
                 promql,
                 start_seconds=begin + bin_seconds,
-                end_seconds=begin + _PIECE_SECONDS,
+                end_seconds=begin + piece,
                 step_seconds=bin_seconds,
                 deadline=self._monotonic() + _PIECE_TIMEOUT_SECONDS,
             )

@@ -114,7 +114,7 @@ def _beyond(context: TickContext, change: BatchChange) -> bool:
         return False
     waited = context.estimate.observed.get(LatencyMetric.TTFT)
     bucket = None if waited is None else waited.bucket_of(WAIT_PERCENTILE)
-    longest = 0.0 if bucket is None else bucket[1]
+    longest = 0.0 if bucket is None else bucket[1] if math.isfinite(bucket[1]) else bucket[0]
     return context.now_seconds - change.beyond_seconds < VERIFY_AFTER_SECONDS + longest
 
 
