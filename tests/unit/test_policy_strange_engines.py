@@ -122,6 +122,21 @@ def test_engines_that_sleep_are_no_capacity(states):
     assert "no capacity: chat-1 (asleep), chat-2 (asleep)" in conditions(last)["Ready"][2]
 
 
+@pytest.mark.parametrize("asleep", [0, 1, 2])
+def test_a_shortage_is_ordered_for_on_top_of_engines_that_sleep(asleep):
+    """Without a law too: what is measured asks for a second pod that serves, whoever sleeps."""
+
+    def full(seconds: float) -> str:
+        page = vllm_page(4.0 * seconds, running=200.0)
+        return page.replace('waiting{engine="0"} 0', 'waiting{engine="0"} 50')
+
+    pages = [lambda _seconds: sleeping(awake=0)] * asleep
+    last = decisions(of_pods(full, *pages), 1 + asleep)[-1]
+    assert last.model.trusted is False
+    assert last.recommended_replicas == 2 + asleep
+    assert last.reason is Reason.SATURATION_BOUND
+
+
 def test_engines_that_are_awake_are_capacity():
     """The same gauge of an engine that serves."""
     page = sleeping(awake=1, weights_offloaded=0, discard_all=0)
@@ -130,14 +145,18 @@ def test_engines_that_are_awake_are_capacity():
 
 
 def test_a_pod_with_one_engine_of_two_asleep_is_named():
-    """It is no whole replica."""
+    """It is no whole replica; if all pods are like it, the target still serves."""
 
     def page(seconds: float) -> str:
         second = sleeping(awake=0).replace('engine="0"', 'engine="1"')
         return vllm_page(2.0 * seconds) + second
 
     last = decisions(of_pods(page, lambda seconds: vllm_page(2.0 * seconds)), 2)[-1]
-    assert "chat-0 (partly asleep)" in conditions(last)["Ready"][2]
+    assert "chat-0 (partly asleep: engine 1)" in conditions(last)["Ready"][2]
+    last = decisions(of_pods(page, page), 2)[-1]
+    status, reason, message = conditions(last)["Ready"]
+    assert (status, reason) == ("True", "Ready")
+    assert "no whole replica: chat-0 (partly asleep: engine 1), chat-1 (partly" in message
 
 
 def test_a_target_that_sleeps_as_a_whole_is_not_ready_and_orders_nothing():
