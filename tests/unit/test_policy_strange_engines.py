@@ -67,6 +67,28 @@ def test_engines_that_generate_no_token_are_observed_and_have_no_law(page, rate)
     assert told["MetricsFresh"][0] == "True"
 
 
+def without_counter(page: str) -> str:
+    """A page whose counters of tokens are not exported, nor a histogram that counts nothing."""
+    dropped = ("generation_tokens_total", "realtime_tokens_total", "sglang:time_to_first_token")
+    return "".join(f"{x}\n" for x in page.splitlines() if not any(name in x for name in dropped))
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        pytest.param(pooling_vllm, "NoTokensGenerated", id="vllm"),
+        pytest.param(pooling_sglang, "NoTokensGenerated", id="sglang"),
+        pytest.param(vllm_page, "ModelLearning", id="a counter dropped, and gaps of tokens there"),
+    ],
+)
+def test_learning_ends_if_nothing_counts_generated_tokens(page, reason):
+    """No counter at all; the missing series are named, and nothing is concluded too early."""
+    each = of_pods(*2 * [lambda seconds: without_counter(page(7.0 * seconds))])
+    last = decisions(each, 2, LATENCY)[-1]
+    assert conditions(last)["ModelTrusted"][1] == reason
+    assert "tokens_total" in conditions(last)["MetricsFresh"][2]
+
+
 def test_measurement_alone_orders_for_engines_that_generate_no_token():
     """An objective that they miss asks for more."""
     each = of_pods(*2 * [lambda seconds: pooling_vllm(7.0 * seconds, 8.0)])
