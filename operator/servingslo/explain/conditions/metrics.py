@@ -74,6 +74,6 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
         message = f"{gpus_in_words(decision.gpus)}; measured saturation decides meanwhile"
     elif model.reason is Reason.NO_TOKENS_GENERATED:
         message = (
-            "engines that count no generated token have no such law; measured saturation decides"
+            "engines that generate or count no token have no such law; measured saturation decides"
         )
     return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))
