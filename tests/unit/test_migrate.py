@@ -289,6 +289,41 @@ def test_a_trigger_on_a_percentile_of_latency_is_an_objective(
         pytest.param("sum(rate(vllm:e2e_request_latency_seconds_count[1m]))", False, id="requests"),
         pytest.param("sum(rate(container_cpu_usage_seconds_total[1m]))", False, id="cpu"),
         pytest.param("sum(vllm:num_requests_waiting)", False, id="waiting"),
+        *(
+            pytest.param(name, True, id=name)
+            for name in (
+                'avg(nv_inference_request_summary_us{quantile="0.95"}) / 1000',
+                "llm_wait_seconds",
+                "chat_first_token_s",
+                "request_elapsed_seconds",
+                "chat:response_seconds:avg",
+                "time_in_queue_seconds",
+                "e2e_seconds_avg",
+                "rate(request_time_sum[1m]) / rate(request_time_count[1m])",
+                "slo:e2e_p95",
+                "stats.timers.chat.upper_95",
+                "TargetResponseTime",
+                "tail_ms_p99",
+                "histogram_quantile(0.9, rate(own_bucket[1m]))",
+                "http_server_requests_seconds_sum",
+            )
+        ),
+        *(
+            pytest.param(name, False, id=name)
+            for name in (
+                "histogram_quantile(0.9, sum(rate(vllm:request_prompt_tokens_bucket[5m])))",
+                "DCGM_FI_DEV_GPU_UTIL_p95",
+                "kv_usage_p90",
+                "cpu_p95",
+                "batch_size_p50",
+                "tokens_per_ms",
+                "requests_per_s",
+                "vllm:gpu_cache_usage_perc[30s]",
+                'sum(rate(vllm:time_to_first_token_seconds_bucket{le="+Inf"}[2m]))',
+                'sum(vllm:num_requests_running{job="latency"})',
+                "process_start_time_seconds",
+            )
+        ),
     ],
 )
 def test_a_latency_that_is_not_understood_is_said(cli: CLI, query: str, latency: bool) -> None:
@@ -301,6 +336,33 @@ def test_a_latency_that_is_not_understood_is_said(cli: CLI, query: str, latency:
         said = comments(cli, source)
         assert ("state --objective" in said) is latency
         assert ("not from a threshold" in said) is not latency
+
+
+@pytest.mark.parametrize(
+    ("kind", "metadata"),
+    [
+        ("metrics-api", {"url": "http://x/latency", "valueLocation": "p95", "targetValue": "500"}),
+        ("aws-cloudwatch", {"metricName": "TargetResponseTime", "targetMetricValue": "1"}),
+    ],
+)
+def test_a_latency_of_another_type_of_trigger_is_said(cli: CLI, kind: str, metadata: Any) -> None:
+    """Its name stands elsewhere; the host of an address names nothing."""
+    source = changed(SCALED_OBJECT, triggers=[{"type": kind, "metadata": metadata}])
+    assert "state --objective" in comments(cli, source)
+    other = {"type": "metrics-api", "metadata": {"url": "http://latency/queue/depth"}}
+    assert "state --objective" not in comments(cli, changed(SCALED_OBJECT, triggers=[other]))
+
+
+def test_under_a_formula_the_threshold_of_a_trigger_is_no_objective(cli: CLI) -> None:
+    """KEDA compares the formula's value with its own target and ignores the trigger's threshold."""
+    triggers = [prometheus(f"{TTFT} * 1000", "1", name="ttft", metricType="Value")]
+    modifiers = {"formula": "ttft / 1000", "target": "0.8", "metricType": "Value"}
+    said = comments(
+        cli, changed(SCALED_OBJECT, triggers=triggers, advanced={"scalingModifiers": modifiers})
+    )
+    assert "a latency, not understood: state --objective" in said
+    assert "An example" in said
+    assert "scalingModifiers.formula ttft / 1000, target 0.8" in said
 
 
 def test_the_user_s_objectives_win_over_those_of_triggers(cli: CLI) -> None:

@@ -67,6 +67,28 @@ def test_engines_that_generate_no_token_are_observed_and_have_no_law(page, rate)
     assert told["MetricsFresh"][0] == "True"
 
 
+def without_counter(page: str) -> str:
+    """A page whose counters of tokens are not exported, nor a histogram that counts nothing."""
+    dropped = ("generation_tokens_total", "realtime_tokens_total", "sglang:time_to_first_token")
+    return "".join(f"{x}\n" for x in page.splitlines() if not any(name in x for name in dropped))
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        pytest.param(pooling_vllm, "NoTokensGenerated", id="vllm"),
+        pytest.param(pooling_sglang, "NoTokensGenerated", id="sglang"),
+        pytest.param(vllm_page, "ModelLearning", id="a counter dropped, and gaps of tokens there"),
+    ],
+)
+def test_learning_ends_if_nothing_counts_generated_tokens(page, reason):
+    """No counter at all; the missing series are named, and nothing is concluded too early."""
+    each = of_pods(*2 * [lambda seconds: without_counter(page(7.0 * seconds))])
+    last = decisions(each, 2, LATENCY)[-1]
+    assert conditions(last)["ModelTrusted"][1] == reason
+    assert "tokens_total" in conditions(last)["MetricsFresh"][2]
+
+
 def test_measurement_alone_orders_for_engines_that_generate_no_token():
     """An objective that they miss asks for more."""
     each = of_pods(*2 * [lambda seconds: pooling_vllm(7.0 * seconds, 8.0)])
@@ -122,6 +144,21 @@ def test_engines_that_sleep_are_no_capacity(states):
     assert "no capacity: chat-1 (asleep), chat-2 (asleep)" in conditions(last)["Ready"][2]
 
 
+@pytest.mark.parametrize("asleep", [0, 1, 2])
+def test_a_shortage_is_ordered_for_on_top_of_engines_that_sleep(asleep):
+    """Without a law too: what is measured asks for a second pod that serves, whoever sleeps."""
+
+    def full(seconds: float) -> str:
+        page = vllm_page(4.0 * seconds, running=200.0)
+        return page.replace('waiting{engine="0"} 0', 'waiting{engine="0"} 50')
+
+    pages = [lambda _seconds: sleeping(awake=0)] * asleep
+    last = decisions(of_pods(full, *pages), 1 + asleep)[-1]
+    assert last.model.trusted is False
+    assert last.recommended_replicas == 2 + asleep
+    assert last.reason is Reason.SATURATION_BOUND
+
+
 def test_engines_that_are_awake_are_capacity():
     """The same gauge of an engine that serves."""
     page = sleeping(awake=1, weights_offloaded=0, discard_all=0)
@@ -130,14 +167,18 @@ def test_engines_that_are_awake_are_capacity():
 
 
 def test_a_pod_with_one_engine_of_two_asleep_is_named():
-    """It is no whole replica."""
+    """It is no whole replica; if all pods are like it, the target still serves."""
 
     def page(seconds: float) -> str:
         second = sleeping(awake=0).replace('engine="0"', 'engine="1"')
         return vllm_page(2.0 * seconds) + second
 
     last = decisions(of_pods(page, lambda seconds: vllm_page(2.0 * seconds)), 2)[-1]
-    assert "chat-0 (partly asleep)" in conditions(last)["Ready"][2]
+    assert "chat-0 (partly asleep: engine 1)" in conditions(last)["Ready"][2]
+    last = decisions(of_pods(page, page), 2)[-1]
+    status, reason, message = conditions(last)["Ready"]
+    assert (status, reason) == ("True", "Ready")
+    assert "no whole replica: chat-0 (partly asleep: engine 1), chat-1 (partly" in message
 
 
 def test_a_target_that_sleeps_as_a_whole_is_not_ready_and_orders_nothing():

@@ -67,7 +67,7 @@ from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows import balance
 from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
-from servingslo.estimation.windows.families import generate_no_token
+from servingslo.estimation.windows.families import count_no_token, generate_no_token
 from servingslo.estimation.windows.freshness import (
     Freshness,
     assess,
@@ -76,6 +76,7 @@ from servingslo.estimation.windows.freshness import (
 )
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.workload import Workload
+from servingslo.reasons import Reason
 
 # Pods scraped seconds apart look unevenly loaded while demand jumps.
 # Judgement; measured by wrong conclusions about routing during simulated surges.
@@ -353,6 +354,8 @@ def _estimate(
     if without_tokens:
         now_lengths = replace(now_lengths, output=None, output_tokens_mean=None)
     law_state, law = law_in_force(state.law, sample.service_law, without_tokens=without_tokens)
+    if law.reason is Reason.MODEL_LEARNING and count_no_token(in_use):
+        law = replace(law, reason=Reason.NO_TOKENS_GENERATED)
     stated = law.law if law.source is LawSource.STATED else None
     state = replace(
         state,

@@ -47,7 +47,7 @@ EXCLUDED_SHARE = 0.5
 # allows no scale-down.
 UNSEEN = frozenset({METRICS_MISSING, METRICS_STALE})
 # Engines report it themselves, so it is no doubt about them, however many they are.
-_SLEEPS = frozenset({ASLEEP, PARTLY_ASLEEP})
+_SLEEPS = (ASLEEP, PARTLY_ASLEEP)
 
 # Pods by name, each with its reason.
 _Told = tuple[tuple[str, str], ...]
@@ -119,7 +119,12 @@ class TickContext:
     @property
     def sleeping(self) -> tuple[tuple[str, str], ...]:
         """Those of them whose engines sleep, as a whole or in part."""
-        return tuple(told for told in self.unreliable if told[1] in _SLEEPS)
+        return tuple(told for told in self.unreliable if told[1].startswith(_SLEEPS))
+
+    @property
+    def partly_asleep(self) -> int:
+        """How many of those have an engine that is awake, and serves."""
+        return sum(why.startswith(PARTLY_ASLEEP) for _, why in self.sleeping)
 
     @property
     def mostly_failing(self) -> bool:
@@ -263,7 +268,7 @@ def _reliable(
     """The reliable ready pods, the unreliable ones, and those in doubt."""
     why = {name: why for name, why in estimate.unreliable_pods if why not in UNSEEN}
     told = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
-    sleeping = tuple(one for one in told if one[1] in _SLEEPS)
+    sleeping = tuple(one for one in told if one[1].startswith(_SLEEPS))
     lying, suspect = tuple(one for one in told if one not in sleeping), ()
     most = EXCLUDED_SHARE * (len(ready) - len(sleeping))
     if len(lying) >= most:

@@ -241,12 +241,16 @@ class CostReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """Counts as observed when the decision was made."""
+    """Counts as observed when the decision was made.
+
+    partly_asleep: those of the excluded pods that have an engine awake.
+    """
 
     current: int | None
     ready: int
     pending: int
     excluded: int = 0
+    partly_asleep: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -282,9 +282,9 @@ def with_unreliable(
 ) -> tuple[DecisionStep, ...]:
     """The steps, with one that names pods left out or in doubt if no step names them yet.
 
-    With a model, replacements are ordered for the pods left out, and that step names them. The step
-    that blocks a scale-down names the pods in doubt. Measured saturation only ignores the pods left
-    out, and a hold orders nothing: then this step names them.
+    Where replacements are ordered for the pods left out, that step names them. The step that blocks
+    a scale-down names the pods in doubt. Without a model and a shortage, and in a hold, nothing is
+    ordered: then this step names them.
     """
     told = {step.reason for step in steps}
     if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.suspect):

@@ -98,6 +98,7 @@ def assemble_decision(
             ready=len(context.signals.serving_pods) + len(context.signals.nodes),
             pending=context.coming,
             excluded=context.excluded,
+            partly_asleep=context.partly_asleep,
         ),
         binding=_binding(context, draft),
         limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),

@@ -37,6 +37,8 @@ EXAMPLE_OBJECTIVE = Objective(metric=LatencyMetric.TTFT, percentile=99.0, thresh
 _THRESHOLD = "the replica count follows from the objectives, not from a threshold"
 _LATENCY = "a latency, not understood: state --objective"
 _SCALABLE = frozenset({"Deployment", "StatefulSet"})
+# Settings of triggers that say what is measured, of any type.
+_NAMING = ("query", "metricName", "expression", "url", "valueLocation", "nrql")
 _KEDA_SETTINGS = "autoscaling.keda.sh/"
 
 
@@ -190,7 +192,7 @@ def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec, metadata: Metadat
         draft.leave("spec.pollingInterval", spec.polling_interval, about)
     _advanced(draft, spec)
     for index, trigger in enumerate(spec.triggers):
-        _trigger(draft, trigger, f"spec.triggers[{index}]")
+        _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.has_formula)
     for name, value in metadata.annotated.items():
         if name.startswith(_KEDA_SETTINGS):
             about = "mode Recommend changes nothing; to stop all decisions: mode Paused"
@@ -260,16 +262,18 @@ def _advanced(draft: _Draft, spec: ScaledObjectSpec) -> None:
     if spec.advanced is None:
         return
     modifiers = spec.advanced.scaling_modifiers
-    if modifiers is not None and modifiers.formula:
-        draft.leave("spec.advanced.scalingModifiers.formula", modifiers.formula, _THRESHOLD)
+    if modifiers is not None and spec.has_formula:
+        value = f"{modifiers.formula}, target {modifiers.target}"
+        draft.leave("spec.advanced.scalingModifiers.formula", value, _THRESHOLD)
     if spec.advanced.restore_to_original_replica_count:
         about = "deleting a ServingSLO leaves the replica count as it is"
         draft.leave("spec.advanced.restoreToOriginalReplicaCount", "true", about)
 
 
-def _trigger(draft: _Draft, trigger: Trigger, path: str) -> None:
+def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None:
+    """alone: no formula stands over the triggers, with which KEDA ignores their thresholds."""
     query, threshold = trigger.metadata.get("query", ""), trigger.metadata.get("threshold", "")
-    objective = objective_of(query, threshold)
+    objective = objective_of(query, threshold) if alone else None
     if objective is not None and objective.key not in {one.key for one in draft.objectives}:
         draft.objectives.append(objective)
         about = f"objectives: {objective.key}, unless others are stated"
@@ -278,7 +282,7 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str) -> None:
             about = "divides the latency by the replicas; the objective is the threshold as written"
             draft.leave(f"{path}.metricType", trigger.metric_type or "AverageValue", about)
         return
-    named = f"{query} {trigger.metadata.get('metricName', '')}"
+    named = " ".join(trigger.metadata.get(key, "") for key in _NAMING)
     about = _LATENCY if is_latency(named) else _THRESHOLD
     if trigger.type == "cron":
         about = "times of day are learnt from history; a known season is forecast.season 1d or 7d"

@@ -33,13 +33,25 @@ _NUMBER = r"([0-9.]+(?:[eE][+-]?[0-9]+)?)"
 _SCALED = re.compile(rf"(.*\S)\s*([*/])\s*{_NUMBER}\s*|{_NUMBER}\s*\*\s*(.*)", re.DOTALL)
 # Milliseconds and microseconds; any other factor is no change of the unit.
 _UNITS = frozenset({1.0, 1e3, 1e6})
-# Names of latencies, with those of recording rules and gateways; a counter of requests is none.
-_COUNTS = re.compile(r"[a-zA-Z0-9_:]+_(?:count|total)\b")
-_LATENCIES = re.compile(
-    r"histogram_quantile|latenc|ttft|tpot|(?<![a-z])itl(?![a-z])|time_to_first|per_output_token"
-    r"|duration|response_?time|queue_?time|rq_time|seconds_(?:bucket|sum)|_(?:ms|milliseconds)\b"
-    r"|(?<![a-z0-9])p[5-9][0-9]",
-    re.IGNORECASE,
+_EVERY_OBSERVATION = re.compile(r"_bucket\s*\{[^{}]*\ble\s*=~?\s*[\"']\\*\+Inf[\"'][^{}]*\}")
+# Names of metrics; functions and the hosts of addresses are none.
+_NAMES = re.compile(r"(?<![\w:.])[a-zA-Z_:][\w:.]*+(?!\s*\()")
+_HOSTS = re.compile(r"[a-z]+://[^/\s]*")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_COUNTER = re.compile(r"\b(?:count|total)$")
+# Words of a name that say by themselves that it is a latency.
+_SURE = re.compile(r"latenc|ttft|tpot|duration|\bitl\b|(?:response|queue|request|rq)time")
+# Units and nouns of times, and percentiles. A short unit is at the end: else it may be a region.
+_TIME = re.compile(
+    r"(?<!per )\b(?:sec(?:ond)?s|sec|m(?:illi)?s(?:ec(?:ond)?s?)?|micros(?:econds)?|usecs?"
+    r"|times?|timers?|waits?|delay|elapsed|rtt)\b"
+    r"|\bp[5-9][0-9]+\b|(?<!per )\b(?:s|us|ns)(?: [a-z0-9]+)?$"
+)
+# Beside these words, a time or a percentile is of something else.
+_OTHER = re.compile(
+    r"\b(?:tokens|util|utili[sz]ation|usage|used|[cg]pu|kv|mem|memory|sizes?|length|bytes|counts?"
+    r"|depth|perc|percent|ratio|rate|rps|qps|throughput|waiting|running|replicas|pods|age|start"
+    r"|started|last|uptime|timestamp|power|watts|energy|temp|temperature)\b"
 )
 
 
@@ -64,8 +76,25 @@ def objective_of(query: str, threshold: str) -> Objective | None:
 
 
 def is_latency(text: str) -> bool:
-    """Whether a query or the name of a metric is about a latency."""
-    return _LATENCIES.search(_COUNTS.sub("", text)) is not None
+    """Whether a query or the name of a metric is about a latency, by the words of its names.
+
+    A counter of requests is none, nor is a percentile of something else.
+    """
+    plain = _QUOTED.sub("", _HOSTS.sub("", _EVERY_OBSERVATION.sub("_count", text[:_LONGEST_QUERY])))
+    names = [_in_words(name) for name in _NAMES.findall(plain)]
+    if any(_is_time(name) for name in names if not _COUNTER.search(name)):
+        return True
+    return "histogram_quantile" in plain and not any(map(_OTHER.search, names))
+
+
+def _in_words(name: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", _CAMEL.sub("_", name).lower()))
+
+
+def _is_time(words: str) -> bool:
+    if _SURE.search(words):
+        return True
+    return bool(_TIME.search(words)) and not _OTHER.search(words)
 
 
 def _without_unit(query: str) -> tuple[str, float]:

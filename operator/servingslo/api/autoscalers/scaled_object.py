@@ -110,6 +110,12 @@ class ScaledObjectSpec(ReadModel):
         return DEFAULT_COOLDOWN_SECONDS if self.cooldown_period is None else self.cooldown_period
 
     @property
+    def has_formula(self) -> bool:
+        """Whether a formula over the triggers takes the place of each."""
+        modifiers = None if self.advanced is None else self.advanced.scaling_modifiers
+        return modifiers is not None and bool(modifiers.formula)
+
+    @property
     def behavior(self) -> Behavior | None:
         """`behavior` of the HPA that KEDA makes."""
         config = None if self.advanced is None else self.advanced.horizontal_pod_autoscaler_config

@@ -87,10 +87,12 @@ def observe(
         for pod in pods
         if pod.ready and not pod.deleting
     )
-    waiting = sum((w.waiting_after or 0.0) > 0 and (w.waiting_before or 0.0) > 0 for w in windows)
+    asleep = {(pod.name, engine.engine) for pod in pods for engine in pod.engines if engine.asleep}
+    awake = [w for w in windows if (w.pod, w.engine) not in asleep]
+    waiting = sum((w.waiting_after or 0.0) > 0 and (w.waiting_before or 0.0) > 0 for w in awake)
     share = state.waiting_share
-    if windows:
-        share += (waiting / len(windows) - share) / WAITING_MEMORY_WINDOWS
+    if awake:
+        share += (waiting / len(awake) - share) / WAITING_MEMORY_WINDOWS
     return HealthState(records=records, waiting_share=share)
 
 
@@ -143,9 +145,9 @@ def unreliable(
 
 
 def _why(pod: PodSample, record: PodRecord | None) -> str | None:
-    sleeping = sum(engine.asleep for engine in pod.engines)
-    if sleeping:
-        return ASLEEP if sleeping == len(pod.engines) else PARTLY_ASLEEP
+    if sleeping := [engine.engine for engine in pod.engines if engine.asleep]:
+        whole = len(sleeping) == len(pod.engines)
+        return ASLEEP if whole else f"{PARTLY_ASLEEP}: engine {', '.join(sleeping)}"
     fatal = next((g.xid_error for g in pod.gpus if g.xid_error in FATAL_XID_ERRORS), None)
     if fatal is not None:
         return f"{XID_ERROR}-{fatal}"

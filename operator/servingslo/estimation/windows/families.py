@@ -98,6 +98,17 @@ def generate_no_token(pods: Iterable[PodSample]) -> bool:
     return not generating and any(map(generates_no_token, each))
 
 
+def count_no_token(pods: Sequence[PodSample]) -> bool:
+    """Whether engines that have served for a while show no generated token in any series.
+
+    Their counter of tokens is not exported, so whether they generate any is not known.
+    """
+    engines = _engines_if_served(pods)
+    if not any(requests_served(engine) >= LEAST_WITHOUT_TOKEN for engine in engines):
+        return False
+    return all(map(_shows_no_token, engines)) and any(map(_has_histograms, engines))
+
+
 def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the names of these fields' series that the engine does not export.
 
@@ -209,6 +220,15 @@ def in_words(series: Sequence[str]) -> str:
     shown = ", ".join(series[:MOST_NAMED_SERIES])
     more = len(series) - MOST_NAMED_SERIES
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _shows_no_token(engine: EngineSample) -> bool:
+    profile = _profile(engine)
+    if profile is None or profile.serves_batches:
+        return False
+    gaps = (engine.inter_token_seconds, engine.time_per_output_token_seconds)
+    counted = engine.output_tokens is not None and engine.output_tokens.sum > 0
+    return not (engine.generation_tokens_total or counted or any(one and one.count for one in gaps))
 
 
 def _has_histograms(engine: EngineSample) -> bool:

@@ -130,7 +130,8 @@ def ready_verdict(decision: Decision) -> Verdict:
     if failure := workload_fails(decision):
         return Verdict(ConditionStatus.FALSE, Reason.PODS_FAILING, failure)
     named = tuple(_named_pods(decision))
-    if decision.replicas.ready and decision.replicas.excluded == decision.replicas.ready:
+    pods = decision.replicas
+    if pods.ready and pods.excluded == pods.ready and not pods.partly_asleep:
         return Verdict(ConditionStatus.FALSE, Reason.ENGINES_ASLEEP, "; ".join(named))
     blind = blindness(decision)
     if blind is not None:
@@ -152,7 +153,8 @@ def _named_pods(decision: Decision) -> Iterator[str]:
     if pods := failing_pods(decision):
         yield f"failing: {pods}"
     if pods := unreliable_pods(decision):
-        yield f"no capacity: {pods}"
+        what = "no whole replica" if decision.replicas.partly_asleep else "no capacity"
+        yield f"{what}: {pods}"
     elif pods := suspect_pods(decision):
         yield f"in doubt: {pods}"
 

@@ -73,5 +73,7 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
     elif model.reason is Reason.GPUS_DISAGREE:
         message = f"{gpus_in_words(decision.gpus)}; measured saturation decides meanwhile"
     elif model.reason is Reason.NO_TOKENS_GENERATED:
-        message = "engines that generate no token have no such law; measured saturation decides"
+        message = (
+            "engines that generate or count no token have no such law; measured saturation decides"
+        )
     return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))

@@ -267,19 +267,21 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
     if context.demand is not None and context.demand.idle:
         # While nothing arrives, no engine that sleeps needs a replacement.
         lost -= len(context.sleeping)
-    if lost:
-        proposal = proposal.required(
-            "redundancy",
-            proposal.replicas + lost,
-            Reason.UNRELIABLE_PODS,
-            **unreliable_inputs(context),
-        )
+    proposal = _with_lost(context, proposal, lost)
     behind = _behind_at_lead(context)
     if behind:
         proposal = proposal.required(
             "redundancy", proposal.replicas + behind, Reason.BACKLOG_BOUND, behind_pods=behind
         )
     return proposal, failures + lost
+
+
+def _with_lost(context: TickContext, proposal: Proposal, lost: int) -> Proposal:
+    """Add replicas for this many pods that do not serve."""
+    if not lost:
+        return proposal
+    wanted, inputs = proposal.replicas + lost, unreliable_inputs(context)
+    return proposal.required("redundancy", wanted, Reason.UNRELIABLE_PODS, **inputs)
 
 
 def _behind_at_lead(context: TickContext) -> int:
@@ -309,10 +311,14 @@ def _further_needs(
 
 
 def _by_saturation(context: TickContext) -> Requirement:
-    """The count that the measured signals need, and never fewer than now."""
+    """The count that the measured signals need, and never fewer than now.
+
+    They count replicas that serve, so those that do not come on top.
+    """
     measured = _measured_need(context)
     need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
-    wanted = max(measured.replicas, context.current) if measured.ratio > 1.0 else context.current
+    carrying = context.current - context.excluded
+    wanted = max(measured.replicas, carrying) if measured.ratio > 1.0 else carrying
     needs: tuple[ConstraintNeed, ...] = (need,)
     inputs: dict[str, StepValue] = {
         "saturation_ratio": measured.ratio,
@@ -323,12 +329,12 @@ def _by_saturation(context: TickContext) -> Requirement:
         needs, inputs = (*needs, further), inputs | numbers
         if (further.replicas or 0) > wanted:
             binding, wanted = further.constraint, further.replicas or 0
-    proposal = Proposal(replicas=context.current).required(
-        "sizing",
-        wanted,
-        BOUND_REASON[binding] if wanted > context.current else context.model_reason,
-        **inputs,
-    )
+    proposal = Proposal(replicas=context.current)
+    if wanted > carrying:
+        proposal = proposal.required("sizing", wanted, BOUND_REASON[binding], **inputs)
+        proposal = _with_lost(context, proposal, context.excluded)
+    else:
+        proposal = proposal.required("sizing", context.current, context.model_reason, **inputs)
     return Requirement(
         proposal=proposal, safe_replicas=context.current, binding=binding, needs=needs
     )
@@ -386,9 +392,8 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     learning = 0.0 < context.state.promise.seconds < YOUNG_SECONDS and _is_young(context)
     believed = context.trusted and not (learning and unseen)
     first = seen < FIRST_SIGHT_SECONDS or unseen
-    if believed or proposal.replicas <= context.current or not first:
+    carrying = context.current - context.excluded
+    if believed or proposal.replicas <= carrying or not first or _is_overloaded(context):
         return proposal
-    if _is_overloaded(context):
-        return proposal
-    most = min(max(_growth_need(context).replicas, context.current), proposal.replicas)
+    most = min(max(_growth_need(context).replicas, carrying), proposal.replicas)
     return proposal.moved("sizing", most, Reason.WARMING_UP, seen_seconds=min(seen, here))
