@@ -58,6 +58,7 @@ class CommandLine:
     started: whether each of them is known to start it. serves: whether anything in it may start a
     server; joins: whether it joins a Ray cluster. script: whether a shell runs a script.
     unread: the part that could not be read at all. others: other commands and texts of the script.
+    text: the script itself.
     """
 
     lines: tuple[tuple[Word, ...], ...]
@@ -67,6 +68,7 @@ class CommandLine:
     script: bool = False
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ def _command_line(
     words = tuple(Word(text=t, source=s) for t, s in zip(argv, given, strict=True))
     known, unset, closed = around
     scope = Scope(environment=Environment(known=dict(known), unset=unset, closed=closed))
-    script = _script_of(words) is not None
+    place = _script_of(words)
+    script = place is not None
     try:
         leaves = list(_leaves(words, "", scope, 0, top=True))
     except ArgumentsNotUnderstoodError as error:
@@ -173,6 +176,7 @@ def _command_line(
         script=script,
         unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *[nothing] * (not serves)])),
         others=tuple(others) if chosen else (),
+        text="".join(argv[place : place + 1]) if place is not None else "",
     )
 
 
