@@ -283,6 +283,8 @@ def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, line: Co
         return "the container has neither command nor args, so those of the image are unknown"
     if is_shell([*(command or ()), *(args or ())][0]):
         return "the container runs a shell script; whether it passes its arguments on is unknown"
+    if any(word.text == "--" for words in line.lines for word in words):
+        return "behind '--' a flag is not read as one"
     return ""
 
 
@@ -318,16 +320,13 @@ def _read(
 def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Reading:
     found = occurrences(words, knob.flag, profile)
     behind = words[found[-1].value_index + 1 :] if found else words
-    for word in behind:
-        # An unknown word behind the flag may give it again.
-        if _mentions(word.text, knob.flag) and (has_hole(word.text) or not found):
-            told = f"{knob.flag} stands inside of {shown(word.source)}"
-            return _Reading(given=True, problem=told)
-    if not found:
-        return _Reading()
+    # An unknown word behind the flag may give it again.
+    hiding = (w for w in behind if _mentions(w.text, knob.flag) and (has_hole(w.text) or not found))
+    if hides := next(hiding, None):
+        return _Reading(given=True, problem=f"{knob.flag} stands inside of {shown(hides.source)}")
+    if not found or found[-1].problem:
+        return _Reading(given=bool(found), problem=found[-1].problem if found else "")
     last = found[-1]
-    if last.problem:
-        return _Reading(given=True, problem=last.problem)
     divided = profile.launch.divided_by_ranks
     if is_given(words, divided, profile):
         return _Reading(given=True, problem=f"{knob.flag}: {divided} divides it by its ranks")

@@ -102,7 +102,12 @@ def start_unseen(
 ) -> str:
     """Why the program that gets the args is not known; '' if it is, or nothing depends on it."""
     known = profile.starts_in_image is not None and profile.starts_in_image(image)
-    if command or known or not profile.knobs or _starts_program(command_words((), args), _program(profile)):
+    if (
+        command
+        or known
+        or not profile.knobs
+        or _starts_program(command_words((), args), _program(profile))
+    ):
         return ""
     return f"the start command of image {image} is not seen"
 
