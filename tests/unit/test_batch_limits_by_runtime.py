@@ -7,6 +7,7 @@ for theirs, so that a flag that is no such flag, or could be another one's short
 import argparse
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
+from servingslo.runtimes.launch.programs import start_unseen
 from servingslo.runtimes.profile import RuntimeProfile
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
@@ -236,3 +238,14 @@ async def test_where_a_flag_would_not_do_what_is_meant_nothing_is_written(
     with pytest.raises(ArgumentsNotUnderstoodError, match=said):
         await KubernetesBatching(server, server).apply("a", TARGET, None, NEW, runtime)
     assert server.item == before
+
+
+def test_the_args_of_an_own_image_are_those_of_an_engine_only_if_they_start_it() -> None:
+    """The flags alone say nothing of its parser; of an added engine they are all that is known."""
+    args = ["--model", "m", "--max-num-seqs=48"]
+    own = replace(profile("vllm"), name="own", starts=(), starts_in_image=None)
+    assert start_unseen((), args, "ours:1", profile("vllm"))
+    assert not start_unseen((), ["vllm", "serve", *args], "ours:1", profile("vllm"))
+    assert not start_unseen((), args, "vllm/vllm-openai:v0.20.0", profile("vllm"))
+    assert not start_unseen((), args, "ours:1", own)
+    assert start_unseen((), ["m"], "ours:1", own)

@@ -102,14 +102,13 @@ def start_unseen(
 ) -> str:
     """Why the program that gets the args is not known; '' if it is, or nothing depends on it."""
     known = profile.starts_in_image is not None and profile.starts_in_image(image)
-    if (
-        command
-        or known
-        or not profile.knobs
-        or _starts_program(command_words((), args), _program(profile))
-    ):
+    if command or known or not profile.knobs:
         return ""
-    return f"the start command of image {image} is not seen"
+    started = _starts_program(command_words((), args), _program(profile))
+    # An administrator's own engine has flags, and no start command to compare with.
+    if args and not profile.starts:
+        started = _image_names(image or "", profile) or _starts_runtime((), args, profile)
+    return "" if started else f"the start command of image {image} is not seen"
 
 
 def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:

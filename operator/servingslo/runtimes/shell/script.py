@@ -307,7 +307,10 @@ class _Reader:
         return {
             **dict.fromkeys(_DECLARING, self._declare),
             **dict.fromkeys(_SETTING, self._assign_unknown),
-            "unset": self._unset,
+            # With -f, functions are meant.
+            "unset": lambda w: self._assign_unknown(
+                [] if w and w[0].text == "-f" else w, frozenset({()})
+            ),
             "let": self._let,
             "printf": lambda w: self._assign_unknown(w[1:2] if w and w[0].text == "-v" else []),
             **dict.fromkeys((".", "source"), self._source),
@@ -342,11 +345,6 @@ class _Reader:
         """The variables with these names become unknown, or one of these values."""
         names = (word.text for word in words if _NAME.fullmatch(word.text))
         self._unknown(*names, values=values)
-
-    def _unset(self, words: list[Token]) -> None:
-        """The variables with these names have no value; with -f functions are meant."""
-        if words and words[0].text != "-f":
-            self._assign_unknown(words, frozenset({()}))
 
     def _let(self, words: list[Token]) -> None:
         """All names in these words become unknown."""
