@@ -307,7 +307,6 @@ class _Reader:
         return {
             **dict.fromkeys(_DECLARING, self._declare),
             **dict.fromkeys(_SETTING, self._assign_unknown),
-            # With -f, functions are meant.
             "unset": lambda w: self._assign_unknown(
                 [] if w and w[0].text == "-f" else w, frozenset({()})
             ),
@@ -343,8 +342,7 @@ class _Reader:
 
     def _assign_unknown(self, words: list[Token], values: Values = UNKNOWN) -> None:
         """The variables with these names become unknown, or one of these values."""
-        names = (word.text for word in words if _NAME.fullmatch(word.text))
-        self._unknown(*names, values=values)
+        self._unknown(*(w.text for w in words if _NAME.fullmatch(w.text)), values=values)
 
     def _let(self, words: list[Token]) -> None:
         """All names in these words become unknown."""
