@@ -133,8 +133,9 @@ def test_limits_are_written_into_the_engine_alone(pod) -> None:
     """Every change of a patch is of the engine's container; an unknown program's is refused."""
     spec, (engine,) = pod
     at = [one["name"] for one in spec["containers"]].index(engine)
-    if spec["containers"][at].items() >= SILENT.items():
-        with pytest.raises(ArgumentsNotUnderstoodError, match="start command of image ours:1"):
+    container = spec["containers"][at]
+    if not container.get("command") and not container["image"].startswith("vllm/vllm-openai:"):
+        with pytest.raises(ArgumentsNotUnderstoodError, match="start command of image"):
             patch_of(_item(spec), None, EngineArguments(max_num_seqs=64), "vllm")
         return
     changes = patch_of(_item(spec), None, EngineArguments(max_num_seqs=64), "vllm")[1:]

@@ -7,6 +7,7 @@ for theirs, so that a flag that is no such flag, or could be another one's short
 import argparse
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
+from servingslo.runtimes.launch.programs import start_unseen
 from servingslo.runtimes.profile import RuntimeProfile
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
@@ -209,8 +211,22 @@ async def test_a_canary_is_taken_back_to_the_letter(runtime, command, args, befo
                      "the program 'serve.py' may set limits", id="own-program"),
         pytest.param("vllm", ["ray", "serve", "run"], ["app:app"],
                      "the program 'ray' may set limits", id="ray-serve"),
+        pytest.param("trtllm", ["python3", "-m", "dynamo.trtllm.main"], ["--model-path", "m"],
+                     "dynamo.trtllm is not known to take", id="dynamo-submodule"),
+        pytest.param("trtllm", ["python3", "/w/dynamo/trtllm/main.py"], ["--model-path", "m"],
+                     "dynamo.trtllm is not known to take", id="dynamo-file"),
+        pytest.param("trtllm", ["trtllm-serve"], ["disaggregated", "-c", "d.yaml"],
+                     "disaggregated does not take the limits", id="trtllm-router"),
+        pytest.param("trtllm", ["trtllm-serve", "mm_embedding_serve", "m"], None,
+                     "mm_embedding_serve does not take the limits", id="trtllm-encoder"),
+        pytest.param("sglang", ["sglang", "generate"], ["--model-path", "m"],
+                     "'sglang generate' is not known to start a server", id="no-server"),
+        pytest.param("vllm", ["vllm", "serve", "--port", "8000", "--"], ["m"],
+                     "behind '--' a flag is not read", id="no-flag-behind-dashes"),
         pytest.param("vllm", None, ["--model", "m"],
                      "the start command of image ours:1 is not seen", id="own-image"),
+        pytest.param("vllm", None, ["--max-model-len=4096"],
+                     "the start command of image ours:1 is not seen", id="own-parser"),
     ],
 )  # fmt: skip
 async def test_where_a_flag_would_not_do_what_is_meant_nothing_is_written(
@@ -222,3 +238,14 @@ async def test_where_a_flag_would_not_do_what_is_meant_nothing_is_written(
     with pytest.raises(ArgumentsNotUnderstoodError, match=said):
         await KubernetesBatching(server, server).apply("a", TARGET, None, NEW, runtime)
     assert server.item == before
+
+
+def test_the_args_of_an_own_image_are_those_of_an_engine_only_if_they_start_it() -> None:
+    """The flags alone say nothing of its parser; of an added engine they are all that is known."""
+    args = ["--model", "m", "--max-num-seqs=48"]
+    own = replace(profile("vllm"), name="own", starts=(), starts_in_image=None)
+    assert start_unseen((), args, "ours:1", profile("vllm"))
+    assert not start_unseen((), ["vllm", "serve", *args], "ours:1", profile("vllm"))
+    assert not start_unseen((), args, "vllm/vllm-openai:v0.20.0", profile("vllm"))
+    assert not start_unseen((), args, "ours:1", own)
+    assert start_unseen((), ["m"], "ours:1", own)

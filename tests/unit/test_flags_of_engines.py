@@ -149,6 +149,17 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
             id="a-node-of-ray",
         ),
         pytest.param(
+            ["sh", "-c", "bash /w/multi-node-serving.sh leader --ray_cluster_size=2; vllm serve m"],
+            "multi-node-serving.sh: a pod is one node",
+            id="the-head-of-ray",
+        ),
+        pytest.param(
+            ["sh", "-c", "bash multi-node-serving.sh leader --ray_cluster_size=1; vllm serve m"],
+            "",
+            id="a-head-alone",
+        ),
+        pytest.param(["vllm", "run-batch"], "'vllm run-batch' is not known", id="no-server"),
+        pytest.param(
             ["vllm", "serve", "m", "-dp", "16", "-dpl", "8"],
             "--data-parallel-size-local",
             id="some-of-the-ranks",
@@ -182,6 +193,22 @@ def test_what_is_not_understood_is_reported_with_its_word(argv, told):
     assert told in unread
     assert bool(unread) == bool(told)
     assert limits.max_num_seqs is None
+
+
+@pytest.mark.parametrize(
+    ("options", "is_node"),
+    [
+        (["--host", "a,b"], True),
+        (["-H", "a:8,b:8"], True),
+        (["--hostfile=/etc/hosts.mpi"], True),
+        (["--host", "localhost"], False),
+        (["-n", "8"], False),
+    ],
+)
+def test_an_engine_that_mpi_starts_on_several_hosts_is_told(options, is_node):
+    """The options before the engine are mpirun's; its own --host is an address."""
+    argv = ["mpirun", *options, "trtllm-llmapi-launch", "trtllm-serve", "m", "--host", "0.0.0.0,"]
+    assert bool(parse_launch_arguments(argv, None, profile("trtllm")).node) is is_node
 
 
 @pytest.mark.parametrize(

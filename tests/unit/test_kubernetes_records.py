@@ -394,6 +394,10 @@ def test_many_variables_beside_a_long_line_take_no_time():
             {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 8000}, {}, True, id="volcano"
         ),
         pytest.param({}, {"gpu-fraction": "0.5"}, True, id="run-ai"),
+        pytest.param({}, {"tensor-fusion.ai/vram-limit": "10Gi"}, True, id="tensor-fusion"),
+        pytest.param({"amd.com/cpx_nps4": 1}, {}, True, id="amd-partition"),
+        pytest.param({"amd.com/spx_nps1": 1}, {}, False, id="amd-whole"),
+        pytest.param({"nvidia.com/gpu-10gb": 1}, {}, True, id="nos"),
         pytest.param({"cpu": 4, "memory": "8Gi"}, {"team": "gpu"}, False, id="none"),
     ],
 )
@@ -403,3 +407,23 @@ def test_a_part_of_a_card_is_told_from_a_whole_one(limits, annotations, part):
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [engine]}}
     (container,) = container_records(pod)
     assert container.part is part
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "part"),
+    [
+        ("cloud.google.com/gke-gpu-partition-size", "1g.10gb", True),
+        ("cloud.google.com/gke-gpu-sharing-strategy", "mps", True),
+        ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", True),
+        ("nvidia.com/gpu.product", "NVIDIA-L4-SHARED", True),
+        ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", False),
+    ],
+)
+def test_a_node_whose_cards_are_split_gives_a_part(label, value, part):
+    """By the pod's selector or its required affinity; a container without a card gets none."""
+    rule = {"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [rule]}}
+    engine = {"name": "e", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    for place in ({"nodeSelector": {label: value}}, {"affinity": {"nodeAffinity": required}}):
+        found = container_records({"spec": {"containers": [engine, {"name": "proxy"}], **place}})
+        assert [one.part for one in found] == [part, False]

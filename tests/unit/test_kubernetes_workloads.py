@@ -227,8 +227,14 @@ async def test_a_pod_that_is_one_node_of_an_engine_is_no_replica() -> None:
 
 async def test_a_start_command_inside_the_image_is_not_read() -> None:
     """No default stands in, and nothing is written; of vLLM's own image it is known."""
-    for image, unseen in (("team/chat:2", True), ("vllm/vllm-openai:v0.20.0", False)):
-        bare = {"name": "engine", "image": image, "resources": ENGINE["resources"]}
+    for image, unseen, args in (
+        ("team/chat:2", True, []),
+        ("vllm/vllm-openai:v0.20.0", False, []),
+        ("registry.example/worker-vllm:v2.7.0", True, ["--port", "8000"]),
+        ("team/vllm-chat:1.2", True, ["/etc/app/config.yaml"]),
+        ("kserve/huggingfaceserver:v0.15.2", True, ["--max-model-len=4096"]),
+    ):
+        bare = {"name": "engine", "image": image, "resources": ENGINE["resources"], "args": args}
         view = await _read([bare], [bare])
         launch = view.pods[0].launch
         assert launch is not None

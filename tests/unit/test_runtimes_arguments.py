@@ -145,7 +145,7 @@ def test_a_limit_below_one_is_refused():
 
 
 _WORDS = st.text(alphabet="abc-/=.0123", min_size=1, max_size=8).filter(
-    lambda word: not word.startswith("--m")
+    lambda word: word != "--" and not word.startswith("--m")
 )
 _FLAGS = st.sampled_from(
     [
@@ -168,7 +168,7 @@ _LINES = st.lists(st.one_of(_WORDS.map(lambda word: (word,)), _FLAGS), max_size=
 )
 def test_replace_then_parse_round_trips_and_leaves_the_rest(command, args, seqs, tokens):
     """The written limits are read back, and no other element of the command line differs."""
-    command = ["vllm", *command]
+    command = ["vllm", "serve", "m", *command]
     wanted = BatchArguments(max_num_seqs=seqs, max_num_batched_tokens=tokens)
     before = parse_batch_arguments(command, args, VLLM)
     changed = replace_batch_arguments(command, args, wanted, VLLM)
@@ -189,7 +189,7 @@ def test_flags_that_were_added_are_removed_to_exactly_the_former_command_line(
     command, args, seqs, tokens
 ):
     """Words, order and form are those from before; a flag that was there has its value again."""
-    command = ["vllm", *command]
+    command = ["vllm", "serve", "m", *command]
     before = parse_batch_arguments(command, args, VLLM)
     had = parse_launch_arguments(command, args, VLLM).flags
     removed = tuple(knob.field for knob in VLLM.knobs if knob.field not in had)

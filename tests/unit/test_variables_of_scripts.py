@@ -194,3 +194,31 @@ async def test_a_variable_has_the_values_of_every_branch(script, seqs, told):
     assert found == seqs
     assert (told in unread) if told else not unread
     assert fields == (("max_num_seqs",) if "differs" in told else ())
+
+
+@pytest.mark.parametrize(
+    ("script", "seqs", "unread"),
+    [
+        pytest.param("vllm serve m ${S:+--max-num-seqs 8}", None, True, id="tested"),
+        pytest.param("vllm serve m --max-num-seqs 4 ${S+--max-num-seqs 8}", None, True, id="late"),
+        pytest.param("vllm serve m --max-num-seqs 4 ${S:+--max-num-seqs=$S}", None, True, id="own"),
+        pytest.param("vllm serve m ${S:+--max-num-seqs=8} --max-num-seqs 4", 4, False, id="before"),
+        pytest.param("vllm serve m --max-num-seqs 4 ${S:+--enable-lora}", 4, False, id="other"),
+        pytest.param("f() { echo --max-num-seqs 8; }; vllm serve m $(f)", None, True, id="output"),
+        pytest.param("vllm serve m $VLLM_ARGS", None, False, id="any-flags"),
+        pytest.param("/app/start.sh", None, True, id="script"),
+        pytest.param("serve run app:app", None, True, id="program"),
+    ],
+)
+async def test_a_limit_that_may_be_given_has_no_default(script, seqs, unread):
+    """4: also where a word is there or not by a variable that is not known."""
+    env = [{"name": "S", "valueFrom": SECRET}]
+    found, _, limits = await _read(script, env=env)
+    assert (found, "max_num_seqs" in limits) == (seqs, unread)
+
+
+async def test_what_is_known_whatever_a_variable_holds_is_not_doubted():
+    """Both outcomes of a test are literal, and an unset variable has no flags."""
+    script = "A=-x; test -f f && unset A; vllm serve m ${S:+--enable-lora} ${A-} --max-num-seqs 48"
+    found = await _read(script, env=[{"name": "S", "valueFrom": SECRET}])
+    assert found == (48, "", ())

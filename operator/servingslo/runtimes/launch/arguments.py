@@ -91,13 +91,12 @@ class ContainerArguments:
 class _Reading:
     """One limit as read. problem: why it cannot be read; '' if it can or is absent.
 
-    maybe: why it may be given elsewhere. off: it is turned off, and the value applies instead.
+    off: it is turned off, and the value applies instead.
     """
 
     value: int | None = None
     given: bool = False
     problem: str = ""
-    maybe: str = ""
     off: bool = False
 
 
@@ -128,16 +127,15 @@ def batch_arguments(
     problems = [one.problem for one in readings.values() if one.problem]
     off = [knob.flag for knob in _knobs(profile) if readings[knob.field].off]
     doubts = list(dict.fromkeys(_doubts(line, profile)))
-    maybe = [one.maybe for one in readings.values() if one.maybe]
     turned_off = [f"{flag} is turned off" for flag in off]
-    refused = [*problems, *turned_off, *maybe, *doubts, *line.unread]
+    refused = [*problems, *turned_off, *doubts, *line.unread]
     values = {name: reading.value for name, reading in readings.items()}
     return BatchArguments(
         max_num_seqs=values.get("max_num_seqs"),
         max_num_batched_tokens=values.get("max_num_batched_tokens"),
         max_num_queued_reqs=values.get("max_num_queued_reqs"),
         unread_limits=tuple(name for name, reading in readings.items() if reading.problem),
-        unread=tuple(dict.fromkeys([*line.unread, *problems, *maybe, *doubts])),
+        unread=tuple(dict.fromkeys([*line.unread, *problems, *doubts])),
         change_refused=refused[0] if refused else "",
     )
 
@@ -285,6 +283,8 @@ def _refusal(command: Sequence[str] | None, args: Sequence[str] | None, line: Co
         return "the container has neither command nor args, so those of the image are unknown"
     if is_shell([*(command or ()), *(args or ())][0]):
         return "the container runs a shell script; whether it passes its arguments on is unknown"
+    if any(word.text == "--" for words in line.lines for word in words):
+        return "behind '--' a flag is not read as one"
     return ""
 
 
@@ -307,21 +307,26 @@ def _read(
         reading = _of_words(words_as_they_are(config), knob, profile)
         if reading.problem:
             return replace(reading, problem=f"{knob.flag} in its file is no number that is allowed")
-    if not reading.given and any(_mentions(text, knob.flag) for text in line.others):
-        maybe = f"{knob.flag} stands in a part of the script that starts no engine"
-        return replace(reading, maybe=maybe)
+    if reading.given:
+        return reading
+    unknown = any(has_hole(word.text) for words in line.lines for word in words)
+    elsewhere = (*line.others, line.text) if unknown else line.others
+    if any(_mentions(text, knob.flag) for text in elsewhere):
+        problem = f"{knob.flag} stands in a part of the script that starts no engine"
+        return _Reading(problem=problem)
     return reading
 
 
 def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Reading:
     found = occurrences(words, knob.flag, profile)
-    if not found:
-        inside = next((w for w in words if " " in w.text and _mentions(w.text, knob.flag)), None)
-        maybe = f"{knob.flag} stands inside of {shown(inside.source)}" if inside else ""
-        return _Reading(maybe=maybe)
+    behind = words[found[-1].value_index + 1 :] if found else words
+    # An unknown word behind the flag may give it again.
+    hiding = (w for w in behind if _mentions(w.text, knob.flag) and (has_hole(w.text) or not found))
+    if hides := next(hiding, None):
+        return _Reading(given=True, problem=f"{knob.flag} stands inside of {shown(hides.source)}")
+    if not found or found[-1].problem:
+        return _Reading(given=bool(found), problem=found[-1].problem if found else "")
     last = found[-1]
-    if last.problem:
-        return _Reading(given=True, problem=last.problem)
     divided = profile.launch.divided_by_ranks
     if is_given(words, divided, profile):
         return _Reading(given=True, problem=f"{knob.flag}: {divided} divides it by its ranks")

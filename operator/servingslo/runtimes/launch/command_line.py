@@ -37,6 +37,11 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 # Programs of an engine's other nodes, and of a cluster of them; vLLM's script only starts Ray.
 _NO_SERVERS = frozenset({"sshd", "service", "orted", "sleep", "tail"})
 _RAY_SCRIPT = "multi-node-serving.sh"
+_RAY_ALONE = re.compile(r"--ray_cluster_size[= ]1(?!\S)")
+# Source: the manual of mpirun, Open MPI and MPICH.
+_MPI = frozenset({"mpirun", "mpiexec", "orterun", "prterun"})
+_MPI_HOSTS = frozenset({"--host", "-host", "-H", "-hosts"})
+_MPI_FILES = frozenset({"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"})
 # Programs that args may begin with if the image has no start command of its own.
 _PYTHON = re.compile(r"python[0-9.]*")
 _LAUNCHERS = frozenset({"ray", "uv", "torchrun", "mpirun", "accelerate", "deepspeed"})
@@ -56,17 +61,19 @@ class CommandLine:
 
     lines: the words of each place that starts it, from its program on; several only in a script.
     started: whether each of them is known to start it. serves: whether anything in it may start a
-    server; joins: whether it joins a Ray cluster. script: whether a shell runs a script.
-    unread: the part that could not be read at all. others: other commands and texts of the script.
+    server; joins: what makes it one node of several, '' if nothing. script: whether a shell runs a
+    script; text: that script. unread: the part that could not be read at all. others: other
+    commands and texts of the script.
     """
 
     lines: tuple[tuple[Word, ...], ...]
     started: bool = True
     serves: bool = True
-    joins: bool = False
+    joins: str = ""
     script: bool = False
     unread: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,8 @@ def _command_line(
     words = tuple(Word(text=t, source=s) for t, s in zip(argv, given, strict=True))
     known, unset, closed = around
     scope = Scope(environment=Environment(known=dict(known), unset=unset, closed=closed))
-    script = _script_of(words) is not None
+    place = _script_of(words)
+    script = place is not None
     try:
         leaves = list(_leaves(words, "", scope, 0, top=True))
     except ArgumentsNotUnderstoodError as error:
@@ -163,16 +171,17 @@ def _command_line(
     others += [leaf.here for leaf in chosen if leaf.here]
     serves = bool(possible) or not argv
     nothing = "the shell script: " * script + "no command in it starts an engine"
-    doubtful = [leaf for leaf in chosen or leaves if _place(leaf.words, starts) is None]
+    doubtful = [leaf for leaf in chosen or leaves if place_behind(leaf.words, starts) is None]
     unknown = () if to_image or not starts else _unknown_programs(doubtful, starts)
     return CommandLine(
         lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
         started=bool(chosen),
         serves=serves,
-        joins=any(_joins(leaf) for leaf in leaves),
+        joins=next(filter(None, (_joins(leaf, starts) for leaf in leaves)), ""),
         script=script,
         unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *[nothing] * (not serves)])),
         others=tuple(others) if chosen else (),
+        text="".join(argv[place : place + 1]) if place is not None else "",
     )
 
 
@@ -271,14 +280,14 @@ def _engines(leaves: Sequence[_Leaf], starts: Sequence[str]) -> list[_Leaf]:
         return list(leaves)
     programs = tuple(start.partition(" ")[0] for start in starts)
     for names in (starts, programs):
-        found = [leaf for leaf in leaves if _place(leaf.words, names) is not None]
+        found = [leaf for leaf in leaves if place_behind(leaf.words, names) is not None]
         if found:
             return found
     return []
 
 
-def _place(words: Sequence[Word], names: Sequence[str]) -> int | None:
-    """The index after the words of a start command."""
+def place_behind(words: Sequence[Word], names: Sequence[str]) -> int | None:
+    """The index after the words of a start command; None if there is none."""
     for name in names:
         wanted = name.split()
         for at in range(len(words) - len(wanted) + 1):
@@ -296,7 +305,7 @@ def _from_program(words: tuple[Word, ...], starts: Sequence[str]) -> tuple[Word,
 
     A module's own name is kept: no model follows it, unlike after `vllm serve`.
     """
-    place = _place(words, starts)
+    place = place_behind(words, starts)
     if place is None:
         return words
     return words[place - ("." in words[place - 1].text) :]
@@ -333,11 +342,20 @@ def _may_start(leaf: _Leaf) -> bool:
     return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts
 
 
-def _joins(leaf: _Leaf) -> bool:
-    """Whether a command joins a Ray cluster, whose head is in another pod."""
-    return _program(leaf.words) == "ray" and any(
-        word.text.startswith("--address") for word in leaf.words
-    )
+def _joins(leaf: _Leaf, starts: Sequence[str]) -> str:
+    """What makes a command one node of several: a Ray cluster, or MPI's hosts; '' if nothing."""
+    texts = [word.text for word in leaf.words[: place_behind(leaf.words, starts)]]
+    program = _program(leaf.words)
+    if program == "ray" and any(text.startswith("--address") for text in texts):
+        return "ray start --address"
+    if any(PurePosixPath(text).name == _RAY_SCRIPT for text in texts):
+        return _RAY_SCRIPT * (not _RAY_ALONE.search(" ".join(texts)))
+    for at, text in enumerate(texts if program in _MPI else ()):
+        name, joined, value = text.partition("=")
+        value = value if joined else "".join(texts[at + 1 : at + 2])
+        if name in _MPI_FILES or (name in _MPI_HOSTS and "," in value):
+            return f"{program} {name}"
+    return ""
 
 
 def _launches(words: Sequence[Word]) -> bool:
@@ -352,12 +370,15 @@ def _unknown_programs(leaves: Sequence[_Leaf], starts: Sequence[str]) -> Iterato
     for leaf in leaves:
         program = _program(leaf.words)
         place = next((at for at, w in enumerate(leaf.words) if _name(w) == program), None)
-        if place is None or not _may_start(leaf) or program in own:
+        if place is None or not _may_start(leaf):
             continue
         word, behind = leaf.words[place], leaf.words[place + 1 :]
         file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
         if has_hole(word.text):
             yield f"{shown(word.unknown)} is not known"
+        elif program in own:
+            if behind and not behind[0].text.startswith("-"):
+                yield f"{shown(f'{program} {behind[0].unknown}')} is not known to start a server"
         elif program.endswith((".sh", ".bash")):
             yield f"the script {shown(word.source)} may give flags"
         elif is_shell(program) or program == "source":

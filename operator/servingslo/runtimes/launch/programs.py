@@ -104,17 +104,23 @@ def start_unseen(
     known = profile.starts_in_image is not None and profile.starts_in_image(image)
     if command or known or not profile.knobs:
         return ""
-    named = _image_names(image or "", profile) or _starts_runtime(command, args, profile)
-    return "" if args and named else f"the start command of image {image} is not seen"
+    started = _starts_program(command_words((), args), _program(profile))
+    # An administrator's own engine has flags, and no start command to compare with.
+    if args and not profile.starts:
+        started = _image_names(image or "", profile) or _starts_runtime((), args, profile)
+    return "" if started else f"the start command of image {image} is not seen"
 
 
 def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:
     """Whether a command line starts the runtime's server, or has flags that only it has."""
     program, words = _program(profile), command_words(command, args)
-    return (
-        any(_is_executable(words, at, program) for at in range(len(words)))
-        or any(_is_module(words, at, program) for at in range(len(words)))
-        or any(_is_flag(word, program, profile) for word in words)
+    return _starts_program(words, program) or any(_is_flag(w, program, profile) for w in words)
+
+
+def _starts_program(words: Sequence[str], program: Program) -> bool:
+    return any(
+        _is_executable(words, at, program) or _is_module(words, at, program)
+        for at in range(len(words))
     )
 
 

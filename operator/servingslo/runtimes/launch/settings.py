@@ -159,7 +159,7 @@ def launch_arguments(
     if not line.serves:
         agreed["api_server_count"] = 0
     node = next((one.node for one in found if one.node), "")
-    node = node or f"ray start --address: {_NODE}" * line.joins
+    node = node or f"{line.joins}: {_NODE}" * bool(line.joins)
     return replace(found[0], **agreed, node=node, unread=tuple(dict.fromkeys(unread)))
 
 

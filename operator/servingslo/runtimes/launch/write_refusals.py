@@ -7,7 +7,8 @@ Such limits are read if possible, and not changed.
 from collections.abc import Mapping, Sequence
 
 from servingslo.runtimes.launch.arguments import command_words
-from servingslo.runtimes.launch.command_line import expanded
+from servingslo.runtimes.launch.command_line import expanded, place_behind
+from servingslo.runtimes.launch.flags import words_as_they_are
 from servingslo.runtimes.launch.programs import start_unseen
 from servingslo.runtimes.profile import RuntimeProfile
 
@@ -21,6 +22,9 @@ _PAGE, _CHUNK = "--page-size", "--chunked-prefill-size"
 # specified by trtllm-serve"; a built TensorRT engine has its limits from its build.
 _FILES = ("--config", "--extra_llm_api_options")
 _BACKEND, _BUILT = "--backend", ("tensorrt", "trt")
+# Its servers other than an engine's, which is the default.
+_SERVE = "trtllm-serve"
+_OTHER_SERVERS = ("disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve")
 
 
 def write_refused(
@@ -38,7 +42,8 @@ def write_refused(
     if unseen := start_unseen(command or (), args or (), image, profile):
         return unseen
     words = command_words(expanded(command, variables), expanded(args, variables))
-    if host := next((one for one in profile.hosts if one in words), None):
+    started = words_as_they_are(words)
+    if host := next((one for one in profile.hosts if place_behind(started, [one])), None):
         return f"{host} is not known to take the flags of {profile.name}"
     if profile.name == "sglang":
         return _of_sglang(words)
@@ -60,6 +65,9 @@ def _of_sglang(words: Sequence[str]) -> str:
 
 
 def _of_trtllm(words: Sequence[str]) -> str:
+    place = place_behind(words_as_they_are(words), [_SERVE])
+    if place and (other := "".join(words[place : place + 1])) in _OTHER_SERVERS:
+        return f"{_SERVE} {other} does not take the limits of an engine"
     file = next((flag for flag in _FILES if _value(words, flag) is not None), None)
     if file is not None:
         return f"the file of {file} comes before the flags, and is not read"

@@ -38,7 +38,7 @@ _BRANCH_ENDS = frozenset({";;", ";&", ";;&"})
 _DECLARING = frozenset({"export", "readonly", "local", "declare", "typeset"})
 _SUCCEEDING = _DECLARING | {"set", "true", ":"}
 # Commands that set the variables they name.
-_SETTING = frozenset({"read", "mapfile", "readarray", "getopts", "unset"})
+_SETTING = frozenset({"read", "mapfile", "readarray", "getopts"})
 # Scripts that set up a shell or a Python environment and set no variables of a container.
 _HARMLESS = re.compile(r"(?:.*/)?(?:activate|\.?(?:bashrc|profile)|\.bash_profile|conda\.sh)")
 _OPTION_WITH_VALUE = re.compile(r"[-+][a-zA-Z]*[oO]")
@@ -307,6 +307,9 @@ class _Reader:
         return {
             **dict.fromkeys(_DECLARING, self._declare),
             **dict.fromkeys(_SETTING, self._assign_unknown),
+            "unset": lambda w: self._assign_unknown(
+                [] if w and w[0].text == "-f" else w, frozenset({()})
+            ),
             "let": self._let,
             "printf": lambda w: self._assign_unknown(w[1:2] if w and w[0].text == "-v" else []),
             **dict.fromkeys((".", "source"), self._source),
@@ -333,13 +336,13 @@ class _Reader:
         self._at, self._sure = back, False
         self.scope = replace(self.scope.having(POSITIONAL, positional), alive=True)
 
-    def _unknown(self, *names: str) -> None:
+    def _unknown(self, *names: str, values: Values = UNKNOWN) -> None:
         for name in names:
-            self.scope = self._set(name, self.scope.having(name, UNKNOWN))
+            self.scope = self._set(name, self.scope.having(name, values))
 
-    def _assign_unknown(self, words: list[Token]) -> None:
-        """The variables with these names become unknown."""
-        self._unknown(*(word.text for word in words if _NAME.fullmatch(word.text)))
+    def _assign_unknown(self, words: list[Token], values: Values = UNKNOWN) -> None:
+        """The variables with these names become unknown, or one of these values."""
+        self._unknown(*(w.text for w in words if _NAME.fullmatch(w.text)), values=values)
 
     def _let(self, words: list[Token]) -> None:
         """All names in these words become unknown."""

@@ -312,17 +312,32 @@ def _chosen(words: Sequence[Token], scope: Scope, *names: str) -> list[Mapping[s
         for element in word.elements or ():
             found.update(_variables(element.parts))
     values = {name: scope.of(name) for name in sorted(found)}
+    # Of a variable that is only tested, as in ${X:+--flag}, set or not is all that matters.
+    tested = _tested(words).difference(names)
+    values |= {name: frozenset({(), ("1",)}) for name in tested if values[name] == UNKNOWN}
     if prod(map(len, values.values())) > _MOST_COMBINATIONS:
         values = {name: one if len(one) == 1 else UNKNOWN for name, one in values.items()}
     ordered = [sorted(one, key=lambda v: (v is None, v or ())) for one in values.values()]
     return [dict(zip(values, one, strict=True)) for one in product(*ordered)]
 
 
+def _tested(words: Sequence[Token]) -> set[str]:
+    """The variables of which these words need no value."""
+    lists = [token.parts for word in words for token in (word, *(word.elements or ()))]
+    parts = [part for one in lists for part in _parameters(one)]
+    valued = {_variable(p) for p in parts if p.operator[-1:] != "+" or p.index}
+    return {_variable(p) for p in parts} - valued - {POSITIONAL, "@"}
+
+
 def _variables(parts: Sequence[Part]) -> Iterator[str]:
+    return map(_variable, _parameters(parts))
+
+
+def _parameters(parts: Sequence[Part]) -> Iterator[Part]:
     for part in parts:
         if part.name and not part.opaque:
-            yield _variable(part)
-            yield from _variables(part.word)
+            yield part
+            yield from _parameters(part.word)
 
 
 def _variable(part: Part) -> str:

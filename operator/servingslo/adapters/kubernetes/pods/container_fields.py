@@ -16,14 +16,26 @@ _PORT_ANNOTATION = "prometheus.io/port"
 # Kunlunxin, Tencent, Furiosa, Rebellions, Qualcomm and Tenstorrent, and of HAMi and Volcano.
 _CARDS = re.compile(
     r"gpu|(?<![a-z])([thnx]pu|[dg]cu)|vcuda|gaudi|neuron|ascend|/mig-|qaic|cambricon|iluvatar"
-    r"|mthreads|furiosa\.ai/|rebellions\.ai/|tenstorrent",
+    r"|mthreads|furiosa\.ai/|rebellions\.ai/|tenstorrent|[a-z]px_nps",
     re.IGNORECASE,
 )
-# A slice of a card, or a share of its memory or time. Source: the device plugin of NVIDIA (MIG and
-# time-slicing), HAMi, Volcano, GPU Manager and Alibaba's gpushare.
-_PARTS = re.compile(r"/mig-|gpu\.shared$|gpu-?mem|gpu-?cores?|vcuda-", re.IGNORECASE)
-# Annotations of run:ai and the KAI scheduler.
-_PART_ANNOTATION = re.compile(r"(?:.*/)?gpu-(?:fraction|memory)")
+# A slice of a card, or a share of its memory or time. Source: the device plugins of NVIDIA (MIG and
+# time-slicing) and AMD (all but spx split a card), HAMi, Volcano, GPU Manager, Alibaba's gpushare
+# and nos.
+_PARTS = re.compile(
+    r"/mig-|gpu\.shared$|gpu-?mem|gpu-?cores?|vcuda-|gpu-\d+gb$|/(?!spx)[a-z]px_nps",
+    re.IGNORECASE,
+)
+# Annotations of run:ai, the KAI scheduler and TensorFusion.
+_PART_ANNOTATION = re.compile(
+    r"(?:.*/)?gpu-(?:fraction|memory)"
+    r"|tensor-fusion\.ai/(?:vram|tflops|compute-percent)-(?:limit|request)"
+)
+# Nodes whose cards are split, by label=value. Source: GKE, and NVIDIA's gpu-feature-discovery.
+_SPLIT_NODES = re.compile(
+    r"cloud\.google\.com/gke-(?:gpu-(?:partition-size|sharing-strategy)|max-shared-clients).*"
+    r"|nvidia\.com/gpu\.product=.*-(?:MIG-.*|SHARED)"
+)
 _WHOLE_PERCENT = "100"
 _NOTHING = frozenset({"", "0", "0.0", "None"})
 
@@ -42,15 +54,36 @@ def asks_for_card(resources: Mapping[str, Any]) -> bool:
     return any(is_card(name) for name in asked(resources))
 
 
-def asks_for_part(resources: Mapping[str, Any], annotations: Mapping[str, str]) -> bool:
-    """Whether a part of a card is requested; a claim counts, its size is unknown."""
+def asks_for_part(
+    resources: Mapping[str, Any], annotations: Mapping[str, str], nodes: Sequence[str] = ()
+) -> bool:
+    """Whether a part of a card is requested; a claim counts, its size is unknown.
+
+    nodes: see `nodes_asked`.
+    """
     shares = (
         str(quantity) != _WHOLE_PERCENT
         for name, quantity in asked(resources).items()
         if "/" in name and _PARTS.search(name)
     )
     annotated = any(_PART_ANNOTATION.fullmatch(name) for name in annotations)
-    return bool(resources.get("claims")) or annotated or any(shares)
+    split = asks_for_card(resources) and any(map(_SPLIT_NODES.fullmatch, nodes))
+    return bool(resources.get("claims")) or annotated or split or any(shares)
+
+
+def nodes_asked(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The labels that a pod's nodes must have, as label=value: its selector and node affinity."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    rules = (
+        rule
+        for term in required.get("nodeSelectorTerms") or ()
+        for rule in term.get("matchExpressions") or ()
+        if rule.get("operator") in {"In", "Exists"}
+    )
+    chosen = ((rule["key"], value) for rule in rules for value in rule.get("values") or ("",))
+    selector: Mapping[str, str] = spec.get("nodeSelector") or {}
+    return tuple(f"{key}={value}" for key, value in (*selector.items(), *chosen))
 
 
 def ports_of(container: Mapping[str, Any]) -> tuple[int, ...]:

@@ -139,7 +139,7 @@ def read_launch(
         start_unseen(started.command, started.args, engine.image, profile) if engine.name else ""
     )
     told = (found.node, started.unread, unseen, *limits.unread, *found.unread)
-    is_read = engine.name and not engine.unread and not unseen and (line.lines or not line.unread)
+    is_read = engine.name and not engine.unread and not unseen and not line.unread
     launch = EngineLaunch(
         flags=given.flags,
         accelerator=engine.accelerator or engine.part,
@@ -150,8 +150,8 @@ def read_launch(
         api_server_count=found.api_server_count,
         node=found.node,
         unread=_told([one for one in told if one]),
-        # For an ambiguous engine, a start command that is not seen, or a line of which nothing is
-        # read, no limit is assumed.
+        # For an ambiguous engine, a start command that is not seen, or a script or program that is
+        # not read, no limit is assumed.
         unread_limits=limits.unread_limits if is_read else LIMIT_FIELDS,
     )
     arguments = EngineArguments(

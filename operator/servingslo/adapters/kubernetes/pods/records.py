@@ -23,6 +23,7 @@ from servingslo.adapters.kubernetes.pods.container_fields import (
     asks_for_part,
     is_scraped,
     native_sidecars,
+    nodes_asked,
     ports_of,
 )
 from servingslo.adapters.kubernetes.pods.parents import PartOf, part_of
@@ -343,10 +344,11 @@ def container_records(pod: Mapping[str, Any]) -> tuple[ContainerRecord, ...]:
     annotations: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
     entries: Sequence[Mapping[str, Any]] = spec.get("containers") or ()
     volumes: Sequence[Mapping[str, Any]] = spec.get("volumes") or ()
+    nodes = nodes_asked(spec)
     found = (
-        *(_container(entry, volumes, annotations) for entry in entries),
+        *(_container(entry, volumes, annotations, nodes) for entry in entries),
         *(
-            replace(_container(entry, volumes, annotations), sidecar=True)
+            replace(_container(entry, volumes, annotations, nodes), sidecar=True)
             for entry in native_sidecars(spec)
         ),
     )
@@ -363,6 +365,7 @@ def _container(
     entry: Mapping[str, Any],
     volumes: Sequence[Mapping[str, Any]],
     annotations: Mapping[str, str],
+    nodes: Sequence[str],
 ) -> ContainerRecord:
     resources: Mapping[str, Any] = entry.get("resources") or {}
     bare = ContainerRecord(
@@ -372,7 +375,7 @@ def _container(
         args=(),
         accelerator=asks_for_device(resources),
         card=asks_for_card(resources),
-        part=asks_for_part(resources, annotations),
+        part=asks_for_part(resources, annotations, nodes),
         ports=ports_of(entry),
         scraped=is_scraped(entry, annotations),
     )
