@@ -4,6 +4,7 @@ The only place that decides staleness. Policy asks for the state of a pod, estim
 engines, gateways ask for one instance. All use the same ages and the same grace for a new pod.
 """
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,11 +27,12 @@ SHORTEST_FRESH_SECONDS = 15.0
 # Shortest time after readiness in which a pod may not have been scraped yet.
 # Judgement; measured by the time from readiness to the first scrape on a real Prometheus.
 FIRST_SCRAPE_SECONDS = 45.0
-# If the scrape interval grows, the known interval grows by at most this factor per tick; the known
-# delay of a store by at most so much.
+# If the scrape interval grows, the known interval grows by at most this factor per tick.
 # Judgement: while a store catches up after an outage, its samples are older only for a few ticks.
 SLOWER_RATIO = 1.1
-LATER_SECONDS = 5.0
+# The greatest delay is forgotten by this factor per tick: half of it in ten minutes of ticks of 15 s.
+# Judgement: a store that writes in batches or has slow shards is late again before that.
+_KEPT_RATIO = 0.983
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -88,24 +90,29 @@ def seen_behind_seconds(
     fresh: "Freshness",
     moved: Container[tuple[str, str]],
 ) -> float | None:
-    """Return how late the store shows a scrape; ages up to a scrape's interval are no delay.
+    """Return how late the store shows a scrape at most; ages up to an interval are no delay.
 
-    moved: pods and engines with a newer scrape at this tick: only these tell it, since the ages of
-    pods that are scraped no more only grow.
+    The parts of a store may differ, so this is the oldest age of any, slowly forgotten. moved: pods
+    and engines with a newer scrape at this tick: only these tell it, since the ages of pods that
+    are scraped no more only grow.
     """
     ages = [engine_age_seconds(e) for pod, e in fresh.engines if (pod.name, e.engine) in moved]
-    newest = min((age for age in ages if age is not None), default=None)
-    if newest is None:
+    oldest = max((age for age in ages if age is not None), default=None)
+    if oldest is None:
         return before_seconds
     apart = DEFAULT_SCRAPE_SECONDS if scrape_seconds is None else scrape_seconds
-    late = max(newest - apart, 0.0)
-    return late if before_seconds is None else min(late, before_seconds + LATER_SECONDS)
+    return max(oldest - apart, _KEPT_RATIO * (before_seconds or 0.0), 0.0)
 
 
 def fresh_seconds(scrape_seconds: float | None, behind_seconds: float | None = None) -> float:
-    """Return the age up to which a sample counts as fresh, in a store that is so far behind."""
+    """Return the age up to which a sample counts as fresh, in a store that is so far behind.
+
+    behind_seconds: None until a scrape has followed another; any usable age counts till then.
+    """
+    if behind_seconds is None:
+        return math.inf
     apart = DEFAULT_SCRAPE_SECONDS if scrape_seconds is None else scrape_seconds
-    return (behind_seconds or 0.0) + max(MISSED_SCRAPES * apart, SHORTEST_FRESH_SECONDS)
+    return behind_seconds + max(MISSED_SCRAPES * apart, SHORTEST_FRESH_SECONDS)
 
 
 def first_scrape_seconds(
