@@ -93,8 +93,8 @@ def answers(pod: PodSample, scrape_seconds: float | None = None) -> tuple[object
     engines used, why the pod is not seen, and how many are only starting.
     """
     observation = Observation(time_seconds=0.0, namespace="n", name="w", pods=(pod, BESIDE))
-    signals = read_signals(observation, STALE_SECONDS, scrape_seconds)
-    found = assess((pod, BESIDE), STALE_SECONDS, scrape_seconds)
+    signals = read_signals(observation, STALE_SECONDS, scrape_seconds, 0.0)
+    found = assess((pod, BESIDE), STALE_SECONDS, scrape_seconds, behind_seconds=0.0)
     return (
         signals.reason.value,
         signals.age_seconds,

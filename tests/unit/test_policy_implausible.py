@@ -207,7 +207,7 @@ def test_half_a_page_is_told_as_part_of_the_truth(settled: Run, change: Change) 
 def test_fresh_is_what_the_scrapes_that_are_seen_make_it(
     scrape_seconds: float | None, fresh: float, old: float
 ) -> None:
-    """Three of them may be missed; until two were seen, those of Prometheus's default."""
+    """Three of them may be missed; until their distance is known, those of the default."""
 
     def seen(age: float) -> Reason:
         engine = EngineSample(engine="0", running=1.0, gauges_age_seconds=age)
@@ -215,7 +215,7 @@ def test_fresh_is_what_the_scrapes_that_are_seen_make_it(
         observation = Observation(
             time_seconds=1000.0, namespace="n", name="x", desired_replicas=1, pods=pods
         )
-        return read_signals(observation, 120.0, scrape_seconds).reason
+        return read_signals(observation, 120.0, scrape_seconds, 0.0).reason
 
     assert (seen(fresh), seen(old)) == (Reason.METRICS_FRESH, Reason.METRICS_STALE)
 

@@ -30,7 +30,7 @@ FIRST_SCRAPE_SECONDS = 45.0
 # If the scrape interval grows, the known interval grows by at most this factor per tick.
 # Judgement: while a store catches up after an outage, its samples are older only for a few ticks.
 SLOWER_RATIO = 1.1
-# The greatest delay is forgotten by this factor per tick: half of it in ten minutes of ticks of 15 s.
+# The greatest delay is forgotten by this factor per tick: half in ten minutes of ticks of 15 s.
 # Judgement: a store that writes in batches or has slow shards is late again before that.
 _KEPT_RATIO = 0.983
 

@@ -14,7 +14,7 @@ from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 
 Labels = Mapping[str, str]
 
-# Ends of label names: of replicas of Prometheus and parts of an engine. Parts of label names: of two
+# Ends of label names: of replicas of Prometheus and parts of an engine. Parts of names: of two
 # scrapes of a pod; of clusters, whatever scrapes them; of these, those that no node's or object's
 # label has; and of Kubernetes objects, which a job may copy from a pod or from its Service.
 # Source: Thanos, --query.replica-label; Cortex, HA tracker; prometheus-operator, labels of
