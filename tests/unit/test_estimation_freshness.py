@@ -7,9 +7,10 @@ import pytest
 from servingslo.api.v1alpha1.spec import Fallback
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.estimation.windows.freshness import assess
+from servingslo.estimation.windows.freshness import assess, metrics_of, seen_behind_seconds
 from servingslo.policy.inputs import FallbackTargets, Observation
 from servingslo.policy.replicas.signals import read_signals
+from servingslo.reasons import Reason
 from servingslo.units import parse_duration_seconds
 
 STALE_SECONDS = 60.0
@@ -134,3 +135,36 @@ def test_one_default_holds_for_resources_and_for_commands() -> None:
     stated = parse_duration_seconds(Fallback().stale_after)
     sample = FleetSample(time_seconds=0.0, pods=())
     assert stated == FallbackTargets().stale_after_seconds == sample.stale_after_seconds
+
+
+def _of_store(ages: dict[str, float]) -> tuple[PodSample, ...]:
+    """Ready pods with gauges and counters of these ages."""
+    engines = {
+        name: EngineSample(engine="0", running=1.0, waiting=0.0, gauges_age_seconds=age)
+        for name, age in ages.items()
+    }
+    return tuple(
+        PodSample(name=name, ready=True, ready_for_seconds=900.0, engines=(engine,))
+        for name, engine in engines.items()
+    )
+
+
+def test_a_slow_part_of_a_store_is_fresh_while_its_series_move() -> None:
+    """Until staleAfter, however fast the other parts are; what stops is not fresh for long."""
+    ages = {"fast": 5.0, "slow": 65.0}
+    pods = _of_store(ages)
+    moved = {(name, "0") for name in ages}
+    behind = seen_behind_seconds(None, 15.0, assess(pods, 120.0), moved)
+    states = [metrics_of(pod, 120.0, 15.0, behind).state for pod in pods]
+    assert states == [Reason.METRICS_FRESH, Reason.METRICS_FRESH]
+    for _ in range(300):
+        stopped = assess(_of_store({"fast": 5.0, "slow": 100.0}), 120.0)
+        behind = seen_behind_seconds(behind, 15.0, stopped, {("fast", "0")})
+    assert metrics_of(pods[1], 120.0, 15.0, behind).state is Reason.METRICS_PARTIAL
+
+
+def test_until_a_scrape_has_followed_another_any_usable_age_is_fresh() -> None:
+    """A store that is late, with slow scrapes, is not stale from the start."""
+    fresh, stale = _of_store({"a": 119.0, "b": 121.0})
+    assert metrics_of(fresh, 120.0).state is Reason.METRICS_FRESH
+    assert metrics_of(stale, 120.0).state is Reason.METRICS_STALE
