@@ -189,6 +189,11 @@ _NAMESAKES = [
     ),
     ({"cluster": "a", "job": "x"}, {"cluster": "b", "job": "y"}, "cluster=a and cluster=b"),
     ({"prometheus_cluster": "a"}, {"prometheus_cluster": "b"}, "prometheus_cluster=a"),
+    ({"origin_prometheus": "a"}, {"origin_prometheus": "b"}, "origin_prometheus=a"),
+    ({"env": "prod", "job": "x"}, {"env": "stage", "job": "y"}, "env=prod and env=stage"),
+    ({"account": "1", "container": "a"}, {"account": "2", "container": "b"}, "account=1 and"),
+    ({"cluster": "a", "job": "x"}, {"job": "y"}, "cluster=a and no cluster"),
+    ({"job": "x"}, {"job": "y", "instance": "10.8.0.9:8000"}, "instance=10.0.0.1 and"),
 ]
 _ONE_POD = [
     ({"prometheus_replica": "0"}, {"prometheus_replica": "1"}),
@@ -199,6 +204,7 @@ _ONE_POD = [
     ({"job": "pods", "endpoint": "http"}, {"job": "svc", "endpoint": "metrics", "service": "s"}),
     ({"endpoint": "http", "container": "vllm"}, {"endpoint": "web", "container": "proxy"}),
     ({"job": "pods", "app": "x"}, {"job": "svc", "team": "y"}),
+    ({"job": "pods", "app": "x", "zone": "z"}, {"job": "svc", "app": "x-service"}),
     ({"tp_rank": "0", "pid": "7"}, {"tp_rank": "1", "priority": "2"}),
     ({"instance": "10.0.0.1:8000"}, {"instance": "chat-0:8000"}),
 ]

@@ -4,20 +4,27 @@ Namesakes in one store differ in a label that no query asks for, such as `cluste
 of one pod, if it is scraped by two jobs or two replicas of Prometheus, or has several ranks.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, islice
 
+from servingslo.adapters.prometheus.reading.servers import INSTANCE_LABEL
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 
 Labels = Mapping[str, str]
 
-# Parts of label names: of replicas of Prometheus and parts of an engine, of two scrapes of a pod,
-# of clusters, whatever scrapes them. Source: Thanos, --query.replica-label; prometheus-operator,
-# labels of ServiceMonitor and PodMonitor.
-_OF_REPLICA = ("replica", "mirror", "prometheus", "rank", "pid", "priority")
+# Ends of label names: of replicas of Prometheus and parts of an engine. Parts of names: of two
+# scrapes of a pod; of clusters, whatever scrapes them; of these, those that no node's or object's
+# label has; and of Kubernetes objects, which a job may copy from a pod or from its Service.
+# Source: Thanos, --query.replica-label; Cortex, HA tracker; prometheus-operator, labels of
+# ServiceMonitor and PodMonitor; Kubernetes, recommended labels.
+_OF_REPLICA = ("replica", "mirror", "rank", "pid", "priority")
 _OF_SCRAPE = ("job", "scrape", "endpoint", "service", "container", "port", "path")
 _OF_CLUSTER = ("cluster", "region", "zone", "datacenter", "tenant", "location", "site")
+_OF_CLUSTER_ALONE = ("cluster", "datacenter", "tenant")
+_OF_OBJECT = ("app", "component", "release", "chart", "version", "hash", "name", "revision")
+_ADDRESS = re.compile(r"(?:https?://)?(\d+\.\d+\.\d+\.\d+)(?::\d+)?(?:/.*)?")
 # A tenant's page may have any number of series.
 _MOST_COMPARED = 100
 _SHOWN_CHARACTERS = 40
@@ -49,15 +56,20 @@ def namesakes(
 def _apart(series: Iterable[Labels], known: Collection[str]) -> str:
     """The label of two pods of these series, with both values; '' if they are one pod's."""
     each = {
-        tuple(sorted((k, v) for k, v in one.items() if _is(k, _OF_SCRAPE) or k not in known))
+        tuple(
+            sorted(
+                (k, _address(v) if k == INSTANCE_LABEL else v)
+                for k, v in one.items()
+                if k not in known or k == INSTANCE_LABEL or _is(k, _OF_SCRAPE)
+            )
+        )
         for one in series
     }
     for one, other in islice(combinations(map(dict, sorted(each)), 2), _MOST_COMPARED):
         apart = sorted(k for k in {**one, **other} if one.get(k) != other.get(k))
-        apart = [k for k in apart if not _is(k, _OF_REPLICA)]
-        clusters = [k for k in apart if _is(k, _OF_CLUSTER) and one.get(k) and other.get(k)]
         same_scrape = not any(_is(k, _OF_SCRAPE) for k in apart)
-        for label in (*clusters, *(apart if same_scrape else ())):
+        told = [k for k in apart if _tells(k, one.get(k, ""), other.get(k, ""), same_scrape)]
+        for label in sorted(told, key=lambda k: (not _is(k, _OF_CLUSTER), k == INSTANCE_LABEL)):
             return " and ".join(
                 f"{label}={of[label][:_SHOWN_CHARACTERS]}" if of.get(label) else f"no {label}"
                 for of in (one, other)
@@ -65,7 +77,27 @@ def _apart(series: Iterable[Labels], known: Collection[str]) -> str:
     return ""
 
 
+def _tells(label: str, one: str, other: str, same_scrape: bool) -> bool:
+    """Whether these values of a label are of two pods; same_scrape: no label of a scrape differs.
+
+    Two jobs may each add labels of their own, so one that only one of them has tells less.
+    """
+    if label == INSTANCE_LABEL:
+        return bool(one and other)
+    if _is(label, _OF_CLUSTER):
+        return same_scrape or bool(one and other) or _is(label, _OF_CLUSTER_ALONE)
+    if label == "prometheus" or label.lower().rstrip("_").endswith(_OF_REPLICA):
+        return False
+    return same_scrape or bool(one and other and not _is(label, (*_OF_SCRAPE, *_OF_OBJECT)))
+
+
+def _address(instance: str) -> str:
+    """The address in an instance; '' if it is another name of a host, which may be of the same."""
+    found = _ADDRESS.fullmatch(instance)
+    return found[1] if found else ""
+
+
 def _is(label: str, parts: tuple[str, ...]) -> bool:
     """Whether a label's name has one of these parts; what names a cluster is nothing else."""
-    own = parts is _OF_CLUSTER or not _is(label, _OF_CLUSTER)
+    own = parts in (_OF_CLUSTER, _OF_CLUSTER_ALONE) or not _is(label, _OF_CLUSTER)
     return own and any(part in label.lower() for part in parts)

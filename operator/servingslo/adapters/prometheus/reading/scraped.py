@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from servingslo.adapters.prometheus.reading.buckets import Buckets
-from servingslo.adapters.prometheus.reading.servers import Source
+from servingslo.adapters.prometheus.reading.servers import GAUGE_PART, Source
 from servingslo.runtimes.profile import MetricKind
 
 # Name of a pod's only engine if the runtime has no engine label.
@@ -36,13 +36,21 @@ class Scraped:
         return frozenset({*self.numbers, *self.splits, *self.histograms, *capacity})
 
     def counts(self, counted: "CountedNames") -> dict[tuple[str, str], float]:
-        """The counters, and the histograms' counts and sums; those that count requests first."""
-        found = {(name, ""): value for name, value in self.numbers.items()}
+        """The counters with the histograms' buckets, one that counts requests first; the gauges."""
+        found = {
+            (name, "" if name in counted.every else GAUGE_PART): value
+            for name, value in self.numbers.items()
+        }
         found |= {(name, part): v for name, each in self.splits.items() for part, v in each.items()}
         for name, one in self.histograms.items():
             found |= {(name, "count"): one.count or 0.0, (name, "sum"): one.sum or 0.0}
-        own = sorted(found, key=lambda key: (key[0] not in counted.requests, key))
-        return {key: found[key] for key in own if key[0] in counted.every}
+            found |= {
+                (name, f"{number} {edge}"): value
+                for number, part in enumerate(one.parts)
+                for edge, value in part.items()
+            }
+        first = min(found, key=lambda key: (key[0] not in counted.requests, key), default=None)
+        return found if first is None else {first: found[first], **found}
 
     def add_adapters(self, labels: Mapping[str, str], at_seconds: float) -> None:
         """Keep the labels of the newest set of adapters."""

@@ -6,9 +6,11 @@ after the pod got another address, are of one server. Without a port the whole `
 The servers of a pod are remembered, so an engine keeps its name while the other server is not
 scraped. Otherwise one server's counters would be compared with the other's.
 A proxy, or a second port of the same server, shows the page of another port. Such pages have equal
-counters, scrape after scrape, or one is between the other's last two scrapes.
+counters, scrape after scrape, or one is between the other's last two scrapes. Such ports count as
+one engine until they contradict it: else demand would be doubled.
 """
 
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,52 +37,71 @@ KEPT_READINGS = 20
 _KEPT_PAGES = 4
 # Of one pod, each with each other: a tenant may have any number of ports scraped.
 _MOST_COMPARED = 16
-# After so many readings that tell so, two ports show one page, or two.
-# Judgement; two engines that have served agree in no sum of seconds or tokens twice.
-_EQUAL_READINGS, _BETWEEN_READINGS, _APART_READINGS = 2, 6, 2
+# After so many readings in a row that tell so, two ports show one page, or two.
+# Judgement; two engines that have served agree in no sum of seconds or tokens twice, and in few
+# buckets. Of those that were once two, many more must tell so, and each time more than before:
+# the counts of two engines that share requests meet now and then.
+_SAME_READINGS, _APART_READINGS, _AGAIN_RATIO = 2, 2, 8
 # The counts of two engines that share requests differ by about the root of twice their number. So
-# few requests between two scrapes, squared, make it unlikely that each counter lies in between.
+# few requests between two scrapes, squared, make it unlikely that each counter lies in between;
+# then one reading is enough.
 _LIKELY_RATIO = 4.0
 
-# The counters of a page, one that counts requests first.
+_LOG = logging.getLogger(__name__)
+# Instead of the part of a counter: a gauge.
+GAUGE_PART = "gauge"
+# The counters of a page, one that counts requests first, and its gauges.
 Counts = Mapping[tuple[str, str], float]
 
 
 @dataclass(slots=True)
 class _Pair:
-    """Two ports of a pod; the numbers are of readings in a row. one: they show one page."""
+    """Two ports of a pod; the numbers are of readings in a row. one: they show one page.
 
-    equal: int = 0
-    between: int = 0
+    needed: readings that must tell so.
+    """
+
+    same: int = 0
     apart: int = 0
+    needed: int = _SAME_READINGS
     one: bool = False
 
     def see(self, *sides: tuple[Counts, Sequence[Counts]]) -> None:
         """Compare each new page with those of the other port."""
         told = {_place(page, known) for page, known in sides}
         if "apart" in told:
-            self.equal, self.between, self.apart = 0, 0, self.apart + 1
+            self.same, self.apart = 0, self.apart + 1
+            if self.apart == _APART_READINGS:
+                self.one, self.needed = False, _AGAIN_RATIO * self.needed
         elif told & {"equal", "between"}:
-            self.equal += "equal" in told
-            self.between, self.apart = self.between + 1, 0
-        often = sides and self.between >= _BETWEEN_READINGS
-        likely = often and all(_is_likely(*side) for side in sides)
-        known = self.one or self.equal >= _EQUAL_READINGS or bool(likely)
-        self.one = known and self.apart < _APART_READINGS
+            self.same, self.apart = self.same + 1, 0
+            first = self.needed == _SAME_READINGS and "equal" not in told
+            likely = first and all(_is_likely(*side) for side in sides)
+            self.one = self.one or likely or self.same >= self.needed
 
 
 def _place(page: Counts, known: Sequence[Counts]) -> str:
     """Where a port's page is among those of another: 'equal', 'between', 'apart'; '' if unclear."""
-    names = [name for name in page if name in known[-1]]
+    names = [name for name in page if name in known[-1] and name[1] != GAUGE_PART]
     if not any(page[name] for name in names):
         return ""
-    if any(all(page[name] == one.get(name) for name in names) for one in known):
-        return "equal"
+    alike = [one for one in known if _counters(page, names) == _counters(one, names)]
+    if alike:
+        # Two engines may have counted the same; one page has the same gauges, too.
+        gauges = [name for name in page if name in known[-1] and name[1] == GAUGE_PART]
+        same = any(_counters(page, gauges) == _counters(one, gauges) for one in alike)
+        return "equal" if same else "apart"
     if any(_in_row(names, one, page, other) for one, other in pairwise(known)):
         return "between"
     ahead = _in_row(names, known[-1], page)
     before = len(known) < _KEPT_PAGES and _in_row(names, page, known[0])
     return "" if ahead or before else "apart"
+
+
+def _counters(page: Counts, names: Iterable[tuple[str, str]] | None = None) -> list[float | None]:
+    """The values of these names, or of all counters."""
+    own = (name for name in page if name[1] != GAUGE_PART) if names is None else names
+    return [page.get(name) for name in own]
 
 
 def _is_likely(page: Counts, known: Sequence[Counts]) -> bool:
@@ -92,7 +113,12 @@ def _is_likely(page: Counts, known: Sequence[Counts]) -> bool:
 
 def _in_row(names: Iterable[tuple[str, str]], *pages: Counts) -> bool:
     """Whether no counter falls from one of these pages to the next."""
-    return all(x.get(name, 0.0) <= y.get(name, 0.0) for x, y in pairwise(pages) for name in names)
+    return all(
+        x[name] <= y[name]
+        for x, y in pairwise(pages)
+        for name in names
+        if name in x and name in y and name[1] != GAUGE_PART
+    )
 
 
 class SeenServers:
@@ -128,20 +154,28 @@ class SeenServers:
 
         pages: counters of an engine of this name, by server.
         """
-        known, new = {}, set()
+        known, new, fell = {}, set(), set()
         for server, page in pages.items():
             before = self._pages.get((pod, engine, server), ())
-            if page not in before[-1:]:
+            if not before or _counters(page) != _counters(before[-1]):
                 new.add(server)
                 if before and not _in_row(page, before[-1], page):
                     before = ()
+                    fell.add(server)
             known[server] = (*before, *([page] if server in new else ()))[-_KEPT_PAGES:]
             self._pages[pod, engine, server] = known[server]
         first = {server: server for server in pages}
         for one, other in combinations(sorted(pages)[:_MOST_COMPARED], 2):
             pair = self._pairs.setdefault((pod, engine, one, other), _Pair())
             sides = ((one, other), (other, one))
+            if fell & {one, other}:
+                # The other port may show it some scrapes later.
+                pair.apart = -_KEPT_PAGES
+            was_one = pair.one
             pair.see(*((pages[own], known[its]) for own, its in sides if own in new))
+            if pair.one != was_one:
+                told = "one page" if pair.one else "two"
+                _LOG.info("pod=%r ports %s and %s show %s", "/".join(pod), one, other, told)
             if pair.one:
                 first[other] = min(first[other], first[one])
         return first
