@@ -26,10 +26,13 @@ def last_document(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     Raises: InvalidInputError when it cannot be unpacked.
     """
     record: Mapping[str, Any] | None = status.get("lastDecision")
-    if not record or not record.get("document"):
+    # As read from the API server, it is in the status' last field.
+    last: Mapping[str, Any] = status.get("workingState") or {}
+    packed = (record or {}).get("document") or last.get("decision")
+    if not record or not packed:
         return record if record and record.get("action") else None
     try:
-        found = unpacked(str(record["document"]))
+        found = unpacked(str(packed))
     except ValueError as error:
         field = "status.lastDecision.document"
         raise InvalidInputError(field, str(error), "what the operator wrote") from error
