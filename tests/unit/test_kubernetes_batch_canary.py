@@ -33,7 +33,10 @@ class _Server:
     """An API server with one object, which carries JSON Patches out."""
 
     def __init__(self, spec, container=None, annotations=None):
-        engine = {"name": "vllm", "args": ["--model=m", "--max-num-seqs", "8"], **(container or {})}
+        engine = {
+            "name": "vllm", "image": "vllm/vllm-openai:v0.20.0",
+            "args": ["--model=m", "--max-num-seqs", "8"], **(container or {}),
+        }  # fmt: skip
         self.item = {
             "metadata": {
                 "name": "chat", "namespace": "a", "uid": "t-1", "resourceVersion": "7",
