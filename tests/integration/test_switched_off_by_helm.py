@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import kubernetes
@@ -18,6 +20,7 @@ from tests.integration.operator_under_test import CHART
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes, WeightsOwner
+from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
@@ -39,6 +42,7 @@ NO_ROUTES, NO_SERVICES, NO_CANARIES = (
     "--no-degradation", "--no-llm-inference-services", "--no-canaries",
 )  # fmt: skip
 IN_BOTH = ("--namespace=team-a", "--namespace=team-b")
+TRIES = 10
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
 ORDER = CanaryOrder(
     owner="chat", owner_uid="u", since_seconds=1, container=None, before=(64, 2048),
@@ -161,12 +165,16 @@ def test_what_an_upgrade_switches_off_is_put_back_before_the_right_goes(
         routes, canaries = WeightedRoutes(client), BatchCanaries(client)
         owner = WeightsOwner(name="chat", uid="u", rule=0, weights=(750, 250), former=(1, 0))
         await routes.write(await routes.read(release, "chat"), owner)
-        for step in ("start", "hold"):
-            target = await canaries.read(release, TARGET)
-            assert target is not None
-            assert await (
-                canaries.start(target, ORDER) if step == "start" else canaries.hold(target)
-            )
+        for step in (partial(canaries.start, order=ORDER), canaries.hold):
+            # Meanwhile its controller writes the Deployment's status, as at any tick.
+            for _ in range(TRIES):
+                target = await canaries.read(release, TARGET)
+                assert target is not None
+                with suppress(WriteConflictError):
+                    assert await step(target)
+                    break
+            else:
+                raise AssertionError("the Deployment changed at each try")
 
     _asked(rig, write)
     assert specs()[0]["paused"]
