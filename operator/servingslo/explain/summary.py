@@ -13,6 +13,7 @@ from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep, PredictedCount, StepValue
+from servingslo.policy.replicas.guards import STEP_DOWN_STAGE
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {
@@ -35,7 +36,7 @@ _QUIET = {
 # A smaller correction of predictions is not worth reporting.
 SMALL_CORRECTION = 0.01
 # Stages that may keep a count from falling.
-_GUARDS = frozenset({"step-down", "bounds", "behavior", "administrator", "fallback"})
+_GUARDS = frozenset({STEP_DOWN_STAGE, "bounds", "behavior", "administrator", "fallback"})
 _WAY_OUT = "only a higher threshold or faster replicas would change that"
 
 

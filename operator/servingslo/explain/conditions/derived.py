@@ -25,13 +25,14 @@ from servingslo.explain.format import count
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
+from servingslo.policy.replicas.guards import DEMAND_STAGE, STEP_DOWN_STAGE
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
 # Stages whose steps name pods that start or are in doubt, the client that reverts the count, or who
 # has the GPUs.
 _DETAILED = frozenset(
-    {"pending", "queue", "step-down", "reverts", "budget", "pools", "nodes", "demand"}
+    {"pending", "queue", STEP_DOWN_STAGE, "reverts", "budget", "pools", "nodes", DEMAND_STAGE}
 )
 _STATE_LIMITS = "spec.engine.maxSequences and spec.engine.maxBatchedTokens state the limits"
 

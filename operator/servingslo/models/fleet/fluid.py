@@ -77,10 +77,8 @@ def wanted_replicas(
 
 def live(rule: Rule, rates_per_second: Rates, replica: Replica, bin_seconds: float) -> Lived:
     """Live the rule over these rates, of consecutive bins."""
-    known = np.concatenate((rates_per_second[:1], rates_per_second[:-1]))
-    return _live(
-        _by_rate(rule, known, replica, bin_seconds), rule, rates_per_second, replica, bin_seconds
-    )
+    wanted = _by_rate(rule, _a_bin_late(rates_per_second), replica, bin_seconds)
+    return _live(wanted, rule, rates_per_second, replica, bin_seconds)
 
 
 def cheapest_floor(
@@ -90,8 +88,7 @@ def cheapest_floor(
 
     The floor that carries the greatest rate, if none is low enough.
     """
-    known = np.concatenate((rates_per_second[:1], rates_per_second[:-1]))
-    wanted = _by_rate(rule, known, replica, bin_seconds)
+    wanted = _by_rate(rule, _a_bin_late(rates_per_second), replica, bin_seconds)
     low, high = 0, math.ceil(float(rates_per_second.max()) / replica.planned_per_second)
 
     def lived(floor: int) -> Lived:
@@ -143,6 +140,11 @@ def _by_rate(rule: Rule, known: Rates, replica: Replica, bin_seconds: float) -> 
             np.maximum, known + rise * replica.lead_seconds, _bins(SLOPE_SECONDS / 2, bin_seconds)
         )
     return np.ceil(highest * rule.margin_ratio / replica.planned_per_second - 1e-9)
+
+
+def _a_bin_late(rates: Rates) -> Rates:
+    """Return the rates as they are known while each bin runs."""
+    return np.concatenate((rates[:1], rates[:-1]))
 
 
 def _bins(seconds: float, bin_seconds: float) -> int:

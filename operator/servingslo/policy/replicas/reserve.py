@@ -40,9 +40,11 @@ RENEWAL_SECONDS = 600.0
 
 def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState) -> ReserveState:
     """The state with the rule that the last day's arrivals ask for, once it is due."""
-    due = state.at_seconds is None or context.now_seconds - state.at_seconds >= RENEWAL_SECONDS
+    at_seconds = state.at_seconds
+    if at_seconds is not None and context.now_seconds - at_seconds < RENEWAL_SECONDS:
+        return state
     rates = _known(context)
-    if not due or len(rates) * BIN_SECONDS < LEAST_SECONDS:
+    if len(rates) * BIN_SECONDS < LEAST_SECONDS:
         return state
     if not rates.max() > 0.0:
         return ReserveState(at_seconds=context.now_seconds)
@@ -87,10 +89,11 @@ def reserve_need(
 ) -> tuple[ConstraintNeed, dict[str, StepValue]] | None:
     """The count that the rule in force orders now; None for the plain one, or without any."""
     state = context.state.reserve
-    rates = _known(context)
-    if state.lived is None or state.lived.rule == PLAIN or not len(rates):
+    if state.lived is None or state.lived.rule == PLAIN:
         return None
-    rule = state.lived.rule
+    rule, rates = state.lived.rule, _known(context)
+    if not len(rates):
+        return None
     replica = _replica(context, case, state.planned_ratio, state.kept_ratio)
     count = wanted_replicas(rule, rates, replica, BIN_SECONDS)
     inputs: dict[str, StepValue] = {

@@ -21,7 +21,7 @@ from servingslo.runtimes.catalogue import names
 from servingslo.units import format_duration
 
 _USED = frozenset({Reason.METRICS_FRESH, Reason.METRICS_PARTIAL})
-# An age is told in steps of so many seconds, below and above a minute.
+# An age is reported in steps of so many seconds, below and above a minute.
 _AGE_STEPS, _LONG_SECONDS = {False: 5.0, True: 30.0}, 60.0
 _WORST_FIRST = (
     Reason.METRICS_IMPLAUSIBLE,
