@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED, is_released
 from servingslo.adapters.kubernetes.gateways.limits import (
     LimitHolder,
     LimitHolders,
@@ -211,7 +211,7 @@ def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
 def _not_permitted(policy: LimitHolder) -> SignalProblem | None:
     if not policy.managed:
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
-    if policy.is_released:
+    if is_released(policy.item):
         return SignalProblem(reason=Reason.LIMIT_RELEASED, detail=RELEASED)
     return None
 

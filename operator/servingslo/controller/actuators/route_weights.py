@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED, is_released
 from servingslo.adapters.kubernetes.gateways.route_weights import (
     MOST_WEIGHT,
     WeightedRoute,
@@ -239,7 +239,7 @@ def _share(weights: Sequence[int], former: Sequence[int]) -> int:
 def _not_permitted(route: WeightedRoute) -> SignalProblem | None:
     if not route.managed:
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
-    if route.is_released:
+    if is_released(route.item):
         return SignalProblem(reason=Reason.WEIGHTS_RELEASED, detail=RELEASED)
     return None
 

@@ -19,7 +19,6 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     annotated,
     annotations_of,
     is_managed,
-    is_released,
     marked_released,
     patch_unchanged,
     removed_annotation,
@@ -87,11 +86,6 @@ class LimitHolder:
     def is_ours(self) -> bool:
         """Whether the current value is the operator's last written one."""
         return self.owner is not None and self.owner.limit == self.limit
-
-    @property
-    def is_released(self) -> bool:
-        """Whether `servingslo release` restored it recently."""
-        return is_released(self.item)
 
 
 class LimitHolders:

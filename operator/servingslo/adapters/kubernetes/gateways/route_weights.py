@@ -24,7 +24,6 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     annotated,
     annotations_of,
     is_managed,
-    is_released,
     marked_released,
     patch_unchanged,
     removed_annotation,
@@ -92,11 +91,6 @@ class WeightedRoute:
     def is_ours(self) -> bool:
         """Whether the present weights are the operator's last written ones."""
         return self.owner is not None and self.weights(self.owner.rule) == self.owner.weights
-
-    @property
-    def is_released(self) -> bool:
-        """Whether `servingslo release` restored it recently."""
-        return is_released(self.item)
 
 
 def weights_of(former: Sequence[int], fallback: int, share: int) -> tuple[int, ...]:
