@@ -1,7 +1,7 @@
 """What scrapes tell of the time from a pod's readiness to its first token, beside the truth.
 
 Run as `python -m tests.benchmarks.first_tokens [seeds]`: a table of
-docs/lab/estimation.md.
+docs/lab/findings.md.
 Simulated engines that serve from the moment at which they are ready, least-loaded routing, Azure
 conversation lengths, scrapes of 15 s at a moment of each pod's own; two pods are there, and one
 becomes ready every half minute. 'At most' is the first scrape with a token in it. 'By steps' goes

@@ -1,6 +1,6 @@
 """Pinball loss of the forecast beside last value and Holt–Winters, and what it does after a step.
 
-Run as `python -m tests.benchmarks.forecast [seeds]`; the tables of docs/lab/estimation.md.
+Run as `python -m tests.benchmarks.forecast [seeds]`; the tables of docs/lab/findings.md.
 Rates are counted in windows of 15 s; outcomes are true rates, for the trace its mean over 75 s. The
 two others are given the quantiles of their own last 60 errors. The last table is of a day after two
 weeks of history (`seasons`).

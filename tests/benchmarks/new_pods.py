@@ -1,6 +1,6 @@
 """The measured rate of arrivals while new pods relieve a fleet, over the true one.
 
-Run as `python -m tests.benchmarks.new_pods [seeds]`: a table of docs/lab/estimation.md.
+Run as `python -m tests.benchmarks.new_pods [seeds]`: a table of docs/lab/findings.md.
 Four l4-small replicas get 6.8 requests a second, from 100 s on 17 (Azure conversation lengths, sent
 where the fewest run), which is more than they can serve; four more become ready within one scrape
 interval from 120 s on. Every pod is scraped at a moment of its own. A new one is found after a

@@ -1,6 +1,6 @@
 """A law for each pod beside the law of all pods times a pace of each, on fleets with a slow pod.
 
-Run as `python -m tests.benchmarks.pod_laws [seeds]`; a table of docs/lab/estimation.md.
+Run as `python -m tests.benchmarks.pod_laws [seeds]`; a table of docs/lab/findings.md.
 Four simulated engines of one kind, least-loaded routing, Azure conversation lengths, 15 s scrapes.
 One of them is slower: in all of a step, in its prefill alone or in its decoding alone. Each
 estimator learns until a moment; its errors are of the windows of five minutes after it and of the

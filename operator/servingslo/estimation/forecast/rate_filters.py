@@ -40,7 +40,7 @@ class RateModel:
 
 # Chosen by pinball loss over the Azure trace and generated ramps, steps and surges, and by the
 # forecast after a step (`python -m tests.benchmarks.forecast`); the figures are in
-# docs/lab/estimation.md.
+# docs/lab/findings.md.
 MODELS = (
     RateModel(level_ratio=0.01, trend_ratio=0.0, damping_seconds=60.0, lasting_seconds=300.0),
     RateModel(level_ratio=0.05, trend_ratio=0.01, damping_seconds=600.0, lasting_seconds=300.0),

@@ -27,7 +27,7 @@ from servingslo.records import record
 
 # Memory of lengths: long enough for the tail, short enough for a change of mix. The error of a mean
 # is σ/√(λτ) from chance and grows with √τ as the mix drifts, so the best memory τ is proportional
-# to 1/√λ: from ten minutes at the rate of the small fleet of docs/lab/planner.md down to two.
+# to 1/√λ: from ten minutes at the rate of the small fleet of docs/lab/findings.md down to two.
 LENGTH_MEMORY_SECONDS = 600.0
 LEAST_MEMORY_SECONDS = 120.0
 PLAIN_RATE_PER_SECOND = 30.0

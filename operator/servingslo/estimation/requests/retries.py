@@ -5,7 +5,7 @@ a later window. So first attempts lie between the offered rate and the offered r
 refusals of the previous window. New capacity shows which: refusals fall, and the offered rate falls
 with them as far as it was retry traffic. Until then two cases look the same: a step in demand from
 clients that always retry, and steadily rising demand from clients that never retry. So a mean is
-used, and the error says how wrong it may be; docs/lab/estimation.md shows what that costs. The end
+used, and the error says how wrong it may be; docs/lab/findings.md shows what that costs. The end
 of a surge lowers both rates as well. Then less is admitted than a moment before, which fading
 retries cannot cause while engines still refuse.
 Source: essay "Inference Is a Queueing System", retries: where rejections and offered load rise

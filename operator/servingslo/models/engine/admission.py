@@ -88,7 +88,7 @@ def in_flight_bound(demand: RequestDemand, rate_per_second: float, bound: Engine
     If there are more slots than a full batch may use, no request waits for a slot: admitted
     requests run, and no more are admitted than a full batch may have.
     rate_per_second: of one engine, at most the admissible rate.
-    Source: the sum of the bounds above; simulated in docs/lab/planner.md.
+    Source: the sum of the bounds above; simulated in docs/lab/findings.md.
     """
     decoding = running_bound(demand, rate_per_second, bound.max_num_seqs)
     prefilling = math.ceil(prefilling_count(demand, rate_per_second, bound.max_num_batched_tokens))

@@ -85,7 +85,7 @@ def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Sat
     (renewal theory: half of a length-biased prompt). And sequences that grow into a full cache
     preempt the youngest, whose prompt is computed again, see `_preempted_ratio`.
     Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1;
-    losses of the KV cache by renewal theory, within 0.5 % of simulation (docs/lab/models.md).
+    losses of the KV cache by renewal theory, within 0.5 % of simulation (docs/lab/findings.md).
     """
     demand = request_demand(workload, law)
     slots = min(float(limits.max_num_seqs), budget_concurrency(demand, limits))

@@ -5,7 +5,7 @@ starts when another ends. Starts then come with steps, not with time, so prefill
 prefill, and the tail is far shorter than at an open load with as many running sequences.
 Law: Poisson starts at n/(O − 1) a step, and the gamma law of `output_laws`.
 Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI;
-simulated in docs/lab/models.md, "A full batch".
+simulated in docs/lab/findings.md, "A full batch".
 Assumes: a queue that never empties.
 Fails: batches of a few sequences, up to 7 % late.
 Shown by: tests/unit/test_models_full_batch.py.

@@ -18,7 +18,7 @@ from servingslo.reasons import Reason
 PERCENT = 100.0
 # Every step down must also hold for a high quantile of demand over one cold start. So the 300 s of
 # the HorizontalPodAutoscaler would only cost GPU-hours. Three scrapes bridge dips that end before a
-# released replica would be back. See docs/lab/planner.md.
+# released replica would be back. See docs/lab/findings.md.
 DEFAULT_DOWN_WINDOW_SECONDS = 45
 # While neither the law nor the changes of demand are known, the window is that of the
 # HorizontalPodAutoscaler. Source: kube-controller-manager,

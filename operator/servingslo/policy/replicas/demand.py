@@ -20,7 +20,7 @@ SCRAPE_SECONDS = 15.0
 SURGE_PROBABILITY = 0.9
 # A released replica must not be missed before a new one could be ready, even less in a surge. So a
 # step down is planned at a normal score larger by this: 0.9 if an order is planned at 0.75. Chosen
-# from pairs tried on the guard's rows (docs/lab/planner.md).
+# from pairs tried on the guard's rows (docs/lab/findings.md).
 DOWN_SCORE = 0.6
 DOWN_SURGE_PROBABILITY = 0.95
 # The lead for which quantiles are stated. A shortage lasts until the ordered replicas are ready, so

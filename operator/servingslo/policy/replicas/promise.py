@@ -37,7 +37,7 @@ _NORMAL = NormalDist()
 # Quantiles at a cold start of two minutes. At the safe one, a working day with two peaks keeps 99.8
 # %; at 0.65 it keeps 98.5 %, for 3 % fewer replica-hours. Only misses lead to the highest. Below
 # the lowest nothing is saved, because counts are whole. Measured over the guard's rows
-# (docs/lab/planner.md).
+# (docs/lab/findings.md).
 SAFE_PROBABILITY = 0.8
 LOWEST_PROBABILITY, HIGHEST_PROBABILITY = 0.6, 0.9
 # Time without a miss that moves the quantile from the safe to the lowest: over a hundred cold
