@@ -5,6 +5,8 @@ and output is converted here.
 """
 
 import re
+from datetime import UTC, datetime
+from functools import lru_cache
 
 from servingslo.errors import InvalidInputError
 
@@ -125,3 +127,20 @@ def bytes_from_mebibytes(mebibytes: float) -> float:
 def ratio_from_percent(percent: float) -> float:
     """A ratio, 0 to 1; DCGM reports utilization in percent."""
     return percent / PERCENT_PER_UNIT
+
+
+def seconds_from_timestamp(text: str | None) -> float | None:
+    """Seconds since the epoch of an RFC 3339 time; None for None and for an invalid time."""
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+# More than the conditions of the resources of one operator: they are written anew at every tick.
+@lru_cache(maxsize=16_384)
+def timestamp_from_seconds(seconds: float) -> str:
+    """RFC 3339 in UTC with whole seconds, like metav1.Time."""
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,8 +5,8 @@ import json
 import pytest
 from tests.unit.test_policy_pools_path import decided
 
+from servingslo.api.v1alpha1.status_latency import LatencyStatus
 from servingslo.cli.decision_document import fleet_of
-from servingslo.controller.reporting.latency_status import latency_fields
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.pools import fleet_document, fleet_verdicts
@@ -90,9 +90,7 @@ def test_the_latency_of_a_whole_path_has_the_parts_of_both_pools():
     assert latency.of(Part.DECODE) == own
     assert fleet.pools["prefill"].latency.of(Part.GATEWAY) is None
     assert any(line.startswith("Where the time goes") for line in fleet_lines(fleet))
-    fields = latency_fields(latency, fleet.availability)
-    assert fields["latency"]["parts"][3].startswith("transfer ")
-    assert fields["availability"] is None
+    assert LatencyStatus.of(latency).parts[3].startswith("transfer ")
 
 
 def test_a_transfer_that_nothing_measures_is_not_added_twice():

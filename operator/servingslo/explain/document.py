@@ -8,9 +8,10 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from servingslo.explain.format import replica_change, rounded, timestamp
+from servingslo.explain.format import replica_change, rounded
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.decisions import DOCUMENT_NAMES
+from servingslo.units import timestamp_from_seconds
 
 MAX_DOCUMENT_BYTES = 8 * 1024
 MAX_SUMMARY_LENGTH = 256
@@ -31,7 +32,7 @@ def as_dict(decision: Decision, most_bytes: int = MAX_DOCUMENT_BYTES) -> dict[st
     Unknown values are left out. If it would be longer, first the inputs of steps are dropped, then
     whole lists; `truncated` then reports it.
     """
-    document: dict[str, JSONValue] = {"time": timestamp(decision.time_seconds)}
+    document: dict[str, JSONValue] = {"time": timestamp_from_seconds(decision.time_seconds)}
     for name, member in _members(decision):
         value = plain(member)
         if value is not None and value not in ([], {}, ""):
@@ -54,7 +55,7 @@ def summary_line(decision: Decision) -> str:
     """One line for status.decisions: '2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound'."""
     binding = [] if decision.binding is None else [decision.binding.value]
     words = [
-        timestamp(decision.time_seconds),
+        timestamp_from_seconds(decision.time_seconds),
         decision.action.value,
         replica_change(decision),
         *binding,

@@ -2,7 +2,6 @@
 
 import json
 import math
-from datetime import UTC, datetime
 
 from servingslo.policy.decision import (
     Decision,
@@ -79,11 +78,6 @@ def asked_count(need: ConstraintNeed) -> str:
     if need.replicas is not None:
         return str(need.replicas)
     return "" if need.more_than is None else f"more than {need.more_than}"
-
-
-def timestamp(time_seconds: float) -> str:
-    """RFC 3339 in UTC with whole seconds."""
-    return datetime.fromtimestamp(time_seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def replica_change(decision: Decision) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.format import UNKNOWN, milliseconds, percent, seconds, timestamp
+from servingslo.explain.format import UNKNOWN, milliseconds, percent, seconds
 from servingslo.policy.decision import Decision
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS
 from servingslo.policy.latency.report import (
@@ -12,6 +12,7 @@ from servingslo.policy.latency.report import (
     PartReport,
     PartSource,
 )
+from servingslo.units import timestamp_from_seconds
 
 _NAMES = {Part.GATEWAY: "gateway and network", Part.OTHER: "the engine's server"}
 _FULL = 1.0
@@ -46,7 +47,7 @@ def latency_lines(report: LatencyReport | None) -> Iterator[str]:
     for one in report.parts:
         yield f"  {_part(one, at)}"
     if report.met_at_seconds is not None:
-        since = timestamp(report.met_at_seconds)
+        since = timestamp_from_seconds(report.met_at_seconds)
         what = "no part grew much" if report.grew is None else f"{part_name(report.grew)} grew most"
         yield f"  since the objectives were last met, at {since}: {what}"
 

@@ -21,10 +21,11 @@ from servingslo.explain.document import (
     as_dict,
     plain,
 )
-from servingslo.explain.format import count, replica_change, timestamp
+from servingslo.explain.format import count, replica_change
 from servingslo.explain.headline import answer_line
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision
+from servingslo.units import timestamp_from_seconds
 
 # A condition that is bad when it is True; all others are bad when they are False.
 _BAD_IF_TRUE = frozenset({ConditionType.SCALING_LIMITED})
@@ -100,7 +101,7 @@ def fleet_document(
     before = [decision.replicas_before for decision in every.values()]
     known = [each for each in before if each is not None]
     document: dict[str, JSONValue] = {
-        "time": timestamp(fleet.time_seconds),
+        "time": timestamp_from_seconds(fleet.time_seconds),
         "action": fleet.action.value,
         "reason": fleet.reason.value,
         "replicasBefore": sum(known) if len(known) == len(before) else None,
@@ -121,7 +122,12 @@ def fleet_document(
 def fleet_summary_line(fleet: FleetDecision) -> str:
     """One line for status.decisions, with the change of each pool."""
     changes = "/".join(f"{name} {replica_change(fleet.pools[name])}" for name in fleet.roles)
-    words = [timestamp(fleet.time_seconds), fleet.action.value, changes, fleet.reason.value]
+    words = [
+        timestamp_from_seconds(fleet.time_seconds),
+        fleet.action.value,
+        changes,
+        fleet.reason.value,
+    ]
     return " ".join(words)[:MAX_SUMMARY_LENGTH]
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from servingslo.explain.format import count, percent, replica_change, seconds, timestamp
+from servingslo.explain.format import count, percent, replica_change, seconds
 from servingslo.explain.latency_text import availability_lines, growth_line, latency_lines
 from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
 from servingslo.policy.pools.inputs import Role
+from servingslo.units import timestamp_from_seconds
 
 _TRANSFER = {
     "stated": "as stated in spec.transfer",
@@ -34,7 +35,7 @@ def fleet_text(fleet: FleetDecision, pools: Mapping[str, Decision] | None = None
 
 def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
     """What holds for the whole: counts, what binds, path, split, GPUs."""
-    yield f"{fleet.namespace}/{fleet.name} at {timestamp(fleet.time_seconds)}"
+    yield f"{fleet.namespace}/{fleet.name} at {timestamp_from_seconds(fleet.time_seconds)}"
     changes = "/".join(f"{name} {replica_change(fleet.pools[name])}" for name in fleet.roles)
     why = f"{fleet.reason.value} of {fleet.binding_pool}"
     yield f"Decision: {fleet.action.value}, {changes} ({why})"

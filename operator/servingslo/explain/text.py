@@ -19,7 +19,6 @@ from servingslo.explain.format import (
     replica_change,
     rounded,
     seconds,
-    timestamp,
 )
 from servingslo.explain.knob_text import knob_lines
 from servingslo.explain.latency_text import availability_lines, latency_lines
@@ -40,6 +39,7 @@ from servingslo.policy.decision_parts import (
     StepValue,
 )
 from servingslo.reasons import Action, Reason
+from servingslo.units import timestamp_from_seconds
 
 _VERB = {
     Action.SCALE_UP: "scale up",
@@ -61,7 +61,8 @@ def _lines(decision: Decision) -> Iterator[str]:
     verb = _VERB[decision.action]
     change = replica_change(decision)
     pool = f" pool {decision.pool}" if decision.pool else ""
-    yield f"{decision.namespace}/{decision.name}{pool} at {timestamp(decision.time_seconds)}"
+    at = timestamp_from_seconds(decision.time_seconds)
+    yield f"{decision.namespace}/{decision.name}{pool} at {at}"
     noun = "replica" if change == "1" else "replicas"
     yield f"Decision: {verb}, {change} {noun} ({decision.reason.value})"
     wanted = decision.recommended_replicas

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.resources import ResourceRef, object_reference
 from servingslo.errors import NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
+from servingslo.units import timestamp_from_seconds
 
 COMPONENT = "servingslo-operator"
 # The shortest interval between two writes of a repeated event.

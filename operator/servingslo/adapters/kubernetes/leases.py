@@ -7,10 +7,10 @@ from typing import Any
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.events import COMPONENT
 from servingslo.errors import NotFoundError
 from servingslo.reasons import Reason
+from servingslo.units import timestamp_from_seconds
 
 _API_VERSION = "coordination.k8s.io/v1"
 # How many shards its holder knows of; absent for one.

@@ -11,9 +11,9 @@ from typing import Any
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import GROUPS, ApiPath, api_path
-from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import NotFoundError
+from servingslo.units import seconds_from_timestamp
 
 NOT_SERVED = f"the cluster does not serve {PLURAL} in {API_VERSION}; is the CRD installed?"
 

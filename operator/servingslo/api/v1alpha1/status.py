@@ -9,11 +9,18 @@ from servingslo.api.v1alpha1.status_base import (
     OpenStatusModel,
     StatusModel,
     Timestamp,
+    rounded,
+    told,
 )
 from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
+from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.classes.inputs import MOST_CLASSES
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
+from servingslo.policy.replicas.guards import ADVICE_ONLY
+from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
 MAX_DECISION_LINES = 9
@@ -30,50 +37,84 @@ MAX_TARGET_LENGTH = MAX_NAME_LENGTH + len(" + 7 more")
 MAX_POOLS_SUMMARY_LENGTH = MOST_POOLS * 72
 
 
+def _desired(decision: Decision) -> int | None:
+    """The count that the target gets, or should get from another client; None while paused."""
+    if decision.limited_by is Reason.PAUSED:
+        return None
+    advises = decision.limited_by in ADVICE_ONLY or decision.handed_over is not None
+    return decision.recommended_replicas if advises else decision.replicas_after
+
+
+def _greatest_share(report: ObjectiveReport) -> float | None:
+    """None if the least share says the same."""
+    high = report.share_high_ratio
+    return None if high is None or rounded(high) == rounded(report.share_low_ratio) else high
+
+
+def _predicted_count(decision: Decision) -> PredictedCount | None:
+    """The prediction for the decided count."""
+    found = (one for one in decision.predicted_counts if one.replicas == decision.replicas_after)
+    return next(found, None)
+
+
+def _fallback_share(decision: Decision) -> float | None:
+    decided = decision.degradation
+    return None if decided is None or decided.unread else decided.after
+
+
+def _burn(budget: BudgetReport, alert: BurnWindow) -> float | None:
+    found = (burn.rate for burn in budget.burn_rates if burn.seconds == alert.long_seconds)
+    return next(found, None)
+
+
 class ReplicaStatus(StatusModel):
     """Replica counts."""
 
-    current: int | None = Field(None, description="Replicas that the target reports.")
-    ready: int | None = Field(None, description="Replicas whose pods are ready.")
-    desired: int | None = Field(
-        None,
-        description="Replicas of the last decision, applied in mode Auto.",
+    current: int | None = told("replicas.current", "Replicas that the target reports.")
+    ready: int | None = told("replicas.ready", "Replicas whose pods are ready.")
+    desired: int | None = told(
+        _desired,
+        "Replicas of the last decision, applied in mode Auto.",
     )
 
 
 class ObjectiveStatus(StatusModel):
     """One objective with its prediction and observation."""
 
-    metric: str = Field(description="The metric of the objective.")
-    percentile: float = Field(description="The percentile of the objective, percent.")
-    predicted_seconds: float | None = Field(
-        None, description="Predicted percentile at the desired count, seconds."
+    metric: str = told("metric", "The metric of the objective.", default=...)
+    percentile: float = told(
+        "percentile", "The percentile of the objective, percent.", default=..., exact=True
     )
-    observed_seconds: float | None = Field(
-        None, description="Observed percentile over the recent window, seconds."
+    predicted_seconds: float | None = told(
+        "predicted_seconds", "Predicted percentile at the desired count, seconds."
     )
-    share_low: float | None = Field(
-        None,
-        description="Least share of requests within the threshold, 0 to 1. An interval: the "
+    observed_seconds: float | None = told(
+        "observed_seconds", "Observed percentile over the recent window, seconds."
+    )
+    share_low: float | None = told(
+        "share_low_ratio",
+        "Least share of requests within the threshold, 0 to 1. An interval: the "
         "threshold may lie between two histogram buckets.",
     )
-    share_high: float | None = Field(
-        None, description="Greatest share of requests within the threshold, 0 to 1."
+    share_high: float | None = told(
+        _greatest_share, "Greatest share of requests within the threshold, 0 to 1."
     )
 
 
 class ObservedStatus(StatusModel):
     """What was measured."""
 
-    arrivals_per_second: float | None = Field(
-        None, description="Arrival rate, requests per second."
+    arrivals_per_second: float | None = told(
+        "demand.arrival_rate_per_second", "Arrival rate, requests per second."
     )
-    forecast_per_second: float | None = Field(
-        None,
-        description="Arrival rate expected when capacity ordered now would be ready, per second.",
+    forecast_per_second: float | None = told(
+        "demand.forecast_rate_per_second",
+        "Arrival rate expected when capacity ordered now would be ready, per second.",
     )
-    objectives: tuple[ObjectiveStatus, ...] = Field(
-        (), description="Each objective with its prediction and its observation."
+    objectives: tuple[ObjectiveStatus, ...] = told(
+        "objectives",
+        default=(),
+        description="Each objective with its prediction and its observation.",
     )
 
 
@@ -115,44 +156,44 @@ class WorkingState(StatusModel):
 class ModelStatus(StatusModel):
     """The service law in use."""
 
-    fit_error: float | None = Field(
-        None,
-        description="Mean relative error of the law's predictions of how long an engine is busy "
+    fit_error: float | None = told(
+        "model.fit_error",
+        "Mean relative error of the law's predictions of how long an engine is busy "
         "between two scrapes, on samples that were not fitted. A law is trusted while that is at "
         "most 0.15 and its step time at twice the concurrency seen is known to a fifth; each batch "
         "limit that is assumed adds 0.1 here, as an independent error, and is not judged.",
     )
-    source: str | None = Field(
-        None,
-        description="Where the law comes from: fit, last-trusted (an earlier fit), spec "
+    source: str | None = told(
+        "model.source",
+        "Where the law comes from: fit, last-trusted (an earlier fit), spec "
         "(spec.serviceLaw), of Triton counters (fitted to its metrics) or statistics (read from "
         "its servers); saturation or none: no law is in use.",
     )
-    runtime: str | None = Field(None, description="The engine that the pods were read as.")
+    runtime: str | None = told("runtime.name", "The engine that the pods were read as.")
 
 
 class GpusStatus(StatusModel):
     """What the GPUs of the pods show, if DCGM's exporter is scraped."""
 
-    utilization: float | None = Field(
-        None, description="Share of the last minutes in which they were busy, 0 to 1."
+    utilization: float | None = told(
+        "utilization_ratio", "Share of the last minutes in which they were busy, 0 to 1."
     )
-    law_utilization: float | None = Field(
-        None,
-        description="Share of the same time in which the service law explains that they were.",
+    law_utilization: float | None = told(
+        "law_ratio",
+        "Share of the same time in which the service law explains that they were.",
     )
-    power_watts: float | None = Field(None, description="Power of all of them, watts.")
-    joules_per_token: float | None = Field(
-        None, description="Energy of an output token, idle time included, joules."
+    power_watts: float | None = told("power_watts", "Power of all of them, watts.")
+    joules_per_token: float | None = told(
+        "joules_per_token", "Energy of an output token, idle time included, joules."
     )
-    missing: str | None = Field(None, description="What is not exported.")
+    missing: str | None = told(lambda gpus: gpus.missing or None, "What is not exported.")
 
 
 class PredictedStatus(StatusModel):
     """What the desired count is predicted to give."""
 
-    utilization: float | None = Field(
-        None, description="Arrival rate divided by saturation rate, 0 to 1."
+    utilization: float | None = told(
+        "utilization_ratio", "Arrival rate divided by saturation rate, 0 to 1."
     )
 
 
@@ -182,69 +223,78 @@ class BatchingStatus(StatusModel):
 class AdmissionStatus(StatusModel):
     """Admission limits that the ready replicas can keep."""
 
-    admitted_per_second: float | None = Field(
-        None, description="Requests per second that ready replicas can serve within the objectives."
+    admitted_per_second: float | None = told(
+        "admission.admitted_rate_per_second",
+        "Requests per second that ready replicas can serve within the objectives.",
     )
-    queue_limit: int | None = Field(None, description="Requests that may wait at each replica.")
-    in_flight_limit: int | None = Field(
-        None, description="Requests that may run and wait at each replica together."
+    queue_limit: int | None = told(
+        "admission.queue_limit", "Requests that may wait at each replica."
     )
-    shed_fraction: float | None = Field(
-        None, description="Share of the present arrivals beyond the admitted rate, 0 to 1."
+    in_flight_limit: int | None = told(
+        "admission.in_flight_limit", "Requests that may run and wait at each replica together."
     )
-    proxy_limit: int | None = Field(
-        None, description="Requests that may be in flight at each proxy, as its object says now."
+    shed_fraction: float | None = told(
+        "admission.shed_ratio", "Share of the present arrivals beyond the admitted rate, 0 to 1."
     )
-    proxies: int | None = Field(None, description="Proxies that share the bound.")
+    proxy_limit: int | None = told(
+        "gateway_limit.after",
+        "Requests that may be in flight at each proxy, as its object says now.",
+    )
+    proxies: int | None = told("gateway_limit.proxies", "Proxies that share the bound.")
 
 
 class DegradationStatus(StatusModel):
     """What goes to the fallback of spec.degradation."""
 
-    share: float | None = Field(
-        None, description="Share of the requests that the route sends to the fallback, 0 to 1."
+    share: float | None = told(
+        _fallback_share, "Share of the requests that the route sends to the fallback, 0 to 1."
     )
-    degraded_per_second: float | None = Field(
-        None, description="Requests per second that the fallback answered."
+    degraded_per_second: float | None = told(
+        "demand.ledger.degraded_per_second", "Requests per second that the fallback answered."
     )
-    reason: str | None = Field(
-        None, max_length=MAX_REASON_LENGTH, description="Why the share is what it is."
+    reason: str | None = told(
+        "degradation.reason",
+        max_length=MAX_REASON_LENGTH,
+        description="Why the share is what it is.",
     )
 
 
 class CostStatus(StatusModel):
     """What the desired count costs, in the currency of spec.cost."""
 
-    currency: str | None = Field(None, description="Currency of the amounts.")
-    per_hour: float | None = Field(None, description="Cost of all replicas for an hour.")
-    per_million_tokens: float | None = Field(
-        None, description="Cost of a million output tokens at the present demand."
+    currency: str | None = told("currency", "Currency of the amounts.")
+    per_hour: float | None = told("per_hour", "Cost of all replicas for an hour.")
+    per_million_tokens: float | None = told(
+        "per_million_output_tokens", "Cost of a million output tokens at the present demand."
     )
-    per_million_tokens_with_prompts: float | None = Field(
-        None, description="The same, prompt tokens counted as well."
+    per_million_tokens_with_prompts: float | None = told(
+        "per_million_tokens", "The same, prompt tokens counted as well."
     )
-    saved_per_hour: float | None = Field(
-        None, description="What the recommended batch limits would save in an hour."
+    saved_per_hour: float | None = told(
+        "saved_per_hour", "What the recommended batch limits would save in an hour."
     )
 
 
 class ErrorBudgetStatus(StatusModel):
     """What is left of the error budget, and how fast it burns."""
 
-    remaining: float | None = Field(
-        None,
-        description="Share of the budget that is left, by as many misses as there may have been: "
+    remaining: float | None = told(
+        "remaining_ratio",
+        "Share of the budget that is left, by as many misses as there may have been: "
         "requests that missed two objectives are counted twice. Negative when overspent.",
     )
-    remaining_at_most: float | None = Field(
-        None, description="The same by as many misses as there were at least."
+    remaining_at_most: float | None = told(
+        "remaining_most_ratio", "The same by as many misses as there were at least."
     )
-    fast_burn: float | None = Field(
-        None, description="How many times as fast as allowed it was spent in the last hour."
+    fast_burn: float | None = told(
+        lambda budget: _burn(budget, FAST_BURN),
+        "How many times as fast as allowed it was spent in the last hour.",
     )
-    slow_burn: float | None = Field(None, description="The same over the last three days.")
-    covered: float | None = Field(
-        None, description="Share of the window of which Prometheus knows anything, 0 to 1."
+    slow_burn: float | None = told(
+        lambda budget: _burn(budget, SLOW_BURN), "The same over the last three days."
+    )
+    covered: float | None = told(
+        "covered_ratio", "Share of the window of which Prometheus knows anything, 0 to 1."
     )
 
 
@@ -284,25 +334,25 @@ class PoolStatus(StatusModel):
 class ClassStatus(StatusModel):
     """One class of requests of a resource with classes."""
 
-    name: str = Field(description="Name of the class.")
-    state: str = Field(
-        description="Open (let in), Full (some are refused), Closed (its lane is at its least), "
+    name: str = told("name", "Name of the class.", default=...)
+    state: str = told(
+        "state",
+        "Open (let in), Full (some are refused), Closed (its lane is at its least), "
         "Unbound (more is in flight than its lane allows) or Unseen (the gateway does not count "
-        "it)."
+        "it).",
+        default=...,
     )
-    offered_per_second: float | None = Field(
-        None, description="Requests of the class at the gateway, refused ones included."
+    offered_per_second: float | None = told(
+        "offered_per_second", "Requests of the class at the gateway, refused ones included."
     )
-    refused_per_second: float | None = Field(None, description="Those that the gateway refused.")
-    in_flight: float | None = Field(None, description="Passed on and not answered yet.")
-    mean_seconds: float | None = Field(
-        None, description="Mean time from the gateway to the answer, seconds."
+    refused_per_second: float | None = told("refused_per_second", "Those that the gateway refused.")
+    in_flight: float | None = told("in_flight", "Passed on and not answered yet.")
+    mean_seconds: float | None = told(
+        "mean_seconds", "Mean time from the gateway to the answer, seconds."
     )
-    lane: int | None = Field(
-        None, description="Requests of the class that may be in flight at each proxy."
-    )
-    error_budget_remaining: float | None = Field(
-        None, description="Share of the class's own error budget that is left."
+    lane: int | None = told("after", "Requests of the class that may be in flight at each proxy.")
+    error_budget_remaining: float | None = told(
+        "budget_remaining_ratio", "Share of the class's own error budget that is left."
     )
 
 
@@ -360,8 +410,8 @@ class ServingSLOStatus(StatusModel):
         max_length=MAX_TARGET_LENGTH,
         description="The workload that is scaled; with pools, the first and how many more.",
     )
-    replicas: ReplicaStatus | None = Field(
-        None, description="Replica counts; with pools, the sums over all of them."
+    replicas: ReplicaStatus | None = told(
+        "", "Replica counts; with pools, the sums over all of them."
     )
     pools_summary: str | None = Field(
         None,
@@ -377,8 +427,8 @@ class ServingSLOStatus(StatusModel):
             "x-kubernetes-list-map-keys": ["name"],
         },
     )
-    classes: tuple[ClassStatus, ...] | None = Field(
-        None,
+    classes: tuple[ClassStatus, ...] | None = told(
+        lambda decision: decision.classes or None,
         max_length=MOST_CLASSES,
         description="Each class of spec.classes.",
         json_schema_extra={
@@ -386,33 +436,34 @@ class ServingSLOStatus(StatusModel):
             "x-kubernetes-list-map-keys": ["name"],
         },
     )
-    binding_constraint: str | None = Field(
-        None, description="The constraint that requires the most replicas."
+    binding_constraint: str | None = told(
+        "binding", "The constraint that requires the most replicas."
     )
-    observed: ObservedStatus | None = Field(None, description="What was measured.")
-    predicted: PredictedStatus | None = Field(
-        None, description="What the desired count is predicted to give."
+    observed: ObservedStatus | None = told("", "What was measured.")
+    predicted: PredictedStatus | None = told(
+        _predicted_count, "What the desired count is predicted to give."
     )
-    model: ModelStatus | None = Field(None, description="The service law in use.")
-    gpus: GpusStatus | None = Field(None, description="What the GPUs of the pods show.")
+    model: ModelStatus | None = told("", "The service law in use.")
+    gpus: GpusStatus | None = told("gpus", "What the GPUs of the pods show.")
     batching: BatchingStatus | None = Field(
         None, description="Batch limits in force and recommended."
     )
-    admission: AdmissionStatus | None = Field(
-        None, description="Admission limits that the ready replicas can keep."
+    admission: AdmissionStatus | None = told(
+        "", "Admission limits that the ready replicas can keep."
     )
-    degradation: DegradationStatus | None = Field(
-        None, description="What goes to the fallback, if spec.degradation is set."
+    degradation: DegradationStatus | None = told(
+        lambda decision: decision.degradation and decision,
+        "What goes to the fallback, if spec.degradation is set.",
     )
-    cost: CostStatus | None = Field(None, description="What the desired count costs.")
-    error_budget: ErrorBudgetStatus | None = Field(
-        None, description="The error budget, if spec.errorBudget is set."
+    cost: CostStatus | None = told("cost", "What the desired count costs.")
+    error_budget: ErrorBudgetStatus | None = told(
+        "error_budget", "The error budget, if spec.errorBudget is set."
     )
-    latency: LatencyStatus | None = Field(
-        None, description="The parts of the time of a request, and which of them grew."
+    latency: LatencyStatus | None = told(
+        "latency", "The parts of the time of a request, and which of them grew."
     )
-    availability: AvailabilityStatus | None = Field(
-        None, description="The share of answered requests, if spec.availability is set."
+    availability: AvailabilityStatus | None = told(
+        "availability", "The share of answered requests, if spec.availability is set."
     )
     conditions: tuple[Condition, ...] = Field(
         (),

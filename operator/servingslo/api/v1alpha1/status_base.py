@@ -1,13 +1,51 @@
-"""What all parts of the status share: immutable, camelCase names, finite numbers."""
+"""What all parts of the status share: immutable, camelCase names, finite numbers, their source."""
 
-from typing import Annotated
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
+_SIGNIFICANT_DIGITS = 3
 
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+def rounded(value: float | None) -> float | None:
+    """Three significant digits, so that noise is not written; None for no finite number."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Path of an attribute of what is reported ('' is the whole), or a function of it."""
+
+    of: str | Callable[[Any], object]
+    exact: bool
+
+
+def told(
+    source: str | Callable[[Any], object],
+    description: str,
+    *,
+    exact: bool = False,
+    default: object = None,
+    **more: Any,
+) -> Any:
+    """A field of the status: where its value comes from, and what it means.
+
+    source: path of an attribute of the report that `StatusModel.of` is given, '' for the report
+    itself, or a function of it. exact: not rounded. default: of a status that lacks it.
+    """
+    field = Field(default, description=description, **more)
+    field.metadata.append(_Source(source, exact))
+    return field
 
 
 class StatusModel(BaseModel):
@@ -22,8 +60,47 @@ class StatusModel(BaseModel):
         allow_inf_nan=False,
     )
 
+    @classmethod
+    def of(cls, report: object) -> Self:
+        """What this part says of a report: its told fields alone; unknown values are absent."""
+        found = {name: _value(report, source, part) for name, source, part in _told(cls)}
+        return cls.model_validate(
+            {name: value for name, value in found.items() if value is not None}
+        )
+
 
 class OpenStatusModel(StatusModel):
     """A part of the status with further fields of no fixed schema."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=dict(PRESERVE_UNKNOWN))
+
+
+@cache
+def _told(
+    model: type[StatusModel],
+) -> tuple[tuple[str, _Source, type[StatusModel] | None], ...]:
+    """Name and source of each told field, and the model of its parts if it has any."""
+    return tuple(
+        (name, source, _part(field.annotation))
+        for name, field in model.model_fields.items()
+        for source in field.metadata
+        if isinstance(source, _Source)
+    )
+
+
+def _part(annotation: Any) -> type[StatusModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, StatusModel):
+        return annotation
+    return next((part for one in get_args(annotation) if (part := _part(one))), None)
+
+
+def _value(report: object, source: _Source, part: type[StatusModel] | None) -> object:
+    if callable(source.of):
+        value = source.of(report)
+    else:
+        value = report
+        for name in filter(None, source.of.split(".")):
+            value = None if value is None else getattr(value, name)
+    if part is not None and value is not None:
+        return tuple(map(part.of, value)) if isinstance(value, tuple) else part.of(value)
+    return rounded(value) if isinstance(value, float) and not source.exact else value

@@ -13,8 +13,8 @@ from servingslo.cli.live import parsed_name
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
-from servingslo.explain.format import number, percent, timestamp
-from servingslo.units import parse_duration_seconds
+from servingslo.explain.format import number, percent
+from servingslo.units import parse_duration_seconds, timestamp_from_seconds
 
 # A day in half hours fits a screen.
 _ROWS = 48
@@ -135,7 +135,7 @@ def _lines(rows: Sequence[Interval]) -> list[str]:
 
 
 def _cells(row: Interval, objectives: Sequence[str], *, by_pool: bool) -> Iterator[str]:
-    yield timestamp(row.end_seconds)
+    yield timestamp_from_seconds(row.end_seconds)
     if by_pool:
         yield row.pool or _ABSENT
     least, greatest = _number(row.replicas_least), _number(row.replicas_greatest)

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
 from servingslo.api.v1alpha1.budget import MAX_CLAIMANTS, ServingBudgetStatus
 from servingslo.explain.format import counted
 from servingslo.policy.budget.sharing import MOST_NAMES, Names, Share, Sharing
 from servingslo.reasons import Reason
+from servingslo.units import timestamp_from_seconds
 
 # Digits of a lost rate: fewer changes of a status that says the same.
 _DIGITS = 2

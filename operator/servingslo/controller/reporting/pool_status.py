@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, PoolStatus
+from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, ObservedStatus, PoolStatus
+from servingslo.api.v1alpha1.status_base import StatusModel
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
 from servingslo.controller.reporting import status as status_of
-from servingslo.controller.reporting.latency_status import latency_fields
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.pools import counts_line
@@ -40,17 +41,22 @@ def pools_status_fields(
     leading = by_pool[fleet.binding_pool]
     if fleet.objectives:
         whole = replace(fleet.pools[fleet.binding_pool], objectives=fleet.objectives)
-        leading = {**leading, "observed": status_of.observed_field(whole)}
+        leading = {**leading, "observed": status_of.part_fields(ObservedStatus.of(whole))}
     return {
         **dict.fromkeys(leading),
         **{name: leading[name] for name in _OF_LEADING},
         "observedGeneration": generation,
         "replicas": _sums([one["replicas"] or {} for one in by_pool.values()]),
         "cost": _cost([one["cost"] or {} for one in by_pool.values()]),
-        **latency_fields(fleet.latency, fleet.availability),
+        "latency": _shown(LatencyStatus, fleet.latency),
+        "availability": _shown(AvailabilityStatus, fleet.availability),
         "poolsSummary": counts_line(fleet),
         "pools": [_pool(fleet, targets, pool.name, by_pool[pool.name]) for pool in targets.pools],
     }
+
+
+def _shown(part: type[StatusModel], report: object | None) -> dict[str, Any] | None:
+    return None if report is None else status_of.part_fields(part.of(report))
 
 
 def target_line(spec: Mapping[str, Any]) -> str | None:

@@ -30,7 +30,6 @@ from servingslo.explain.conditions.condition import Condition, ConditionStatus, 
 from servingslo.explain.conditions.derived import not_ready, stamped_conditions, verdicts
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
-from servingslo.explain.format import timestamp
 from servingslo.explain.headline import answer_line, headline, shortened
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.explain.pools import (
@@ -48,6 +47,7 @@ from servingslo.policy.pools.state import FleetState
 from servingslo.policy.report import with_latencies
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
+from servingslo.units import timestamp_from_seconds
 
 _LOG = logging.getLogger(__name__)
 # Longer than any stabilization or cold start that needs no explanation.
@@ -168,7 +168,7 @@ class Reporter:
         """Write the status after a decision: history, learnt state and document if they are due."""
         uid, now_seconds = resource.record.ref.uid, self._now_seconds()
         decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
-        since = timestamp(said.decisions[0].time_seconds)
+        since = timestamp_from_seconds(said.decisions[0].time_seconds)
         if news.differs:
             fields["decisions"] = status_of.decision_lines(
                 said.line(), self._statuses.says(uid, "decisions") or ()

@@ -9,39 +9,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from servingslo.adapters.kubernetes.api.timestamps import (
-    seconds_from_timestamp,
-    timestamp_from_seconds,
-)
 from servingslo.api.v1alpha1 import ServingSLOStatus
 from servingslo.api.v1alpha1.status import (
     MAX_LINE_LENGTH,
-    AdmissionStatus,
     BatchingStatus,
     BatchLimits,
-    ClassStatus,
-    CostStatus,
-    DegradationStatus,
-    ErrorBudgetStatus,
-    GpusStatus,
-    ModelStatus,
-    ObjectiveStatus,
-    ObservedStatus,
-    PredictedStatus,
-    ReplicaStatus,
 )
-from servingslo.controller.reporting.latency_status import availability_status, latency_status
-from servingslo.controller.reporting.rounding import rounded
-from servingslo.estimation.pods.gpus import GpuUse
+from servingslo.api.v1alpha1.status_base import StatusModel
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
-from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
-from servingslo.policy.decision_parts import BudgetReport, CostReport, ObjectiveReport
 from servingslo.policy.knobs.decisions import BatchingDecision, LimitsPlan
-from servingslo.policy.knobs.lanes.decision import ClassReport
-from servingslo.policy.replicas.guards import ADVICE_ONLY
 from servingslo.reasons import Reason
+from servingslo.units import (
+    seconds_from_timestamp,
+    timestamp_from_seconds,
+)
 
 # Fields that change with the noise of measurements.
 _NOISY = frozenset(
@@ -96,48 +79,20 @@ def status_fields(
     decision: Decision, *, generation: int, last_batch_change_seconds: float | None
 ) -> dict[str, Any]:
     """The fields of a status that follow from a decision alone, as JSON; unknown ones are None."""
-    status = ServingSLOStatus(
-        observed_generation=generation,
-        replicas=ReplicaStatus(
-            current=decision.replicas.current,
-            ready=decision.replicas.ready,
-            desired=_desired(decision),
-        ),
-        binding_constraint=decision.binding,
-        observed=_observed(decision),
-        predicted=_predicted(decision),
-        model=_model(decision),
-        gpus=None if decision.gpus is None else _gpus(decision.gpus),
-        batching=_batching(decision.batching, last_batch_change_seconds),
-        admission=_admission(decision),
-        classes=tuple(map(_class, decision.classes)) or None,
-        degradation=_degradation(decision),
-        cost=None if decision.cost is None else _cost(decision.cost),
-        error_budget=None if decision.error_budget is None else _budget(decision.error_budget),
-        latency=latency_status(decision.latency),
-        availability=availability_status(decision.availability),
+    status = ServingSLOStatus.of(decision).model_copy(
+        update={
+            "observed_generation": generation,
+            "batching": _batching(decision.batching, last_batch_change_seconds),
+        }
     )
-    fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    fields = part_fields(status)
     # A field that is unknown now is removed, not left as it was.
     return {name: fields.get(name) or None for name in (*_DECIDED_FIELDS, *_OF_POOLS)}
 
 
-def _class(one: ClassReport) -> ClassStatus:
-    return ClassStatus(
-        name=one.name,
-        state=one.state.value,
-        offered_per_second=rounded(one.offered_per_second),
-        refused_per_second=rounded(one.refused_per_second),
-        in_flight=rounded(one.in_flight),
-        mean_seconds=rounded(one.mean_seconds),
-        lane=one.after,
-        error_budget_remaining=rounded(one.budget_remaining_ratio),
-    )
-
-
-def observed_field(decision: Decision) -> Json:
-    """The field `observed` of a status, as JSON."""
-    return _observed(decision).model_dump(by_alias=True, mode="json", exclude_none=True)
+def part_fields(part: StatusModel) -> dict[str, Any]:
+    """A part of a status as JSON, without what is unknown."""
+    return part.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def conditions_field(conditions: Sequence[Condition]) -> list[Json]:
@@ -203,84 +158,6 @@ def is_material(before: Json, changed: Json) -> bool:
     )
 
 
-def _desired(decision: Decision) -> int | None:
-    """The count that the target gets, or should get from another client; None while paused."""
-    if decision.limited_by is Reason.PAUSED:
-        return None
-    advises = decision.limited_by in ADVICE_ONLY or decision.handed_over is not None
-    return decision.recommended_replicas if advises else decision.replicas_after
-
-
-def _observed(decision: Decision) -> ObservedStatus:
-    demand = decision.demand
-    return ObservedStatus(
-        arrivals_per_second=rounded(demand.arrival_rate_per_second),
-        forecast_per_second=rounded(demand.forecast_rate_per_second),
-        objectives=tuple(map(_objective, decision.objectives)),
-    )
-
-
-def _objective(report: ObjectiveReport) -> ObjectiveStatus:
-    low, high = rounded(report.share_low_ratio), rounded(report.share_high_ratio)
-    return ObjectiveStatus(
-        metric=report.metric,
-        percentile=report.percentile,
-        predicted_seconds=rounded(report.predicted_seconds),
-        observed_seconds=rounded(report.observed_seconds),
-        share_low=low,
-        share_high=None if high == low else high,
-    )
-
-
-def _admission(decision: Decision) -> AdmissionStatus:
-    limit = decision.gateway_limit
-    return AdmissionStatus(
-        admitted_per_second=rounded(decision.admission.admitted_rate_per_second),
-        queue_limit=decision.admission.queue_limit,
-        in_flight_limit=decision.admission.in_flight_limit,
-        shed_fraction=rounded(decision.admission.shed_ratio),
-        proxy_limit=None if limit is None else limit.after,
-        proxies=None if limit is None else limit.proxies,
-    )
-
-
-def _degradation(decision: Decision) -> DegradationStatus | None:
-    decided, ledger = decision.degradation, decision.demand.ledger
-    if decided is None:
-        return None
-    return DegradationStatus(
-        share=None if decided.unread else decided.after,
-        degraded_per_second=None if ledger is None else rounded(ledger.degraded_per_second),
-        reason=decided.reason,
-    )
-
-
-def _predicted(decision: Decision) -> PredictedStatus | None:
-    """Predictions for the decided count in addition to the objectives; None if unknown."""
-    for entry in decision.predicted_counts:
-        if entry.replicas == decision.replicas_after:
-            return PredictedStatus(utilization=rounded(entry.utilization_ratio))
-    return None
-
-
-def _model(decision: Decision) -> ModelStatus:
-    return ModelStatus(
-        fit_error=rounded(decision.model.fit_error),
-        source=decision.model.source,
-        runtime=decision.runtime.name,
-    )
-
-
-def _gpus(gpus: GpuUse) -> GpusStatus:
-    return GpusStatus(
-        utilization=rounded(gpus.utilization_ratio),
-        law_utilization=rounded(gpus.law_ratio),
-        power_watts=rounded(gpus.power_watts),
-        joules_per_token=rounded(gpus.joules_per_token),
-        missing=gpus.missing or None,
-    )
-
-
 def _limits(
     max_num_seqs: int | None, max_num_batched_tokens: int | None, plan: LimitsPlan | None
 ) -> BatchLimits | None:
@@ -291,27 +168,6 @@ def _limits(
         max_num_batched_tokens=max_num_batched_tokens,
         replicas=None if plan is None else plan.replicas,
         in_flight_limit=None if plan is None else plan.in_flight_limit,
-    )
-
-
-def _cost(cost: CostReport) -> CostStatus:
-    return CostStatus(
-        currency=cost.currency,
-        per_hour=rounded(cost.per_hour),
-        per_million_tokens=rounded(cost.per_million_output_tokens),
-        per_million_tokens_with_prompts=rounded(cost.per_million_tokens),
-        saved_per_hour=rounded(cost.saved_per_hour),
-    )
-
-
-def _budget(budget: BudgetReport) -> ErrorBudgetStatus:
-    rates = {burn.seconds: rounded(burn.rate) for burn in budget.burn_rates}
-    return ErrorBudgetStatus(
-        remaining=rounded(budget.remaining_ratio),
-        remaining_at_most=rounded(budget.remaining_most_ratio),
-        fast_burn=rates.get(FAST_BURN.long_seconds),
-        slow_burn=rates.get(SLOW_BURN.long_seconds),
-        covered=rounded(budget.covered_ratio),
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from servingslo.controller.memory import Memory, Plans, learned_memory
-from servingslo.explain.format import timestamp
 from servingslo.packing import packed, unpacked
+from servingslo.units import timestamp_from_seconds
 
 # What is lost if the API server drops what this process writes, or dropped what another wrote.
 PRUNED = "all of it, because the installed CRD is older than the operator: apply crds/"
@@ -18,7 +18,7 @@ FORMERLY_PRUNED = "all of it, dropped before this start: by an older CRD (a roll
 def learned_field(state: Memory, plans: Plans, now_seconds: float) -> dict[str, Any]:
     """`status.learned`: state that must survive a restart, packed, and when it was written."""
     stored = learned_memory(state, plans, now_seconds)
-    return {"savedAt": timestamp(now_seconds), "data": packed(stored)}
+    return {"savedAt": timestamp_from_seconds(now_seconds), "data": packed(stored)}
 
 
 def is_pruned(status: Mapping[str, Any]) -> bool:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import ApiPath
-from servingslo.adapters.kubernetes.api.timestamps import (
+from servingslo.errors import InvalidObjectError, WriteConflictError
+from servingslo.units import (
     seconds_from_timestamp,
     timestamp_from_seconds,
 )
-from servingslo.errors import InvalidObjectError, WriteConflictError
 
 MANAGED_LABEL = "servingslo.dev/managed"
 FIELD_MANAGER = "servingslo-operator"

@@ -6,9 +6,9 @@ from typing import Protocol
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
 from servingslo.errors import LimitNotEnforceableError, NotFoundError
+from servingslo.units import seconds_from_timestamp
 
 _PODS_LIMIT = "1000"
 # The longest delay until a watch reports a new pod.

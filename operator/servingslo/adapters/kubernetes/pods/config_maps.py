@@ -14,13 +14,13 @@ from typing import Protocol
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.adapters.kubernetes.pods.config_references import ConfigMapUse
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.errors import ClusterError, InvalidNameError
 from servingslo.runtimes.launch.command_line import command_line, expanded, in_use
 from servingslo.runtimes.launch.config_file import config_file, config_path
 from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
+from servingslo.units import seconds_from_timestamp
 
 # A change affects only pods that start after it, so a minute's delay is acceptable.
 READ_AGAIN_SECONDS = 60.0

@@ -9,7 +9,6 @@ from typing import Any
 from servingslo.adapters.kubernetes.api.client import KubeObject
 from servingslo.adapters.kubernetes.api.field_managers import replicas_set_by
 from servingslo.adapters.kubernetes.api.selectors import Selector, selector_from_spec
-from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.adapters.kubernetes.pods.config_references import (
     ConfigMapUse,
     config_map_use,
@@ -33,6 +32,7 @@ from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.estimation.sample import EngineLaunch, PodSample
 from servingslo.policy.inputs import NO_GPUS_KNOWN, ReplicaGpus
+from servingslo.units import seconds_from_timestamp
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
 _FINISHED_PHASES = frozenset({"Succeeded", "Failed"})

@@ -9,8 +9,8 @@ from typing import Any
 
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.adapters.kubernetes.api.timestamps import seconds_from_timestamp
 from servingslo.errors import ClusterError
+from servingslo.units import seconds_from_timestamp
 
 # Source: k8s.io/kubernetes pkg/controller/statefulset/stateful_pod_control.go, recordPodEvent:
 # FailedCreate "create Pod chat-1 in StatefulSet chat failed error: pods "chat-1" is forbidden: …".
