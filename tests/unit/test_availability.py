@@ -6,10 +6,10 @@ import pytest
 from tests.unit.policy_world import REPLICAS_ONLY, World, steady
 from tests.unit.test_latency_growth import behind_gateway
 
+from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.latency_text import availability_lines, share
-from servingslo.explain.samples import metric_samples
 from servingslo.policy.inputs import Limits
 from servingslo.policy.latency.availability import (
     NOTHING_COUNTED,

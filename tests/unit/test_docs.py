@@ -10,8 +10,8 @@ import typer.main
 from cli_calls import CLI
 from typer.core import TyperGroup
 
+from servingslo.adapters.gauges import GAUGES
 from servingslo.cli.main import app
-from servingslo.explain.samples import GAUGES
 from servingslo.reasons import Reason
 
 ROOT = Path(__file__).parents[2]

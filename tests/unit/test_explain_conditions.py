@@ -6,6 +6,7 @@ import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
+from servingslo.adapters.gauges import metric_samples
 from servingslo.api.v1alpha1.status import MAX_SUMMARY_LENGTH
 from servingslo.explain.conditions.cause import NOT_READY_REASONS
 from servingslo.explain.headline import answer_line, headline
@@ -290,6 +291,6 @@ def test_a_target_at_zero_by_hand_is_not_one_without_metrics():
     assert "the operator decides again at 1 replica or more" in answer_line(decision)
     assert "metrics" not in answer_line(decision)
     # No alert that the signal is lost.
-    known = {sample.name for sample in explain.metric_samples(decision)}
+    known = {sample.name for sample in metric_samples(decision)}
     assert "servingslo_metrics_fresh" not in known
     assert "servingslo_replicas_current" in known

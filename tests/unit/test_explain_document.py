@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
+from servingslo.adapters.gauges import GAUGES, metric_samples
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
@@ -88,7 +89,7 @@ def test_an_unknown_count_is_said_so():
     decision = replace(BLIND, replicas_before=None, replicas_after=None, recommended_replicas=None)
     assert " replicas=unknown " in explain.log_line(decision)
     assert "hold, unknown replicas" in explain.text(decision)
-    names = {sample.name for sample in explain.metric_samples(decision)}
+    names = {sample.name for sample in metric_samples(decision)}
     assert "servingslo_desired_replicas" not in names
 
 
@@ -141,7 +142,7 @@ def test_the_history_has_one_short_line_for_each_decision():
 
 def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
-    declared = {gauge.name: set(gauge.labels) for gauge in explain.GAUGES}
+    declared = {gauge.name: set(gauge.labels) for gauge in GAUGES}
     owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
     bound = LimitDecision(
         reason=Reason.LIMIT_UNVERIFIED, kind="BackendTrafficPolicy", object_name="chat", after=37
@@ -181,10 +182,10 @@ def test_every_sample_belongs_to_a_declared_gauge():
     lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
     classed = replace_knob(SCALE_UP, "lanes", lanes)
     every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, divided, classed)
-    samples = [s for d in every for s in explain.metric_samples(d)]
+    samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
-    values = {s.name: s.value for s in explain.metric_samples(SCALE_UP) if not s.labels}
+    values = {s.name: s.value for s in metric_samples(SCALE_UP) if not s.labels}
     assert values["servingslo_desired_replicas"] == 5
     assert values["servingslo_utilization_ratio"] == 0.64
 

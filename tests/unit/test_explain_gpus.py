@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.golden.decisions import SCALE_UP
 
+from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.pods.gpus import GpuUse
-from servingslo.explain import as_dict, log_line, material_change, metric_samples, text
+from servingslo.explain import as_dict, log_line, material_change, text
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.policy.decision import Decision

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from tests.unit.policy_world import REPLICAS_ONLY, World, reasons, run, steady
 
+from servingslo.adapters.gauges import metric_samples
 from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
 from servingslo.explain.document import as_dict
 from servingslo.explain.latency_text import growth_line
 from servingslo.explain.log_line import log_line
-from servingslo.explain.samples import metric_samples
 from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits
 from servingslo.policy.latency.growth import (

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.golden.decisions import BLIND, SCALE_UP
 
+from servingslo.adapters.gauges import DESIRED
 from servingslo.adapters.metrics_export import (
     HANDED_OVER_SECONDS,
     STUCK_TICKS,
@@ -14,7 +15,6 @@ from servingslo.adapters.metrics_export import (
     HealthServer,
     OperatorMetrics,
 )
-from servingslo.explain.samples import DESIRED
 from servingslo.policy.decision_parts import HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.reasons import Reason

@@ -7,6 +7,7 @@ from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import World, run, steady
 
 from servingslo import explain
+from servingslo.adapters.gauges import metric_samples
 from servingslo.models.engine.adapter_slots import least_engines
 from servingslo.models.objectives import LatencyMetric
 from servingslo.reasons import Action, Constraint, Reason
@@ -53,7 +54,7 @@ def test_adapters_without_slots_order_replicas_and_are_named():
     told = explain.text(bound[0])
     assert "adapter-slots needs" in told
     assert "slots an engine" in told
-    gauges = {s.name: s.value for s in explain.metric_samples(last)}
+    gauges = {s.name: s.value for s in metric_samples(last)}
     assert gauges["servingslo_adapter_slots"] == SLOTS
     names = [one["name"] for one in explain.as_dict(last)["models"]["adapterRequests"]]
     assert set(names) <= REQUESTS.keys()

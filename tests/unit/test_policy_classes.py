@@ -6,6 +6,7 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import Run, World, steady
 
+from servingslo.adapters.gauges import metric_samples
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.estimation.gateway.classes import whole_sample
@@ -17,7 +18,6 @@ from servingslo.explain.classes import class_lines, lanes_change
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
-from servingslo.explain.samples import metric_samples
 from servingslo.explain.text import text
 from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.inputs import AdmissionMode, InForce, Limits, ReplicaTargets, SignalProblem

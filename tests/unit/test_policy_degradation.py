@@ -7,6 +7,7 @@ import pytest
 from degraded_world import DEGRADING, DegradedRun, SplitWorld
 from policy_world import stepped
 
+from servingslo.adapters.gauges import metric_samples
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.controller.reporting.status import status_fields
@@ -17,7 +18,6 @@ from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.conditions.knobs import degradation_verdict
 from servingslo.explain.log_line import log_line
 from servingslo.explain.parts.degradation import weights_change
-from servingslo.explain.samples import metric_samples
 from servingslo.explain.text import text
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem
 from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO

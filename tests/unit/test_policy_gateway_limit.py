@@ -7,6 +7,7 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import Run, World, steady, stepped
 
+from servingslo.adapters.gauges import metric_samples
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.errors import InvalidInputError
@@ -16,7 +17,6 @@ from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
-from servingslo.explain.samples import metric_samples
 from servingslo.explain.text import text
 from servingslo.policy.inputs import (
     AdmissionMode,

@@ -6,10 +6,10 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import World, run, steady
 
+from servingslo.adapters.gauges import DESIRED, metric_samples
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
-from servingslo.explain.samples import DESIRED, metric_samples
 from servingslo.policy.inputs import (
     Actuation,
     AdmissionMode,

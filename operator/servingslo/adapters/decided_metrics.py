@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from servingslo.explain.samples import DESIRED, GAUGES, NOT_READY, metric_samples
+from servingslo.adapters.gauges import DESIRED, GAUGES, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
 
 RESOURCE_LABELS = ("namespace", "name")

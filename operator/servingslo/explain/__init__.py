@@ -22,11 +22,9 @@ from servingslo.explain.events import (
     events,
 )
 from servingslo.explain.log_line import log_line, material_change
-from servingslo.explain.samples import GAUGES, GaugeFamily, MetricSample, metric_samples
 from servingslo.explain.text import text
 
 __all__ = [
-    "GAUGES",
     "Change",
     "ChangeOutcome",
     "Condition",
@@ -34,8 +32,6 @@ __all__ = [
     "ConditionType",
     "Event",
     "EventType",
-    "GaugeFamily",
-    "MetricSample",
     "as_dict",
     "batch_limits_change",
     "change_event",
@@ -44,7 +40,6 @@ __all__ = [
     "events",
     "log_line",
     "material_change",
-    "metric_samples",
     "not_ready",
     "not_written",
     "replica_count_change",

@@ -1,4 +1,4 @@
-"""Classes of requests: their lines, gauges and changes, derived from the decision alone."""
+"""Classes of requests: their lines and changes, derived from the decision alone."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,6 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
 
 EVENT_NAME = "class"
-Value = tuple[str, dict[str, str], float | None]
 
 
 def lanes_change(decision: Decision) -> Change | None:
@@ -64,22 +63,6 @@ def class_text(decision: Decision) -> Iterator[str]:
     yield f"Classes: {lanes.reason.value}{told}"
     for one in sorted(lanes.classes, key=lambda one: -one.priority):
         yield f"  {one.name} (priority {one.priority}): {', '.join(_words(one, lanes.proxies))}"
-
-
-def class_values(decision: Decision) -> Iterator[Value]:
-    """Gauges with the label `class`."""
-    for one in decision.classes:
-        of = {"class": one.name}
-        for outcome, rate in (
-            ("offered", one.offered_per_second),
-            ("admitted", one.admitted_per_second),
-            ("refused", one.refused_per_second),
-        ):
-            yield "servingslo_class_requests_per_second", {**of, "outcome": outcome}, rate
-        yield "servingslo_class_in_flight_requests", of, one.in_flight
-        yield "servingslo_class_lane_requests", of, one.after
-        yield "servingslo_class_mean_seconds", of, one.mean_seconds
-        yield "servingslo_class_error_budget_remaining_ratio", of, one.budget_remaining_ratio
 
 
 def _words(one: ClassReport, proxies: int) -> Iterator[str]:

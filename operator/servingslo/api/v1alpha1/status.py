@@ -71,7 +71,9 @@ class ReplicaStatus(StatusModel):
     """Replica counts."""
 
     current: int | None = told("replicas.current", "Replicas that the target reports.")
-    ready: int | None = told("replicas.ready", "Replicas whose pods are ready.")
+    ready: int | None = told(
+        "replicas.ready", "Replicas whose pods are ready.", gauge="servingslo_replicas_ready"
+    )
     desired: int | None = told(
         _desired,
         "Replicas of the last decision, applied in mode Auto.",
@@ -81,20 +83,27 @@ class ReplicaStatus(StatusModel):
 class ObjectiveStatus(StatusModel):
     """One objective with its prediction and observation."""
 
+    gauge_labels = (("metric", "metric"), ("percentile", "percentile"))
+
     metric: str = told("metric", "The metric of the objective.", default=...)
     percentile: float = told(
         "percentile", "The percentile of the objective, percent.", default=..., exact=True
     )
     predicted_seconds: float | None = told(
-        "predicted_seconds", "Predicted percentile at the desired count, seconds."
+        "predicted_seconds",
+        "Predicted percentile at the desired count, seconds.",
+        gauge="servingslo_predicted_seconds",
     )
     observed_seconds: float | None = told(
-        "observed_seconds", "Observed percentile over the recent window, seconds."
+        "observed_seconds",
+        "Observed percentile over the recent window, seconds.",
+        gauge="servingslo_observed_seconds",
     )
     share_low: float | None = told(
         "share_low_ratio",
         "Least share of requests within the threshold, 0 to 1. An interval: the "
         "threshold may lie between two histogram buckets.",
+        gauge="servingslo_within_objective_ratio",
     )
     share_high: float | None = told(
         _greatest_share, "Greatest share of requests within the threshold, 0 to 1."
@@ -105,11 +114,14 @@ class ObservedStatus(StatusModel):
     """What was measured."""
 
     arrivals_per_second: float | None = told(
-        "demand.arrival_rate_per_second", "Arrival rate, requests per second."
+        "demand.arrival_rate_per_second",
+        "Arrival rate, requests per second.",
+        gauge="servingslo_arrivals_per_second",
     )
     forecast_per_second: float | None = told(
         "demand.forecast_rate_per_second",
         "Arrival rate expected when capacity ordered now would be ready, per second.",
+        gauge="servingslo_forecast_arrivals_per_second",
     )
     objectives: tuple[ObjectiveStatus, ...] = told(
         "objectives",
@@ -162,6 +174,7 @@ class ModelStatus(StatusModel):
         "between two scrapes, on samples that were not fitted. A law is trusted while that is at "
         "most 0.15 and its step time at twice the concurrency seen is known to a fifth; each batch "
         "limit that is assumed adds 0.1 here, as an independent error, and is not judged.",
+        gauge="servingslo_model_fit_error_ratio",
     )
     source: str | None = told(
         "model.source",
@@ -176,15 +189,22 @@ class GpusStatus(StatusModel):
     """What the GPUs of the pods show, if DCGM's exporter is scraped."""
 
     utilization: float | None = told(
-        "utilization_ratio", "Share of the last minutes in which they were busy, 0 to 1."
+        "utilization_ratio",
+        "Share of the last minutes in which they were busy, 0 to 1.",
+        gauge="servingslo_gpu_utilization_ratio",
     )
     law_utilization: float | None = told(
         "law_ratio",
         "Share of the same time in which the service law explains that they were.",
+        gauge="servingslo_gpu_law_utilization_ratio",
     )
-    power_watts: float | None = told("power_watts", "Power of all of them, watts.")
+    power_watts: float | None = told(
+        "power_watts", "Power of all of them, watts.", gauge="servingslo_gpu_power_watts"
+    )
     joules_per_token: float | None = told(
-        "joules_per_token", "Energy of an output token, idle time included, joules."
+        "joules_per_token",
+        "Energy of an output token, idle time included, joules.",
+        gauge="servingslo_joules_per_output_token",
     )
     missing: str | None = told(lambda gpus: gpus.missing or None, "What is not exported.")
 
@@ -193,7 +213,9 @@ class PredictedStatus(StatusModel):
     """What the desired count is predicted to give."""
 
     utilization: float | None = told(
-        "utilization_ratio", "Arrival rate divided by saturation rate, 0 to 1."
+        "utilization_ratio",
+        "Arrival rate divided by saturation rate, 0 to 1.",
+        gauge="servingslo_utilization_ratio",
     )
 
 
@@ -226,12 +248,17 @@ class AdmissionStatus(StatusModel):
     admitted_per_second: float | None = told(
         "admission.admitted_rate_per_second",
         "Requests per second that ready replicas can serve within the objectives.",
+        gauge="servingslo_admitted_requests_per_second",
     )
     queue_limit: int | None = told(
-        "admission.queue_limit", "Requests that may wait at each replica."
+        "admission.queue_limit",
+        "Requests that may wait at each replica.",
+        gauge="servingslo_queue_limit_requests",
     )
     in_flight_limit: int | None = told(
-        "admission.in_flight_limit", "Requests that may run and wait at each replica together."
+        "admission.in_flight_limit",
+        "Requests that may run and wait at each replica together.",
+        gauge="servingslo_in_flight_limit_requests",
     )
     shed_fraction: float | None = told(
         "admission.shed_ratio", "Share of the present arrivals beyond the admitted rate, 0 to 1."
@@ -239,6 +266,7 @@ class AdmissionStatus(StatusModel):
     proxy_limit: int | None = told(
         "gateway_limit.after",
         "Requests that may be in flight at each proxy, as its object says now.",
+        gauge="servingslo_proxy_limit_requests",
     )
     proxies: int | None = told("gateway_limit.proxies", "Proxies that share the bound.")
 
@@ -247,7 +275,9 @@ class DegradationStatus(StatusModel):
     """What goes to the fallback of spec.degradation."""
 
     share: float | None = told(
-        _fallback_share, "Share of the requests that the route sends to the fallback, 0 to 1."
+        _fallback_share,
+        "Share of the requests that the route sends to the fallback, 0 to 1.",
+        gauge="servingslo_fallback_share_ratio",
     )
     degraded_per_second: float | None = told(
         "demand.ledger.degraded_per_second", "Requests per second that the fallback answered."
@@ -282,9 +312,12 @@ class ErrorBudgetStatus(StatusModel):
         "remaining_ratio",
         "Share of the budget that is left, by as many misses as there may have been: "
         "requests that missed two objectives are counted twice. Negative when overspent.",
+        gauge="servingslo_error_budget_remaining_ratio",
     )
     remaining_at_most: float | None = told(
-        "remaining_most_ratio", "The same by as many misses as there were at least."
+        "remaining_most_ratio",
+        "The same by as many misses as there were at least.",
+        gauge="servingslo_error_budget_remaining_greatest_ratio",
     )
     fast_burn: float | None = told(
         lambda budget: _burn(budget, FAST_BURN),
@@ -294,7 +327,9 @@ class ErrorBudgetStatus(StatusModel):
         lambda budget: _burn(budget, SLOW_BURN), "The same over the last three days."
     )
     covered: float | None = told(
-        "covered_ratio", "Share of the window of which Prometheus knows anything, 0 to 1."
+        "covered_ratio",
+        "Share of the window of which Prometheus knows anything, 0 to 1.",
+        gauge="servingslo_error_budget_covered_ratio",
     )
 
 
@@ -334,6 +369,8 @@ class PoolStatus(StatusModel):
 class ClassStatus(StatusModel):
     """One class of requests of a resource with classes."""
 
+    gauge_labels = (("class", "name"),)
+
     name: str = told("name", "Name of the class.", default=...)
     state: str = told(
         "state",
@@ -346,13 +383,23 @@ class ClassStatus(StatusModel):
         "offered_per_second", "Requests of the class at the gateway, refused ones included."
     )
     refused_per_second: float | None = told("refused_per_second", "Those that the gateway refused.")
-    in_flight: float | None = told("in_flight", "Passed on and not answered yet.")
-    mean_seconds: float | None = told(
-        "mean_seconds", "Mean time from the gateway to the answer, seconds."
+    in_flight: float | None = told(
+        "in_flight", "Passed on and not answered yet.", gauge="servingslo_class_in_flight_requests"
     )
-    lane: int | None = told("after", "Requests of the class that may be in flight at each proxy.")
+    mean_seconds: float | None = told(
+        "mean_seconds",
+        "Mean time from the gateway to the answer, seconds.",
+        gauge="servingslo_class_mean_seconds",
+    )
+    lane: int | None = told(
+        "after",
+        "Requests of the class that may be in flight at each proxy.",
+        gauge="servingslo_class_lane_requests",
+    )
     error_budget_remaining: float | None = told(
-        "budget_remaining_ratio", "Share of the class's own error budget that is left."
+        "budget_remaining_ratio",
+        "Share of the class's own error budget that is left.",
+        gauge="servingslo_class_error_budget_remaining_ratio",
     )
 
 

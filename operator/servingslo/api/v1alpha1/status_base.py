@@ -1,10 +1,10 @@
 """What all parts of the status share: immutable, camelCase names, finite numbers, their source."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -28,6 +28,16 @@ class _Source:
 
     of: str | Callable[[Any], object]
     exact: bool
+    gauge: str
+
+    def value(self, report: object) -> Any:
+        """The value in this report; None if it, or what holds it, is unknown."""
+        if callable(self.of):
+            return self.of(report)
+        value = report
+        for name in filter(None, self.of.split(".")):
+            value = None if value is None else getattr(value, name)
+        return value
 
 
 def told(
@@ -35,16 +45,18 @@ def told(
     description: str,
     *,
     exact: bool = False,
+    gauge: str = "",
     default: object = None,
     **more: Any,
 ) -> Any:
     """A field of the status: where its value comes from, and what it means.
 
     source: path of an attribute of the report that `StatusModel.of` is given, '' for the report
-    itself, or a function of it. exact: not rounded. default: of a status that lacks it.
+    itself, or a function of it. exact: not rounded. gauge: that shows the same number, not rounded.
+    default: of a status that lacks it.
     """
     field = Field(default, description=description, **more)
-    field.metadata.append(_Source(source, exact))
+    field.metadata.append(_Source(source, exact, gauge))
     return field
 
 
@@ -59,6 +71,8 @@ class StatusModel(BaseModel):
         validate_by_alias=True,
         allow_inf_nan=False,
     )
+    # Label of this part's gauges, and the attribute of the report that it is.
+    gauge_labels: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     @classmethod
     def of(cls, report: object) -> Self:
@@ -95,12 +109,37 @@ def _part(annotation: Any) -> type[StatusModel] | None:
 
 
 def _value(report: object, source: _Source, part: type[StatusModel] | None) -> object:
-    if callable(source.of):
-        value = source.of(report)
-    else:
-        value = report
-        for name in filter(None, source.of.split(".")):
-            value = None if value is None else getattr(value, name)
+    value = source.value(report)
     if part is not None and value is not None:
         return tuple(map(part.of, value)) if isinstance(value, tuple) else part.of(value)
     return rounded(value) if isinstance(value, float) and not source.exact else value
+
+
+def told_gauges(model: type[StatusModel]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name, help and labels of the gauges of a part and of its parts."""
+    for name, source, part in _told(model):
+        if part is not None:
+            yield from told_gauges(part)
+        elif source.gauge:
+            labels = tuple(label for label, _ in model.gauge_labels)
+            yield source.gauge, str(model.model_fields[name].description), labels
+
+
+def gauge_values(
+    model: type[StatusModel], report: object
+) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Name, labels and number of each gauge that a report fills."""
+    labels = {label: _label(getattr(report, name)) for label, name in model.gauge_labels}
+    for _, source, part in _told(model):
+        value = source.value(report) if part is not None or source.gauge else None
+        if value is None:
+            continue
+        if part is None:
+            yield source.gauge, labels, float(value)
+            continue
+        for one in value if isinstance(value, tuple) else (value,):
+            yield from gauge_values(part, one)
+
+
+def _label(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

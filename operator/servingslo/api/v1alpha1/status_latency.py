@@ -87,11 +87,13 @@ class AvailabilityStatus(StatusModel):
         exact=True,
         description="Share of requests that got a whole answer, over errorBudget.window or a day, "
         "0 to 1.",
+        gauge="servingslo_availability_ratio",
     )
     target: float | None = told(
         lambda report: round(report.target_ratio, _DIGITS_OF_A_SHARE),
         exact=True,
         description="The objective, 0 to 1.",
+        gauge="servingslo_availability_target_ratio",
     )
     met: bool | None = told(_is_met, "Whether the share is at least the objective.")
     uncounted: tuple[str, ...] = told(

@@ -1,4 +1,4 @@
-"""Degradation for people: its changes, its line, its gauges."""
+"""Degradation for people: its changes and its line."""
 
 from collections.abc import Iterator
 
@@ -30,17 +30,6 @@ def degradation_pairs(decided: DegradationDecision | None) -> Iterator[tuple[str
     yield "degradation", decided.reason.value
     if decided.after:
         yield "fallback_share", f"{decided.after:.3g}"
-
-
-def degradation_values(
-    decided: DegradationDecision | None,
-) -> Iterator[tuple[str, dict[str, str], float]]:
-    """The gauges of degradation."""
-    if decided is None:
-        return
-    if not decided.unread:
-        yield "servingslo_fallback_share_ratio", {}, decided.after
-    yield "servingslo_degradation", {"reason": decided.reason.value}, 1.0
 
 
 def weights_change(decision: Decision) -> Change | None:

@@ -1,4 +1,4 @@
-"""What the GPUs show, in words, for the log and as gauges: busy shares, power, joules a token."""
+"""What the GPUs show, in words, and for the log: busy shares, power, joules a token."""
 
 from collections.abc import Iterator
 
@@ -50,13 +50,3 @@ def gpu_pairs(gpus: GpuUse | None, model_reason: Reason) -> Iterator[tuple[str, 
                 yield key, f"{ratio:.2f}"
     if gpus.joules_per_token is not None:
         yield "joules_per_token", number(gpus.joules_per_token)
-
-
-def gpu_values(gpus: GpuUse | None) -> Iterator[tuple[str, dict[str, str], float | None]]:
-    """The values of the gauges about GPUs."""
-    if gpus is None:
-        return
-    yield "servingslo_gpu_utilization_ratio", {}, gpus.utilization_ratio
-    yield "servingslo_gpu_law_utilization_ratio", {}, gpus.law_ratio
-    yield "servingslo_gpu_power_watts", {}, gpus.power_watts
-    yield "servingslo_joules_per_output_token", {}, gpus.joules_per_token

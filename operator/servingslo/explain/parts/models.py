@@ -1,4 +1,4 @@
-"""Several models or adapters in one engine, in words, for the log and as gauges."""
+"""Several models or adapters in one engine, in words, and for the log."""
 
 from collections.abc import Iterator
 
@@ -31,14 +31,3 @@ def model_pairs(models: ServedModels | None) -> Iterator[tuple[str, str]]:
     """The pair of the log line: adapters that wait for a slot."""
     if models is not None and models.adapters_waiting:
         yield "adapters_waiting", str(models.adapters_waiting)
-
-
-def model_values(
-    models: ServedModels | None,
-) -> Iterator[tuple[str, dict[str, str], float | None]]:
-    """The values of the gauges about adapters."""
-    if models is None or models.slots is None:
-        return
-    yield "servingslo_adapter_slots", {}, models.slots
-    yield "servingslo_adapters_in_flight", {}, models.adapters_in_flight
-    yield "servingslo_adapters_waiting", {}, models.adapters_waiting

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from servingslo.api.v1alpha1 import ServingSLOStatus
+from servingslo.api.v1alpha1.status_base import gauge_values, told_gauges
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.explain.classes import class_values
+from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.conditions.cause import held_at_zero
 from servingslo.explain.conditions.condition import ConditionStatus
 from servingslo.explain.conditions.derived import ready_verdict
-from servingslo.explain.parts.degradation import degradation_values
-from servingslo.explain.parts.gpus import gpu_values
-from servingslo.explain.parts.models import model_values
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.latency.report import LatencyReport
@@ -36,37 +35,15 @@ class GaugeFamily:
     labels: tuple[str, ...] = ()
 
 
-CLASS_GAUGES = (
-    GaugeFamily(
-        name="servingslo_class_requests_per_second",
-        help="Requests of a class at the gateway by outcome: offered = admitted + refused.",
-        labels=("class", "outcome"),
-    ),
-    GaugeFamily(
-        name="servingslo_class_in_flight_requests",
-        help="Requests of a class that the gateway passed on and no engine answered yet.",
-        labels=("class",),
-    ),
-    GaugeFamily(
-        name="servingslo_class_lane_requests",
-        help="Requests of a class that may be in flight at each proxy.",
-        labels=("class",),
-    ),
-    GaugeFamily(
-        name="servingslo_class_mean_seconds",
-        help="Mean time of a class's requests from the gateway to the answer.",
-        labels=("class",),
-    ),
-    GaugeFamily(
-        name="servingslo_class_error_budget_remaining_ratio",
-        help="Share of the class's own error budget that is left.",
-        labels=("class",),
-    ),
-)
 _OBJECTIVE = ("metric", "percentile")
 NOT_READY = "servingslo_not_ready"
 DESIRED = "servingslo_desired_replicas"
+# Numbers of the status that are gauges too stand there (api/v1alpha1/status.py).
 GAUGES = (
+    *(
+        GaugeFamily(name=name, help=text, labels=labels)
+        for name, text, labels in told_gauges(ServingSLOStatus)
+    ),
     GaugeFamily(name="servingslo_replicas_current", help="Replicas the decision started from."),
     GaugeFamily(
         name=DESIRED,
@@ -75,7 +52,6 @@ GAUGES = (
     GaugeFamily(
         name="servingslo_replicas_recommended", help="Replicas wanted, whether or not they are set."
     ),
-    GaugeFamily(name="servingslo_replicas_ready", help="Replicas whose pods are ready."),
     GaugeFamily(name="servingslo_replicas_pending", help="Replicas ordered and not ready."),
     GaugeFamily(
         name="servingslo_replicas_needed",
@@ -97,7 +73,6 @@ GAUGES = (
         help="1 while nothing can be decided for the resource.",
         labels=("reason",),
     ),
-    GaugeFamily(name="servingslo_arrivals_per_second", help="Arrival rate as measured."),
     GaugeFamily(
         name="servingslo_requests_per_second",
         help="Requests by outcome: offered = admitted + degraded + refused + queued; offered "
@@ -109,20 +84,16 @@ GAUGES = (
         help="1 if gateway or engines count refused requests, 0 if neither does.",
     ),
     GaugeFamily(
-        name="servingslo_forecast_arrivals_per_second",
-        help="Arrival rate expected when capacity ordered now is ready.",
+        name="servingslo_class_requests_per_second",
+        help="Requests of a class at the gateway by outcome: offered = admitted + refused.",
+        labels=("class", "outcome"),
     ),
-    *CLASS_GAUGES,
     GaugeFamily(name="servingslo_backlog_requests", help="Requests to be drained."),
     GaugeFamily(name="servingslo_cold_start_seconds", help="Cold start in the plan."),
     GaugeFamily(
         name="servingslo_cost_per_hour",
         help="Cost of the decided replicas per hour, if a price is stated.",
         labels=("currency",),
-    ),
-    GaugeFamily(
-        name="servingslo_utilization_ratio",
-        help="Arrival rate over saturation rate at the decided count.",
     ),
     GaugeFamily(
         name="servingslo_kv_usage_ratio", help="Predicted use of the KV cache at that count."
@@ -136,41 +107,14 @@ GAUGES = (
         labels=_OBJECTIVE,
     ),
     GaugeFamily(
-        name="servingslo_predicted_seconds",
-        help="Prediction at the objective's percentile.",
-        labels=_OBJECTIVE,
-    ),
-    GaugeFamily(
-        name="servingslo_observed_seconds",
-        help="Observation at the objective's percentile.",
-        labels=_OBJECTIVE,
-    ),
-    GaugeFamily(
-        name="servingslo_within_objective_ratio",
-        help="Least share of requests within the threshold.",
-        labels=_OBJECTIVE,
-    ),
-    GaugeFamily(
         name="servingslo_within_objective_greatest_ratio",
         help="Greatest share of requests within the threshold.",
         labels=_OBJECTIVE,
     ),
     GaugeFamily(
-        name="servingslo_error_budget_remaining_ratio",
-        help="Share of the error budget that is left, at least; negative when overspent.",
-    ),
-    GaugeFamily(
-        name="servingslo_error_budget_remaining_greatest_ratio",
-        help="Share of the error budget that is left, at most.",
-    ),
-    GaugeFamily(
         name="servingslo_error_budget_burn_rate",
         help="Speed at which the error budget was spent over a window; 1 is allowed.",
         labels=("window",),
-    ),
-    GaugeFamily(
-        name="servingslo_error_budget_covered_ratio",
-        help="Share of the error budget's window that was observed.",
     ),
     GaugeFamily(
         name="servingslo_latency_part_mean_seconds",
@@ -188,26 +132,6 @@ GAUGES = (
         labels=("part",),
     ),
     GaugeFamily(
-        name="servingslo_availability_ratio",
-        help="Share of requests that got a whole answer, over the error budget's window or a day.",
-    ),
-    GaugeFamily(
-        name="servingslo_availability_target_ratio", help="The objective of that share, if stated."
-    ),
-    GaugeFamily(
-        name="servingslo_gpu_utilization_ratio",
-        help="Share of the last minutes in which the GPUs of the pods were busy.",
-    ),
-    GaugeFamily(
-        name="servingslo_gpu_law_utilization_ratio",
-        help="Share of the same time in which the service law explains that they were.",
-    ),
-    GaugeFamily(name="servingslo_gpu_power_watts", help="Power of the GPUs of the pods."),
-    GaugeFamily(
-        name="servingslo_joules_per_output_token",
-        help="Energy of the GPUs for an output token over the last minutes, idle time included.",
-    ),
-    GaugeFamily(
         name="servingslo_adapter_slots", help="Different adapters that one engine's batch may hold."
     ),
     GaugeFamily(name="servingslo_adapters_in_flight", help="Different adapters with requests."),
@@ -220,35 +144,12 @@ GAUGES = (
         name="servingslo_model_relative_error_ratio",
         help="Largest deviation of observed from predicted percentiles of the objectives.",
     ),
-    GaugeFamily(
-        name="servingslo_model_fit_error_ratio",
-        help="Error of the service law's predictions of windows that were not fitted.",
-    ),
     GaugeFamily(name="servingslo_metrics_fresh", help="1 while the metrics in use are fresh."),
     GaugeFamily(name="servingslo_metrics_age_seconds", help="Age of the oldest sample in use."),
-    GaugeFamily(
-        name="servingslo_admitted_requests_per_second",
-        help="Requests that ready replicas serve within the objectives.",
-    ),
-    GaugeFamily(
-        name="servingslo_queue_limit_requests", help="Requests that may wait at each replica."
-    ),
-    GaugeFamily(
-        name="servingslo_in_flight_limit_requests",
-        help="Requests that may run and wait at each replica.",
-    ),
-    GaugeFamily(
-        name="servingslo_proxy_limit_requests",
-        help="Requests that may be in flight at each proxy of the gateway, as its object says.",
-    ),
     GaugeFamily(
         name="servingslo_admission_bound",
         help="1 for the reason of condition AdmissionBound, if a bound is to be written.",
         labels=("reason",),
-    ),
-    GaugeFamily(
-        name="servingslo_fallback_share_ratio",
-        help="Share of the requests that the route sends to the fallback.",
     ),
     GaugeFamily(
         name="servingslo_degradation",
@@ -260,9 +161,10 @@ GAUGES = (
 
 def metric_samples(decision: Decision) -> tuple[MetricSample, ...]:
     """Samples of the GAUGES families; an unknown value has no sample."""
+    found = (*_values(decision), *gauge_values(ServingSLOStatus, decision))
     return tuple(
         MetricSample(name=name, value=float(value), labels=labels)
-        for name, labels, value in _values(decision)
+        for name, labels, value in found
         if value is not None
     )
 
@@ -284,11 +186,10 @@ _Value = tuple[str, dict[str, str], float | None]
 
 def _values(decision: Decision) -> Iterator[_Value]:
     none: dict[str, str] = {}
-    demand, admission, model = decision.demand, decision.admission, decision.model
+    demand, model = decision.demand, decision.model
     yield "servingslo_replicas_current", none, decision.replicas_before
     yield DESIRED, none, desired_replicas(decision)
     yield "servingslo_replicas_recommended", none, decision.recommended_replicas
-    yield "servingslo_replicas_ready", none, decision.replicas.ready
     yield "servingslo_replicas_pending", none, decision.replicas.pending
     for need in decision.needs:
         yield "servingslo_replicas_needed", {"constraint": need.constraint.value}, need.replicas
@@ -299,8 +200,6 @@ def _values(decision: Decision) -> Iterator[_Value]:
     ready = ready_verdict(decision)
     if ready.status is ConditionStatus.FALSE:
         yield NOT_READY, {"reason": ready.reason.value}, 1
-    yield "servingslo_arrivals_per_second", none, demand.arrival_rate_per_second
-    yield "servingslo_forecast_arrivals_per_second", none, demand.forecast_rate_per_second
     yield from _ledger_values(demand.ledger)
     yield "servingslo_backlog_requests", none, demand.backlog_requests
     if decision.cold_start is not None:
@@ -312,28 +211,38 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield from _objective_values(decision)
     yield from _budget_values(decision.error_budget)
     yield from _latency_values(decision.latency)
-    if decision.availability is not None:
-        yield "servingslo_availability_ratio", none, decision.availability.answered_ratio
-        yield "servingslo_availability_target_ratio", none, decision.availability.target_ratio
-    yield from gpu_values(decision.gpus)
-    yield from model_values(decision.models)
+    yield from _adapter_values(decision.models)
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
-    yield "servingslo_model_fit_error_ratio", none, model.fit_error
     fresh = None if held_at_zero(decision) else decision.metrics.value == "MetricsFresh"
     yield "servingslo_metrics_fresh", none, fresh
     yield "servingslo_metrics_age_seconds", none, decision.metrics_age_seconds
-    yield "servingslo_admitted_requests_per_second", none, admission.admitted_rate_per_second
-    yield "servingslo_queue_limit_requests", none, admission.queue_limit
-    yield "servingslo_in_flight_limit_requests", none, admission.in_flight_limit
     bound = decision.gateway_limit
     if bound is not None:
-        yield "servingslo_proxy_limit_requests", none, bound.after
         yield "servingslo_admission_bound", {"reason": bound.reason.value}, 1
     elif decision.lanes is not None and decision.lanes.written:
         yield "servingslo_admission_bound", {"reason": decision.lanes.reason.value}, 1
-    yield from class_values(decision)
-    yield from degradation_values(decision.degradation)
+    yield from _class_values(decision)
+    if decision.degradation is not None:
+        yield "servingslo_degradation", {"reason": decision.degradation.reason.value}, 1
+
+
+def _adapter_values(models: ServedModels | None) -> Iterator[_Value]:
+    if models is not None and models.slots is not None:
+        yield "servingslo_adapter_slots", {}, models.slots
+        yield "servingslo_adapters_in_flight", {}, models.adapters_in_flight
+        yield "servingslo_adapters_waiting", {}, models.adapters_waiting
+
+
+def _class_values(decision: Decision) -> Iterator[_Value]:
+    for one in decision.classes:
+        for outcome, rate in (
+            ("offered", one.offered_per_second),
+            ("admitted", one.admitted_per_second),
+            ("refused", one.refused_per_second),
+        ):
+            labels = {"class": one.name, "outcome": outcome}
+            yield "servingslo_class_requests_per_second", labels, rate
 
 
 def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
@@ -356,7 +265,6 @@ def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
 def _predicted_values(decision: Decision) -> Iterator[_Value]:
     for count in decision.predicted_counts:
         if count.replicas == decision.replicas_after:
-            yield "servingslo_utilization_ratio", {}, count.utilization_ratio
             yield "servingslo_kv_usage_ratio", {}, count.kv_usage_ratio
             return
 
@@ -364,9 +272,6 @@ def _predicted_values(decision: Decision) -> Iterator[_Value]:
 def _budget_values(budget: BudgetReport | None) -> Iterator[_Value]:
     if budget is None:
         return
-    yield "servingslo_error_budget_remaining_ratio", {}, budget.remaining_ratio
-    yield "servingslo_error_budget_remaining_greatest_ratio", {}, budget.remaining_most_ratio
-    yield "servingslo_error_budget_covered_ratio", {}, budget.covered_ratio
     for burn in budget.burn_rates:
         labels = {"window": format_duration(burn.seconds)}
         yield "servingslo_error_budget_burn_rate", labels, burn.rate
@@ -388,7 +293,4 @@ def _objective_values(decision: Decision) -> Iterator[_Value]:
         labels = {"metric": objective.metric, "percentile": f"{objective.percentile:g}"}
         yield "servingslo_objective_seconds", labels, objective.threshold_seconds
         yield "servingslo_objective_target_ratio", labels, ratio_from_percent(objective.percentile)
-        yield "servingslo_predicted_seconds", labels, objective.predicted_seconds
-        yield "servingslo_observed_seconds", labels, objective.observed_seconds
-        yield "servingslo_within_objective_ratio", labels, objective.share_low_ratio
         yield "servingslo_within_objective_greatest_ratio", labels, objective.share_high_ratio
