@@ -1,32 +1,20 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Annotated, TypeVar
+from collections.abc import Collection
+from typing import Annotated
 
 import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
-from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
-    PARENT_KIND,
-    ParentTemplate,
-    ParentTemplates,
-)
 from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
 from servingslo.adapters.kubernetes.gateways.limits import LimitHolder, LimitHolders
-from servingslo.adapters.kubernetes.gateways.route_weights import (
-    KIND,
-    WeightedRoute,
-    WeightedRoutes,
-)
+from servingslo.adapters.kubernetes.gateways.route_weights import KIND, WeightedRoutes
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
 from servingslo.policy.inputs import LimitKind
-
-_Named = TypeVar("_Named", WeightedRoute, ParentTemplate)
 
 # Another writer may come in between a reading and the write after it.
 _ATTEMPTS = 5
@@ -51,9 +39,6 @@ def release(
     degradation: Annotated[
         bool, typer.Option(help="Search HTTPRoutes for weights of a fallback.")
     ] = True,
-    llm_inference_services: Annotated[
-        bool, typer.Option(help="Search LLMInferenceServices for batch limits.")
-    ] = True,
     canaries: Annotated[
         bool, typer.Option(help="Search workloads for batch limits that one pod has on trial.")
     ] = True,
@@ -64,9 +49,9 @@ def release(
 
     Weights of routes that it moved to a fallback are restored too.
 
-    Batch limits in LLMInferenceServices, and those that one pod of a workload has on trial, are
-    taken back as well. If that pod does not become ready with them and a StatefulSet waits for it,
-    the pod is evicted. A running operator leaves these objects alone for the next ten minutes.
+    Batch limits that one pod of a workload has on trial are taken back as well. If that pod does
+    not become ready with them and a StatefulSet waits for it, the pod is evicted. A running
+    operator leaves these objects alone for the next ten minutes.
 
     Example: servingslo release --all
     """
@@ -81,7 +66,6 @@ def release(
             names,
             kinds,
             routes=degradation,
-            services=llm_inference_services,
             canaries=canaries,
         )
     )
@@ -94,7 +78,6 @@ async def _release(
     kinds: Collection[LimitKind],
     *,
     routes: bool,
-    services: bool,
     canaries: bool,
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
@@ -104,8 +87,6 @@ async def _release(
             failed += await end_canaries(client, names)
         if routes:
             failed += await _put_back_weights(client, names)
-        if services:
-            failed += await put_back_templates(client, names)
     finally:
         await client.close()
     if failed:
@@ -193,49 +174,21 @@ async def _put_back_all(
 
 async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Restore the owners' weights in every route; what could not be."""
-    routes = WeightedRoutes(client, namespaces=names)
-    return await _put_back_each(
-        KIND,
-        routes.owned(),
-        lambda route: routes.put_back(route, released=True),
-        lambda _route: "the former weights are put back",
-    )
-
-
-async def put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    """Restore the former command lines in LLMInferenceServices; what could not be."""
-    parents = ParentTemplates(client, Discovery(client), namespaces=names)
-    kept = "its line was changed meanwhile, which stays"
-    return await _put_back_each(
-        PARENT_KIND,
-        parents.standing(),
-        lambda parent: parents.take_back(parent, released=True),
-        lambda parent: kept if parent.edited else "the former line is put back",
-    )
-
-
-async def _put_back_each(
-    kind: str,
-    found: Awaitable[Iterable[_Named]],
-    put_back: Callable[[_Named], Awaitable[object]],
-    told: Callable[[_Named], str],
-) -> list[str]:
-    """Put back what is in each object, and say so; what could not be."""
-    failed = []
+    routes, failed = WeightedRoutes(client, namespaces=names), []
     try:
-        objects = await found
+        owned = await routes.owned()
     except ClusterError as error:
-        return [f"{kind}: {error}"]
-    for one in objects:
-        where = f"{kind} {one.namespace}/{one.name}"
+        return [f"{KIND}: {error}"]
+    for route in owned:
+        where = f"{KIND} {route.namespace}/{route.name}"
         try:
-            await put_back(one)
+            await routes.put_back(route, released=True)
         except NotFoundError:
             continue
         except ClusterError as error:
             failed.append(f"{where}: {error}")
         else:
-            typer.echo(f"{where}: {told(one)}")
+            typer.echo(f"{where}: the former weights are put back")
     return failed
 
 
