@@ -19,7 +19,7 @@ from tests.integration.operator_under_test import CHART
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes, WeightsOwner
+from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.errors import RigError
@@ -157,7 +157,7 @@ def test_what_an_upgrade_switches_off_is_put_back_before_the_right_goes(
     _helm(rig, release, "replicaCount=1", *on)
 
     async def write(client: KubeClient) -> None:
-        routes, canaries = WeightedRoutes(client), BatchCanaries(client)
+        routes, canaries = weighted_routes(client), BatchCanaries(client)
         owner = WeightsOwner(name="chat", uid="u", rule=0, weights=(750, 250), former=(1, 0))
         await routes.write(await routes.read(release, "chat"), owner)
         for step in (partial(canaries.start, order=ORDER), canaries.hold):

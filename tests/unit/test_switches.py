@@ -21,9 +21,8 @@ from tests.unit.cli_calls import CLI
 from tests.unit.test_engine_channel import Server, pod, serving
 
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolders, taken
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes, WeightsOwner
+from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
+from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.cli.running import operate as operating
@@ -307,11 +306,11 @@ class Api:
 async def _written(api: Any, server: Server, port: int, models: Any) -> None:
     """Everything is in mid-change."""
     owner: dict[str, Any] = {"name": REF.name, "uid": REF.uid}
-    routes = WeightedRoutes(api)
+    routes = weighted_routes(api)
     weights = WeightsOwner(**owner, rule=0, weights=(750, 250), former=(1, 0))
     await routes.write(await routes.read(NAMESPACE, "chat"), weights)
     for form in LIMIT_FORMS:
-        holders = LimitHolders(api, form)
+        holders = limit_holders(api, form)
         holder = await holders.read(NAMESPACE, "chat")
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
     canaries = BatchCanaries(api)
@@ -464,7 +463,7 @@ def test_what_another_process_decides_about_stays(options) -> None:
 
     async def story() -> set[str]:
         api: Any = Api()
-        routes = WeightedRoutes(api)
+        routes = weighted_routes(api)
         weights = WeightsOwner(name="chat", uid="u", rule=0, weights=(3, 1), former=(1, 0))
         await routes.write(await routes.read(NAMESPACE, "chat"), weights)
         means, _ = operating.means_of(parsed, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
@@ -488,7 +487,7 @@ def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_d
 async def test_what_stands_is_said_while_it_cannot_be_put_back() -> None:
     """The share that goes to the fallback; without the right to read, that it is not known."""
     api: Any = Api()
-    routes = WeightedRoutes(api)
+    routes = weighted_routes(api)
     owner = WeightsOwner(name="chat", uid="u-1", rule=0, weights=(750, 250), former=(1, 0))
     await routes.write(await routes.read(NAMESPACE, "chat"), owner)
     services: Any = None

@@ -1,17 +1,21 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
+from servingslo.adapters.kubernetes.api.owned_fields import One, OwnedField, Record
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
-from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolder, LimitHolders
-from servingslo.adapters.kubernetes.gateways.route_weights import KIND, WeightedRoutes
+from servingslo.adapters.kubernetes.gateways.limits import (
+    LIMIT_FORMS,
+    LimitHolder,
+    limit_holders,
+)
+from servingslo.adapters.kubernetes.gateways.route_weights import KIND, weighted_routes
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
 from servingslo.policy.inputs import LimitKind
@@ -152,21 +156,13 @@ async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
 async def _put_back_all(
     client: KubeClient, names: tuple[str, ...], kinds: Collection[LimitKind]
 ) -> list[str]:
-    put_back, failed = 0, []
+    """Restore the former bounds; what could not be."""
+    put_back, failed = 0, list[str]()
     for form in (form for form in LIMIT_FORMS if form.kind in kinds):
-        holders = LimitHolders(client, form, namespaces=names)
-        try:
-            owned = await holders.owned()
-        except ClusterError as error:
-            failed.append(f"{form.kind}: {error}")
-            continue
-        for holder in owned:
-            where = f"{form.kind} {holder.namespace}/{holder.name}"
-            try:
-                typer.echo(f"{where}: {await _put_back(holders, holder)}")
-                put_back += 1
-            except ClusterError as error:
-                failed.append(f"{where}: {error}")
+        holders = limit_holders(client, form, namespaces=names)
+        ended, left = await _put_back_each(form.kind, holders, _bound_told)
+        put_back += ended
+        failed += left
     minutes = RELEASED_SECONDS / 60
     typer.echo(f"{put_back} put back; left alone for {minutes:.0f} minutes")
     return failed
@@ -174,41 +170,51 @@ async def _put_back_all(
 
 async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Restore the owners' weights in every route; what could not be."""
-    routes, failed = WeightedRoutes(client, namespaces=names), []
-    try:
-        owned = await routes.owned()
-    except ClusterError as error:
-        return [f"{KIND}: {error}"]
-    for route in owned:
-        where = f"{KIND} {route.namespace}/{route.name}"
-        try:
-            await routes.put_back(route, released=True)
-        except NotFoundError:
-            continue
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-        else:
-            typer.echo(f"{where}: the former weights are put back")
+    routes = weighted_routes(client, namespaces=names)
+    _, failed = await _put_back_each(KIND, routes, lambda _: "the former weights are put back")
     return failed
 
 
-async def _put_back(holders: LimitHolders, holder: LimitHolder) -> str:
+async def _put_back_each(
+    kind: str, field: OwnedField[One, Record], told: Callable[[One], str]
+) -> tuple[int, list[str]]:
+    """Put the field back in each object of a kind, and say so; how many, and what could not be."""
+    put_back, failed = 0, []
+    try:
+        owned = await field.owned()
+    except ClusterError as error:
+        return 0, [f"{kind}: {error}"]
+    for one in owned:
+        where = f"{kind} {one.namespace}/{one.name}"
+        try:
+            typer.echo(f"{where}: {await _put_back(field, one, told)}")
+            put_back += 1
+        except ClusterError as error:
+            failed.append(f"{where}: {error}")
+    return put_back, failed
+
+
+async def _put_back(field: OwnedField[One, Record], one: One, told: Callable[[One], str]) -> str:
     """What was put back, in words. Raises: ClusterError where it could not be."""
     for attempt in range(_ATTEMPTS):
-        owner = holder.owner
-        if owner is None:
+        if one.owner is None:
             return "put back by another client"
         try:
-            await holders.put_back(holder, released=True)
+            await field.put_back(one, released=True)
         except NotFoundError:
             return "gone"
         except WriteConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise
-            holder = await holders.read(holder.namespace, holder.name)
+            one = await field.read(one.namespace, one.name)
             continue
-        if not holder.is_ours:
-            return f"{holder.manager or 'another client'} set {holder.limit} meanwhile, which stays"
-        former = "unset" if owner.former is None else str(owner.former)
-        return f"{holder.form.field} {holder.limit} -> {former}"
+        return told(one)
     raise AssertionError("unreachable")
+
+
+def _bound_told(holder: LimitHolder) -> str:
+    owner = holder.owner
+    if owner is None or not holder.is_ours:
+        return f"{holder.manager or 'another client'} set {holder.limit} meanwhile, which stays"
+    former = "unset" if owner.former is None else str(owner.former)
+    return f"{holder.form.field} {holder.limit} -> {former}"

@@ -9,13 +9,13 @@ from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
-from servingslo.adapters.kubernetes.gateways.limit_forms import (
+from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
     DESTINATION_RULE,
     LimitForm,
+    limit_holders,
 )
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolders
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes
+from servingslo.adapters.kubernetes.gateways.route_weights import weighted_routes
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, LimitReach
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
@@ -65,7 +65,7 @@ def _gateway_limits(means: Means) -> GatewayLimits:
     return GatewayLimits(
         {
             form.kind: (
-                LimitHolders(means.client, form, namespaces=means.namespaces),
+                limit_holders(means.client, form, namespaces=means.namespaces),
                 reach(means.client),
             )
             for form, reach in _LIMITS
@@ -83,7 +83,7 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
         bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
     ),
     lambda means: RouteWeights(
-        WeightedRoutes(means.client, namespaces=means.namespaces),
+        weighted_routes(means.client, namespaces=means.namespaces),
         GatewayServices(means.client),
         enabled=means.route_weights,
     ),
