@@ -12,7 +12,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import record_in
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import (
@@ -21,6 +20,7 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     is_managed,
     marked_released,
     patch_unchanged,
+    record_in,
     removed_annotation,
     taken_again,
 )

@@ -24,15 +24,13 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
+    ROLLOUT_FIELDS,
     CanaryRecord,
     RefusedRecord,
     digest,
-    records_of,
-)
-from servingslo.adapters.kubernetes.batch_limits.rollouts import (
-    ROLLOUT_FIELDS,
     not_possible,
     one_pod,
+    records_of,
     waits_for_each_pod,
 )
 from servingslo.adapters.kubernetes.batch_limits.writer import (

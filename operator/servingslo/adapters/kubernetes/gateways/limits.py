@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.marked_objects import FIELD_MANAGER
+from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, FIELD_MANAGER, Count
 from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
 from servingslo.policy.inputs import LimitKind
 

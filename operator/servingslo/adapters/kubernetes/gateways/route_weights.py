@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
+from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
 from servingslo.policy.degradation import THOUSANDTHS
 
