@@ -1,21 +1,12 @@
 """The parts of the latency and the availability of a decision, as fields of a status."""
 
-import math
 from typing import Any
 
 from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
 from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.controller.reporting.rounding import rounded
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport, PartReport
-
-_SIGNIFICANT_DIGITS = 3
-
-
-def rounded(value: float | None) -> float | None:
-    """Three significant digits; None for an unknown value or no number."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
 
 
 def latency_status(report: LatencyReport | None) -> LatencyStatus | None:

@@ -30,11 +30,8 @@ from servingslo.api.v1alpha1.status import (
     PredictedStatus,
     ReplicaStatus,
 )
-from servingslo.controller.reporting.latency_status import (
-    availability_status,
-    latency_status,
-    rounded,
-)
+from servingslo.controller.reporting.latency_status import availability_status, latency_status
+from servingslo.controller.reporting.rounding import rounded
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN
