@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from servingslo.adapters.kubernetes.api.client import KubeObject
-from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, Count, record_in
+from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, Count
 
 # Fields of the spec that hold a rollout, by kind; only these are restored.
 ROLLOUT_FIELDS = {
@@ -132,16 +132,8 @@ class RefusedRecord:
     revision: str
 
 
-_CANARY, _REFUSED = TypeAdapter(CanaryRecord), TypeAdapter(RefusedRecord)
-
-
-def records_of(kind: str, item: KubeObject) -> tuple[CanaryRecord | None, RefusedRecord | None]:
-    """The records in an object's annotation; None for a missing or impossible record."""
-    text = (item["metadata"].get("annotations") or {}).get(CANARY_ANNOTATION) or ""
-    canary = record_in(text, _CANARY)
-    if canary is not None and not _fits(kind, item, canary):
-        canary = None
-    return canary, record_in(text, _REFUSED)
+Recorded = CanaryRecord | RefusedRecord
+RECORDED: TypeAdapter[Recorded] = TypeAdapter(Recorded)
 
 
 def digest(value: object) -> str:
@@ -150,8 +142,8 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _fits(kind: str, item: KubeObject, canary: CanaryRecord) -> bool:
-    """Whether the record fits this object."""
+def fits(kind: str, item: KubeObject, canary: CanaryRecord) -> bool:
+    """Whether the record of a canary is possible in this object."""
     containers = item["spec"]["template"]["spec"]["containers"]
     if not 0 <= canary.container < len(containers):
         return False
