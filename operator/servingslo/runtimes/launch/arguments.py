@@ -302,7 +302,8 @@ def _read(
         )
     reading = readings[0] if readings else _Reading()
     if reading.given:
-        return reading
+        again = not reading.problem and _given_again(line, knob, profile)
+        return replace(reading, value=None, problem=again) if again else reading
     if config:
         reading = _of_words(words_as_they_are(config), knob, profile)
         if reading.problem:
@@ -315,6 +316,17 @@ def _read(
         problem = f"{knob.flag} stands in a part of the script that starts no engine"
         return _Reading(problem=problem)
     return reading
+
+
+def _given_again(line: CommandLine, knob: Knob, profile: RuntimeProfile) -> str:
+    """Why an unknown word may give a limit again that a script names elsewhere; '' if none does."""
+    named = line.text.replace("_", "-").count(knob.flag.replace("_", "-"))
+    for words in line.lines:
+        found = occurrences(words, knob.flag, profile)
+        behind = words[found[-1].value_index :] if named > len(found) else ()
+        for source in may_hold_flags(behind, profile):
+            return f"{knob.flag} may stand in {shown(source)} again"
+    return ""
 
 
 def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Reading:

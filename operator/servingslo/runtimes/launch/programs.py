@@ -75,9 +75,10 @@ _BESIDE_THE_ENGINE = frozenset(
     | {"exporter", "frontend", "gateway", "loader", "operator", "proxy", "router", "scheduler"}
     | {"sidecar", "ui", "webhook", "auth", "metrics", "monitor", "watcher"}
 )
-# Programs that start another program, possibly the engine.
-_STARTERS = frozenset(
-    {"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox", "env", "exec", "tini", "dumb-init"}
+# Programs that start another program, possibly the engine; the rest of their words are its own.
+_SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
+_PASSING_ON = frozenset(
+    {"env", "exec", "sudo", "tini", "dumb-init", "catatonit", "s6-setuidgid", "gosu", "stdbuf"}
     | {"numactl", "taskset", "nice", "nohup", "timeout", "mpirun", "torchrun", "ray", "nsys", "uv"}
     | {"opentelemetry-instrument", "python", "python3", "trtllm-llmapi-launch"}
 )
@@ -111,9 +112,17 @@ def start_unseen(
     return "" if started else f"the start command of image {image} is not seen"
 
 
+def passes_on(word: str) -> bool:
+    """Whether a program is known to start another one with the rest of its words."""
+    name = PurePosixPath(word).name
+    return name in _PASSING_ON or bool(_PYTHON.match(name))
+
+
 def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:
     """Whether a command line starts the runtime's server, or has flags that only it has."""
     program, words = _program(profile), command_words(command, args)
+    # A script that is not read names its engine all the same.
+    words = words or [part for word in (*command, *args) for part in word.split()]
     return _starts_program(words, program) or any(_is_flag(w, program, profile) for w in words)
 
 
@@ -172,7 +181,7 @@ def _starts_another(command: Sequence[str]) -> bool:
     if not command:
         return False
     name = PurePosixPath(command[0]).name
-    if _PYTHON.match(name) or name in _STARTERS:
+    if name in _SHELLS or passes_on(name):
         # Another module is another program; a script is unknown.
         return "-m" in command[:3]
     return not name.endswith((".sh", ".py"))

@@ -7,10 +7,11 @@ Such limits are read if possible, and not changed.
 from collections.abc import Mapping, Sequence
 
 from servingslo.runtimes.launch.arguments import command_words
-from servingslo.runtimes.launch.command_line import expanded, place_behind
+from servingslo.runtimes.launch.command_line import expanded, place_behind, start_command
 from servingslo.runtimes.launch.flags import words_as_they_are
-from servingslo.runtimes.launch.programs import start_unseen
+from servingslo.runtimes.launch.programs import passes_on, start_unseen
 from servingslo.runtimes.profile import RuntimeProfile
+from servingslo.runtimes.shell.words import Word
 
 # Budgets are multiples of this many tokens, like blocks of KV caches and chunks.
 BUDGET_BLOCK_TOKENS = 64
@@ -45,10 +46,23 @@ def write_refused(
     started = words_as_they_are(words)
     if host := next((one for one in profile.hosts if place_behind(started, [one])), None):
         return f"{host} is not known to take the flags of {profile.name}"
+    if wrapper := _wrapper(started, profile):
+        return f"{wrapper[:80]} is not known to pass its arguments on"
     if profile.name == "sglang":
         return _of_sglang(words)
     if profile.name == "trtllm":
         return _of_trtllm(words)
+    return ""
+
+
+def _wrapper(words: Sequence[Word], profile: RuntimeProfile) -> str:
+    """An unknown program in front of the start command; '' if there is none."""
+    begin, _ = start_command(words, profile.starts) or (0, 0)
+    before = [word.text for word in words[:begin] if "=" not in word.text]
+    for at, text in enumerate(before):
+        may_be_one = at == 0 or before[at - 1] == "--" or "/" in text or text.endswith(".py")
+        if may_be_one and not text.startswith("-") and not passes_on(text):
+            return text
     return ""
 
 
