@@ -17,42 +17,20 @@ from servingslo.runtimes.launch.command_line import (
     command_line,
     expanded,
     is_shell,
-    references,
     shown,
 )
 from servingslo.runtimes.launch.flags import (
+    LARGEST_NUMBER,
     Occurrence,
     is_given,
     may_hold_flags,
+    number_of,
     occurrences,
     words_as_they_are,
 )
-from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_of
-from servingslo.runtimes.launch.settings import (
-    LaunchArguments,
-    launch_arguments,
-    parse_launch_arguments,
-)
 from servingslo.runtimes.profile import Knob, RuntimeProfile
-from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, Word, has_hole
+from servingslo.runtimes.shell.words import Word, has_hole
 
-__all__ = [
-    "LONGEST_LINE_CHARACTERS",
-    "BatchArguments",
-    "CommandLine",
-    "ContainerArguments",
-    "LaunchArguments",
-    "batch_arguments",
-    "change_refused",
-    "command_line",
-    "command_words",
-    "expanded",
-    "launch_arguments",
-    "parse_batch_arguments",
-    "parse_launch_arguments",
-    "references",
-    "replace_batch_arguments",
-]
 # This program runs other engines as backends, each with the flags in its model.json.
 _HOST = "tritonserver"
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")

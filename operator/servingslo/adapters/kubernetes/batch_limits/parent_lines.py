@@ -17,10 +17,9 @@ from servingslo.runtimes.launch.arguments import (
     BatchArguments,
     ContainerArguments,
     batch_arguments,
-    command_line,
-    expanded,
     replace_batch_arguments,
 )
+from servingslo.runtimes.launch.command_line import command_line, expanded
 from servingslo.runtimes.launch.write_refusals import write_refused
 from servingslo.runtimes.shell.words import Environment
 
