@@ -36,9 +36,13 @@ _RAY_ALONE = re.compile(r"--ray_cluster_size[= ]1(?!\S)")
 _MPI = frozenset({"mpirun", "mpiexec", "orterun", "prterun"})
 _MPI_HOSTS = frozenset({"--host", "-host", "-H", "-hosts"})
 _MPI_FILES = frozenset({"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"})
-# Programs that args may begin with if the image has no start command of its own.
+# Programs that start another one, possibly the engine; the rest of their words are its own.
+_PASSING_ON = frozenset(
+    {"env", "exec", "sudo", "tini", "dumb-init", "catatonit", "s6-setuidgid", "gosu", "stdbuf"}
+    | {"numactl", "taskset", "nice", "nohup", "timeout", "torchrun", "ray", "nsys", "uv"}
+    | {"accelerate", "deepspeed", "opentelemetry-instrument", "trtllm-llmapi-launch", *_MPI}
+)
 _PYTHON = re.compile(r"python[0-9.]*")
-_LAUNCHERS = frozenset({"ray", "uv", "torchrun", "mpirun", "accelerate", "deepspeed"})
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
 TOO_LONG = (
     "command and args, with the variables in them, are longer than "
@@ -302,6 +306,12 @@ def _may_start(words: _Words) -> bool:
     return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts
 
 
+def passes_on(word: str) -> bool:
+    """Whether a program is known to start another one with the rest of its words."""
+    name = PurePosixPath(word).name
+    return name in _PASSING_ON or bool(_PYTHON.fullmatch(name))
+
+
 def _joins(words: _Words, starts: Sequence[str]) -> str:
     """What makes a command one node of several: a Ray cluster, or MPI's hosts; '' if nothing."""
     texts = [word.text for word in words[: place_behind(words, starts)]]
@@ -321,7 +331,7 @@ def _joins(words: _Words, starts: Sequence[str]) -> str:
 def _launches(words: Sequence[Word]) -> bool:
     """Whether args begin with a program, not with words for the image's own."""
     name = PurePosixPath(words[0].text).name if words else ""
-    return name in _LAUNCHERS or name.endswith((".sh", ".py")) or bool(_PYTHON.fullmatch(name))
+    return passes_on(name) or name.endswith((".sh", ".py"))
 
 
 def _unknown_programs(every: Sequence[_Words], starts: Sequence[str]) -> Iterator[str]:

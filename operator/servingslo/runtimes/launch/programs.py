@@ -11,6 +11,7 @@ from enum import IntEnum
 from pathlib import PurePosixPath
 
 from servingslo.runtimes.launch.arguments import command_words
+from servingslo.runtimes.launch.command_line import is_shell, passes_on
 from servingslo.runtimes.profile import RuntimeProfile
 
 
@@ -75,14 +76,6 @@ _BESIDE_THE_ENGINE = frozenset(
     | {"exporter", "frontend", "gateway", "loader", "operator", "proxy", "router", "scheduler"}
     | {"sidecar", "ui", "webhook", "auth", "metrics", "monitor", "watcher"}
 )
-# Programs that start another program, possibly the engine; the rest of their words are its own.
-_SHELLS = frozenset({"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox"})
-_PASSING_ON = frozenset(
-    {"env", "exec", "sudo", "tini", "dumb-init", "catatonit", "s6-setuidgid", "gosu", "stdbuf"}
-    | {"numactl", "taskset", "nice", "nohup", "timeout", "mpirun", "torchrun", "ray", "nsys", "uv"}
-    | {"opentelemetry-instrument", "python", "python3", "trtllm-llmapi-launch"}
-)
-_PYTHON = re.compile(r"^python[0-9.]*$")
 # A program may follow these words, although they begin with a dash.
 _BEFORE_PROGRAM = frozenset({"--", "-s", "-e", "--allow-run-as-root"})
 
@@ -110,12 +103,6 @@ def start_unseen(
     if args and not profile.starts:
         started = _image_names(image or "", profile) or _starts_runtime((), args, profile)
     return "" if started else f"the start command of image {image} is not seen"
-
-
-def passes_on(word: str) -> bool:
-    """Whether a program is known to start another one with the rest of its words."""
-    name = PurePosixPath(word).name
-    return name in _PASSING_ON or bool(_PYTHON.match(name))
 
 
 def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:
@@ -181,7 +168,7 @@ def _starts_another(command: Sequence[str]) -> bool:
     if not command:
         return False
     name = PurePosixPath(command[0]).name
-    if name in _SHELLS or passes_on(name):
+    if is_shell(name) or passes_on(name):
         # Another module is another program; a script is unknown.
         return "-m" in command[:3]
     return not name.endswith((".sh", ".py"))

@@ -7,9 +7,14 @@ Such limits are read if possible, and not changed.
 from collections.abc import Mapping, Sequence
 
 from servingslo.runtimes.launch.arguments import command_words
-from servingslo.runtimes.launch.command_line import expanded, place_behind, start_command
+from servingslo.runtimes.launch.command_line import (
+    expanded,
+    passes_on,
+    place_behind,
+    start_command,
+)
 from servingslo.runtimes.launch.flags import words_as_they_are
-from servingslo.runtimes.launch.programs import passes_on, start_unseen
+from servingslo.runtimes.launch.programs import start_unseen
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.shell.words import Word
 
