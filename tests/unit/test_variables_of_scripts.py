@@ -54,6 +54,7 @@ async def _read(script, maps=None, *, shell=("bash", "-c"), **container):
             "$M", [{"name": "M", "value": "$(N)"}, {"name": "N", "value": "48"}], None, id="later"
         ),
         pytest.param("${N:-48}", [], 48, id="default-of-an-unset-one"),
+        pytest.param("${N:-${M:-48}}", [], 48, id="default-of-a-default"),
         pytest.param("$N", [], None, id="unset-or-of-the-image"),
         pytest.param("${N:?}", [{"name": "N", "value": "48"}], 48, id="must-be-set"),
         pytest.param("${N:?}", [], None, id="must-be-set-and-is-not-known"),
@@ -207,6 +208,14 @@ async def test_a_limit_that_may_be_given_has_no_default(script, seqs, unread):
     env = [{"name": "S", "valueFrom": SECRET}]
     found, _, limits = await _read(script, env=env)
     assert (found, "max_num_seqs" in limits) == (seqs, unread)
+
+
+async def test_the_words_behind_a_script_are_its_parameters():
+    """1: each by itself, all together, and through a variable."""
+    words = ["start", "--max-num-seqs", "48"]
+    for script in ('vllm serve m "$@"', "vllm serve m $1 $2", 'A="$@"; vllm serve m $A $3'):
+        assert (await _read(script, args=words))[:2] == (48, "")
+    assert "$@" in (await _read('shift; vllm serve m "$@"', args=words))[1]
 
 
 async def test_what_is_known_whatever_a_variable_holds_is_not_doubted():

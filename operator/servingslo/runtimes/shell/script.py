@@ -187,7 +187,7 @@ class _Parser:
             if found[2] or not _LOOPS.isdisjoint(self._opened):
                 self.unknown.add(found[1])
         name, line = "".join(words[:1]), " ".join(words)
-        if name in _SETTING or (name == "printf" and "-v" in words):
+        if name in _SETTING or (name == "printf" and " -v" in line):
             self.unknown.update(_NAME.findall(line))
         if name == "shift" or (name == "set" and not _SET_OPTIONS.fullmatch(line)):
             self.unknown.add(POSITIONAL)

@@ -108,7 +108,8 @@ class Scope:
         """Set a variable by `NAME=…`, which runs for sure or not. Raises: as lines."""
         name = token.text.partition("=")[0]
         parts = [replace(part, quoted=True) for part in token.parts]
-        texts = ("".join(self._pieces(parts, chosen)) for chosen in self._chosen(parts))
+        found = [list(self._pieces(parts, chosen)) for chosen in self._chosen(parts)]
+        texts = ("".join(" " if one == _BREAK else one for one in pieces) for pieces in found)
         values: Values = frozenset((text.partition("=")[2],) for text in texts)
         values = values if sure else values | self._of(name)
         self.values[name] = values if len(values) <= _MOST_VALUES else UNKNOWN
@@ -122,11 +123,9 @@ class Scope:
             found = frozenset({(self.environment.known[name],)})
         elif name not in self.values and name in self.environment.unset:
             found = frozenset({()})
-        if self.evaluated:
-            return frozenset(
-                one if all(map(_PLAIN.fullmatch, one or ())) else None for one in found
-            )
-        return found
+        if not self.evaluated:
+            return found
+        return frozenset(v if all(map(_PLAIN.fullmatch, v or ())) else None for v in found)
 
     def _chosen(self, parts: Iterable[Part]) -> list[Mapping[str, Value]]:
         """Each combination of the values of the variables in these parts."""
@@ -170,7 +169,7 @@ class Scope:
         text = " ".join(value or ())
         present = bool(text) if operator.startswith(":") else bool(value)
         # If nothing in the pod sets it, the image may.
-        needed = operator or not (self.environment.closed or name in self.values)
+        needed = operator or not (self.environment.closed or _variable(part) in self.values)
         if value is None or (operator and has_hole(text) and not _HOLES.sub("", text)):
             yield hole(part.text)
         elif not present and operator.endswith("-"):
