@@ -102,6 +102,7 @@ _SETTING_COMMANDS = _lines(
     export X="{q}"; exec vllm serve m $X
     X="--enforce-eager"; X="$X {q}"; vllm serve m $X
     E="{q}"; E="{f3}" vllm serve m $E
+    E="--seed 1"; E="-q" true; vllm serve m $E {f}
     E="{q}"; printf "%s E\n" x; vllm serve m $E
     if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; vllm serve m $E {f}
     E="--seed 1"; if [ $CODE = 0 ]; then E="--enforce-eager"; fi; vllm serve m ${{E}} {f}
@@ -139,6 +140,9 @@ _OTHER_COMMANDS = _lines(
     X=({f}); vllm serve "${{X[@]}}"
     if [ $CODE = 0 ]; then E="{q}"; else E="-q {q}"; fi; vllm serve m $E
     [ $CODE = 0 ] && E="{q}" || E="{q}"; vllm serve m $E
+    E="{q}"; E="{f3}" echo x; vllm serve m $E
+    E="{f3}" export F="{q}"; vllm serve m $E $F
+    E="{f3}" eval F=1; vllm serve m $E
     """
 )
 _SCRIPTS = _lines(

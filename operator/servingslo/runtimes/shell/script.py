@@ -49,9 +49,9 @@ _END = Token(text="\n")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Command:
-    """A simple command. settings: its assignments, which are its own if it has words besides.
+    """A simple command. settings: its assignments; sure: they hold from here on.
 
-    sure: it runs once, in its order, and in the shell of the script. evaluated: by `eval`.
+    evaluated: `eval` runs it.
     """
 
     settings: list[Token]
@@ -79,7 +79,7 @@ def commands(
                 raise ArgumentsNotUnderstoodError(f"it runs more than {_MOST_COMMANDS} commands")
             yield line
         for setting in command.settings:
-            scope.assign(setting, sure=command.sure and not command.words)
+            scope.assign(setting, sure=command.sure)
 
 
 class _Parser:
@@ -150,7 +150,7 @@ class _Parser:
             raise ArgumentsNotUnderstoodError(f"{text!r} stands where no command begins")
 
     def _end(self, *, sure: bool) -> None:
-        """End a simple command."""
+        """End a simple command. sure: it runs once, in its order, and in the script's own shell."""
         words, self._words = self._words, []
         settings: list[Token] = []
         while words and _ASSIGNMENT.match(words[0].text):
@@ -158,6 +158,8 @@ class _Parser:
         while words and words[0].text in {"builtin", "command"}:
             words.pop(0)
         name = words[0].text if words else ""
+        # In front of a command they are for it alone, in most shells.
+        sure = sure and not (settings and words)
         if self._evaluated and any(map(_is_expanded, [*settings, *words[:1]])):
             raise ArgumentsNotUnderstoodError("what its 'eval' runs is not known")
         if name in {".", "source"}:
