@@ -29,15 +29,12 @@ _LITERAL = _lines(
     "${N}"
     ${N:-9}
     ${N-9}
-    ${N:+48}
-    ${N+48}
     ${U:-48}
     "${U:-48}"
     ${U-48}
     ${EMPTY:-48}
     ${U:-$N}
     ${U:-${N}}
-    ${U:=48}
     """
 )
 # The same, not known before it runs, or in a way that is not read.
@@ -54,6 +51,9 @@ _UNKNOWN = _lines(
     $((40 + 8))
     $((N * 2 / 2))
     $(( ${N} + ${U:-0} ))
+    ${N:+48}
+    ${N+48}
+    ${U:=48}
     """
 )
 _FLAGS = _lines(
@@ -89,39 +89,30 @@ _COMMANDS = _lines(
     Q=1 vllm serve m {f}
     nice -n 1 vllm serve m {f}
     numactl --physcpubind vllm serve m {f}
+    eval "vllm serve m {q}"
+    vllm serve m $ARGS
+    vllm serve m ${{U}} {f}
+    """
+)
+# The same, by a variable that the script sets.
+_SETTING_COMMANDS = _lines(
+    r"""
     X='{q}'; vllm serve m $X
     X="{q}"@@vllm serve m $X
     export X="{q}"; exec vllm serve m $X
     X="--enforce-eager"; X="$X {q}"; vllm serve m $X
-    set -- {f}; exec vllm serve m "$@"
-    set -e -- {f}; vllm serve m $@
-    f() {{ vllm serve m "$@"; }}; f {f}
-    g() {{ E="$1"; vllm serve m $E "$@"; }}; E="{f3}"; g --seed {f}
-    function f {{ if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; }}; f; vllm serve m $E {f}
-    for i in 1 2; do E="--seed 1"; done; vllm serve m $E {f}
-    for i in 1 2; do E="{q}"; vllm serve m $E; done
-    eval "vllm serve m {q}"
-    vllm serve m $ARGS
-    vllm serve m ${{U}} {f}
-    sh -c 'vllm serve m {q}'
-    bash -c "vllm serve m {q}"
-    X=({f}); vllm serve "${{X[@]}}"
-    X=(m); X+=({f}); vllm serve ${{X[@]}}
     E="{q}"; E="{f3}" vllm serve m $E
+    E="--seed 1"; E="-q" true; vllm serve m $E {f}
     E="{q}"; printf "%s E\n" x; vllm serve m $E
     if [ $CODE = 0 ]; then E="--seed 1"; else E=; fi; vllm serve m $E {f}
     E="--seed 1"; if [ $CODE = 0 ]; then E="--enforce-eager"; fi; vllm serve m ${{E}} {f}
-    if [ $CODE = 0 ]; then E="{q}"; else E="-q {q}"; fi; vllm serve m $E
     case $CODE in 0) E="--seed 1";; 1|2) E=--enforce-eager;; *) E=; esac; vllm serve m $E {f}
-    E=(m); [ $CODE = 0 ] && E+=(--seed 1); vllm serve "${{E[@]}}" {f}
-    [ $CODE = 0 ] && E="{q}" || E="{q}"; vllm serve m $E
     """
 )
 _OTHER_COMMANDS = _lines(
     r"""
     vllm serve m $SECRET_ARGS
     vllm serve m "$SECRET_ARGS"
-    X=(a {f}); vllm serve m ${{X[@]:1}}
     vllm serve m ${{SECRET_ARGS:-{q}}}
     vllm serve m $(echo {q})
     vllm serve m --enforce-eager ${{SECRET:+{q}}}
@@ -130,52 +121,59 @@ _OTHER_COMMANDS = _lines(
     $SECRET_ARGS vllm serve m {f}
     if [ $CODE = 0 ]; then E="{q}"; fi; vllm serve m $E
     E="{f3}"; [ $CODE = 0 ] || E="{q}"; vllm serve m $E
-    E=(m); if [ $CODE = 1 ]; then E+=({f}); fi; vllm serve "${{E[@]}}"
     case $CODE in 0) E="{q}";; 1) E="--seed 1";; esac; vllm serve m $E
     E="{q}"; while [ $CODE = 0 ]; do E="{f3}"; break; done; vllm serve m $E
     E="{q}"; for i in 1 2; do vllm serve m $E; E="{f3}"; done
     E="{q}"; for i in 1 2; do E="$E {f3}"; done; vllm serve m $E
-    f() {{ vllm serve m $E; }}; E="{f3}"; E="{q}"; f
-    f() {{ E="{f3}"; }}; E="{q}"; f; vllm serve m $E
-    f() {{ g; }}; g() {{ vllm serve m $E; }}; E="{q}"; f; E="{f3}"
-    E="{q}"; g() {{ E="{f3}"; }}; if [ $CODE = 0 ]; then g; fi; vllm serve m $E
     E="{q}"; [ $CODE = 0 ] && {{ E="{f3}"; }}; vllm serve m $E
     E="{q}"; [ $CODE = 1 ] || eval E=3; vllm serve m $E
     E[0]="{q}"; vllm serve m "${{E[0]}}"
-    E=({f}); E[1]=3; vllm serve m "${{E[@]}}"
     : ${{E:={f3}}}; vllm serve m $E
     if [ $CODE = 0 ]; then vllm serve m {f}; exit; fi; vllm serve m
+    set -- {f}; exec vllm serve m "$@"
+    set -e -- {f}; vllm serve m $@
+    f() {{ vllm serve m "$@"; }}; f {f}
+    for i in 1 2; do E="--seed 1"; done; vllm serve m $E {f}
+    for i in 1 2; do E="{q}"; vllm serve m $E; done
+    sh -c 'vllm serve m {q}'
+    bash -c "vllm serve m {q}"
+    X=({f}); vllm serve "${{X[@]}}"
+    if [ $CODE = 0 ]; then E="{q}"; else E="-q {q}"; fi; vllm serve m $E
+    [ $CODE = 0 ] && E="{q}" || E="{q}"; vllm serve m $E
+    E="{q}"; E="{f3}" echo x; vllm serve m $E
+    E="{f3}" export F="{q}"; vllm serve m $E $F
+    E="{f3}" eval F=1; vllm serve m $E
     """
 )
 _SCRIPTS = _lines(
     r"""
     {c}
-    true && {c}
     {c} && echo done
     cd / ; {c}
     echo --max-num-seqs 3; {c}
+    {c} 2>&1 | cat
+    {c} &@@wait
+    set -euo pipefail; {c}
+    N=48; {c}
+    echo a#b; {c}
+    echo "it's"; {c}
+    unset Z; {c}
+    trap 'exit 1' TERM; {c}
+    """
+)
+# In which a variable may be set or not.
+_BLOCKS = _lines(
+    r"""
     if [ -n "$N" ]; then {c}; fi
     if [ "$N" -gt 40 ]; then {c}; fi
     ( {c} )
     {{ {c}; }}
-    {c} 2>&1 | cat
-    cat <<EOF > f@@{f3}@@EOF@@{c}
-    cat <<'END'@@vllm serve {f3} 'x@@END@@{c}
-    {c} &@@wait
-    set -euo pipefail; {c}
-    for i in 1 2; do {c}; done
     case $N in 4*) {c};; *) false;; esac
     while true; do {c}; break; done
-    N=48; {c}
-    cat <<EOF | cat@@x@@EOF@@{c}
-    Y=1 && {c}
-    echo a#b; {c}
-    echo "it's"; {c}
-    bash <<'EOF'@@{c}@@EOF
-    unset Z; {c}
-    {c}; exit 0; vllm serve m {f3}
-    trap 'exit 1' TERM; {c}
+    for i in 1 2; do {c}; done
     ( {c} ) || ( {c} )
+    true && {c}
+    Y=1 && {c}
     """
 )
 _OTHER_SCRIPTS = _lines(
@@ -197,6 +195,10 @@ _OTHER_SCRIPTS = _lines(
     for N in 7 48; do {c}; done
     read N; {c}
     while false; do N=9; done; {c}
+    cat <<EOF > f@@{f3}@@EOF@@{c}
+    cat <<'END'@@vllm serve {f3} 'x@@END@@{c}
+    bash <<'EOF'@@{c}@@EOF
+    {c}; exit 0; vllm serve m {f3}
     """
 )
 _SHELLS = (
@@ -252,9 +254,10 @@ def shell_case(random: Random) -> Case:
     flag, known_flag = one(_FLAGS, _OTHER_FLAGS)
     flag = flag.format(v=value)
     quoted = flag.replace("'", "").replace('"', "").replace("\\\n", "")
-    command, known_command = one(_COMMANDS, _OTHER_COMMANDS)
+    sets = random.random() < _HALF
+    command, known_command = one(_SETTING_COMMANDS if sets else _COMMANDS, _OTHER_COMMANDS)
     command = command.format(f=flag, q=quoted, f3="--max-num-seqs 3")
-    script, known_script = one(_SCRIPTS, _OTHER_SCRIPTS)
+    script, known_script = one(_SCRIPTS if sets else _SCRIPTS + _BLOCKS, _OTHER_SCRIPTS)
     script = script.format(c=command, f3="--max-num-seqs 3")
     shell = random.choice(_SHELLS)
     literal = known_value and known_flag and known_command and known_script
@@ -293,8 +296,6 @@ _SET = _lines(
     eval "E='{f}'"
     set -- {f}
     E="$*"
-    A+=({f})
-    F="${{A[*]}}"
     unset E
     E="{f}" | cat
     """
@@ -304,8 +305,7 @@ _STARTS = _lines(
     vllm serve m $E $F
     vllm serve m "$@" ${E:+$F}
     eval "exec vllm serve m $E"
-    F= vllm serve m "${A[@]}" $F
-    run $E
+    F= vllm serve m $F $*
     """
 )
 _AROUND_SETS = _lines(
@@ -319,14 +319,13 @@ _AROUND_SETS = _lines(
     {c} && {a} || {b}
     {c} || {{ {a}; {b}; }}
     ( {a}; {b} )
-    g
     """
 )
 BITS = ("00", "01", "10", "11")
 
 
 def branching_case(random: Random) -> Case:
-    """A script whose variables are set in branches, loops and functions, by unknown conditions."""
+    """A script whose variables are set in branches and loops, by unknown conditions."""
 
     def setting() -> str:
         flags = ("--max-num-seqs 48", "--max-num-seqs 3", "--seed 1", "", "-q --max-num-seqs=48")
@@ -336,8 +335,6 @@ def branching_case(random: Random) -> Case:
         conditions = {"c": random.choice(_BIT), "d": random.choice(_BIT)}
         return random.choice(_AROUND_SETS).format(a=setting(), b=setting(), **conditions)
 
-    functions = f'A=(); run() {{ {setting()}; vllm serve m $E "$@"; }}; g() {{ {statement()}; }}'
-    functions = functions.replace("; g; }", "; }").replace("{ g; }", "{ :; }")
     body = [statement() for _ in range(random.randint(1, 4))]
-    script = "\n".join([functions, *body, random.choice(_STARTS)])
+    script = "\n".join([*body, random.choice(_STARTS)])
     return Case(command=("bash", "-c", script), secret={})

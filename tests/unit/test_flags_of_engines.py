@@ -118,9 +118,7 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
         pytest.param(
             ["sh", "-c", "vllm serve m $FLAGS"], "'$FLAGS' is not known", id="of-the-image"
         ),
-        pytest.param(
-            ["sh", "-c", "exit 1; vllm serve m"], "no command in it starts", id="no-engine"
-        ),
+        pytest.param(["sh", "-c", "ls; sleep 1"], "no command in it starts", id="no-engine"),
         pytest.param(["sh", "-c", ". f; vllm serve m $N"], "'$N' is not known", id="sourced"),
         pytest.param(["bash", "/run.sh"], "the script '/run.sh' may give flags", id="script"),
         pytest.param(
@@ -174,11 +172,13 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
             "",
             id="all-ranks",
         ),
-        pytest.param(
-            ["sh", "-c", "cat > f <<E\nvllm serve m --max-num-seqs 4\nE\nvllm serve f"],
-            "stands in a part of the script that starts no engine",
-            id="here-document",
-        ),
+        pytest.param(["sh", "-c", "cat > f <<E\n-q\nE\nvllm m"], "a here-document", id="here"),
+        pytest.param(["sh", "-c", "f() { vllm serve m; }; f"], "a function", id="function"),
+        pytest.param(["bash", "-c", "A=(m); vllm serve ${A[@]}"], "or an array", id="array"),
+        pytest.param(["sh", "-c", "bash -c 'vllm serve m'"], "another shell", id="inner-shell"),
+        pytest.param(["sh", "-c", "eval $X; vllm serve m"], "what its 'eval' runs", id="eval"),
+        pytest.param(["sh", "-c", "IFS=,; vllm serve m"], "it sets IFS", id="separators"),
+        pytest.param(["sh", "-c", "if x; then vllm serve m"], "is not closed", id="not-closed"),
         pytest.param(["m", "--max-model-len", "long"], "--max-model-len: 'long'", id="length"),
         pytest.param(["m", "-dp", "$(N)"], "--data-parallel-size: '$(N)'", id="data-parallel"),
     ],
@@ -332,7 +332,7 @@ _STARTED_BY_PYTHON = "python3 - <<'END'\nos.execvp('vllm', ['vllm', '--max-num-s
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        pytest.param(["bash", "-c", _STARTED_BY_PYTHON], "--max-num-seqs stands in", id="program"),
+        pytest.param(["bash", "-c", _STARTED_BY_PYTHON], "has a here-document", id="program"),
         pytest.param(
             ["bash", "-c", "vllm serve m --max-num-{seqs=48,batched-tokens=4096}"],
             "'--max-num-{seqs=48,batched-tokens=4096}' is not known",

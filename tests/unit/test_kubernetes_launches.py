@@ -57,3 +57,20 @@ async def test_the_leader_of_a_group_stands_for_all_nodes() -> None:
     whole = (await Launches(NoConfigMaps()).of(engine, "n", None, VLLM)).of_replica.launch
     assert whole is not None
     assert (whole.node, whole.unread) == ("", "'$X' is not known and may hold flags")
+
+
+async def test_a_script_that_is_not_read_names_its_engine_and_no_default_is_assumed() -> None:
+    """Also beside another container; each limit is unread until the engine or the user tells it."""
+    script = "run() { vllm serve m --max-num-seqs 4; }; run"
+    engine = {"name": "main", "command": ["sh", "-c", script], "image": "ours:1"}
+    metadata = {"namespace": "n", "name": "p", "uid": "u"}
+    spec = {"containers": [{"name": "helper", "image": "helper:1", "args": ["serve"]}, engine]}
+    pod = pod_record({"metadata": metadata, "spec": spec}, None)
+    launches = Launches(NoConfigMaps())
+    found = launches.engine(pod.containers, None, "vllm")
+    assert found is not None
+    assert found.name == "main"
+    launch = (await launches.of(found, "n", None, VLLM)).launch
+    assert launch is not None
+    assert set(launch.unread_limits) == {"max_num_seqs", "max_num_batched_tokens"}
+    assert "a function" in launch.unread

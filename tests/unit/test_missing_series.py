@@ -25,7 +25,7 @@ from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.launch.metrics_switches import metrics_switched_off
+from servingslo.runtimes.launch.settings import metrics_switched_off
 
 TICKS = 6
 quick = settings(max_examples=6, deadline=None)

@@ -16,7 +16,8 @@ from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
 VLLM = profile("vllm")
-MOST_SECONDS = 2.0
+# Ten times what the longest takes here, so that a busy machine does not fail it.
+MOST_SECONDS = 0.5
 TOO_LONG = f"with the variables in them, are longer than {LONGEST_LINE_CHARACTERS} characters"
 TOO_MUCH = "the shell script: its words get too long"
 NAMES = [f"V{i}" for i in range(3500)]
@@ -57,13 +58,6 @@ async def _told(data=None, **fields):
     return container, launch
 
 
-def _nested(runs):
-    """Twelve levels of ten scripts each: a kilobyte that would run 10^12 commands."""
-    level = ";".join(f'{runs} "$v%d"' for _ in range(10))
-    levels = (f"export v{number}='{level.replace('%d', str(number + 1))}'" for number in range(12))
-    return "; ".join((*levels, "export v12='vllm serve m'", f'{runs} "$v0"'))
-
-
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -89,24 +83,16 @@ def _nested(runs):
             _script(f"A='{'x ' * 7000}'; B={'$A' * 9000}; vllm serve m"), TOO_MUCH, id="assigned"
         ),
         pytest.param(
-            _script(f"set -- {'x ' * 3500}; vllm serve m" + ' "$@"' * 400),
-            TOO_MUCH,
-            id="positional",
+            _script(f"A='{'x ' * 7000}'; eval \"{'vllm serve $A;' * 200}\""), TOO_MUCH, id="eval"
         ),
         pytest.param(
-            _script(f"A='{'x ' * 3000}'; f(){{ bash -c \"vllm serve $A\"; }};" + "f;" * 250),
-            TOO_MUCH,
-            id="nested-scripts",
-        ),
-        pytest.param(
-            _script(
-                "".join(f"V{i}=1;" for i in range(900)) + f"case $X in {'a) b;;' * 400} esac; vllm"
-            ),
+            _script("".join(f"test $X && A{i}=$A{i - 1}; vllm $A{i};" for i in range(1, 400))),
             "it runs more than 256 commands",
             id="branches",
         ),
-        pytest.param(_script(_nested("eval")), TOO_MUCH, id="nested-evaluations"),
-        pytest.param(_script(_nested("sh -c")), TOO_MUCH, id="nested-shells"),
+        pytest.param(_script("if x; then A=$A$A; fi;" * 400 + "vllm $A"), TOO_MUCH, id="grows"),
+        pytest.param(_script(";" * 30_000), "it has more than 4000 words", id="tokens"),
+        pytest.param(_script("${A:-" * 5_000 + "}" * 5_000), "nested too deeply", id="nested"),
         pytest.param(_script("vllm serve " + "$((" * 10_000), "is not closed", id="arithmetic"),
     ],
 )
@@ -134,7 +120,7 @@ async def test_what_a_config_map_gives_counts_as_well():
 
 
 async def test_a_long_script_within_the_limit_is_read():
-    """With functions, branches and variables, as real ones have."""
+    """With branches and variables, as real ones have."""
     steps = "".join(f'F{i}={i}; if [ -n "$X{i}" ]; then echo $F{i}; fi;\n' for i in range(100))
     _, launch = await _told(**_script(f"{steps}exec vllm serve m --max-num-seqs 7"))
     assert "longer" not in launch.unread

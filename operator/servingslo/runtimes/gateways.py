@@ -192,30 +192,24 @@ ISTIO = GatewayProfile(
 # HTTP/2); a server that breaks off is destroy_remote_with_active_rq (rx_reset). upstream_rq_time is
 # of whole answers, in milliseconds, from the last byte of the request: filters and the client's own
 # network are not in it.
+_ENVOY_REFUSALS = (
+    "envoy_cluster_upstream_rq_pending_overflow",
+    "envoy_cluster_upstream_rq_active_overflow",
+    "envoy_cluster_upstream_cx_none_healthy",
+    "envoy_cluster_upstream_rq_pending_failure_eject",
+)
 ENVOY_GATEWAY = GatewayProfile(
     name="envoy-gateway",
     counted=CountedWhen.PASSED_ON,
     metrics=(
         GatewayMetric(fields=(GatewayField.REQUESTS,), names=("envoy_cluster_upstream_rq_total",)),
-        GatewayMetric(
-            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
-            less=(GatewayField.ERRORS,),
-            names=("envoy_cluster_upstream_rq_pending_overflow",),
-        ),
-        GatewayMetric(
-            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
-            less=(GatewayField.ERRORS,),
-            names=("envoy_cluster_upstream_rq_active_overflow",),
-        ),
-        GatewayMetric(
-            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
-            less=(GatewayField.ERRORS,),
-            names=("envoy_cluster_upstream_cx_none_healthy",),
-        ),
-        GatewayMetric(
-            fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
-            less=(GatewayField.ERRORS,),
-            names=("envoy_cluster_upstream_rq_pending_failure_eject",),
+        *(
+            GatewayMetric(
+                fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
+                less=(GatewayField.ERRORS,),
+                names=(refusals,),
+            )
+            for refusals in _ENVOY_REFUSALS
         ),
         GatewayMetric(
             fields=(GatewayField.RETRIED,),
@@ -294,6 +288,11 @@ _PICKER_REQUESTS = GatewayMetric(
         "inference_model_request_total",
     ),
 )
+_PICKER_ERRORS = (
+    "llm_d_epp_request_error_total",
+    "inference_objective_request_error_total",
+    "inference_model_request_error_total",
+)
 _PICKER_QUEUE = GatewayMetric(
     fields=(GatewayField.QUEUED,),
     names=(
@@ -308,11 +307,7 @@ INFERENCE_EXTENSION = GatewayProfile(
         _PICKER_REQUESTS,
         GatewayMetric(
             fields=(GatewayField.REQUESTS, GatewayField.REJECTED),
-            names=(
-                "llm_d_epp_request_error_total",
-                "inference_objective_request_error_total",
-                "inference_model_request_error_total",
-            ),
+            names=_PICKER_ERRORS,
             label="error_code",
             values=frozenset(
                 {"ResourceExhausted", "InferencePoolResourceExhausted", "ServiceUnavailable"}
@@ -320,11 +315,7 @@ INFERENCE_EXTENSION = GatewayProfile(
         ),
         GatewayMetric(
             fields=(GatewayField.ERRORS,),
-            names=(
-                "llm_d_epp_request_error_total",
-                "inference_objective_request_error_total",
-                "inference_model_request_error_total",
-            ),
+            names=_PICKER_ERRORS,
             label="error_code",
             values=frozenset({"Internal", "ModelServerError"}),
         ),

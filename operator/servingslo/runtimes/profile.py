@@ -131,7 +131,7 @@ class LaunchFlags:
     of further flags, which is read as vLLM reads it. other_files: name files of flags that are not
     read. short_names: of flags here, each with the full one. programs: programs that start the
     server. metrics_off: a flag and its value ('' for none) that turn its metrics off; metrics_on: a
-    flag that it needs to have metrics. abbreviations: flags may be shortened, as argparse allows.
+    flag that it needs to have metrics.
     For the number of processes that count each step: server_counts: flags of this number and of the
     number of data-parallel engines, its default; local_count: of the engines in this pod. external,
     hybrid: flags of another balancer in front of servers with one engine, or with a pod's engines;
@@ -149,7 +149,6 @@ class LaunchFlags:
     programs: tuple[str, ...] = ()
     metrics_off: tuple[str, str] | None = None
     metrics_on: str = ""
-    abbreviations: bool = False
     other_files: tuple[str, ...] = ()
     short_names: tuple[tuple[str, str], ...] = ()
     local_count: str = ""

@@ -109,7 +109,6 @@ VLLM = RuntimeProfile(
         # Of Dynamo's worker.
         other_files=("--extra-engine-args",),
         metrics_off=("--disable-log-stats", ""),
-        abbreviations=True,
         short_names=(
             ("-asc", "--api-server-count"),
             ("-dp", "--data-parallel-size"),

@@ -17,42 +17,20 @@ from servingslo.runtimes.launch.command_line import (
     command_line,
     expanded,
     is_shell,
-    references,
     shown,
 )
 from servingslo.runtimes.launch.flags import (
+    LARGEST_NUMBER,
     Occurrence,
     is_given,
     may_hold_flags,
+    number_of,
     occurrences,
     words_as_they_are,
 )
-from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_of
-from servingslo.runtimes.launch.settings import (
-    LaunchArguments,
-    launch_arguments,
-    parse_launch_arguments,
-)
 from servingslo.runtimes.profile import Knob, RuntimeProfile
-from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, Word, has_hole
+from servingslo.runtimes.shell.words import Word, has_hole
 
-__all__ = [
-    "LONGEST_LINE_CHARACTERS",
-    "BatchArguments",
-    "CommandLine",
-    "ContainerArguments",
-    "LaunchArguments",
-    "batch_arguments",
-    "change_refused",
-    "command_line",
-    "command_words",
-    "expanded",
-    "launch_arguments",
-    "parse_batch_arguments",
-    "parse_launch_arguments",
-    "references",
-    "replace_batch_arguments",
-]
 # This program runs other engines as backends, each with the flags in its model.json.
 _HOST = "tritonserver"
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -302,7 +280,8 @@ def _read(
         )
     reading = readings[0] if readings else _Reading()
     if reading.given:
-        return reading
+        again = not reading.problem and _given_again(line, knob, profile)
+        return replace(reading, value=None, problem=again) if again else reading
     if config:
         reading = _of_words(words_as_they_are(config), knob, profile)
         if reading.problem:
@@ -315,6 +294,17 @@ def _read(
         problem = f"{knob.flag} stands in a part of the script that starts no engine"
         return _Reading(problem=problem)
     return reading
+
+
+def _given_again(line: CommandLine, knob: Knob, profile: RuntimeProfile) -> str:
+    """Why an unknown word may give a limit again that a script names elsewhere; '' if none does."""
+    named = line.text.replace("_", "-").count(knob.flag.replace("_", "-"))
+    for words in line.lines:
+        found = occurrences(words, knob.flag, profile)
+        behind = words[found[-1].value_index :] if named > len(found) else ()
+        for source in may_hold_flags(behind, profile):
+            return f"{knob.flag} may stand in {shown(source)} again"
+    return ""
 
 
 def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Reading:

@@ -12,23 +12,17 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from servingslo.errors import ArgumentsNotUnderstoodError
-from servingslo.runtimes.shell.script import commands
+from servingslo.runtimes.shell.script import NO_STARTERS, commands
 from servingslo.runtimes.shell.words import (
     LONGEST_LINE_CHARACTERS,
-    NO_STARTERS,
     NO_VARIABLES,
-    POSITIONAL,
     Environment,
-    Scope,
     Word,
-    as_script,
     has_hole,
     hole,
 )
 
-# Shells with bash's extensions, and shells that may lack them.
-_EXTENDED_SHELLS = frozenset({"bash", "ksh", "zsh"})
-_SHELLS = frozenset({"sh", "ash", "dash"}) | _EXTENDED_SHELLS
+_SHELLS = frozenset({"sh", "ash", "dash", "bash", "ksh", "zsh"})
 _MULTI_CALL = "busybox"
 _OPTION_WITH_FILE = frozenset({"--rcfile", "--init-file"})
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -42,9 +36,13 @@ _RAY_ALONE = re.compile(r"--ray_cluster_size[= ]1(?!\S)")
 _MPI = frozenset({"mpirun", "mpiexec", "orterun", "prterun"})
 _MPI_HOSTS = frozenset({"--host", "-host", "-H", "-hosts"})
 _MPI_FILES = frozenset({"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"})
-# Programs that args may begin with if the image has no start command of its own.
+# Programs that start another one, possibly the engine; the rest of their words are its own.
+_PASSING_ON = frozenset(
+    {"env", "exec", "sudo", "tini", "dumb-init", "catatonit", "s6-setuidgid", "gosu", "stdbuf"}
+    | {"numactl", "taskset", "nice", "nohup", "timeout", "torchrun", "ray", "nsys", "uv"}
+    | {"accelerate", "deepspeed", "opentelemetry-instrument", "trtllm-llmapi-launch", *_MPI}
+)
 _PYTHON = re.compile(r"python[0-9.]*")
-_LAUNCHERS = frozenset({"ray", "uv", "torchrun", "mpirun", "accelerate", "deepspeed"})
 _BEFORE_A_COMMAND = frozenset({"exec", "command", "env", "nohup", "sudo", "builtin"})
 TOO_LONG = (
     "command and args, with the variables in them, are longer than "
@@ -76,12 +74,9 @@ class CommandLine:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A command that runs no script: its words and its input text."""
-
-    words: tuple[Word, ...]
-    here: str = ""
+_Words = Sequence[Word]
+# The environment of a container, as the key of a cache.
+_Around = tuple[tuple[tuple[str, str], ...], frozenset[str], bool]
 
 
 def expanded(words: Sequence[str] | None, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -149,38 +144,37 @@ def _command_line(
     argv: tuple[str, ...],
     given: tuple[str, ...],
     starts: tuple[str, ...],
-    around: tuple[tuple[tuple[str, str], ...], frozenset[str], bool],
+    around: _Around,
     *,
     bare: bool,
 ) -> CommandLine:
     """around: the environment. bare: without a command; the image's own gets the args."""
-    words = tuple(Word(text=t, source=s) for t, s in zip(argv, given, strict=True))
-    known, unset, closed = around
-    scope = Scope(environment=Environment(known=dict(known), unset=unset, closed=closed))
-    place = _script_of(words)
+    place = _script_of(argv)
     script = place is not None
+    words = tuple(
+        Word(text=t if at == place else _with_holes(t), source=s)
+        for at, (t, s) in enumerate(zip(argv, given, strict=True))
+    )
     try:
-        leaves = list(_leaves(words, "", scope, 0, top=True))
+        every = [words] * bool(words) if place is None else list(_of_script(words, place, around))
     except ArgumentsNotUnderstoodError as error:
         return CommandLine(lines=(), script=script, unread=(f"the shell script: {error}",))
     to_image = bare and not script and not _launches(words)
-    possible = [leaf for leaf in leaves if to_image or _may_start(leaf)]
+    possible = [one for one in every if to_image or _may_start(one)]
     chosen = _engines(possible, starts)
-    others = [text for leaf in leaves if leaf not in chosen for text in _texts(leaf)]
-    # `python3 - <<EOF`: the text may be a program that starts the engine.
-    others += [leaf.here for leaf in chosen if leaf.here]
+    others = (one for one in every if one not in chosen and _program(one) not in NO_STARTERS)
     serves = bool(possible) or not argv
     nothing = "the shell script: " * script + "no command in it starts an engine"
-    doubtful = [leaf for leaf in chosen or leaves if place_behind(leaf.words, starts) is None]
+    doubtful = [one for one in chosen or every if place_behind(one, starts) is None]
     unknown = () if to_image or not starts else _unknown_programs(doubtful, starts)
     return CommandLine(
-        lines=tuple(_from_program(leaf.words, starts) for leaf in chosen or possible),
+        lines=tuple(_from_program(one, starts) for one in chosen or possible),
         started=bool(chosen),
         serves=serves,
-        joins=next(filter(None, (_joins(leaf, starts) for leaf in leaves)), ""),
+        joins=next(filter(None, (_joins(one, starts) for one in every)), ""),
         script=script,
         unread=tuple(dict.fromkeys([*unknown, *_added(chosen), *[nothing] * (not serves)])),
-        others=tuple(others) if chosen else (),
+        others=tuple(" ".join(word.text for word in one) for one in others) if chosen else (),
         text="".join(argv[place : place + 1]) if place is not None else "",
     )
 
@@ -196,66 +190,38 @@ def shown(word: str) -> str:
     return repr(word if len(word) <= _SHOWN_CHARACTERS else word[:_SHOWN_CHARACTERS] + "…")
 
 
-def _leaves(
-    words: Sequence[Word], here: str, scope: Scope, depth: int, *, top: bool = False
-) -> Iterator[_Leaf]:
-    """The commands that the words run; for a shell, those of its script."""
-    if top:
-        place = _script_of(words)
-        words = tuple(
-            word if at == place else Word(text=_with_holes(word.text), source=word.source)
-            for at, word in enumerate(words)
-        )
-    place = _script_of(words)
-    if place is None:
-        yield from _read_from_input(words, here, scope, depth)
-        return
+def _of_script(
+    words: tuple[Word, ...],
+    place: int,
+    around: _Around,
+) -> Iterator[tuple[Word, ...]]:
+    """The commands of the script at this place. Expanded values are not shown as their source."""
     texts = [word.text for word in words]
-    for word in texts[:place]:
-        if set_before := _ASSIGNMENT.fullmatch(word):
-            scope = scope.having(set_before[1], [(set_before[2],)])
-    scope = scope.having(POSITIONAL, [tuple(texts[place + 2 :])])
-    extended = any(PurePosixPath(text).name in _EXTENDED_SHELLS for text in texts[:place])
-    if place < len(words):
-        inside = replace(scope, extended=extended)
-        yield from _of_script(as_script(texts[place]), words[place].source, inside, depth)
+    known, unset, closed = around
+    set_before = {
+        found[1]: found[2] for found in map(_ASSIGNMENT.fullmatch, texts[:place]) if found
+    }
+    environment = Environment(known=dict(known) | set_before, unset=unset, closed=closed)
+    given = "".join(word.source for word in words[place : place + 1])
+    for line in commands("".join(texts[place : place + 1]), environment, texts[place + 2 :]):
+        if _script_of([word.text for word in line]) is not None:
+            raise ArgumentsNotUnderstoodError("it starts another shell, which is not read")
+        yield tuple(word if word.source in given else replace(word, source=given) for word in line)
 
 
-def _read_from_input(words: Sequence[Word], here: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
-    """A command other than `sh -c`; a shell with a here-document runs its text."""
-    programs = [word for word in words if not word.text.startswith("-")]
-    if here and programs and is_shell(programs[-1].text):
-        extended = PurePosixPath(programs[-1].text).name in _EXTENDED_SHELLS
-        yield from _of_script(here, here, replace(scope, extended=extended), depth)
-    elif words:
-        yield _Leaf(tuple(words), here)
-
-
-def _of_script(script: str, given: str, scope: Scope, depth: int) -> Iterator[_Leaf]:
-    """The commands of a script. given: the script as in the pod; expanded values are not shown."""
-    for command in commands(script, scope, depth):
-        filled_in = {word.source for word in command.words}
-        filled_in = {source for source in filled_in if source not in given}
-        words = tuple(
-            replace(word, source=given) if word.source in filled_in else word
-            for word in command.words
-        )
-        yield from _leaves(words, command.here, command.scope, depth + 1)
-
-
-def _script_of(words: Sequence[Word]) -> int | None:
+def _script_of(words: Sequence[str]) -> int | None:
     """The index of a shell's `-c` script, after its options; None if there is none."""
-    at = next((at for at, word in enumerate(words) if is_shell(word.text)), None)
+    at = next((at for at, word in enumerate(words) if is_shell(word)), None)
     if at is None:
         return None
-    if PurePosixPath(words[at].text).name == _MULTI_CALL:
+    if PurePosixPath(words[at]).name == _MULTI_CALL:
         at += 1
-        if at >= len(words) or not is_shell(words[at].text):
+        if at >= len(words) or not is_shell(words[at]):
             return None
     at += 1
     runs = False
     while at < len(words):
-        option = words[at].text
+        option = words[at]
         if option in {"--", "-"}:
             at += 1
             break
@@ -274,13 +240,13 @@ def _with_holes(text: str) -> str:
     return _REFERENCE.sub(lambda found: hole(found[0]) if found[1] else found[0], text)
 
 
-def _engines(leaves: Sequence[_Leaf], starts: Sequence[str]) -> list[_Leaf]:
+def _engines(every: Sequence[tuple[Word, ...]], starts: Sequence[str]) -> list[tuple[Word, ...]]:
     """Commands that start the runtime: by all words of a start command, else by its program."""
-    if len(leaves) == 1:
-        return list(leaves)
+    if len(every) == 1:
+        return list(every)
     programs = tuple(start.partition(" ")[0] for start in starts)
     for names in (starts, programs):
-        found = [leaf for leaf in leaves if place_behind(leaf.words, names) is not None]
+        found = [one for one in every if place_behind(one, names) is not None]
         if found:
             return found
     return []
@@ -288,6 +254,12 @@ def _engines(leaves: Sequence[_Leaf], starts: Sequence[str]) -> list[_Leaf]:
 
 def place_behind(words: Sequence[Word], names: Sequence[str]) -> int | None:
     """The index after the words of a start command; None if there is none."""
+    found = start_command(words, names)
+    return found[1] if found else None
+
+
+def start_command(words: Sequence[Word], names: Sequence[str]) -> tuple[int, int] | None:
+    """Where the words of a start command begin and end; None if there is none."""
     for name in names:
         wanted = name.split()
         for at in range(len(words) - len(wanted) + 1):
@@ -296,7 +268,7 @@ def place_behind(words: Sequence[Word], names: Sequence[str]) -> int | None:
             # The file of a module: python3 /app/vllm/entrypoints/openai/api_server.py.
             first = first or (texts[0].endswith(".py") and f"{name.replace('.', '/')}/" in texts[0])
             if first and texts[1:] == wanted[1:]:
-                return at + len(wanted)
+                return at, at + len(wanted)
     return None
 
 
@@ -319,33 +291,31 @@ def _program(words: Sequence[Word]) -> str:
     return ""
 
 
-def _texts(leaf: _Leaf) -> Iterator[str]:
-    """Texts of a command that starts no engine, if they may contain engine flags."""
-    if _program(leaf.words) not in NO_STARTERS:
-        yield " ".join(word.text for word in leaf.words)
-    if leaf.here:
-        yield leaf.here
-
-
-def _added(leaves: Sequence[_Leaf]) -> Iterator[str]:
+def _added(every: Sequence[_Words]) -> Iterator[str]:
     """Constructs that add words to a command from another source."""
-    if any(_program(leaf.words) == "xargs" for leaf in leaves):
+    if any(_program(words) == "xargs" for words in every):
         yield "words that 'xargs' adds may hold flags"
 
 
-def _may_start(leaf: _Leaf) -> bool:
+def _may_start(words: _Words) -> bool:
     """Whether a command may start a server, unlike a node that joins a cluster of others."""
-    program, texts = _program(leaf.words), [word.text for word in leaf.words]
+    program, texts = _program(words), [word.text for word in words]
     if program == "ray" and "start" in texts:
         return False
     scripts = {PurePosixPath(text).name for text in texts}
     return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts
 
 
-def _joins(leaf: _Leaf, starts: Sequence[str]) -> str:
+def passes_on(word: str) -> bool:
+    """Whether a program is known to start another one with the rest of its words."""
+    name = PurePosixPath(word).name
+    return name in _PASSING_ON or bool(_PYTHON.fullmatch(name))
+
+
+def _joins(words: _Words, starts: Sequence[str]) -> str:
     """What makes a command one node of several: a Ray cluster, or MPI's hosts; '' if nothing."""
-    texts = [word.text for word in leaf.words[: place_behind(leaf.words, starts)]]
-    program = _program(leaf.words)
+    texts = [word.text for word in words[: place_behind(words, starts)]]
+    program = _program(words)
     if program == "ray" and any(text.startswith("--address") for text in texts):
         return "ray start --address"
     if any(PurePosixPath(text).name == _RAY_SCRIPT for text in texts):
@@ -361,18 +331,18 @@ def _joins(leaf: _Leaf, starts: Sequence[str]) -> str:
 def _launches(words: Sequence[Word]) -> bool:
     """Whether args begin with a program, not with words for the image's own."""
     name = PurePosixPath(words[0].text).name if words else ""
-    return name in _LAUNCHERS or name.endswith((".sh", ".py")) or bool(_PYTHON.fullmatch(name))
+    return passes_on(name) or name.endswith((".sh", ".py"))
 
 
-def _unknown_programs(leaves: Sequence[_Leaf], starts: Sequence[str]) -> Iterator[str]:
+def _unknown_programs(every: Sequence[_Words], starts: Sequence[str]) -> Iterator[str]:
     """Unknown programs, and scripts that are not read."""
     own = {start.partition(" ")[0] for start in starts}
-    for leaf in leaves:
-        program = _program(leaf.words)
-        place = next((at for at, w in enumerate(leaf.words) if _name(w) == program), None)
-        if place is None or not _may_start(leaf):
+    for words in every:
+        program = _program(words)
+        place = next((at for at, w in enumerate(words) if _name(w) == program), None)
+        if place is None or not _may_start(words):
             continue
-        word, behind = leaf.words[place], leaf.words[place + 1 :]
+        word, behind = words[place], words[place + 1 :]
         file = next((w for w in behind if w.text[:1] not in {"-", "+"}), None)
         if has_hole(word.text):
             yield f"{shown(word.unknown)} is not known"

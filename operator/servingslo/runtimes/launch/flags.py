@@ -24,6 +24,23 @@ _NAME_OF_FLAGS = re.compile(r"ARG|OPT|FLAG|EXTRA|PARAM|CMD|COMMAND", re.IGNORECA
 # All positional parameters, all elements of an array, or flags in the source itself.
 _SURELY_FLAGS = re.compile(r"\$\{?[@*]|\[[@*]\]|(?:^|[\s\"'=+-])--[a-z]")
 
+# No real limit is near this; a longer number is a mistake or an attack on the parser's time.
+LARGEST_NUMBER = 10**12
+_PLAIN_INTEGER = re.compile(r"^\d{1,15}$")
+# Source: human_readable_int of vllm/utils/argparse_utils.py: lower case is decimal and may have a
+# fraction, of which the whole part counts; upper case is binary.
+_HUMAN_READABLE = re.compile(r"^(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT])$")
+_MULTIPLIER = {
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
@@ -43,6 +60,19 @@ class Occurrence:
 def words_as_they_are(words: Sequence[str]) -> tuple[Word, ...]:
     """Words without any expansion."""
     return tuple(Word(text=word, source=word) for word in words)
+
+
+def number_of(text: str, *, human_readable: bool) -> int:
+    """The number as vLLM reads it, 0 if it is invalid."""
+    if _PLAIN_INTEGER.match(text):
+        return int(text)
+    human = _HUMAN_READABLE.match(text) if human_readable else None
+    if human is None:
+        return 0
+    number, unit = human.groups()
+    if unit.isupper() and "." in number:
+        return 0
+    return int(float(number) * _MULTIPLIER[unit])
 
 
 def occurrences(words: Sequence[Word], flag: str, profile: RuntimeProfile) -> list[Occurrence]:

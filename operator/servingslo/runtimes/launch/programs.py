@@ -11,6 +11,7 @@ from enum import IntEnum
 from pathlib import PurePosixPath
 
 from servingslo.runtimes.launch.arguments import command_words
+from servingslo.runtimes.launch.command_line import is_shell, passes_on
 from servingslo.runtimes.profile import RuntimeProfile
 
 
@@ -75,13 +76,6 @@ _BESIDE_THE_ENGINE = frozenset(
     | {"exporter", "frontend", "gateway", "loader", "operator", "proxy", "router", "scheduler"}
     | {"sidecar", "ui", "webhook", "auth", "metrics", "monitor", "watcher"}
 )
-# Programs that start another program, possibly the engine.
-_STARTERS = frozenset(
-    {"sh", "bash", "ash", "dash", "ksh", "zsh", "busybox", "env", "exec", "tini", "dumb-init"}
-    | {"numactl", "taskset", "nice", "nohup", "timeout", "mpirun", "torchrun", "ray", "nsys", "uv"}
-    | {"opentelemetry-instrument", "python", "python3", "trtllm-llmapi-launch"}
-)
-_PYTHON = re.compile(r"^python[0-9.]*$")
 # A program may follow these words, although they begin with a dash.
 _BEFORE_PROGRAM = frozenset({"--", "-s", "-e", "--allow-run-as-root"})
 
@@ -114,6 +108,8 @@ def start_unseen(
 def _starts_runtime(command: Sequence[str], args: Sequence[str], profile: RuntimeProfile) -> bool:
     """Whether a command line starts the runtime's server, or has flags that only it has."""
     program, words = _program(profile), command_words(command, args)
+    # A script that is not read names its engine all the same.
+    words = words or [part for word in (*command, *args) for part in word.split()]
     return _starts_program(words, program) or any(_is_flag(w, program, profile) for w in words)
 
 
@@ -172,7 +168,7 @@ def _starts_another(command: Sequence[str]) -> bool:
     if not command:
         return False
     name = PurePosixPath(command[0]).name
-    if _PYTHON.match(name) or name in _STARTERS:
+    if is_shell(name) or passes_on(name):
         # Another module is another program; a script is unknown.
         return "-m" in command[:3]
     return not name.endswith((".sh", ".py"))

@@ -1,24 +1,29 @@
 """Settings in an engine's command line besides its limits.
 
-These are the inputs of default limits, and the number of processes that count its steps.
+These are the inputs of default limits, the number of processes that count its steps, and flags that
+turn all metrics off.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from servingslo.runtimes.launch.command_line import CommandLine, command_line, shown
 from servingslo.runtimes.launch.flags import (
+    LARGEST_NUMBER,
     Occurrence,
     is_given,
+    number_of,
     occurrences,
     switched,
     words_as_they_are,
 )
-from servingslo.runtimes.launch.numbers_in_flags import LARGEST_NUMBER, number_of
 from servingslo.runtimes.profile import LaunchFlags, RuntimeProfile
 from servingslo.runtimes.shell.words import Word
 
+# Values that turn a switch off.
+_FALSE = frozenset({"false", "0", "off", "no"})
 _NODE = "a pod is one node of an engine"
 # vLLM's values for the longest sequence that fits; the command line does not show its length.
 _LONGEST_THAT_FITS = frozenset({"-1", "auto"})
@@ -179,3 +184,47 @@ def _of_words(
         node=reader.node(launch),
         unread=tuple(dict.fromkeys(reader.unread)),
     )
+
+
+def metrics_switched_off(words: Sequence[str], profiles: Iterable[RuntimeProfile]) -> str:
+    """Why an engine with this command line exports no metrics; '' if it may export them.
+
+    words: its command line, and further flags from its file.
+    """
+    for profile in profiles:
+        launch = profile.launch
+        if launch.metrics_off and _given_as(words, *launch.metrics_off, profile):
+            flag, value = launch.metrics_off
+            shown = f"{flag}={value}" if value else flag
+            return f"{shown} turns the metrics of {profile.name} off"
+        wanted = launch.metrics_on
+        if wanted and _runs(words, launch.programs) and not _given_as(words, wanted, "", profile):
+            return f"{profile.name} exports metrics with {wanted} only, which is not given"
+    return ""
+
+
+def _given_as(words: Sequence[str], flag: str, value: str, profile: RuntimeProfile) -> bool:
+    """Whether the flag is given, in full or abbreviated, with this value or none."""
+    given = False
+    for place, word in enumerate(words):
+        name, equals, text = word.partition("=")
+        if profile.underscores_in_flags:
+            name = name.replace("_", "-")
+        if not _names(name, flag, profile):
+            continue
+        following = words[place + 1] if place + 1 < len(words) else ""
+        said = (text if equals else following).lower()
+        given = said in _FALSE if value else not (equals and said in _FALSE)
+    return given
+
+
+def _names(name: str, flag: str, profile: RuntimeProfile) -> bool:
+    """Whether the name is this flag, or an unambiguous prefix of it."""
+    if name == flag:
+        return True
+    shortest = flag[: flag.rindex("-") + 2]
+    return profile.abbreviations and name.startswith(shortest) and flag.startswith(name)
+
+
+def _runs(words: Sequence[str], programs: Sequence[str]) -> bool:
+    return any(PurePosixPath(word).name in programs for word in words if word)

@@ -21,9 +21,12 @@ from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.launch.arguments import batch_arguments, change_refused, command_words
 from servingslo.runtimes.launch.command_line import command_line
-from servingslo.runtimes.launch.metrics_switches import metrics_switched_off
 from servingslo.runtimes.launch.programs import start_unseen
-from servingslo.runtimes.launch.settings import launch_arguments, parse_launch_arguments
+from servingslo.runtimes.launch.settings import (
+    launch_arguments,
+    metrics_switched_off,
+    parse_launch_arguments,
+)
 from servingslo.runtimes.launch.write_refusals import write_refused
 from servingslo.runtimes.profile import RuntimeProfile
 

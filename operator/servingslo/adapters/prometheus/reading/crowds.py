@@ -103,7 +103,7 @@ class Crowds:
             with suppress(QueryRefusedError):
                 answer = self._client.query(count, deadline=deadline, at_seconds=at_seconds)
                 for one in answer.result:
-                    pod, series = self._pod(one["metric"]), int(float(one["value"][1]))
+                    pod, series = self.pod_of(one["metric"]), int(float(one["value"][1]))
                     if series > most:
                         crowded[pod] = f"{series} series in one answer"
         return self._leave_out(crowded)
@@ -114,14 +114,15 @@ class Crowds:
         for part in body.split(_BEGIN)[1:-1]:
             if len(part) > _LONG_SERIES_BYTES:
                 metric = parsed_json(b"{" + _END.split(part, 1)[0] + b"}")
-                held[self._pod(metric)] += len(part)
+                held[self.pod_of(metric)] += len(part)
         return {
             pod: f"labels of {size >> 20} MiB in one answer"
             for pod, size in held.items()
             if size > _MOST_BYTES
         }
 
-    def _pod(self, labels: Mapping[str, str]) -> Pod:
+    def pod_of(self, labels: Mapping[str, str]) -> Pod:
+        """The pod of a series, with '' for a label that it does not have."""
         config = self._config
         return labels.get(config.namespace_label, ""), labels.get(config.pod_label, "")
 

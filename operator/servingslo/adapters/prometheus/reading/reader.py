@@ -240,7 +240,7 @@ class PrometheusReader:
         """The time of the newest sample of each pod."""
         stamps: dict[Pod, float] = {}
         for one in (one for answer in answers for one in answer):
-            pod, stamp = self._pod(one["metric"]), float(one["value"][1])
+            pod, stamp = self._crowds.pod_of(one["metric"]), float(one["value"][1])
             stamps[pod] = max(stamp, stamps.get(pod, stamp))
         return stamps
 
@@ -271,7 +271,7 @@ class PrometheusReader:
         after, future = self._server_clock.sure_after_seconds, self._future or {}
 
         def is_sure(labels: Mapping[str, str], age: float) -> bool:
-            least = max(after, future.get(self._pod(labels), after)) if future else after
+            least = max(after, future.get(self._crowds.pod_of(labels), after)) if future else after
             return at_seconds - age > least
 
         sure = sum([assembly.add_ages(answer, is_sure) for answer in answers])
@@ -300,10 +300,6 @@ class PrometheusReader:
         count = 1 + self._queries.count + of_gateway
         seconds = self._config.reading_timeout_seconds
         return f"the reading's {count} queries did not end within {seconds:.3g} s"
-
-    def _pod(self, labels: Mapping[str, str]) -> Pod:
-        config = self._config
-        return labels.get(config.namespace_label, ""), labels.get(config.pod_label, "")
 
 
 def _unavailable(detail: str) -> ClusterMetrics:
