@@ -25,18 +25,6 @@ SMALL_NODE = {"rig.servingslo.dev/pool": "full"}
 
 
 @pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lets the operator patch pod templates."""
-    return ("batching.apply.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart passes it on."""
-    return ("--batching-apply=true",)
-
-
-@pytest.fixture(scope="module")
 def fleets(
     rig: Rig, engines: Engines, operator: Operator, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Fleet]]:

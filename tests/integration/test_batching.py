@@ -28,18 +28,6 @@ RATE_PER_SECOND = 6.0
 LEARNING_SECONDS = 150.0
 
 
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lets the operator patch pod templates."""
-    return ("batching.apply.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart passes it on."""
-    return ("--batching-apply=true",)
-
-
 @pytest.fixture
 def small_batch(tenant: Tenant, tmp_path: Path) -> Tenant:
     """A tenant under load whose engines run with a batch that is too small."""

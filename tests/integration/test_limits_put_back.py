@@ -2,25 +2,12 @@
 
 from pathlib import Path
 
-import pytest
 from tests.integration.canary_fleet import FEW, start_fleet
 from tests.integration.operator_under_test import Engines, Operator
 
 from servingslo_lab.rig.cluster import Rig
 
 GITOPS = "argocd-controller"
-
-
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lets the operator patch pod templates."""
-    return ("batching.apply.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart passes it on."""
-    return ("--batching-apply=true",)
 
 
 def test_limits_that_gitops_puts_back_are_left_alone_and_it_is_named(

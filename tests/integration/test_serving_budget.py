@@ -18,18 +18,6 @@ GPUS = 5
 BACKGROUND_PER_SECOND, SURGE_PER_SECOND = 26.0, 14.0
 
 
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """Budgets are enforced."""
-    return ("budgets.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """Tenants may state priorities up to 10."""
-    return ("--max-priority=10",)
-
-
 @contextmanager
 def budget_of(rig: Rig, tenant: Tenant, gpus: int) -> Iterator[str]:
     """A budget of so many GPUs over the tenant's namespace."""
