@@ -89,11 +89,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     changed = config.stash[_CHANGED]
 
     def waits_for_a_release(item: pytest.Item) -> bool:
-        slow = list(item.iter_markers("slow"))
-        subjects = [name for mark in slow for name in mark.args]
-        if slow and is_changed(_path_of(item.path, config), changed, subjects):
-            return False
-        return bool(slow) or item.get_closest_marker("acceptance") is not None
+        if item.get_closest_marker("slow") is None:
+            return item.get_closest_marker("acceptance") is not None
+        return not is_changed(_path_of(item.path, config), changed)
 
     for item in items:
         if _needs_rig(item):

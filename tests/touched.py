@@ -8,20 +8,19 @@ what CHANGED_SINCE names. Two kinds of change touch less than everything:
 - the lab's own Python: the modules that import what changed, through the tests' helpers and the
   lab, or name it in a string as a program; and those that read the tree.
 
-Tests marked `slow` run where their own module changed, one that it imports itself, or one that
-the mark names: a test on the rig imports nothing of what it is about.
+Tests marked `slow` run where their own module changed, or a module or package that its text names:
+as an import, or with the mark where a test on the rig imports nothing of what it is about.
 
     python -m tests.touched
 
 says how many modules that are, and ends with 1 where the rig is needed.
 """
 
-import ast
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -31,9 +30,12 @@ _COMMAND_LINE = "servingslo.cli"
 # Where the lab's commands are found by their entry points, and by no import.
 _LOADS_THE_LAB = ("servingslo.cli.main", "servingslo.cli.lab")
 _LAB = "servingslo_lab"
-_OURS = re.compile(r"(?:tests|servingslo|servingslo_lab)(?:\.\w+)*")
+_OURS = re.compile(r"\b(?:tests|servingslo|servingslo_lab)(?:\.\w+)+")
+_FROM = re.compile(r"^from ((?:tests|servingslo)\S*) import (?:\(([^)]*)\)|(.+))", re.MULTILINE)
+# Of tests, which are no package: a module in one is named behind them.
+_FOLDERS = frozenset(f"tests.{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir())
 _READS_PAGES = re.compile(r"docs|\.md\b|ls-files|r?glob\(")
-_READS_THE_TREE = re.compile(r"ls-files|r?glob\(|\"lab\"|lab/")
+_READS_THE_TREE = re.compile(r"ls-files|rglob\(|ROOT.*\.glob\(|\"lab\"|lab/")
 
 
 def changed_paths(root: Path = ROOT, since: str | None = None) -> frozenset[str] | None:
@@ -56,26 +58,27 @@ def touched_modules(changed: frozenset[str] | None, root: Path = ROOT) -> frozen
     """The test modules that a change touches, as paths below the root; None for every one."""
     if not changed or not all(_is_page(path) or _is_lab(path) for path in changed):
         return None
-    pages = [path for path in changed if _is_page(path)]
+    pages = {Path(path).name for path in changed if _is_page(path)}
     lab = {_module_of(path) for path in changed if not _is_page(path)}
-    return frozenset(
-        path
-        for path in _test_modules(root)
-        if (pages and _reads_pages(root, path, pages)) or (lab and _reaches(root, path, lab))
-    )
+    files = _python_files(root)
+    reached = set[str]()
+    if lab:
+        reached |= _reaching(files, lab, _READS_THE_TREE)
+    if pages:
+        these = re.compile("|".join(map(re.escape, sorted(pages))))
+        found = _reaching(files, set(), _READS_PAGES)
+        reached |= {path for path in found if not path.startswith(RIG_FOLDERS)}
+        reached |= _reaching(files, set(), these)
+    return frozenset(path for path in reached if Path(path).match("tests/**/test_*.py"))
 
 
-def is_changed(
-    path: str, changed: frozenset[str] | None, subjects: Iterable[str] = (), root: Path = ROOT
-) -> bool:
-    """Whether a test module, one that it imports itself, or a subject of it is in what changed.
-
-    subjects: modules and packages that it is about and does not import.
-    """
+def is_changed(path: str, changed: frozenset[str] | None, root: Path = ROOT) -> bool:
+    """Whether a test module, or a module or package that its own text names, is in what changed."""
     if not changed:
         return False
     modules = {_module_of(one) for one in changed if one.endswith(".py")}
-    return path in changed or _meets({*_names(root, path), *subjects}, modules)
+    names = _names(path, (root / path).read_text(encoding="utf-8"))
+    return path in changed or _meets(names, modules)
 
 
 def _git(root: Path, *words: str) -> str | None:
@@ -99,102 +102,67 @@ def _module_of(path: str) -> str:
     return inside.removesuffix("/__init__").replace("/", ".")
 
 
-def _test_modules(root: Path) -> list[str]:
-    return [path.relative_to(root).as_posix() for path in root.glob("tests/**/test_*.py")]
+def _python_files(root: Path) -> dict[str, str]:
+    """The text of each file of tests and lab, by its path."""
+    return {
+        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
+        for folder in ("tests", "lab")
+        for path in (root / folder).rglob("*.py")
+    }
 
 
-def _reads_pages(root: Path, path: str, pages: Iterable[str]) -> bool:
-    texts = [_text(root, one) for one in _with_helpers(root, path, lab=False)]
-    if path.startswith(RIG_FOLDERS):
-        return any(Path(page).name in text for page in pages for text in texts)
-    return any(_READS_PAGES.search(text) for text in texts)
+def _reaching(files: Mapping[str, str], modules: set[str], reads: re.Pattern[str]) -> set[str]:
+    """The files that name one of these modules, or one that does, and so on.
+
+    reads: what is in the text of tests that come with them.
+    """
+    found = {path for path in files if path.startswith("tests/") and reads.search(files[path])}
+    names = {path: _names(path, text) for path, text in files.items()}
+    known, before = modules | {_module_of(path) for path in found}, -1
+    while len(known) > before:
+        before = len(known)
+        found |= {
+            path
+            for path in names.keys() - found
+            if _meets(names[path], known) or _uses_one(path, files, found)
+        }
+        known |= {_module_of(path) for path in found}
+    return found
 
 
-def _reaches(root: Path, path: str, changed: set[str]) -> bool:
-    if _READS_THE_TREE.search(_text(root, path)):
-        return True
-    return any(_meets(_names(root, one), changed) for one in _with_helpers(root, path))
+def _uses_one(path: str, files: Mapping[str, str], found: set[str]) -> bool:
+    """Whether a test uses a fixture of the conftest beside it, where that was found."""
+    conftest = f"{Path(path).parent.as_posix()}/conftest.py"
+    if conftest not in found or not Path(path).name.startswith("test_"):
+        return False
+    fixtures = re.findall(r"def (\w+)\(", files[conftest])
+    arguments = " ".join(re.findall(r"(?:def \w+|usefixtures)\([^)]*\)", files[path]))
+    return "autouse" in files[conftest] or bool({*re.findall(r"\w+", arguments)} & {*fixtures})
 
 
 def _meets(names: Iterable[str], modules: set[str]) -> bool:
     """Whether a name is one of these modules, of what they define, or a package around one."""
-    return any(
-        name == module or name.startswith(f"{module}.") or module.startswith(f"{name}.")
-        for name in names
-        for module in modules
-        if name not in {"tests", "servingslo", _LAB} or name == module
-    )
+    around = {one for module in modules for one in _prefixes(module)[1:]}
+    return any(name in around or not modules.isdisjoint(_prefixes(name)) for name in names)
+
+
+def _prefixes(name: str) -> list[str]:
+    """`a`, `a.b` and `a.b.c` of `a.b.c`."""
+    words = name.split(".")
+    return [".".join(words[:count]) for count in range(1, len(words) + 1)]
 
 
 @cache
-def _with_helpers(root: Path, path: str, *, lab: bool = True) -> frozenset[str]:
-    """A test module, all of tests and of the lab that it reaches, and the conftest that it uses."""
-    beside = f"{Path(path).parent.as_posix()}/conftest.py"
-    waiting = [path, beside] if _uses_fixtures(root, path, beside) else [path]
-    found = set[str]()
-    while waiting:
-        one = waiting.pop()
-        if one in found or not (lab or one.startswith("tests/")) or not (root / one).is_file():
-            continue
-        found.add(one)
-        waiting.extend(file for name in _names(root, one) for file in _files_of(root, name))
-    return frozenset(found)
-
-
-def _uses_fixtures(root: Path, path: str, conftest: str) -> bool:
-    """Whether a module names a function of a conftest, as an argument or in a string."""
-    if not (root / conftest).is_file():
-        return False
-    if "autouse" in _text(root, conftest):
-        return True
-    fixtures = re.findall(r"def (\w+)\(", _text(root, conftest))
-    return any(
-        (node.arg if isinstance(node, ast.arg) else getattr(node, "value", None)) in fixtures
-        for node in ast.walk(ast.parse(_text(root, path)))
-        if isinstance(node, ast.arg | ast.Constant)
-    )
-
-
-@cache
-def _files_of(root: Path, name: str) -> tuple[str, ...]:
-    """The files of tests and lab that a name stands for: of the module, or around the attribute."""
-    inside = f"lab/{name}" if name.startswith(_LAB) else name
-    stem = inside.replace(".", "/")
-    parent = stem.rpartition("/")[0]
-    ends = ("__init__.py", "__main__.py")
-    files = (f"{stem}.py", f"{parent}.py", f"{parent}/__init__.py")
-    return (*files, *(f"{stem}/{end}" for end in ends))
-
-
-@cache
-def _names(root: Path, path: str) -> frozenset[str]:
-    """Dotted names of tests, product and lab that a file imports or has as a string."""
-    found = set(_named_in(ast.parse(_text(root, path))))
+def _names(path: str, text: str) -> frozenset[str]:
+    """Dotted names of tests, product and lab in a file: what it imports, and what it starts."""
+    found = {name for name in _OURS.findall(text) if name not in _FOLDERS}
+    for module, several, one in _FROM.findall(text):
+        words = (alias.split() for alias in (several or one).split(","))
+        found.update(f"{module}.{alias[0]}" for alias in words if alias)
     loads = any(name.startswith(_LOADS_THE_LAB) for name in found)
     # A test that starts the command line as a process; that of the operator loads no command.
     loads |= _COMMAND_LINE in found and Path(path).name.startswith("test_")
     return frozenset({*found, f"{_LAB}.cli"} if loads else found)
-
-
-def _named_in(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import():
-                names = [alias.name for alias in node.names]
-            case ast.ImportFrom(module=str(module)):
-                names = [f"{module}.{alias.name}" for alias in node.names]
-                # All of a package; the tests' own folders are none.
-                names += [] if module.startswith("tests") else [module]
-            case ast.Constant(value=str(text)):
-                names = [text]
-            case _:
-                continue
-        yield from (name for name in names if _OURS.fullmatch(name))
-
-
-@cache
-def _text(root: Path, path: str) -> str:
-    return (root / path).read_text(encoding="utf-8")
 
 
 def main() -> None:

@@ -13,6 +13,10 @@ from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 from servingslo.api.v1alpha1 import API_VERSION, BUDGET_KIND, BUDGET_PLURAL, GROUP, VERSION
 from servingslo_lab.rig.cluster import Rig
 
+pytestmark = pytest.mark.slow(
+    "servingslo.policy.budget", "servingslo.controller.grants", "servingslo.controller.held_gpus"
+)
+
 GPUS = 5
 # One replica of these engines serves about six such requests per second.
 BACKGROUND_PER_SECOND, SURGE_PER_SECOND = 26.0, 14.0
