@@ -147,6 +147,15 @@ CHECKS = (
             "tests/integration/test_live_season.py",
             "tests/integration/test_variants.py",
             "tests/integration/test_crowded_pages.py",
+        ),
+    ),
+    Check(
+        name="rig",
+        shows="the rig is a real cluster, its engines follow pods, and it ends with its program",
+        command=(
+            *_TESTS,
+            "tests/integration/test_rig.py",
+            "tests/integration/test_rig_engines.py",
             "tests/integration/test_rig_parts.py",
         ),
     ),

@@ -68,11 +68,13 @@ def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) 
     assert _generation(tenant) == 2
     tenant.wait(lambda: bool(tenant.status()["batching"].get("lastChange")), what="its time")
     needles = (" changed ", f"namespace={tenant.namespace} ", "knob=batch-limits")
+    tenant.wait_line(operator, *needles)
     (line,) = operator.log_lines(*needles)
     assert "outcome=written" in line
     assert f"max_num_seqs=8->{changed[-1].removeprefix('--max-num-seqs=')} " in line
     counted = 'knob="batch-limits",name="chat"'
-    assert f"servingslo_changes_total{{{counted}" in operator.metrics()
+    sample = f"servingslo_changes_total{{{counted}"
+    tenant.wait(lambda: sample in operator.metrics(), what=sample)
 
 
 def test_a_recommendation_alone_changes_nothing(small_batch: Tenant, operator: Operator) -> None:

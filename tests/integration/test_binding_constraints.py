@@ -78,6 +78,8 @@ def test_what_binds_orders_replicas_and_is_named(
         )
         tenant.patch_slo({"mode": "Auto"})
         tenant.wait(lambda: tenant.replicas() > 1, what="more replicas")
+        # The count is written before the line that says why.
+        tenant.wait_line(operator, "decided", "action=scale-up")
         if operator.log_lines(*needles):
             break
         # What waits by now bound at that tick: once more from the start.
@@ -85,4 +87,4 @@ def test_what_binds_orders_replicas_and_is_named(
         tenant.scale(1)
     assert operator.log_lines(*needles), f"{binding} bound in no order of {ATTEMPTS}"
     assert f"reason={reason}" in operator.log_lines(*needles)[0]
-    assert any(reason in text for _, text in tenant.events())
+    tenant.wait(lambda: any(reason in text for _, text in tenant.events()), what="its event")

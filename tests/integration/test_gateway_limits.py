@@ -67,8 +67,7 @@ def test_a_bound_is_written_followed_and_put_back(
         lambda: "circuitBreaker" not in gateway.policy()["spec"], what="the former state again"
     )
     assert not gateway.policy()["metadata"].get("annotations")
-    told = operator.log_lines("changed", f"namespace={tenant.namespace}", "knob=gateway-limits")
-    assert any("reason=LimitPutBack" in line for line in told)
+    tenant.wait_line(operator, "changed", "knob=gateway-limits", "reason=LimitPutBack")
 
 
 POOL = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "chat"}

@@ -94,8 +94,12 @@ def test_a_surge_takes_what_a_lower_priority_has_above_its_minimum(
     (short,) = [one for one in status["claimants"] if one["name"] == "batch"]
     assert short["short"] > 0
     assert {one["name"]: one["priority"] for one in status["claimants"]} == {"chat": 10, "batch": 0}
-    assert operator.log_lines("shared budget", budget, "reason=BudgetShort")
-    assert f'servingslo_budget_gpus{{budget="{budget}"}} {GPUS:.1f}' in operator.metrics()
+    tenant.wait(
+        lambda: bool(operator.log_lines("shared budget", budget, "reason=BudgetShort")),
+        what="a line about the budget",
+    )
+    sample = f'servingslo_budget_gpus{{budget="{budget}"}} {GPUS:.1f}'
+    tenant.wait(lambda: sample in operator.metrics(), what=sample)
 
     ordered = counts_ordered(rig, tenant.namespace, {"batch": 1, "chat": 1})
     assert max(counts["chat"] for counts in ordered) >= 3
