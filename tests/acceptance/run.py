@@ -110,6 +110,7 @@ CHECKS = (
             "tests/integration/test_engine_bound.py",
             "tests/integration/test_batch_canary.py",
             "tests/integration/test_release_of_canaries.py",
+            "tests/integration/test_limits_put_back.py",
         ),
     ),
     Check(
@@ -147,6 +148,9 @@ CHECKS = (
             "tests/integration/test_live_season.py",
             "tests/integration/test_variants.py",
             "tests/integration/test_crowded_pages.py",
+            "tests/integration/test_error_budget.py",
+            "tests/integration/test_prometheus_past_rates.py",
+            "tests/integration/test_pools.py",
         ),
     ),
     Check(

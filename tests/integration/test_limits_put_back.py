@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.integration.canary_fleet import FEW, start_fleet
 from tests.integration.operator_under_test import Engines, Operator
 
@@ -10,6 +11,7 @@ from servingslo_lab.rig.cluster import Rig
 GITOPS = "argocd-controller"
 
 
+@pytest.mark.slow("servingslo.adapters.kubernetes.batch_limits", "servingslo.policy.knobs.trial")
 def test_limits_that_gitops_puts_back_are_left_alone_and_it_is_named(
     rig: Rig, engines: Engines, operator: Operator, tmp_path: Path
 ) -> None:
