@@ -144,6 +144,7 @@ CHECKS = (
         command=(
             *_TESTS,
             "tests/integration/test_lifecycle_scaling.py",
+            "tests/integration/test_added_runtime.py",
             "tests/integration/test_binding_constraints.py",
             "tests/integration/test_live_season.py",
             "tests/integration/test_variants.py",

@@ -77,22 +77,6 @@ def test_a_larger_batch_rolls_out_once(small_batch: Tenant, operator: Operator) 
     tenant.wait(lambda: sample in operator.metrics(), what=sample)
 
 
-def test_a_recommendation_alone_changes_nothing(small_batch: Tenant, operator: Operator) -> None:
-    """In mode Recommend, the default, the limit is named in status and left as it is."""
-    tenant = small_batch
-    tenant.create_slo()
-
-    def recommended() -> bool:
-        limits = tenant.status().get("batching", {}).get("recommended", {})
-        return bool(limits.get("maxNumSeqs", 0) > 8)
-
-    tenant.wait(recommended, what="a recommendation", timeout_seconds=LEARNING_SECONDS)
-    tenant.wait_condition("BatchingInSync", "Unknown", "BatchingRecommended")
-    ticks_pass(operator)
-    assert SMALL_BATCH in tenant.arguments()
-    assert _generation(tenant) == 1
-
-
 def test_a_shell_command_is_refused_with_a_reason(tenant: Tenant, tmp_path: Path) -> None:
     """Flags inside a shell script are read and never changed; the condition says why."""
     script = "exec vllm serve tiny --max-num-seqs 8 --max-num-batched-tokens 2048"

@@ -65,6 +65,7 @@ def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: 
     wait_line(tenant, operator, "action=scale-down")
 
 
+@pytest.mark.slow("servingslo.estimation.law", "servingslo.policy.replicas")
 def test_a_new_workload_is_planned_by_the_law_of_its_spec_until_one_is_fitted(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:
