@@ -34,8 +34,9 @@ _OURS = re.compile(r"\b(?:tests|servingslo|servingslo_lab)(?:\.\w+)+")
 _FROM = re.compile(r"^from ((?:tests|servingslo)\S*) import (?:\(([^)]*)\)|(.+))", re.MULTILINE)
 # Of tests, which are no package: a module in one is named behind them.
 _FOLDERS = frozenset(f"tests.{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir())
-_READS_PAGES = re.compile(r"docs|\.md\b|ls-files|r?glob\(")
-_READS_THE_TREE = re.compile(r"ls-files|rglob\(|ROOT.*\.glob\(|\"lab\"|lab/")
+_TREE = r"ls-files|rglob\(|ROOT.*\.glob\("
+_READS_THE_TREE = re.compile(rf"{_TREE}|[\"']lab[\"'/]")
+_READS_PAGES = re.compile(rf"{_TREE}|[\"']docs[\"'/]|\.md[\"']")
 
 
 def changed_paths(root: Path = ROOT, since: str | None = None) -> frozenset[str] | None:
