@@ -116,7 +116,14 @@ CHECKS = (
     Check(
         name="stories",
         shows="long stories of the planner, further cases of them, and memory over 160 ticks",
-        command=(*_TESTS, "tests/unit", "tests/golden", "tests/property", "tests/chaos"),
+        command=(
+            *_TESTS,
+            "tests/unit",
+            "tests/golden",
+            "tests/property",
+            "tests/chaos",
+            "tests/validation",
+        ),
     ),
     Check(
         name="fuzz",
