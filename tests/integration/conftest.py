@@ -22,8 +22,16 @@ _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 
 
 # Switches of the operator that modules share: nothing is done by them that no resource asks for.
-SHARED_CHART = ("batching.apply.enabled=true", "budgets.enabled=true")
-SHARED_FLAGS = ("--batching-apply=true", "--max-priority=10")
+SHARED_CHART = (
+    "batching.apply.enabled=true",
+    "budgets.enabled=true",
+    "admission.kinds[0]=BackendTrafficPolicy",
+)
+SHARED_FLAGS = (
+    "--batching-apply=true",
+    "--max-priority=10",
+    "--admission-kind=BackendTrafficPolicy",
+)
 _OWN = ("rig", "engines", "operator", "chart_settings", "operator_settings")
 
 

@@ -17,19 +17,6 @@ RELEASE = (
     "--admission-kind=BackendTrafficPolicy", "--no-degradation",
     "--no-llm-inference-services",
 )  # fmt: skip
-KINDS = "admission.kinds[0]=BackendTrafficPolicy"
-
-
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lists the kind."""
-    return (KINDS,)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart would start it."""
-    return ("--admission-kind=BackendTrafficPolicy",)
 
 
 @pytest.fixture

@@ -9,11 +9,6 @@ from dataclasses import dataclass
 
 from servingslo.errors import InvalidInputError, ServingSLOError
 
-# 2.33 standard normal deviates leave 1 % above; −ln 0.01 = 4.6 means of an exponential do.
-# Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", tail rules.
-LIGHT_TAIL_P99_DEVIATES = 2.33
-EXPONENTIAL_P99_MEANS = -math.log(0.01)
-
 
 class UnstableQueueError(ServingSLOError, ValueError):
     """The offered load is at or above capacity, so no stationary law exists."""
