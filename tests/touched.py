@@ -83,9 +83,12 @@ def is_changed(path: str, changed: frozenset[str] | None, root: Path = ROOT) -> 
 
 
 def _git(root: Path, *words: str) -> str | None:
-    done = subprocess.run(
-        ("git", "-C", str(root), *words), capture_output=True, text=True, check=False
-    )
+    """What git prints; None where it fails, or where there is none."""
+    command = ("git", "-C", str(root), *words)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
     return done.stdout if done.returncode == 0 else None
 
 
