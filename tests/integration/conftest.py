@@ -76,11 +76,15 @@ class Shared:
 _SHARED = pytest.StashKey[Shared]()
 
 
+def _has_its_own(module: object) -> bool:
+    """Whether a module has a rig, engines, or an operator of its own."""
+    return any(hasattr(module, name) for name in _OWN)
+
+
 def _shares(item: pytest.Item) -> bool:
     """Whether a test is run beside the shared operator."""
     names = getattr(item, "fixturenames", ())
-    module = getattr(item, "module", None)
-    return "operator" in names and not any(hasattr(module, name) for name in _OWN)
+    return "operator" in names and not _has_its_own(getattr(item, "module", None))
 
 
 @pytest.hookimpl(trylast=True)
@@ -109,15 +113,15 @@ def shared(request: pytest.FixtureRequest, rig: Rig, audited: None) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...] | None:
+def chart_settings() -> tuple[str, ...]:
     """Helm values of an operator of the module's own; modules override it."""
-    return None
+    return ()
 
 
 @pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...] | None:
+def operator_settings() -> tuple[str, ...]:
     """Flags of an operator of the module's own; modules override it."""
-    return None
+    return ()
 
 
 @pytest.fixture(scope="session")
@@ -165,18 +169,19 @@ def audited(rig: Rig) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def operator(
+    request: pytest.FixtureRequest,
     rig: Rig,
     engines: Engines,
     shared: Shared,
-    chart_settings: tuple[str, ...] | None,
-    operator_settings: tuple[str, ...] | None,
+    chart_settings: tuple[str, ...],
+    operator_settings: tuple[str, ...],
 ) -> Iterator[Operator]:
     """The operator, running: the shared one, or one of the module's own that ends with it."""
-    if chart_settings is None and operator_settings is None:
+    if not _has_its_own(request.module):
         yield shared.operator(rig)
         return
-    install_chart(rig, *(chart_settings or ()))
-    running = Operator(rig, *(operator_settings or ()))
+    install_chart(rig, *chart_settings)
+    running = Operator(rig, *operator_settings)
     running.start()
     yield running
     running.stop()
