@@ -152,6 +152,7 @@ CHECKS = (
             *_TESTS,
             "tests/integration/test_lifecycle_scaling.py",
             "tests/integration/test_added_runtime.py",
+            "tests/integration/test_gateway.py",
             "tests/integration/test_binding_constraints.py",
             "tests/integration/test_live_season.py",
             "tests/integration/test_variants.py",
