@@ -97,7 +97,7 @@ def sums_after_writes(tenant: Tenant, begin_counts: dict[str, int]) -> Iterator[
             yield sum(counts.values())
 
 
-@pytest.mark.slow("servingslo.policy.pools", "servingslo.models.disaggregated")
+@pytest.mark.slow("servingslo.policy.pools")
 def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:
@@ -131,7 +131,7 @@ def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
     assert operator.log_lines("decided", tenant.namespace, "pool=decode", "action=scale-up")
 
 
-@pytest.mark.slow("servingslo.policy.pools", "servingslo.models.disaggregated")
+@pytest.mark.slow("servingslo.policy.pools")
 def test_a_pool_whose_target_is_gone_keeps_the_other_from_stepping_down(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:
