@@ -18,6 +18,7 @@ SEED ?=
 FAULTS ?= 60
 STORIES ?= 0:1667
 LIVE ?=
+export CHANGED_SINCE ?=
 ENVIRONMENT ?=
 DEMO ?=
 SBOM ?= dist/servingslo.cdx.json
@@ -51,8 +52,9 @@ rig: setup ## build once, into the user's cache, all that `make test` and `make 
 demo: setup ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers, SCENARIO=disaggregated MINUTES=10 for prefill and decode pools, SCENARIO=classes MINUTES=32 for chat and a background job
 	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 
-test: rig ## the tests, on the real control plane and Prometheus of the rig, beside those that need none
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+test: setup ## the tests that the change since origin/main touches, or all if that is not certain: tests/touched.py; CHANGED_SINCE=commit for another base, CHANGED_SINCE=none for all
+	@$(BIN)/python -m tests.touched || $(MAKE) --no-print-directory rig
+	$(BIN)/python -m pytest --touched -n $(WORKERS) $(PYTEST_ARGS)
 
 floors: lint types layers ## ruff, mypy and import-linter
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.touched import changed_paths, is_changed, touched_modules
 from tests.virtual_time import VirtualTimeLoop
 
 from servingslo.adapters.clock import SystemClock
@@ -25,20 +26,32 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 _BUILD_ERROR = pytest.StashKey[RigError]()
+_CHANGED = pytest.StashKey[frozenset[str] | None]()
+_TOUCHED = pytest.StashKey[frozenset[str] | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the flag that chooses what a release waits for and a change does not."""
+    """Add the flags that choose what a release waits for, and what a change touches."""
     parser.addoption(
-        "--acceptance", action="store_true", help="run the tests marked acceptance, and no other"
+        "--acceptance",
+        action="store_true",
+        help="run the tests marked acceptance or slow, and no other",
+    )
+    parser.addoption(
+        "--touched",
+        action="store_true",
+        help="run what the change since origin/main, or CHANGED_SINCE, touches: tests/touched.py",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Ctrl-C reach the programs under test, also where a shell started the run with `&`.
+    """Ask what changed, and let Ctrl-C reach the programs under test.
 
-    Such a shell has it ignored, and what is ignored is inherited by every child.
+    A shell that started the run with `&` has it ignored, and every child inherits that.
     """
+    config.stash[_CHANGED] = changed_paths()
+    touched = config.getoption("--touched")
+    config.stash[_TOUCHED] = touched_modules(config.stash[_CHANGED]) if touched else None
     if hasattr(config, "workerinput"):
         from tests.scheduling import yields_to_rigs  # noqa: PLC0415 - only where xdist is in use
 
@@ -51,14 +64,43 @@ def _needs_rig(item: pytest.Item) -> bool:
     return "rig" in getattr(item, "fixturenames", ())
 
 
+def _path_of(path: Path, config: pytest.Config) -> str:
+    """Of a module, below the root."""
+    return Path(os.path.relpath(path, config.rootpath)).as_posix()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a module that the change does not touch."""
+    touched = config.stash[_TOUCHED]
+    if touched is None or not collection_path.match("test_*.py"):
+        return None
+    return None if _path_of(collection_path, config) in touched else True
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say it where a run is of less than everything."""
+    touched = config.stash[_TOUCHED]
+    return None if touched is None else f"the change touches {len(touched)} modules"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs the rig, so that ``-m "not rig"`` leaves it out; split off acceptance."""
+    changed = config.stash[_CHANGED]
+
+    def waits_for_a_release(item: pytest.Item) -> bool:
+        if item.get_closest_marker("slow") is None:
+            return item.get_closest_marker("acceptance") is not None
+        return not is_changed(_path_of(item.path, config), changed)
+
     for item in items:
         if _needs_rig(item):
             item.add_marker(pytest.mark.rig)
-    wanted = config.getoption("--acceptance")
-    others = [i for i in items if (i.get_closest_marker("acceptance") is not None) != wanted]
+    if config.getoption("--acceptance"):
+        kept = {"acceptance", "slow"}
+        others = [i for i in items if not kept.intersection(m.name for m in i.iter_markers())]
+    else:
+        others = [item for item in items if waits_for_a_release(item)]
     if others:
         left = set(others)
         items[:] = [item for item in items if item not in left]

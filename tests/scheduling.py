@@ -11,11 +11,11 @@ import os
 from typing import Any
 
 import pytest
+from tests.touched import RIG_FOLDERS
 from xdist.scheduler import LoadScopeScheduling
 
 # Two: while one waits for a rollout, the other does. A rig takes about 600 MiB of memory.
 RIG_WORKERS = 2
-RIG_FOLDERS = ("tests/integration/", "tests/e2e/")
 # Of 19. A rig and what runs on it get about three times the share of a core (1.25 to the power).
 NICENESS = 5
 

@@ -84,7 +84,11 @@ CHECKS = (
     Check(
         name="classes",
         shows="chat and a background job behind a real Envoy, with classes and without: two seeds",
-        command=(*_TESTS, "tests/e2e/test_demo_classes.py"),
+        command=(
+            *_TESTS,
+            "tests/e2e/test_demo_classes.py",
+            "tests/integration/test_chat_and_job.py",
+        ),
     ),
     Check(
         name="demo",
@@ -104,12 +108,22 @@ CHECKS = (
             "tests/integration/test_canary_pods.py",
             "tests/integration/test_canary_variables.py",
             "tests/integration/test_engine_bound.py",
+            "tests/integration/test_batch_canary.py",
+            "tests/integration/test_release_of_canaries.py",
+            "tests/integration/test_limits_put_back.py",
         ),
     ),
     Check(
         name="stories",
         shows="long stories of the planner, further cases of them, and memory over 160 ticks",
-        command=(*_TESTS, "tests/unit", "tests/golden", "tests/chaos"),
+        command=(
+            *_TESTS,
+            "tests/unit",
+            "tests/golden",
+            "tests/property",
+            "tests/chaos",
+            "tests/validation",
+        ),
     ),
     Check(
         name="fuzz",
@@ -132,6 +146,33 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_many_workloads.py"),
     ),
     Check(
+        name="under-load",
+        shows="replicas follow load, a season and what binds; two cards; pages of too many series",
+        command=(
+            *_TESTS,
+            "tests/integration/test_lifecycle_scaling.py",
+            "tests/integration/test_added_runtime.py",
+            "tests/integration/test_gateway.py",
+            "tests/integration/test_binding_constraints.py",
+            "tests/integration/test_live_season.py",
+            "tests/integration/test_variants.py",
+            "tests/integration/test_crowded_pages.py",
+            "tests/integration/test_error_budget.py",
+            "tests/integration/test_prometheus_past_rates.py",
+            "tests/integration/test_pools.py",
+        ),
+    ),
+    Check(
+        name="rig",
+        shows="the rig is a real cluster, its engines follow pods, and it ends with its program",
+        command=(
+            *_TESTS,
+            "tests/integration/test_rig.py",
+            "tests/integration/test_rig_engines.py",
+            "tests/integration/test_rig_parts.py",
+        ),
+    ),
+    Check(
         name="validate",
         shows="the models against an independent simulation, the whole sample of the grid",
         command=("-m", "tests.validation.run"),
@@ -149,12 +190,22 @@ CHECKS = (
     Check(
         name="failover",
         shows="ten leaders killed, stopped or cut off in a surge: only the Lease's holder writes",
-        command=(*_TESTS, "tests/integration/test_failover_surge.py"),
+        command=(
+            *_TESTS,
+            "tests/integration/test_failover_surge.py",
+            "tests/integration/test_failover.py",
+            "tests/integration/test_clock_jumps.py",
+            "tests/integration/test_second_operator.py",
+        ),
     ),
     Check(
         name="shards",
         shows="shards lost in a surge and rolled to another number: no resource has two owners",
-        command=(*_TESTS, "tests/integration/test_shards_surge.py"),
+        command=(
+            *_TESTS,
+            "tests/integration/test_shards_surge.py",
+            "tests/integration/test_shards.py",
+        ),
     ),
     Check(
         name="interop",
@@ -179,7 +230,11 @@ CHECKS = (
     Check(
         name="budget",
         shows="three models under 8 GPUs, two surges and a lost node: specs never above 8",
-        command=(*_TESTS, "tests/integration/test_budget_node_lost.py"),
+        command=(
+            *_TESTS,
+            "tests/integration/test_budget_node_lost.py",
+            "tests/integration/test_serving_budget.py",
+        ),
     ),
     Check(
         name="degradation",
@@ -217,6 +272,8 @@ CHECKS = (
             *_TESTS,
             "tests/integration/test_triton_limits.py",
             "tests/e2e/test_demo_triton.py",
+            "tests/integration/test_triton.py",
+            "tests/integration/test_triton_model_repository.py",
         ),
     ),
     Check(

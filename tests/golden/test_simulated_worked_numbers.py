@@ -24,6 +24,8 @@ from servingslo.models.fleet.latency import Routing
 from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import LengthDistribution, Workload
 
+pytestmark = pytest.mark.slow("servingslo.models", "servingslo_lab.sim")
+
 DYNAMIC = BatchLaw(fixed_seconds=0.050, per_request_seconds=0.0005)
 DYNAMIC_RATE = 100.0
 THRESHOLDS = (1.0, 0.050)

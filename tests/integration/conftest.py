@@ -1,4 +1,4 @@
-"""The operator under test and its engines, one of each for a module; a tenant for each test."""
+"""The operator under test and its engines, shared by modules; a tenant for each test."""
 
 from collections.abc import Iterator
 
@@ -21,15 +21,106 @@ from servingslo_lab.rig.waiting import wait_until
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 
 
+# Switches of the operator that modules share: nothing is done by them that no resource asks for.
+SHARED_CHART = (
+    "batching.apply.enabled=true",
+    "budgets.enabled=true",
+    "admission.kinds[0]=BackendTrafficPolicy",
+)
+SHARED_FLAGS = (
+    "--batching-apply=true",
+    "--max-priority=10",
+    "--admission-kind=BackendTrafficPolicy",
+)
+_OWN = ("rig", "engines", "operator", "chart_settings", "operator_settings")
+
+
+class Shared:
+    """Engines, and the operator with the switches, from one module that asks for them to the next.
+
+    They end before a module that has its own, so that they disturb no other.
+    """
+
+    def __init__(self) -> None:
+        self._rig: Rig | None = None
+        self._engines: Engines | None = None
+        self._operator: Operator | None = None
+
+    def engines(self, rig: Rig) -> Engines:
+        """Their host, running."""
+        if self._rig is not rig:
+            self.end()
+            self._rig = rig
+        if self._engines is None or not self._engines.process.running:
+            self._engines = Engines(rig)
+        return self._engines
+
+    def operator(self, rig: Rig) -> Operator:
+        """The operator, running; the engines are there before it."""
+        running = self._operator
+        if running is None or running.process is None or not running.process.running:
+            install_chart(rig, *SHARED_CHART)
+            running = self._operator = Operator(rig, *SHARED_FLAGS)
+            running.start()
+        return running
+
+    def end(self) -> None:
+        """Both are gone."""
+        if self._operator is not None:
+            self._operator.stop()
+        if self._engines is not None:
+            self._engines.process.stop()
+        self._operator = self._engines = None
+
+
+_SHARED = pytest.StashKey[Shared]()
+
+
+def _has_its_own(module: object) -> bool:
+    """Whether a module has a rig, engines, or an operator of its own."""
+    return any(hasattr(module, name) for name in _OWN)
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Whether a test is run beside the shared operator."""
+    names = getattr(item, "fixturenames", ())
+    return "operator" in names and not _has_its_own(getattr(item, "module", None))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that share the operator come one after another."""
+    sharing = {item.path for item in items if _shares(item)}
+    items.sort(key=lambda item: item.path not in sharing)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """End what is shared where the next module has its own."""
+    yield
+    shared = item.session.stash.get(_SHARED, None)
+    goes_on = nextitem is not None and (nextitem.path == item.path or _shares(nextitem))
+    if shared is not None and not goes_on:
+        shared.end()
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest, rig: Rig, audited: None) -> Iterator[Shared]:
+    """What modules share."""
+    found = request.session.stash[_SHARED] = Shared()
+    yield found
+    found.end()
+
+
 @pytest.fixture(scope="module")
 def chart_settings() -> tuple[str, ...]:
-    """Helm values of the chart whose permissions the operator has; modules override it."""
+    """Helm values of an operator of the module's own; modules override it."""
     return ()
 
 
 @pytest.fixture(scope="module")
 def operator_settings() -> tuple[str, ...]:
-    """Further flags of the operator; modules override it."""
+    """Flags of an operator of the module's own; modules override it."""
     return ()
 
 
@@ -53,13 +144,12 @@ def keda_crds(rig: Rig) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def engines(rig: Rig) -> Iterator[Engines]:
+def engines(rig: Rig, shared: Shared) -> Iterator[Engines]:
     """Simulated engines in every Ready pod, scraped once a second."""
     with rig.scrape_plan_kept():
-        host = Engines(rig)
+        host = shared.engines(rig)
         rig.configure_prometheus(http_sd_url=f"{host.url}/sd", scrape_interval_seconds=1.0)
         yield host
-        host.process.stop()
 
 
 @pytest.fixture(scope="session")
@@ -79,13 +169,17 @@ def audited(rig: Rig) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def operator(
+    request: pytest.FixtureRequest,
     rig: Rig,
-    audited: None,
     engines: Engines,
+    shared: Shared,
     chart_settings: tuple[str, ...],
     operator_settings: tuple[str, ...],
 ) -> Iterator[Operator]:
-    """The operator, running; it ends with the module, so that it disturbs no other."""
+    """The operator, running: the shared one, or one of the module's own that ends with it."""
+    if not _has_its_own(request.module):
+        yield shared.operator(rig)
+        return
     install_chart(rig, *chart_settings)
     running = Operator(rig, *operator_settings)
     running.start()

@@ -57,6 +57,7 @@ def engines(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engi
         host.process.stop()
 
 
+@pytest.mark.slow("servingslo.runtimes", "servingslo.adapters.prometheus.reading")
 def test_replicas_follow_the_load_of_engines_that_only_the_administrator_knows(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:

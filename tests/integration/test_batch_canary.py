@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.integration.canary_fleet import (
     BUSY_PER_SECOND,
-    ENDED_SECONDS,
     FEW,
     REPLICAS,
     STEP_IN_THE_LAW,
@@ -19,21 +18,15 @@ from tests.integration.canary_fleet import (
 from tests.integration.operator_under_test import Engines, Operator
 
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.waiting import wait_until
 
+# What is about a whole canary, from minutes of learning to the verdict of one more.
+slow = pytest.mark.slow(
+    "servingslo.adapters.kubernetes.batch_limits",
+    "servingslo.policy.knobs.engine_limits",
+    "servingslo.policy.knobs.trial",
+    "servingslo.controller.actuators",
+)
 SMALL_NODE = {"rig.servingslo.dev/pool": "full"}
-
-
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lets the operator patch pod templates."""
-    return ("batching.apply.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart passes it on."""
-    return ("--batching-apply=true",)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +51,7 @@ def fleets(
         rig.delete_namespace(fleet.tenant.namespace)
 
 
+@slow
 @pytest.mark.parametrize("name", ["good", "set"])
 def test_good_limits_reach_all_pods_after_one(
     fleets: dict[str, Fleet], operator: Operator, name: str
@@ -77,6 +71,7 @@ def test_good_limits_reach_all_pods_after_one(
     fleet.tenant.wait_event("BatchingChanged")
 
 
+@slow
 def test_limits_that_serve_worse_are_taken_back_to_the_letter(
     fleets: dict[str, Fleet], operator: Operator
 ) -> None:
@@ -94,6 +89,7 @@ def test_limits_that_serve_worse_are_taken_back_to_the_letter(
     assert any("elsewhere" in text for text in told)
 
 
+@slow
 def test_a_pod_that_finds_no_gpu_is_taken_back(
     fleets: dict[str, Fleet], operator: Operator
 ) -> None:
@@ -107,35 +103,6 @@ def test_a_pod_that_finds_no_gpu_is_taken_back(
     fleet.tenant.wait_event("BatchingCanaryFailed")
     told = [text for why, text in fleet.tenant.events() if why == "BatchingCanaryFailed"]
     assert any("Insufficient nvidia.com/gpu" in text for text in told)
-
-
-@pytest.fixture
-def killed(rig: Rig, engines: Engines, operator: Operator, tmp_path: Path) -> Iterator[Fleet]:
-    """One more fleet, whose operator is killed now and then."""
-    fleet = start_fleet(rig, engines, tmp_path, "killed")
-    yield fleet
-    fleet.tenant.end_traffic()
-    rig.delete_namespace(fleet.tenant.namespace)
-
-
-def test_an_operator_killed_on_the_way_finishes_what_it_began(
-    killed: Fleet, operator: Operator
-) -> None:
-    """Killed after each step that it told; what it finds on the object is enough to go on."""
-    seen: list[str] = []
-
-    def news() -> bool:
-        return len(killed.changes(operator)) > len(seen)
-
-    while not seen or seen[-1] != "BatchingChanged":
-        wait_until(news, what="a further step", timeout_seconds=ENDED_SECONDS)
-        seen = killed.changes(operator)
-        if seen[-1] != "BatchingChanged":
-            operator.kill()
-            operator.start()
-    assert seen[:2] == ["BatchingCanaryStarted", "BatchingCanaryHeld"]
-    assert killed.limit > FEW
-    assert not killed.canary
 
 
 def test_a_resource_that_goes_takes_its_canary_with_it(

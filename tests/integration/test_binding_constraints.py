@@ -7,6 +7,8 @@ import pytest
 from tests.integration.operator_under_test import LENGTH_SPREAD, Operator, Tenant, steady_trace
 from tests.integration.test_lifecycle_scaling import LAW
 
+pytestmark = pytest.mark.slow("servingslo.policy.replicas", "servingslo.models.fleet")
+
 # Of the simulated small card a request of 512 and 128 tokens takes some three seconds. A small
 # cache serves 1.3 per second: at less it may be seen to serve, and a young workload then orders
 # nothing.
@@ -76,6 +78,8 @@ def test_what_binds_orders_replicas_and_is_named(
         )
         tenant.patch_slo({"mode": "Auto"})
         tenant.wait(lambda: tenant.replicas() > 1, what="more replicas")
+        # The count is written before the line that says why.
+        tenant.wait_line(operator, "decided", "action=scale-up")
         if operator.log_lines(*needles):
             break
         # What waits by now bound at that tick: once more from the start.
@@ -83,4 +87,4 @@ def test_what_binds_orders_replicas_and_is_named(
         tenant.scale(1)
     assert operator.log_lines(*needles), f"{binding} bound in no order of {ATTEMPTS}"
     assert f"reason={reason}" in operator.log_lines(*needles)[0]
-    assert any(reason in text for _, text in tenant.events())
+    tenant.wait(lambda: any(reason in text for _, text in tenant.events()), what="its event")

@@ -15,18 +15,6 @@ GROWN = REPLICAS + 1
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lets the operator patch pod templates."""
-    return ("batching.apply.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart passes it on."""
-    return ("--batching-apply=true",)
-
-
 @pytest.fixture
 def growing(
     rig: Rig, engines: Engines, operator: Operator, tmp_path: Path

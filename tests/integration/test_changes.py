@@ -53,6 +53,8 @@ def test_a_count_that_is_refused_is_told_each_time(
     message = tenant.wait_event("WriteFailed")
     assert message.startswith("replicas 1->3 not written: ")
     assert "counts are frozen" in message
+    tenant.wait_condition("ScalingLimited", "True", "WriteFailed")
+    tenant.wait_message("ScalingLimited", frozen_counts)
     tenant.wait(lambda: len(_told(operator, tenant)) >= 3, what="three attempts")
     assert set(_told(operator, tenant)) == {("refused", (("replicas", 3),))}
     assert set(_counts(operator, tenant)) == {("replicas", "refused", "WriteFailed")}
@@ -62,3 +64,6 @@ def test_a_count_that_is_refused_is_told_each_time(
     )
     (event,) = events.items
     assert event.count >= 2
+    assert "Scaled" not in dict(tenant.events())
+    assert tenant.status()["replicas"]["desired"] == 1
+    assert not operator.log_lines("decided", tenant.namespace, "action=scale-up")

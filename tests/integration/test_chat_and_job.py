@@ -13,7 +13,14 @@ from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
 from servingslo_lab.rig.simulated.http_clients import Ending, read_records
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.slow(
+        "servingslo.policy.classes",
+        "servingslo.policy.knobs.lanes",
+        "servingslo.controller.actuators",
+    ),
+]
 KIND = "BackendTrafficPolicy"
 HEADER = ("x-class", "job")
 CLASSES = (

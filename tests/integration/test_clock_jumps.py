@@ -16,6 +16,8 @@ from tests.integration.operator_under_test import (
 
 from servingslo_lab.rig.cluster import Rig
 
+pytestmark = pytest.mark.slow("servingslo.controller.lease", "servingslo.adapters.clock")
+
 HOUR_SECONDS = 3600.0
 JUMPING = "tests.integration.jumping_operator"
 

@@ -63,6 +63,7 @@ def _limit(tenant: Tenant, name: str) -> int | None:
 
 def _sources(operator: Operator, tenant: Tenant) -> str:
     """Where the limits are known from, by the last line that says so."""
+    tenant.wait_line(operator, " decided ", " limits=")
     line = operator.log_lines(" decided ", f"namespace={tenant.namespace} ", " limits=")[-1]
     return line.split(" limits=")[1].split()[0]
 
@@ -95,7 +96,7 @@ def test_a_bad_file_is_named_and_loses_nothing_else(tenant: Tenant, operator: Op
     tenant.wait_condition("Ready", "True")
     assert _limit(tenant, "maxNumBatchedTokens") == 4000
     assert _sources(operator, tenant) == "default,args"
-    assert operator.log_lines(" decided ", f"namespace={tenant.namespace} ", "limits_unread=")
+    tenant.wait_line(operator, " decided ", "limits_unread=")
 
 
 def test_without_the_permission_it_is_named(

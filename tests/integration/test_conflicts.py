@@ -22,28 +22,6 @@ RACES = 6
 SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
 
 
-def test_the_older_of_two_resources_owns_the_target(tenant: Tenant, operator: Operator) -> None:
-    """The younger keeps its hands off and says who is older, until the older is gone."""
-    tenant.create_deployment(replicas=1)
-    tenant.create_slo("older", targetRef={"kind": "Deployment", "name": "chat"})
-    tenant.wait_condition("Ready", "True", name="older")
-    # Creation times have whole seconds; equal ones would be told apart by the uid.
-    ticks_pass(operator, 2)
-    tenant.create_slo(
-        "younger",
-        targetRef={"kind": "Deployment", "name": "chat"},
-        replicas={"min": 3, "max": 4},
-    )
-    tenant.wait_condition("Ready", "False", "TargetConflict", name="younger")
-    tenant.wait_message("Ready", "older", name="younger")
-    ticks_pass(operator)
-    assert tenant.replicas() == 1
-    tenant.wait_condition("Ready", "True", name="older")
-    tenant.delete_slo("older")
-    tenant.wait(lambda: tenant.replicas() == 3, what="the younger scales")
-    tenant.wait_condition("Ready", "True", name="younger")
-
-
 def _autoscaler(name: str) -> dict[str, Any]:
     return {
         "metadata": {"name": name},
@@ -138,30 +116,6 @@ def test_hands_off_while_a_scaled_object_is_on_the_target(tenant: Tenant) -> Non
     tenant.wait_message("Ready", "ScaledObject/by-queue")
 
 
-def test_a_target_scaled_to_zero_by_hand_is_held(tenant: Tenant, operator: Operator) -> None:
-    """Zero means off: it stays, and the resource says so, until somebody switches it on."""
-    tenant.create_deployment(replicas=2)
-    tenant.create_slo(replicas={"min": 2, "max": 4})
-    tenant.wait_condition("MetricsFresh", "True")
-    tenant.scale(0)
-    tenant.wait_condition("ScalingLimited", "True", "ScaledToZeroByUser")
-    ticks_pass(operator)
-    assert tenant.replicas() == 0
-    tenant.scale(1)
-    tenant.wait(lambda: tenant.replicas() == 2, what="back at the minimum")
-
-
-def test_another_edit_by_hand_becomes_the_new_current(tenant: Tenant, operator: Operator) -> None:
-    """A count set by hand within the bounds stands, and an event tells of it."""
-    tenant.create_deployment(replicas=1)
-    tenant.create_slo(behavior={"scaleDown": {"stabilizationWindowSeconds": 300}})
-    tenant.wait_condition("MetricsFresh", "True")
-    tenant.scale(3)
-    assert "1 → 3" in tenant.wait_event("ReplicasChangedByUser")
-    ticks_pass(operator)
-    assert tenant.replicas() == 3
-
-
 @contextmanager
 def _meddling(tenant: Tenant) -> Iterator[None]:
     """Somebody who sets the count to 1 and 2 in turn, as fast as the API server takes it."""
@@ -207,21 +161,3 @@ def test_a_refused_write_is_counted_and_planned_again(tenant: Tenant, operator: 
         assert conflicts() > before
         tenant.wait_event("WriteConflict")
     tenant.wait(lambda: tenant.replicas() == 3, what="planned again")
-
-
-def test_a_failed_write_is_not_told_as_done(
-    tenant: Tenant, operator: Operator, frozen_counts: str
-) -> None:
-    """While the cluster refuses the write, status and events say so, and nothing says scaled."""
-    tenant.create_deployment(replicas=1)
-    tenant.wait_frozen()
-    before = tenant.replicas()
-    tenant.create_slo(replicas={"min": 4, "max": 4})
-    tenant.wait_condition("ScalingLimited", "True", "WriteFailed")
-    tenant.wait_message("ScalingLimited", frozen_counts)
-    assert "counts are frozen" in tenant.wait_event("WriteFailed")
-    ticks_pass(operator)
-    assert tenant.replicas() == before
-    assert "Scaled" not in dict(tenant.events())
-    assert tenant.status()["replicas"]["desired"] == before
-    assert not operator.log_lines("decided", tenant.namespace, "action=scale-up")

@@ -21,7 +21,7 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo_lab.rig.prometheus import Prometheus
 
-pytestmark = [pytest.mark.rig, pytest.mark.slow]
+pytestmark = [pytest.mark.rig, pytest.mark.slow("servingslo.adapters.prometheus")]
 # The chart's default memory limit for few pods.
 LIMIT_MIB = 512
 READINGS = 2

@@ -99,8 +99,7 @@ def test_a_bound_is_written_followed_and_put_back(
     tenant.delete_slo()
     tenant.wait(lambda: rules.read()["spec"] == before, what="the former state again")
     assert not rules.read()["metadata"].get("annotations")
-    told = operator.log_lines("changed", f"namespace={tenant.namespace}", "knob=gateway-limits")
-    assert any("target=DestinationRule/chat" in line for line in told)
+    tenant.wait_line(operator, "changed", "knob=gateway-limits", "target=DestinationRule/chat")
 
 
 PORT = {"port": {"number": 80}, "connectionPool": {"http": {"http2MaxRequests": 9}}}

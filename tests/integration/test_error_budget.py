@@ -27,6 +27,8 @@ from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.programs import versions
 
+pytestmark = pytest.mark.slow("servingslo.adapters.prometheus.past")
+
 HOUR, DAY = 3600, 86400
 DAYS = 28
 # Scrapes of the last day, and those before it.

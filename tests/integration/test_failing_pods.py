@@ -37,7 +37,7 @@ def test_pods_in_a_crash_loop_make_the_resource_not_ready_until_they_serve(
     tenant.wait_condition("Ready", "False", "PodsFailing")
     tenant.wait(lambda: "3 of 4 pods fail" in tenant.message("Ready"), what="all are counted")
     assert f"{pods[0]} ({CRASH})" in tenant.message("Ready")
-    assert operator.log_lines(" decided ", f"namespace={tenant.namespace} ", "failing_pods=", CRASH)
+    tenant.wait_line(operator, " decided ", "failing_pods=", CRASH)
     assert CRASH in tenant.wait_event("PodsFailing")
     told = text(decision_of(tenant.decision(), tenant.namespace, "chat"))
     assert f"Failing: {pods[0]}" in told

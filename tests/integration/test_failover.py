@@ -23,6 +23,8 @@ from tests.integration.operator_under_test import (
 from servingslo.adapters.clock import SystemClock
 from servingslo_lab.rig.cluster import Rig
 
+pytestmark = pytest.mark.slow("servingslo.controller.lease")
+
 now_seconds = SystemClock.now_seconds
 PAUSE_SECONDS = 40.0
 # Three, and what a busy machine takes to end a process.

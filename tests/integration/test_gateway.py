@@ -126,6 +126,7 @@ def _steps(decisions: list[Decision], reason: Reason) -> list[DecisionStep]:
     return [step for decision in decisions for step in decision.steps if step.reason is reason]
 
 
+@pytest.mark.slow("servingslo.estimation.gateway", "servingslo.adapters.prometheus.gateways")
 def test_what_a_gateway_refuses_is_demand_until_it_falls_silent(
     rig: Rig, crowded: Tenant, operator: Operator, recording_path: Path, tmp_path: Path
 ) -> None:

@@ -16,19 +16,6 @@ RELEASE = (
     sys.executable, "-m", "servingslo.cli", "release", "--all",
     "--admission-kind=BackendTrafficPolicy", "--no-degradation",
 )  # fmt: skip
-KINDS = "admission.kinds[0]=BackendTrafficPolicy"
-
-
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lists the kind."""
-    return (KINDS,)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart would start it."""
-    return ("--admission-kind=BackendTrafficPolicy",)
 
 
 @pytest.fixture
@@ -66,8 +53,7 @@ def test_a_bound_is_written_followed_and_put_back(
         lambda: "circuitBreaker" not in gateway.policy()["spec"], what="the former state again"
     )
     assert not gateway.policy()["metadata"].get("annotations")
-    told = operator.log_lines("changed", f"namespace={tenant.namespace}", "knob=gateway-limits")
-    assert any("reason=LimitPutBack" in line for line in told)
+    tenant.wait_line(operator, "changed", "knob=gateway-limits", "reason=LimitPutBack")
 
 
 POOL = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "chat"}

@@ -76,7 +76,7 @@ def test_keda_gets_the_count_of_its_own_namespace(
     ticks_pass(operator)
     assert tenant.replicas() == 2
     given = f'servingslo_desired_replicas{{name="other-name",namespace="{tenant.namespace}"}} 3.0'
-    assert given in operator.metrics()
+    tenant.wait(lambda: given in operator.metrics(), what=given)
     tenant.patch_slo({"mode": "Recommend"}, name="other-name")
     tenant.wait(
         lambda: _told(port, tenant.namespace, "chat") == "UNAVAILABLE",

@@ -11,18 +11,7 @@ from servingslo_lab.rig.cluster import Rig
 GITOPS = "argocd-controller"
 
 
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lets the operator patch pod templates."""
-    return ("batching.apply.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart passes it on."""
-    return ("--batching-apply=true",)
-
-
+@pytest.mark.slow("servingslo.adapters.kubernetes.batch_limits", "servingslo.policy.knobs.trial")
 def test_limits_that_gitops_puts_back_are_left_alone_and_it_is_named(
     rig: Rig, engines: Engines, operator: Operator, tmp_path: Path
 ) -> None:

@@ -18,6 +18,10 @@ from tests.integration.test_lifecycle_scaling import LAW
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import http_get, wait_until
 
+pytestmark = pytest.mark.slow(
+    "servingslo.estimation.forecast", "servingslo.adapters.prometheus.past"
+)
+
 DAY, DAYS, SAMPLE_SECONDS = 86400, 14, 120
 NAMESPACE = "season-live"
 OLD_POD = "chat-6d4cf56db6-x2k9z"

@@ -1,12 +1,9 @@
 """Outages of what the operator depends on: it holds, says why, survives and goes on."""
 
-from collections.abc import Callable, Iterator
-
 import kubernetes
 import pytest
 from tests.integration.operator_under_test import (
     RELEASE_NAMESPACE,
-    Engines,
     Operator,
     Tenant,
     ticks_pass,
@@ -14,8 +11,6 @@ from tests.integration.operator_under_test import (
 
 from servingslo_lab.rig.cluster import Rig
 
-# A pod without metrics is given this long after it became ready, then they count as missing.
-GRACE_SECONDS = 60.0
 # Two thirds of the pace at which what stays forbidden is asked for in the end.
 SOON_SECONDS = 20.0
 
@@ -29,72 +24,24 @@ def seen(tenant: Tenant) -> Tenant:
     return tenant
 
 
-@pytest.fixture(params=["down", "slow"])
-def prometheus_outage(
-    rig: Rig, request: pytest.FixtureRequest
-) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
-    """Begin and end of an outage: Prometheus refuses connections, or never answers."""
-    if request.param == "down":
-        yield rig.stop_prometheus, rig.start_prometheus
-        if not rig.processes["prometheus"].running:
-            rig.start_prometheus()
-    else:
-        yield rig.pause_prometheus, rig.resume_prometheus
-        rig.resume_prometheus()
-
-
-def test_holds_without_prometheus(
-    seen: Tenant,
-    operator: Operator,
-    prometheus_outage: tuple[Callable[[], None], Callable[[], None]],
-) -> None:
+def test_holds_without_prometheus(rig: Rig, seen: Tenant, operator: Operator) -> None:
     """Without Prometheus nothing is scaled, the reason is told, and it ends with the outage."""
-    begin, end = prometheus_outage
     version = seen.version()
-    begin()
+    rig.pause_prometheus()
+    try:
+        _holds(seen, operator, version)
+    finally:
+        rig.resume_prometheus()
+    seen.wait_condition("MetricsFresh", "True")
+
+
+def _holds(seen: Tenant, operator: Operator, version: str) -> None:
+    """Nothing is written, and why is told."""
     seen.wait_condition("MetricsFresh", "False", "PrometheusUnavailable")
     ticks_pass(operator, 2)
     assert operator.ready()
     assert seen.version() == version
     seen.wait_condition("SLOMet", "Unknown")
-    end()
-    seen.wait_condition("MetricsFresh", "True")
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        pytest.param("nan", "MetricsNotANumber", id="nan"),
-        pytest.param("empty", "MetricsMissing", id="empty"),
-    ],
-)
-def test_holds_on_metrics_that_say_nothing(
-    seen: Tenant, engines: Engines, operator: Operator, fault: str, reason: str
-) -> None:
-    """Pages that are empty or full of NaN are two different reasons to hold."""
-    version = seen.version()
-    pods = seen.pods()
-    for pod in pods:
-        engines.break_pod(seen.namespace, pod, fault)
-    seen.wait_condition("MetricsFresh", "False", reason, timeout_seconds=GRACE_SECONDS)
-    ticks_pass(operator)
-    assert seen.version() == version
-    for pod in pods:
-        engines.break_pod(seen.namespace, pod, "none")
-    seen.wait_condition("MetricsFresh", "True")
-
-
-def test_the_floor_is_ordered_after_a_while_without_metrics(rig: Rig, tenant: Tenant) -> None:
-    """With fallback Floor, an outage longer than staleAfter raises the count to the floor."""
-    tenant.create_deployment(replicas=1)
-    tenant.create_slo(fallback={"behavior": "Floor", "replicas": 3, "staleAfter": "10s"})
-    tenant.wait_condition("MetricsFresh", "True")
-    rig.stop_prometheus()
-    try:
-        tenant.wait(lambda: tenant.replicas() == 3, what="the floor", timeout_seconds=60)
-    finally:
-        rig.start_prometheus()
-    tenant.wait_condition("MetricsFresh", "True")
 
 
 @pytest.mark.parametrize("outage", ["restart", "hang"])

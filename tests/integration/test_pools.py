@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.integration.audit import timed_writes
 from tests.integration.operator_under_test import (
     LENGTH_SPREAD,
@@ -96,6 +97,7 @@ def sums_after_writes(tenant: Tenant, begin_counts: dict[str, int]) -> Iterator[
             yield sum(counts.values())
 
 
+@pytest.mark.slow("servingslo.policy.pools")
 def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:
@@ -129,6 +131,7 @@ def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
     assert operator.log_lines("decided", tenant.namespace, "pool=decode", "action=scale-up")
 
 
+@pytest.mark.slow("servingslo.policy.pools")
 def test_a_pool_whose_target_is_gone_keeps_the_other_from_stepping_down(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:

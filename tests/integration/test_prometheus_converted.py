@@ -12,6 +12,7 @@ from tests.integration.prometheus_pods import (
     FULL_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
+    answered,
     engine_of,
     reader_of,
 )
@@ -144,7 +145,7 @@ def _pair(reader: PrometheusReader, tokens: float | None = None) -> tuple[Engine
     """Both engines of one reading, once they have generated so many tokens, or any."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = asyncio.run(reader.read())
+        found = answered(reader)
         try:
             pair = tuple(engine_of(found, name) for name in (POD, CONVERTED))
         except KeyError:

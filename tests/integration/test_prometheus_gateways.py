@@ -1,6 +1,5 @@
 """Gateways through a real Prometheus: a real Envoy's page, and others in upstream's form."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from tests.integration.prometheus_pods import (
     FIRST_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
+    answered,
     running,
 )
 from tests.integration.prometheus_world import Pages, proxying, running_prometheus, serving_pages
@@ -163,7 +163,7 @@ def read(url: str, profile: str, **overrides: str) -> ClusterMetrics:
     config = PrometheusConfig(url=url, gateway=gateway_profile(profile, **overrides))
     reader = PrometheusReader(config)
     try:
-        return asyncio.run(reader.read())
+        return answered(reader)
     finally:
         reader.close()
 

@@ -23,6 +23,8 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ForecastTargets, ScaleTarget, SeasonStated, Targets
 from servingslo.reasons import Reason
 
+pytestmark = pytest.mark.slow("servingslo.adapters.prometheus.past")
+
 DAY = 86400
 DAYS = 14
 SAMPLE_SECONDS = 60

@@ -14,6 +14,7 @@ from tests.integration.prometheus_pods import (
     FULL_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
+    answered,
     engine_of,
     pod_of,
     read_once,
@@ -252,7 +253,7 @@ def test_histograms_of_many_engines_are_read_in_turns_with_their_counters(promet
         own, kept = [], []
         for _ in range(7):
             before = len(proxy.requests)
-            engine = engine_of(asyncio.run(reader.read()), "real")
+            engine = engine_of(answered(reader), "real")
             assert len(proxy.requests) - before == FULL_READING_QUERIES + (before == 0)
             if engine.ttft_seconds is None:
                 assert engine.histograms_age_seconds is None
@@ -298,8 +299,8 @@ def test_only_engines_of_the_named_pods_and_their_siblings_are_read(prometheus, 
     """`twice` has no owner by its name, `data-0` has one that `data-parallel` has too."""
     named = ("data-0", "twice", "hostile", *others)
     with reader_of(prometheus.url) as reader:
-        every = asyncio.run(reader.read())
-        found = asyncio.run(reader.read(named))
+        every = answered(reader)
+        found = answered(reader, named)
     assert _engines(found) == {"data-parallel", "twice", "hostile"} < _engines(every)
     assert found.problem is None
     fields = ("running", "generation_tokens_total", "prompt_tokens")
@@ -314,9 +315,9 @@ def test_only_engines_of_the_named_pods_and_their_siblings_are_read(prometheus, 
 def test_only_gpus_of_the_named_pods_are_read_under_both_label_styles(prometheus, others):
     """Those that the exporter's page assigns to other pods are not."""
     with reader_of(prometheus.url) as reader:
-        every = asyncio.run(reader.read())
-        found = asyncio.run(reader.read(("gpu-x", *others)))
-        other = asyncio.run(reader.read(("twice", "dcgm-x", *others)))
+        every = answered(reader)
+        found = answered(reader, ("gpu-x", *others))
+        other = answered(reader, ("twice", "dcgm-x", *others))
     gpus = {key: metrics.gpus for key, metrics in found.pods.items() if metrics.gpus}
     assert {name for _, name in gpus} == {"gpu-kept", "gpu-moved"}
     for key, read in gpus.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.integration.prometheus_pods import (
     NAMESPACE,
+    answered,
     engine_of,
     read_once,
     read_until,
@@ -57,7 +58,7 @@ def test_a_frozen_prometheus_is_a_problem_within_the_timeout_and_heals(prometheu
             _assert_unavailable(asyncio.run(reader.read()), "no answer within 0.5 s")
         finally:
             prometheus.process.resume()
-        assert asyncio.run(reader.read()).problem is None
+        assert answered(reader).problem is None
 
 
 def test_a_dead_prometheus_is_a_problem_and_heals(prometheus):
@@ -67,7 +68,7 @@ def test_a_dead_prometheus_is_a_problem_and_heals(prometheus):
         _assert_unavailable(asyncio.run(reader.read()), "Connection refused")
         prometheus.start()
         prometheus.wait_ready()
-        assert asyncio.run(reader.read()).problem is None
+        assert answered(reader).problem is None
     read_until(prometheus.url, lambda found: (NAMESPACE, "real") in found.pods)
 
 
@@ -148,9 +149,9 @@ def _scraped_seconds(found: ClusterMetrics) -> float:
 def test_what_an_answer_spent_on_its_way_is_in_every_age(prometheus):
     """A sample is never called younger than it is, and the time of its scrape does not move."""
     with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
-        punctual = _scraped_seconds(asyncio.run(reader.read()))
+        punctual = _scraped_seconds(answered(reader))
         proxy.late_seconds = 0.4
-        late = _scraped_seconds(asyncio.run(reader.read()))
+        late = _scraped_seconds(answered(reader))
         assert late == pytest.approx(punctual, abs=0.3)
     with proxying(prometheus.url) as proxy:
         proxy.late_seconds = 0.4
@@ -160,7 +161,7 @@ def test_what_an_answer_spent_on_its_way_is_in_every_age(prometheus):
 def test_a_clock_that_went_back_between_readings_is_no_reading(prometheus):
     """An old answer, or a second server behind one address, decides nothing; a set clock does."""
     with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
-        assert asyncio.run(reader.read()).problem is None
+        assert answered(reader).problem is None
         proxy.behind_seconds = 3.0
         for said in (r" (\d\.\d) s behind", r" (\d\.\d) s behind", r"was set"):
             found = asyncio.run(reader.read())
@@ -192,14 +193,14 @@ def test_a_bearer_token_is_read_again_when_it_rotates(prometheus, tmp_path):
         reader_of(proxy.url, bearer_token_file=str(token)) as reader,
     ):
         proxy.required = {"Authorization": "Bearer first"}
-        assert asyncio.run(reader.read()).problem is None
+        assert answered(reader).problem is None
         proxy.required = {"Authorization": "Bearer second"}
         refused = asyncio.run(reader.read())
         _assert_unavailable(refused, "HTTP 401")
         assert refused.problem is not None
         assert "first" not in refused.problem.detail
         token.write_text("second\n")
-        assert asyncio.run(reader.read()).problem is None
+        assert answered(reader).problem is None
         token.unlink()
         _assert_unavailable(asyncio.run(reader.read()), "token")
 

@@ -40,6 +40,12 @@ EXPECTED = {
 _EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 
 
+@pytest.fixture(scope="module")
+def chart_settings() -> tuple[str, ...]:
+    """Every switch is off."""
+    return ()
+
+
 def test_the_permissions_are_exactly_these(rig: Rig, tenant: Tenant, operator: Operator) -> None:
     """The API server knows of no permission of the ServiceAccount beyond the list."""
     review = kubernetes.client.AuthorizationV1Api(rig.api_client(operator.kubeconfig))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import kubernetes
+import pytest
 from tests.integration.manifests import workload
 
 from servingslo.adapters.kubernetes.api.client import connect
@@ -16,6 +17,8 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_AN
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import wait_until
+
+pytestmark = pytest.mark.slow("servingslo.adapters.kubernetes.batch_limits", "servingslo.cli")
 
 FAILURE = "rig.servingslo.dev/failure"
 FEW, MANY, REPLICAS = 8, 16, 2

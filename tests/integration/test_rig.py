@@ -11,6 +11,9 @@ from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.kubernetes import kwok
 from servingslo_lab.rig.programs import versions
 
+# Of the rig itself: what it runs is another matter.
+pytestmark = pytest.mark.slow("servingslo_lab.rig")
+
 _CLOCK_GRAIN = timedelta(seconds=1)  # the API stores whole seconds
 
 

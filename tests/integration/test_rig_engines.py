@@ -14,6 +14,9 @@ import requests
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.waiting import free_port
 
+# Of the rig itself: what it runs is another matter.
+pytestmark = pytest.mark.slow("servingslo_lab.rig")
+
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 
 

@@ -20,6 +20,9 @@ import pytest
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.waiting import http_get, wait_until
 
+# Of the rig itself: what it runs is another matter.
+pytestmark = pytest.mark.slow("servingslo_lab.rig")
+
 _PARTS = (
     "etcd",
     "kube-apiserver",
@@ -184,7 +187,6 @@ with Rig.start() as rig:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [

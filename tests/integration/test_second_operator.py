@@ -19,6 +19,8 @@ from tests.integration.operator_under_test import (
 
 from servingslo_lab.rig.cluster import Rig
 
+pytestmark = pytest.mark.slow("servingslo.controller.lease", "servingslo.handlers")
+
 FIRST, SECOND = "servingslo-operator", "second-servingslo-operator"
 # With a value the Lease of the one that is gone is waited for: it ends after 40 s, and is asked for
 # every 10 s.

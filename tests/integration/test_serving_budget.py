@@ -13,21 +13,13 @@ from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 from servingslo.api.v1alpha1 import API_VERSION, BUDGET_KIND, BUDGET_PLURAL, GROUP, VERSION
 from servingslo_lab.rig.cluster import Rig
 
+pytestmark = pytest.mark.slow(
+    "servingslo.policy.budget", "servingslo.controller.grants", "servingslo.controller.held_gpus"
+)
+
 GPUS = 5
 # One replica of these engines serves about six such requests per second.
 BACKGROUND_PER_SECOND, SURGE_PER_SECOND = 26.0, 14.0
-
-
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """Budgets are enforced."""
-    return ("budgets.enabled=true",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """Tenants may state priorities up to 10."""
-    return ("--max-priority=10",)
 
 
 @contextmanager
@@ -102,8 +94,12 @@ def test_a_surge_takes_what_a_lower_priority_has_above_its_minimum(
     (short,) = [one for one in status["claimants"] if one["name"] == "batch"]
     assert short["short"] > 0
     assert {one["name"]: one["priority"] for one in status["claimants"]} == {"chat": 10, "batch": 0}
-    assert operator.log_lines("shared budget", budget, "reason=BudgetShort")
-    assert f'servingslo_budget_gpus{{budget="{budget}"}} {GPUS:.1f}' in operator.metrics()
+    tenant.wait(
+        lambda: bool(operator.log_lines("shared budget", budget, "reason=BudgetShort")),
+        what="a line about the budget",
+    )
+    sample = f'servingslo_budget_gpus{{budget="{budget}"}} {GPUS:.1f}'
+    tenant.wait(lambda: sample in operator.metrics(), what=sample)
 
     ordered = counts_ordered(rig, tenant.namespace, {"batch": 1, "chat": 1})
     assert max(counts["chat"] for counts in ordered) >= 3

@@ -13,7 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from servingslo_lab.rig.processes import ProcessFamily
 from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing_for_triton
 
-pytestmark = pytest.mark.rig
+pytestmark = [
+    pytest.mark.rig,
+    pytest.mark.slow("servingslo.runtimes.engines.triton", "servingslo.adapters.engines"),
+]
 EMBED = TritonModel(name="embed", seconds=affine(0.03, 0.005, 8), window_microseconds=5_000)
 # A table with a step: what no straight line describes.
 RANK = TritonModel(name="rank", seconds=(0.01, 0.012, 0.014, 0.05, 0.052, 0.054))

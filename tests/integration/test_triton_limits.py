@@ -18,7 +18,14 @@ from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
 from servingslo_lab.rig.triton_pods import HTTP_PORT, Clients, TritonPods
 
-pytestmark = pytest.mark.rig
+pytestmark = [
+    pytest.mark.rig,
+    pytest.mark.slow(
+        "servingslo.runtimes.engines.triton",
+        "servingslo.adapters.engines",
+        "servingslo.policy.knobs.dynamic_batches",
+    ),
+]
 # Its file allows batches of 2, which answer 10 requests per second of the 29 that 16 would.
 EMBED = TritonModel(
     name="embed", seconds=affine(0.15, 0.025, 16), window_microseconds=1_000, largest_batch=2

@@ -23,7 +23,10 @@ from servingslo.policy.knobs.dynamic_batches.servers import Owner
 from servingslo_lab.rig.processes import ProcessFamily
 from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing_for_triton
 
-pytestmark = pytest.mark.rig
+pytestmark = [
+    pytest.mark.rig,
+    pytest.mark.slow("servingslo.runtimes.engines.triton", "servingslo.adapters.engines"),
+]
 REF = ResourceRef(namespace="team-a", name="embed", uid="u-1")
 FILE = BatcherLimits(2, 20_000, 0)
 WANTED = BatcherLimits(8, 2_000, 64)

@@ -22,6 +22,8 @@ from servingslo_lab.rig.gateways.envoy_front import EnvoyFront
 from servingslo_lab.rig.simulated.engine_pods import KIND_ANNOTATION
 from servingslo_lab.rig.simulated.http_clients import read_records
 
+pytestmark = pytest.mark.slow("servingslo.policy.pools")
+
 NAME = "llama"
 RATE_PER_SECOND = 10.0
 SECONDS = 120.0

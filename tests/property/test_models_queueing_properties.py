@@ -4,17 +4,12 @@
 2. Little's law holds.
 3. Limits to exact cases: M/M/c/K → M/M/c as K grows, M/M/c/c is Erlang B, M/M/1 is M/M/c with 1.
 4. Flow is conserved: admitted + blocked = offered.
-5. Quantiles are ordered.
-6. Sizing never shrinks as the rate rises.
 """
-
-import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.textbook import batching, queueing
-from tests.textbook.batching import BatchLaw
+from tests.textbook import queueing
 
 servers = st.integers(1, 40)
 ratios = st.floats(0.05, 0.95)
@@ -67,49 +62,8 @@ def test_one_server_is_mm1(service, ratio):
     assert queueing.mgc_wait_seconds(service, ratio, 1) == pytest.approx(exact)
 
 
-@given(
-    service=seconds, count=servers, ratio=ratios, low=st.floats(50, 99.9), high=st.floats(50, 99.9)
-)
-def test_wait_quantiles_are_ordered(service, count, ratio, low, high):
-    """5. A higher percentile is never shorter."""
-    low, high = min(low, high), max(low, high)
-    assert queueing.mmc_wait_quantile_seconds(
-        service, ratio * count, count, low
-    ) <= queueing.mmc_wait_quantile_seconds(service, ratio * count, count, high)
-
-
-@given(
-    mu=st.floats(0.1, 100),
-    target=st.floats(0.1, 1.0),
-    low=st.floats(0, 1e4),
-    more=st.floats(0, 1e4),
-)
-def test_sizing_never_shrinks_as_the_rate_rises(mu, target, low, more):
-    """6. More arrivals never need fewer replicas, and the target holds."""
-    few = queueing.replica_count_for_utilization(low, mu, target)
-    many = queueing.replica_count_for_utilization(low + more, mu, target)
-    assert many >= few
-    assert low / (few * mu) <= target * (1 + 1e-9)
-
-
 @given(count=servers, ratio=st.floats(1.0, 3.0))
 def test_overload_has_no_stationary_wait(count, ratio):
     """At or above capacity a stationary wait is refused, not invented."""
     with pytest.raises(queueing.UnstableQueueError):
         queueing.erlang_c(ratio * count, count)
-
-
-@given(
-    fixed=st.floats(1e-3, 0.1), each=st.floats(1e-5, 1e-3), rate=st.floats(1.0, 500.0),
-    low=st.integers(1, 64), high=st.integers(1, 64),
-)  # fmt: skip
-def test_batch_utilization_falls_with_the_batch(fixed, each, rate, low, high):
-    """1. Larger batches never raise utilization, and the least batch is where it meets 1."""
-    law = BatchLaw(fixed_seconds=fixed, per_request_seconds=each)
-    low, high = min(low, high), max(low, high)
-    few = batching.textbook_batch_response(law, rate, low)
-    many = batching.textbook_batch_response(law, rate, high)
-    assert many.utilization <= few.utilization * (1 + 1e-9)
-    least = batching.least_batch(law, rate, 1.0)
-    if math.isfinite(least):
-        assert rate * law.service_seconds(least) / least == pytest.approx(1.0)

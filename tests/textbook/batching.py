@@ -1,9 +1,7 @@
 """Textbook forms of dynamic batches, which models and simulations are held against.
 
-The forms of the book carry their source in their name: a filled batch arrives as an Erlang stream,
-not as Poisson, so Pollaczek–Khinchine overstates its wait. The other forms use the opening of the
-window at the first arrival, Allen–Cunneen waits with C_a² = 1/B, and the greedy batch server when
-there is no delay.
+A window opens at the first arrival. A filled batch arrives as an Erlang stream, so Allen–Cunneen
+waits have C_a² = 1/B; without a delay the server is the greedy one.
 """
 
 import math
@@ -11,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
-from tests.textbook.queueing import beyond_share, mgc_wait_seconds, poisson_quantile
+from tests.textbook.queueing import mgc_wait_seconds
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import FloatArray
@@ -59,46 +57,6 @@ class BatchResponse:
     formation_seconds: float
     service_seconds: float
     response_seconds: float
-
-
-def textbook_formation_seconds(
-    arrival_rate_per_second: float, batch_count: float, window_seconds: float = math.inf
-) -> float:
-    """Mean formation delay: B/(2λ) when the batch fills in the window, else half the window.
-
-    Source: Machine Learning Systems, appendix "Inference Foundations", batch formation.
-    """
-    if arrival_rate_per_second * window_seconds >= batch_count:
-        return batch_count / (2.0 * arrival_rate_per_second)
-    return window_seconds / 2.0
-
-
-def textbook_batch_response(
-    law: BatchLaw,
-    arrival_rate_per_second: float,
-    batch_count: int,
-    service_dispersion: float = 0.0,
-) -> BatchResponse:
-    """Response with batches as super-requests of an M/G/1 queue.
-
-    service_dispersion: squared coefficient of variation of the batch's service time, 0 for
-    deterministic. Overstates the wait: see the module.
-    Source: Machine Learning Systems, appendix "Inference Foundations", worked table.
-    """
-    service = law.service_seconds(batch_count)
-    utilization = arrival_rate_per_second * service / batch_count
-    formation = textbook_formation_seconds(arrival_rate_per_second, batch_count)
-    wait = math.inf
-    if utilization < 1.0:
-        square = service**2 * (1.0 + service_dispersion)
-        wait = arrival_rate_per_second * square / (2.0 * batch_count * (1.0 - utilization))
-    return BatchResponse(
-        utilization=utilization,
-        wait_seconds=wait,
-        formation_seconds=formation,
-        service_seconds=service,
-        response_seconds=wait + formation + service,
-    )
 
 
 def batch_response(
@@ -214,64 +172,12 @@ def _arriving(arrival_rate_per_second: float) -> None:
         raise InvalidInputError("arrival_rate_per_second", arrival_rate_per_second, "above 0")
 
 
-def least_batch(law: BatchLaw, arrival_rate_per_second: float, utilization_target: float) -> float:
-    """Least batch for a utilization, λ·T_fixed/(ρ* − λ·t_req); round up to use it.
-
-    math.inf when ρ* ≤ λ·t_req: no batch is enough, add replicas. With ρ* = 1 the stability limit.
-    Source: Machine Learning Systems, appendix "Inference Foundations", equation 2.
-    """
-    slack = utilization_target - arrival_rate_per_second * law.per_request_seconds
-    return arrival_rate_per_second * law.fixed_seconds / slack if slack > 0 else math.inf
-
-
-def window_batch_mean(arrival_rate_per_second: float, window_seconds: float) -> float:
-    """Mean batch that a fixed window collects, λ·T (Poisson).
-
-    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", window batching.
-    """
-    return arrival_rate_per_second * window_seconds
-
-
-def window_p99_seconds(
-    law: BatchLaw, arrival_rate_per_second: float, window_seconds: float
-) -> float:
-    """99th percentile with a fixed window: T + T_svc of the Poisson 99 % batch.
-
-    Without queue wait. Source: Machine Learning Systems, chapter "Model Serving".
-    """
-    batch = poisson_quantile(window_batch_mean(arrival_rate_per_second, window_seconds), 0.99)
-    return window_seconds + law.service_seconds(batch)
-
-
-def window_mean_seconds(
-    law: BatchLaw, arrival_rate_per_second: float, window_seconds: float
-) -> float:
-    """Mean latency with a fixed window, T/2 + T_svc of the mean batch, without queue wait.
-
-    Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", window batching.
-    """
-    batch = window_batch_mean(arrival_rate_per_second, window_seconds)
-    return window_seconds / 2.0 + law.service_seconds(batch)
-
-
 def window_limit_seconds(objective_seconds: float) -> float:
     """Longest window for a latency objective, 30 % of it.
 
     Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", batching window.
     """
     return WINDOW_SHARE_OF_OBJECTIVE * objective_seconds
-
-
-def optimal_window_seconds(
-    objective_seconds: float, service_seconds: float, arrival_rate_per_second: float
-) -> float:
-    """Window that balances waiting and batching, min(SLO − S, √(S/λ)), at least 0.
-
-    Source: Machine Learning Systems, chapter "Model Serving".
-    """
-    _arriving(arrival_rate_per_second)
-    balanced = math.sqrt(service_seconds / arrival_rate_per_second)
-    return max(0.0, min(objective_seconds - service_seconds, balanced))
 
 
 def adaptive_window_seconds(
@@ -289,26 +195,3 @@ def adaptive_window_seconds(
     _arriving(arrival_rate_per_second)
     missing = (target_batch_count - queue_count) / arrival_rate_per_second
     return min(missing, window_limit_seconds(objective_seconds))
-
-
-def largest_dynamic_batch(
-    law: BatchLaw,
-    arrival_rate_per_second: float,
-    objective_seconds: float,
-    most_batch_count: int,
-    percentile: float = 99.0,
-) -> int | None:
-    """Largest batch that is stable and whose percentile of the response meets the objective.
-
-    The percentile is longest formation, which is B − 1 interarrivals, plus an exponential wait,
-    plus service. None when there is none up to most_batch_count (memory bounds it).
-    Source: Machine Learning Systems, appendix "Inference Foundations", step 5.
-    """
-    tail = -math.log(beyond_share(percentile))
-    for batch in range(most_batch_count, 0, -1):
-        times = batch_response(law, arrival_rate_per_second, batch)
-        formation = (batch - 1) / arrival_rate_per_second
-        high = formation + tail * times.wait_seconds + times.service_seconds
-        if times.utilization < 1.0 and high <= objective_seconds:
-            return batch
-    return None

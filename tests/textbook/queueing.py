@@ -7,14 +7,7 @@ approximations and say so.
 import math
 from dataclasses import dataclass
 
-from scipy.special import pdtr
-
 from servingslo.errors import InvalidInputError, ServingSLOError
-
-# 2.33 standard normal deviates leave 1 % above; −ln 0.01 = 4.6 means of an exponential do.
-# Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", tail rules.
-LIGHT_TAIL_P99_DEVIATES = 2.33
-EXPONENTIAL_P99_MEANS = -math.log(0.01)
 
 
 class UnstableQueueError(ServingSLOError, ValueError):
@@ -28,16 +21,6 @@ def _stable(offered_load: float, server_count: float) -> None:
         raise UnstableQueueError(f"offered load {offered_load:.4g} is not below {server_count}")
 
 
-def beyond_share(percentile: float) -> float:
-    """Share of requests above a percentile.
-
-    Source: definition of a percentile.
-    """
-    if not 0.0 <= percentile < 100.0:
-        raise InvalidInputError("percentile", percentile, "0 or more, below 100")
-    return 1.0 - percentile / 100.0
-
-
 def mm1_response_seconds(service_seconds: float, utilization: float) -> float:
     """Mean time in an M/M/1 system, S/(1 − ρ), in seconds.
 
@@ -46,19 +29,6 @@ def mm1_response_seconds(service_seconds: float, utilization: float) -> float:
     """
     _stable(utilization, 1)
     return service_seconds / (1.0 - utilization)
-
-
-def mm1_response_quantile_seconds(
-    service_seconds: float, utilization: float, percentile: float
-) -> float:
-    """Percentile of the time in an M/M/1 system, which is exponential, in seconds.
-
-    Raises: UnstableQueueError when ρ ≥ 1.
-    Source: exact; M. Harchol-Balter, Performance Modeling and Design of Computer Systems (2013),
-    chapter 13.
-    """
-    beyond = beyond_share(percentile)
-    return -math.log(beyond) * mm1_response_seconds(service_seconds, utilization)
 
 
 def mm1_wait_seconds(service_seconds: float, utilization: float) -> float:
@@ -125,21 +95,6 @@ def mmc_wait_seconds(service_seconds: float, offered_load: float, server_count: 
     """
     waiting = erlang_c(offered_load, server_count)
     return waiting * service_seconds / (server_count - offered_load)
-
-
-def mmc_wait_quantile_seconds(
-    service_seconds: float, offered_load: float, server_count: int, percentile: float
-) -> float:
-    """Percentile of the wait in M/M/c first come, first served: 0, or exponential beyond that.
-
-    Source: exact: those who wait, Erlang C of all, wait exponentially with the rate c·μ − λ (D.
-    Gross and C. M. Harris, Fundamentals of Queueing Theory, M/M/c).
-    """
-    waiting = erlang_c(offered_load, server_count)
-    beyond = beyond_share(percentile)
-    if waiting <= beyond:
-        return 0.0
-    return math.log(waiting / beyond) * service_seconds / (server_count - offered_load)
 
 
 def mgc_wait_seconds(
@@ -231,108 +186,3 @@ def mgck_blocking(
         if second.blocking_probability > 0
         else 0.0
     )
-
-
-def little_in_system(rate_per_second: float, time_seconds: float) -> float:
-    """Mean number in system, λ·W.
-
-    Source: J. D. C. Little, A proof for the queuing formula L = λW, Operations Research 9 (1961).
-    """
-    return rate_per_second * time_seconds
-
-
-def light_tail_p99_seconds(mean_seconds: float, deviation_seconds: float) -> float:
-    """99th percentile of a light-tailed time, E[T] + 2.33·σ, where there are no samples.
-
-    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", tail rules:
-    the 99 % deviate of a normal law.
-    """
-    return mean_seconds + LIGHT_TAIL_P99_DEVIATES * deviation_seconds
-
-
-def exponential_tail_p99_seconds(mean_seconds: float) -> float:
-    """99th percentile of an exponential-like time, 4.6·E[T], where there are no samples.
-
-    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", tail rules;
-    exact for an exponential law.
-    """
-    return EXPONENTIAL_P99_MEANS * mean_seconds
-
-
-def any_of_many_slow_probability(slow_probability: float, fan_out_count: int) -> float:
-    """Probability that at least one of many parallel calls is slow, 1 − (1 − p)^n.
-
-    Source: J. Dean and L. A. Barroso, The Tail at Scale, CACM 56 (2013).
-    """
-    return 1.0 - (1.0 - slow_probability) ** fan_out_count
-
-
-def replica_count_for_utilization(
-    arrival_rate_per_second: float, replica_rate_per_second: float, utilization_target: float
-) -> int:
-    """Least replicas that keep utilization at or below the target, ⌈λ/(ρ*·μ)⌉, at least 1.
-
-    Source: "Serving and Systems Tradeoffs", replicas for a utilization target.
-    """
-    if not 0 < utilization_target <= 1:
-        raise InvalidInputError("utilization_target", utilization_target, "(0, 1]")
-    exact = arrival_rate_per_second / (utilization_target * replica_rate_per_second)
-    return max(1, math.ceil(exact * (1.0 - 1e-12)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityPlan:
-    """Replicas for the load, with headroom, and utilization after failures.
-
-    base_count: for the utilization target alone. replica_count: with headroom.
-    utilization, utilization_after_failure: with all, and with one fewer. survives_failure: the
-    target still holds with one fewer.
-    """
-
-    base_count: int
-    replica_count: int
-    utilization: float
-    utilization_after_failure: float
-    survives_failure: bool
-
-
-def capacity_plan(
-    arrival_rate_per_second: float,
-    replica_rate_per_second: float,
-    utilization_target: float,
-    headroom_ratio: float,
-) -> CapacityPlan:
-    """Capacity plan for a peak load.
-
-    headroom_ratio: factor on the base count, 1 or more.
-    Source: Machine Learning Systems, chapter "Model Serving", capacity planning.
-    """
-    if not headroom_ratio >= 1.0:
-        raise InvalidInputError("headroom_ratio", headroom_ratio, "1 or more")
-    base = replica_count_for_utilization(
-        arrival_rate_per_second, replica_rate_per_second, utilization_target
-    )
-    count = math.ceil(base * headroom_ratio * (1.0 - 1e-12))
-    after = (
-        arrival_rate_per_second / ((count - 1) * replica_rate_per_second) if count > 1 else math.inf
-    )
-    return CapacityPlan(
-        base_count=base,
-        replica_count=count,
-        utilization=arrival_rate_per_second / (count * replica_rate_per_second),
-        utilization_after_failure=after,
-        survives_failure=after <= utilization_target,
-    )
-
-
-def poisson_quantile(mean: float, probability: float) -> int:
-    """Least k with P(X ≤ k) ≥ probability for a Poisson variable.
-
-    Source: S. D. Poisson (1837); the distribution function is Cephes' `pdtr`, an incomplete gamma
-    function. Exact.
-    """
-    spread = math.sqrt(mean)
-    count = max(0, math.floor(mean - 10.0 * spread))
-    while pdtr(count, mean) < probability:
-        count += 1
-    return count

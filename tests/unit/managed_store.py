@@ -6,13 +6,10 @@ name, as Prometheus does, and `or on(...)` these labels alone, with the name whe
 """
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
-from servingslo.adapters.prometheus.reading.reader import PrometheusReader
+from servingslo.adapters.prometheus.client import Answer
 from servingslo.errors import MetricsUnavailableError, QueryRefusedError
 
 Labels = Mapping[str, str]
@@ -251,14 +248,3 @@ def series_of(text: str, at_seconds: float, **target: str) -> list[Series]:
         labels = dict(re.findall(r'(\w+)="([^"]*)"', inner))
         found.append(Series({"__name__": name, **labels, **target}, float(number), at_seconds))
     return found
-
-
-def reading_of(series: list[Series], now: float, **settings: Any) -> Any:
-    """A reading of these series by the operator's reader."""
-    store = ManagedStore(lambda: now, series)
-    config = PrometheusConfig(url="http://store.test", **settings)
-    reader = PrometheusReader(config, client=store, monotonic=time.monotonic)  # type: ignore[arg-type]
-    try:
-        return reader._read()
-    finally:
-        reader.close()

@@ -254,6 +254,7 @@ def test_a_digest_knows_traffic_apart():
     assert traffic_digest(trace) != traffic_digest(replace(trace, prompt_tokens=more))
 
 
+@pytest.mark.slow
 def test_a_run_is_kept_and_repeats_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The same decisions from the same source; a second call reads what the first left."""
     row = ROWS["h100 very long mixture"]

@@ -180,6 +180,7 @@ def test_a_bound_that_is_too_low_is_the_cause(call, tmp_path):
     assert "No fixed count up to the largest allowed, 1, keeps it. As it is, " in out
 
 
+@pytest.mark.slow("servingslo_lab.cli")
 def test_a_threshold_below_one_engine_is_the_cause_of_every_miss(call):
     """Not the rise of the arrivals, which is there too."""
     out = call("--objective", "ttft:p99:1ms", "--policy", "servingslo", "--policy", "static").out

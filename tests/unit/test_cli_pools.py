@@ -132,6 +132,7 @@ def test_a_resource_that_was_never_decided_names_its_pools() -> None:
     assert row.target == "prefill/decode"
 
 
+@pytest.mark.slow("servingslo.cli", "servingslo.policy.pools")
 def test_plan_decides_on_a_recording_of_pools(cli: CLI, story: Story) -> None:
     """As JSON one line a tick with every pool; as text the whole and then each pool."""
     called = cli("plan", "--observations", story.recording)

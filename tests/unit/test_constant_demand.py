@@ -124,6 +124,7 @@ def test_outputs_are_as_long_as_they_are_soon_after_the_first_have_ended(
             assert found > (1.0 - error) * lengths.mean(), share
 
 
+@pytest.mark.slow("servingslo.estimation", "servingslo.policy.replicas")
 def test_new_workloads_that_keep_their_objectives_seldom_order_in_their_first_minutes():
     """Laws and rates of a few windows asked most for up to six more, given back minutes later."""
     ordered = [seed for seed in range(30, 40) if _orders_early(seed)]

@@ -250,6 +250,7 @@ def test_without_metrics_the_share_is_kept():
     assert run.world.share == share > 0.0
 
 
+@pytest.mark.slow("servingslo.policy")
 def test_a_degraded_request_counts_by_its_own_weight():
     """The promised share of a whole crowd: by weight 1 it is best, by 0 worst."""
     attained = []

@@ -15,6 +15,8 @@ from tests.validation.two_pools import ROOMY, PoolsCase, Transfer, compare_pools
 
 from servingslo.models.objectives import LatencyMetric
 
+pytestmark = pytest.mark.slow("servingslo.models", "servingslo_lab.sim")
+
 BATCH_COUNT = 20
 MEAN_BOUND = 0.03
 TTFT_BOUNDS = {50.0: 0.07, 95.0: 0.07, 99.0: 0.12}

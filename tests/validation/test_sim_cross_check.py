@@ -14,6 +14,8 @@ from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import compiled_backend
 from servingslo_lab.sim.replicas.engine import Engine, Outcome
 
+pytestmark = pytest.mark.slow("servingslo.models", "servingslo_lab.sim")
+
 COUNT = 6000
 
 

@@ -19,6 +19,8 @@ from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine, Outcome, RequestRecord
 from servingslo_lab.sim.traces.workloads import constant, generated
 
+pytestmark = pytest.mark.slow("servingslo.models", "servingslo_lab.sim")
+
 REPLICATIONS = 8
 CONFIDENCE = 0.999
 STEP_SECONDS = 0.002

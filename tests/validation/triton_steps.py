@@ -20,7 +20,6 @@ from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 WAIT_SECONDS = 0.5
 # Two batches for each instance may be ready ahead. Source: rate_limiter.cc.
 READY_BATCHES = 2
-_NEVER = float("inf")
 # Clocks of the server are in nanoseconds, so a window has passed when its sleep ends.
 _CLOCK_SECONDS = 1e-9
 
