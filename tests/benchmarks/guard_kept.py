@@ -34,6 +34,7 @@ def _documents(seed: int) -> Trace:
 KEPT = (
     Row(
         name="h100 noise that grows",
+        kind="rise",
         fleet=fleet_of("h100"),
         traffic=traffic_of(
             lambda rng: working_day(
@@ -44,6 +45,7 @@ KEPT = (
     ),
     Row(
         name="h100 batch on a chat",
+        kind="burst recurring",
         fleet=fleet_of("h100"),
         traffic=with_batches(
             lambda rng: plain_noise(rng, minutes=60, mean=50.0),
@@ -54,6 +56,7 @@ KEPT = (
     ),
     Row(
         name="h100 impatient clients",
+        kind="clients",
         fleet=replace(
             fleet_of("h100"),
             clients=ClientSpec(first_token_timeout_seconds=8.0, timeout_seconds=60.0, retries=3),
@@ -63,18 +66,21 @@ KEPT = (
     ),
     Row(
         name="l4 long prompts in bursts",
+        kind="burst recurring",
         fleet=fleet_of("l4"),
         traffic=_documents,
         unseen=True,
     ),
     Row(
         name="h100 from 2 to 200/s, cold start 600 s",
+        kind="rise",
         fleet=fleet_of("h100", 600.0),
         traffic=traffic_of(lambda rng: swell(rng, minutes=150, low=2.0, high=200.0)),
         unseen=True,
     ),
     Row(
         name="l4 agents, slow pods",
+        kind="slow pods",
         fleet=replace(
             fleet_of("l4"),
             routing=Routing.PREFIX_AFFINE,
