@@ -10,6 +10,7 @@ Source: C. C. Holt, "Forecasting seasonals and trends by exponentially weighted 
 
 import math
 from collections import deque
+from collections.abc import Iterator
 
 from servingslo.estimation.requests.histograms import length_distribution
 from servingslo.estimation.sample import EngineSample
@@ -79,14 +80,6 @@ class Simple:
     def __init__(self, setting: Setting, parameters: Parameters) -> None:
         self._setting, self._parameters = setting, parameters
         self._view, self._holt = View(), Holt(parameters["level"], parameters["trend"])
-        self._limits = [
-            Limit(metric, setting.percentile, seconds)
-            for metric, seconds in (
-                (LatencyMetric.TTFT, setting.ttft_seconds),
-                (LatencyMetric.TPOT, setting.tpot_seconds),
-            )
-            if math.isfinite(seconds)
-        ]
         self._frontier: Frontier | None = None
         self._began, self._renewed = math.nan, -math.inf
         self._wanted: deque[tuple[float, int]] = deque()
@@ -109,14 +102,24 @@ class Simple:
         if frontier is None or now - self._began < _LENGTH_SECONDS:
             return Wanted()
         counts = frontier.least_counts(
-            self._limits, rate + waiting[-1] / lead, engines_per_replica=1,
+            list(self._limits(frontier)), rate + waiting[-1] / lead, engines_per_replica=1,
             routing=Routing.POOLED, low=1, high=self._setting.maximum,
         )  # fmt: skip
-        most = max((self._setting.maximum if one is None else one for one in counts), default=1)
+        most = max(self._setting.maximum if one is None else one for one in counts)
         self._wanted.append((now, most))
         while now - self._wanted[0][0] > self._parameters["down_window_seconds"]:
             self._wanted.popleft()
         return Wanted(replicas=self._setting.clamped(max(count for _, count in self._wanted)))
+
+    def _limits(self, frontier: Frontier) -> Iterator[Limit]:
+        """Room for what runs, and the objectives that a request alone keeps."""
+        yield Limit(None, 95.0, 0.95)
+        setting = self._setting
+        for metric, seconds in (
+            (LatencyMetric.TTFT, setting.ttft_seconds), (LatencyMetric.TPOT, setting.tpot_seconds),
+        ):  # fmt: skip
+            if frontier.unloaded_seconds(metric, setting.percentile) <= seconds < math.inf:
+                yield Limit(metric, setting.percentile, seconds)
 
     def _laws(self, now: float) -> Frontier | None:
         """The laws of the mix of the last minutes; the last ones while it ends no request."""
