@@ -1,10 +1,11 @@
-"""Six rows that no setting may be chosen on: only `make guard KEPT=1` reads them."""
+"""Rows that no setting may be chosen on, blind cases too: only `make guard KEPT=1` plays them."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tests.benchmarks.guard_row import Row
-from tests.benchmarks.guard_rows import document_bursts
+from tests.benchmarks.guard_rows import BLIND_CASES, document_bursts
 from tests.benchmarks.guard_traffic import (
     agents,
     plain_noise,
@@ -14,10 +15,10 @@ from tests.benchmarks.guard_traffic import (
     working_day,
 )
 from tests.benchmarks.guard_unseen import fleet_of
-from tests.benchmarks.matrix_blind_cases import CARD_RATES
+from tests.benchmarks.matrix_blind_cases import CARD_RATES, CARDS, CASES, trace_of
 
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.fleets.fleet import ClientSpec, SlowPods
+from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, SlowPods
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.traces.workloads import generated, uniform_lengths
 
@@ -31,7 +32,7 @@ def _documents(seed: int) -> Trace:
     return generated(document_bursts(rng, 75.0).scaled(CARD_RATES["l4"]), _DOCUMENTS, rng)
 
 
-KEPT = (
+_KEPT = (
     Row(
         name="h100 noise that grows",
         kind="rise",
@@ -90,3 +91,15 @@ KEPT = (
         unseen=True,
     ),
 )
+_BLIND = (
+    Row(
+        name=name,
+        kind="blind",
+        fleet=replace(CARDS[case.card], cold_start=ColdStart(mean_seconds=case.cold_start_seconds)),
+        traffic=partial(trace_of, case),
+        unseen=True,
+    )
+    for name, case in CASES.items()
+    if name not in BLIND_CASES
+)
+KEPT = (*_KEPT, *_BLIND)

@@ -1,6 +1,6 @@
 """The rows of the guard: standard cases, traffic no setting was chosen on, kinds, production.
 
-Six more are kept out of any choice (`guard_kept`).
+Others are kept out of any choice (`guard_kept`).
 """
 
 from collections.abc import Callable
@@ -107,6 +107,10 @@ def _unseen(
         knobs=knobs,
         unseen=True,
     )
+
+
+BLIND_CASES = ("on-off", "bursty ramp", "longer outputs l4")
+"""Of the blind cases, those that are rows here."""
 
 
 def _blind(name: str) -> Callable[[int], Trace]:
