@@ -5,8 +5,9 @@ another policy dominates ours: at least its share at less cost. Price is told of
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,25 +146,28 @@ def table(found: Sequence[Beside], kinds: Mapping[str, str]) -> Iterator[str]:
         cells += [str(others.get(name, "")) for name in (STATIC, SIMPLE)]
         cells += [f"{others[best]}, {best}" if best else ""]
         yield f"| {row} | {kinds[row]} | {' | '.join(cells)} |"
-    yield ""
-    yield f"| {len(rows)} rows | {' | '.join(ways)} |"
-    yield "|---|" + "---|" * len(ways)
-    groups = {way: [one for one in found if one.way == way] for way in ways}
-    told = {"kept": [str(sum(one.ours.kept for one in of)) for of in groups.values()]}
+    groups = [[one for one in found if one.way == way] for way in ways]
     names = list(dict.fromkeys(name for one in found for name in one.others))
-    for label, dominating in (
-        ("a rule", set(names) - {STATIC, SIMPLE}), ("a constant", {STATIC}), ("simple", {SIMPLE}),
-    ):  # fmt: skip
-        told[f"dominated by {label}"] = [
-            str(sum(not dominating.isdisjoint(one.dominated_by()) for one in of))
-            for of in groups.values()
-        ]
+
+    def line(label: str, tell: Callable[[Sequence[Beside]], object]) -> str:
+        return f"| {label} | {' | '.join(str(tell(of)) for of in groups)} |"
+
+    def dominated(label: str, by: set[str]) -> str:
+        return line(
+            f"dominated by {label}",
+            lambda of: sum(not by.isdisjoint(one.dominated_by()) for one in of),
+        )
+
+    yield from ("", f"| {len(rows)} rows | {' | '.join(ways)} |", "|---|" + "---|" * len(ways))
+    yield line("kept", lambda of: sum(one.ours.kept for one in of))
+    yield dominated("a rule", set(names) - {STATIC, SIMPLE})
+    yield dominated("a constant", {STATIC})
+    yield dominated("simple", {SIMPLE})
     for name in names:
-        told[f"price over {name}, rows both keep"] = [_price(of, name) for of in groups.values()]
-    yield from (f"| {label} | {' | '.join(cells)} |" for label, cells in told.items())
+        yield line(f"price over {name}, rows both keep", partial(_price, name))
 
 
-def _price(found: Sequence[Beside], name: str) -> str:
+def _price(name: str, found: Sequence[Beside]) -> str:
     ratios = [one.price_ratios()[name] for one in found if name in one.price_ratios()]
     return f"{np.mean(ratios):.2f} × on {len(ratios)}" if ratios else "-"
 
