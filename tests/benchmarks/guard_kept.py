@@ -1,10 +1,11 @@
-"""Six rows that no setting may be chosen on: only `make guard KEPT=1` reads them."""
+"""Rows that no setting may be chosen on, blind cases too: only `make guard KEPT=1` plays them."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tests.benchmarks.guard_row import Row
-from tests.benchmarks.guard_rows import document_bursts
+from tests.benchmarks.guard_rows import BLIND_CASES, document_bursts
 from tests.benchmarks.guard_traffic import (
     agents,
     plain_noise,
@@ -14,10 +15,10 @@ from tests.benchmarks.guard_traffic import (
     working_day,
 )
 from tests.benchmarks.guard_unseen import fleet_of
-from tests.benchmarks.matrix_blind_cases import CARD_RATES
+from tests.benchmarks.matrix_blind_cases import CARD_RATES, CARDS, CASES, trace_of
 
 from servingslo.traces.trace import Trace
-from servingslo_lab.sim.fleets.fleet import ClientSpec, SlowPods
+from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, SlowPods
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.traces.workloads import generated, uniform_lengths
 
@@ -31,9 +32,10 @@ def _documents(seed: int) -> Trace:
     return generated(document_bursts(rng, 75.0).scaled(CARD_RATES["l4"]), _DOCUMENTS, rng)
 
 
-KEPT = (
+_KEPT = (
     Row(
         name="h100 noise that grows",
+        kind="rise",
         fleet=fleet_of("h100"),
         traffic=traffic_of(
             lambda rng: working_day(
@@ -44,6 +46,7 @@ KEPT = (
     ),
     Row(
         name="h100 batch on a chat",
+        kind="burst recurring",
         fleet=fleet_of("h100"),
         traffic=with_batches(
             lambda rng: plain_noise(rng, minutes=60, mean=50.0),
@@ -54,6 +57,7 @@ KEPT = (
     ),
     Row(
         name="h100 impatient clients",
+        kind="clients",
         fleet=replace(
             fleet_of("h100"),
             clients=ClientSpec(first_token_timeout_seconds=8.0, timeout_seconds=60.0, retries=3),
@@ -63,18 +67,21 @@ KEPT = (
     ),
     Row(
         name="l4 long prompts in bursts",
+        kind="burst recurring",
         fleet=fleet_of("l4"),
         traffic=_documents,
         unseen=True,
     ),
     Row(
         name="h100 from 2 to 200/s, cold start 600 s",
+        kind="rise",
         fleet=fleet_of("h100", 600.0),
         traffic=traffic_of(lambda rng: swell(rng, minutes=150, low=2.0, high=200.0)),
         unseen=True,
     ),
     Row(
         name="l4 agents, slow pods",
+        kind="slow pods",
         fleet=replace(
             fleet_of("l4"),
             routing=Routing.PREFIX_AFFINE,
@@ -84,3 +91,15 @@ KEPT = (
         unseen=True,
     ),
 )
+_BLIND = (
+    Row(
+        name=name,
+        kind="blind",
+        fleet=replace(CARDS[case.card], cold_start=ColdStart(mean_seconds=case.cold_start_seconds)),
+        traffic=partial(trace_of, case),
+        unseen=True,
+    )
+    for name, case in CASES.items()
+    if name not in BLIND_CASES
+)
+KEPT = (*_KEPT, *_BLIND)

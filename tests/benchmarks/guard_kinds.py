@@ -1,7 +1,4 @@
-"""Rows by kind of traffic: rises, bursts that return and that do not, mixes, production traffic.
-
-`kinds` plays each without a reserve, cold, and with a past of the same kind.
-"""
+"""Rows by kind of traffic: rises, bursts that return and that do not, mixes, clients, pools."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,15 +7,17 @@ import numpy as np
 from tests.benchmarks.guard_row import Row
 from tests.benchmarks.guard_traffic import lengths_drawn, plain_noise, traffic_of
 from tests.benchmarks.guard_unseen import fleet_of
+from tests.benchmarks.matrix import LARGE
 from tests.benchmarks.matrix_blind_cases import points
 
-from servingslo.traces.trace import Trace
+from servingslo.traces.trace import IntArray, Trace
+from servingslo_lab.sim.fleets.fleet import ClientSpec, FleetSpec
 from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.pools.fleet import PoolsSpec
 from servingslo_lab.sim.traces.transforms import superposed
 from servingslo_lab.sim.traces.workloads import RateCourse, generated
 
 _TAG = 97  # of random generators
-Course = Callable[[np.random.Generator], RateCourse]
 
 
 def bursts(
@@ -116,30 +115,67 @@ def at_once(count: int, minutes: float, rate: float) -> Callable[[int], Trace]:
     return traffic
 
 
-def _row(name: str, traffic: Callable[[int], Trace], card: str = "h100", **changes: object) -> Row:
-    return Row(name=name, fleet=replace(fleet_of(card), **changes), traffic=traffic, unseen=True)
+def shifting(minutes: int, rate: float, factor: int) -> Callable[[int], Trace]:
+    """In the second third of the time prompts are so many times as long, in the last one answers.
+
+    Each comes within five minutes, as its users do.
+    """
+
+    def traffic(seed: int) -> Trace:
+        rng = np.random.default_rng([seed, _TAG])
+        trace = generated(plain_noise(rng, minutes=minutes, mean=rate), lengths_drawn(rng), rng)
+        share, within = trace.arrival_seconds / (60.0 * minutes), 5.0 / minutes
+
+        def longer(tokens: IntArray, begins: float, ends: float) -> IntArray:
+            shifted = np.interp(share, (begins, begins + within, ends, ends + within), (0, 1, 1, 0))
+            return np.rint(tokens * (1.0 + (factor - 1) * shifted)).astype(np.int64)
+
+        return replace(
+            trace,
+            prompt_tokens=longer(trace.prompt_tokens, 1 / 3, 2 / 3),
+            output_tokens=longer(trace.output_tokens, 2 / 3, 2.0),
+        )
+
+    return traffic
 
 
-def _course(course: Course, rate: float = 1.0) -> Callable[[int], Trace]:
-    return traffic_of(course, rate)
+def _row(
+    name: str, kind: str, traffic: Callable[[int], Trace], pools: PoolsSpec | None = None,
+    card: str = "h100", **changes: object,
+) -> Row:  # fmt: skip
+    fleet = replace(fleet_of(card), **changes)
+    return Row(name=name, kind=kind, fleet=fleet, traffic=traffic, pools=pools)
 
 
-KINDS = (
-    _row("level", _course(lambda rng: plain_noise(rng, minutes=60, mean=60.0))),
-    _row("small level", _course(lambda rng: points((0.0, 6.0), (60.0, 6.0)))),
-    _row("hourly bursts", _course(lambda rng: bursts(
+_PATH = PoolsSpec(
+    prefill=FleetSpec(engine=LARGE, max_replicas=20),
+    decode=FleetSpec(engine=LARGE, max_replicas=20),
+)
+_IMPATIENT = ClientSpec(first_token_timeout_seconds=10.0, timeout_seconds=90.0, retries=3)
+
+
+BY_KIND = (
+    _row("level", "level", traffic_of(lambda rng: plain_noise(rng, minutes=60, mean=60.0))),
+    _row("small level", "level", traffic_of(lambda rng: points((0.0, 6.0), (60.0, 6.0)))),
+    _row("hourly bursts", "burst recurring", traffic_of(lambda rng: bursts(
         rng, minutes=240, every=60.0, low=8.0, factor=7.0, lasts=(4.0, 8.0)))),
-    _row("returning clients", _course(lambda rng: bursts(
+    _row("returning clients", "clients", traffic_of(lambda rng: bursts(
         rng, minutes=90, every=40.0, low=25.0, factor=5.0, lasts=(5.0, 9.0), shift=5.0))),
-    _row("launch", _course(lambda rng: climb(
+    _row("clients that retry", "clients", traffic_of(lambda rng: bursts(
+        rng, minutes=90, every=40.0, low=25.0, factor=4.0, lasts=(5.0, 9.0), shift=5.0)),
+        clients=_IMPATIENT),
+    _row("launch", "rise", traffic_of(lambda rng: climb(
         rng, low=12.0, factor=12.0, at=20.0, over=9.0, minutes=50))),
-    _row("night", _course(lambda rng: climb(
+    _row("night", "rise", traffic_of(lambda rng: climb(
         rng, low=8.0, factor=10.0, at=30.0, over=3.0, minutes=60))),
-    _row("wall", _course(lambda rng: climb(
+    _row("wall", "rise", traffic_of(lambda rng: climb(
         rng, low=15.0, factor=4.0, at=20.0, over=4.0, minutes=50))),
-    _row("burst once", _course(lambda rng: bursts(
+    _row("burst once", "burst once", traffic_of(lambda rng: bursts(
         rng, minutes=60, every=60.0, low=18.0, factor=8.0, lasts=(8.0, 14.0)))),
-    _row("cache collapse", collapse(60.0, 60.0), routing=Routing.PREFIX_AFFINE),
-    _row("fan out", fan_out(60.0, 24.0, (8, 30)), routing=Routing.PREFIX_AFFINE),
-    _row("20,000 at once", at_once(20_000, 50.0, 25.0)),
+    _row("20,000 at once", "burst once", at_once(20_000, 50.0, 25.0)),
+    _row("cache collapse", "mix", collapse(60.0, 60.0), routing=Routing.PREFIX_AFFINE),
+    _row("fan out", "burst recurring", fan_out(60.0, 24.0, (8, 30)), routing=Routing.PREFIX_AFFINE),
+    _row("prompts, then answers", "pools", shifting(75, 25.0, 3), _PATH),
+    _row("climb of two pools", "pools", traffic_of(lambda rng: climb(
+        rng, low=15.0, factor=4.0, at=20.0, over=8.0, minutes=60)), _PATH),
 )  # fmt: skip

@@ -1,12 +1,14 @@
-"""The rows of the guard: eight standard cases, and twelve of traffic no setting was chosen on.
+"""The rows of the guard: standard cases, traffic no setting was chosen on, kinds, production.
 
-Six more are kept out of any choice (`guard_kept`).
+Others are kept out of any choice (`guard_kept`).
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from tests.benchmarks.guard_kinds import BY_KIND
+from tests.benchmarks.guard_production import PRODUCTION
 from tests.benchmarks.guard_row import Row
 from tests.benchmarks.guard_unseen import UNSEEN
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
@@ -76,13 +78,14 @@ def noisy_crowds(rng: np.random.Generator) -> RateCourse:
     return points(*found)
 
 
-def _standard(case: str, engine: str, *, knobs: bool = False) -> Row:
+def _standard(kind: str, case: str, engine: str, *, knobs: bool = False) -> Row:
     def traffic(seed: int) -> Trace:
         return standard_case(case, engine, read_trace(TRACE), seed=seed).trace
 
     cold_start = ColdStart(mean_seconds=COLD_START_SECONDS)
     return Row(
         name=_name(engine.partition("-")[0], case, knobs=knobs),
+        kind=kind,
         fleet=FleetSpec(engine=engine, cold_start=cold_start),
         traffic=traffic,
         knobs=knobs,
@@ -93,14 +96,21 @@ def _name(card: str, case: str, *, knobs: bool) -> str:
     return f"{card} {case}{' +knobs' if knobs else ''}"
 
 
-def _unseen(card: str, case: str, traffic: Callable[[int], Trace], *, knobs: bool = False) -> Row:
+def _unseen(
+    kind: str, card: str, case: str, traffic: Callable[[int], Trace], *, knobs: bool = False
+) -> Row:
     return Row(
         name=_name(card, case, knobs=knobs),
+        kind=kind,
         fleet=replace(CARDS[card], cold_start=ColdStart(mean_seconds=COLD_START_SECONDS)),
         traffic=traffic,
         knobs=knobs,
         unseen=True,
     )
+
+
+BLIND_CASES = ("on-off", "bursty ramp", "longer outputs l4")
+"""Of the blind cases, those that are rows here."""
 
 
 def _blind(name: str) -> Callable[[int], Trace]:
@@ -122,28 +132,31 @@ def _conversation() -> LengthSource:
 
 
 _ROWS = (
-    _standard("azure-conv", LARGE),
-    _standard("ramp", LARGE),
-    _standard("flash", LARGE),
-    _standard("mmpp", LARGE),
-    _standard("long-context", LARGE),
-    _standard("azure-conv", SMALL),
-    _standard("flash", SMALL, knobs=True),
-    _standard("long-mix", SMALL, knobs=True),
-    _unseen("h100", "document bursts", _generated(document_bursts, lambda: DOCUMENTS)),
+    _standard("level", "azure-conv", LARGE),
+    _standard("rise", "ramp", LARGE),
+    _standard("burst once", "flash", LARGE),
+    _standard("burst recurring", "mmpp", LARGE),
+    _standard("level", "long-context", LARGE),
+    _standard("level", "azure-conv", SMALL),
+    _standard("burst once", "flash", SMALL, knobs=True),
+    _standard("mix", "long-mix", SMALL, knobs=True),
     _unseen(
-        "h100", "very long mixture",
+        "burst recurring", "h100", "document bursts",
+        _generated(document_bursts, lambda: DOCUMENTS),
+    ),
+    _unseen(
+        "mix", "h100", "very long mixture",
         _generated(
             lambda rng: wandering(rng, MIXTURE_RATE, 50),
             lambda: mixed_lengths(_conversation(), VERY_LONG, VERY_LONG_SHARE),
         ),
     ),
-    _unseen("h100", "on-off", _blind("on-off")),
-    _unseen("h100", "bursty ramp", _blind("bursty ramp")),
-    _unseen("l4", "longer outputs", _blind("longer outputs l4")),
+    _unseen("burst recurring", "h100", "on-off", _blind("on-off")),
+    _unseen("burst recurring", "h100", "bursty ramp", _blind("bursty ramp")),
+    _unseen("mix", "l4", "longer outputs", _blind("longer outputs l4")),
     _unseen(
-        "a100", "noisy crowds",
+        "burst recurring", "a100", "noisy crowds",
         lambda seed: trace_of(Blind(course=noisy_crowds, card="a100"), seed), knobs=True,
     ),
 )  # fmt: skip
-ROWS = {row.name: row for row in (*_ROWS, *UNSEEN)}
+ROWS = {row.name: row for row in (*_ROWS, *UNSEEN, *BY_KIND, *PRODUCTION)}

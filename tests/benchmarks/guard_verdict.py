@@ -1,42 +1,48 @@
-"""What the guard says of runs beside those of the baseline: pure, in numbers.
+"""What the guard says of runs: pure, in numbers.
 
-The promise comes first. The price of a row is its replica-hours, and a tenth of them more for each
-point of share that is missing to its target; nothing is earned above the target. Where the target
-is out of reach even for a rule with foresight of the mean of demand, that rule's share is the
-target.
+The promise comes first: a row below its declared share is lost, whatever it cost. Next is whether
+another policy dominates ours: at least its share at less cost. Price is told of kept rows alone.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from servingslo.errors import InvalidInputError
+from servingslo_lab.sim.policies import SIMPLE, STATIC
+from servingslo_lab.sim.summary import beats
 
 TARGET_PERCENT = 99.0
 """Share of requests that all rows declare."""
-PRICE_OF_A_POINT = 0.10
-"""Of the replica-hours, for each point of share below the target."""
+COLD, PAST = "cold", "past"
+OURS = (COLD, PAST)
+"""Our ways: told nothing, and told the time before."""
 MEAN_PRICE_RATIO = 0.01
-"""Price more, in the mean over rows."""
+"""Replica-hours more, in the mean over the rows that are kept now and before."""
 ROW_DEVIATIONS = 3.0
 """Of one row over its seeds: what lies further is no luck of the seed."""
 # A row that always meets its objectives hardly differs between seeds, and then every change would
 # be three deviations: what is less than this is not seen by anybody who pays for it.
 LEAST_DEVIATION_RATIO = 0.005
+# Of the share, in points: a tenth of the misses that are allowed.
+LEAST_DEVIATION_POINTS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One row with one seed.
+    """One row with one seed, played one way: ours, or the name of another policy.
 
-    share_ratio: of all requests, in SLO. decisions: digest of what was decided. traffic: digest of
+    share_ratio: of all requests, in SLO. decisions: digest of what we decided. traffic: digest of
     the requests.
     """
 
     row: str
+    way: str
     seed: int
     share_ratio: float
     replica_hours: float
@@ -44,83 +50,175 @@ class Run:
     traffic: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foresight:
-    """What a rule that knows the mean of demand one cold start ahead reaches on a row."""
+class Mean(NamedTuple):
+    """Over seeds."""
 
     share_percent: float
     replica_hours: float
 
+    @property
+    def kept(self) -> bool:
+        """Whether the promise is."""
+        return self.share_percent >= TARGET_PERCENT
 
-def price(share_percent: float, replica_hours: float, target_percent: float) -> float:
-    """Replica-hours with what is missing to the target."""
-    missing = max(target_percent - share_percent, 0.0)
-    return replica_hours * (1.0 + PRICE_OF_A_POINT * missing)
+    def __str__(self) -> str:
+        lost = "" if self.kept else " lost"
+        return f"{self.share_percent:.2f} @ {self.replica_hours:.2f}{lost}"
+
+
+def mean_of(runs: Sequence[Run]) -> Mean:
+    """Of at least one run."""
+    pairs = [(100.0 * run.share_ratio, run.replica_hours) for run in runs]
+    return Mean(*np.mean(pairs, axis=0).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """One row played one of our ways, beside every other policy over the seeds that both have.
+
+    others: by policy, ours and theirs.
+    """
+
+    row: str
+    way: str
+    ours: Mean
+    others: Mapping[str, tuple[Mean, Mean]]
+
+    def dominated_by(self) -> list[str]:
+        """Policies with at least our share at less cost, or a larger one at no more."""
+        return [
+            name
+            for name, (ours, other) in self.others.items()
+            if beats(other.share_percent / 100.0, other.replica_hours,
+                     ours.share_percent / 100.0, ours.replica_hours)
+        ]  # fmt: skip
+
+    def price_ratios(self) -> dict[str, float]:
+        """Our hours over those of each policy that keeps the promise too; none if we lose."""
+        return {
+            name: ours.replica_hours / other.replica_hours
+            for name, (ours, other) in self.others.items()
+            if ours.kept and other.kept
+        }
+
+
+def standings(runs: Sequence[Run]) -> list[Beside]:
+    """Each row and way of ours, in the order of the runs."""
+    by_place: dict[tuple[str, str], dict[int, Run]] = {}
+    for run in runs:
+        by_place.setdefault((run.row, run.way), {})[run.seed] = run
+    found = []
+    for (row, way), mine in by_place.items():
+        if way not in OURS:
+            continue
+        others: dict[str, tuple[Mean, Mean]] = {}
+        for (where, name), theirs in by_place.items():
+            both = sorted(mine.keys() & theirs.keys())
+            if where == row and name not in OURS and both:
+                pair = [mine[seed] for seed in both], [theirs[seed] for seed in both]
+                others[name] = mean_of(pair[0]), mean_of(pair[1])
+        ours = mean_of(list(mine.values()))
+        found.append(Beside(row=row, way=way, ours=ours, others=others))
+    return found
+
+
+def table(found: Sequence[Beside], kinds: Mapping[str, str]) -> Iterator[str]:
+    """Every row by its kind, and what the rows come to; in Markdown.
+
+    kinds: by row.
+    """
+    ways = list(dict.fromkeys(one.way for one in found))
+    rows: dict[str, dict[str, Beside]] = {}
+    for one in found:
+        rows.setdefault(one.row, {})[one.way] = one
+    heads = "in SLO, % @ replica-hours", "kind", *ways, "constant", "simple", "best rule"
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for row, of_ways in sorted(rows.items(), key=lambda pair: list(kinds).index(pair[0])):
+        others = {name: pair[1] for name, pair in next(iter(of_ways.values())).others.items()}
+        rules = [name for name in others if name not in {STATIC, SIMPLE}]
+        best = min(
+            rules, default="",
+            key=lambda name: (-min(others[name].share_percent, TARGET_PERCENT),
+                              others[name].replica_hours),
+        )  # fmt: skip
+        cells = [str(of_ways[way].ours) if way in of_ways else "" for way in ways]
+        cells += [str(others.get(name, "")) for name in (STATIC, SIMPLE)]
+        cells += [f"{others[best]}, {best}" if best else ""]
+        yield f"| {row} | {kinds[row]} | {' | '.join(cells)} |"
+    groups = [[one for one in found if one.way == way] for way in ways]
+    names = list(dict.fromkeys(name for one in found for name in one.others))
+
+    def line(label: str, tell: Callable[[Sequence[Beside]], object]) -> str:
+        return f"| {label} | {' | '.join(str(tell(of)) for of in groups)} |"
+
+    def dominated(label: str, by: set[str]) -> str:
+        return line(
+            f"dominated by {label}",
+            lambda of: sum(not by.isdisjoint(one.dominated_by()) for one in of),
+        )
+
+    yield from ("", f"| {len(rows)} rows | {' | '.join(ways)} |", "|---|" + "---|" * len(ways))
+    yield line("kept", lambda of: sum(one.ours.kept for one in of))
+    yield dominated("a rule", set(names) - {STATIC, SIMPLE})
+    yield dominated("a constant", {STATIC})
+    yield dominated("simple", {SIMPLE})
+    for name in names:
+        yield line(f"price over {name}, rows both keep", partial(_price, name))
+
+
+def _price(name: str, found: Sequence[Beside]) -> str:
+    ratios = [one.price_ratios()[name] for one in found if name in one.price_ratios()]
+    return f"{np.mean(ratios):.2f} × on {len(ratios)}" if ratios else "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """One row now and in the baseline, both over the same seeds.
+    """One row and way of ours now and in the baseline, both over the same seeds.
 
-    price_deviation_ratio: one standard deviation over all seeds of the baseline, relative to the
-    mean. foresight: None where it was not looked for. unchanged: every decision with every seed is
-    the same.
+    share_deviation_points, price_deviation_ratio: one standard deviation over all seeds of the
+    baseline. unchanged: every decision with every seed is the same.
     """
 
     row: str
-    share_percent: float
-    share_before_percent: float
-    replica_hours: float
-    replica_hours_before: float
-    price: float
-    price_before: float
+    way: str
+    now: Mean
+    before: Mean
+    share_deviation_points: float
     price_deviation_ratio: float
-    foresight: Foresight | None
     unchanged: bool
 
     @property
-    def target_percent(self) -> float:
-        """The share that is asked of this row."""
-        return target_of(self.foresight)
+    def price_ratio(self) -> float | None:
+        """Replica-hours more, relative; None unless the promise is kept now and before."""
+        kept = self.now.kept and self.before.kept
+        return self.now.replica_hours / self.before.replica_hours - 1.0 if kept else None
 
-    @property
-    def price_ratio(self) -> float:
-        """Price more, relative; negative where the row is better."""
-        return self.price / self.price_before - 1.0
-
-    def failures(self) -> Iterator[str]:
+    def failure(self) -> str | None:
         """What is worse than the luck of seeds explains."""
+        told, price = f"{self.row}, {self.way}: {self.before} → {self.now}", self.price_ratio
+        if self.before.kept and not self.now.kept:
+            return told
+        points = ROW_DEVIATIONS * max(self.share_deviation_points, LEAST_DEVIATION_POINTS)
+        if not self.before.kept and self.before.share_percent - self.now.share_percent >= points:
+            return f"{told}, of {points:.2f} points allowed"
         allowed = ROW_DEVIATIONS * max(self.price_deviation_ratio, LEAST_DEVIATION_RATIO)
-        if self.price_ratio >= allowed:
-            yield (
-                f"{self.row}: {self.share_before_percent:.2f} % @ {self.replica_hours_before:.2f} h"
-                f" → {self.share_percent:.2f} % @ {self.replica_hours:.2f} h, price "
-                f"{100 * self.price_ratio:+.1f} % of {100 * allowed:.1f} % allowed"
-            )
-
-
-def target_of(foresight: Foresight | None) -> float:
-    """The declared share, or what foresight reaches where that is less."""
-    if foresight is None:
-        return TARGET_PERCENT
-    return min(TARGET_PERCENT, foresight.share_percent)
+        if price is not None and price >= allowed:
+            return f"{told}, price {100 * price:+.1f} % of {100 * allowed:.1f} % allowed"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """All rows that were run."""
+    """All rows that were compared."""
 
     rows: tuple[RowChange, ...]
 
     @property
     def price_ratio(self) -> float:
-        """Of the mean over rows, each relative to itself."""
-        return float(np.mean([row.price_ratio for row in self.rows]))
-
-    @property
-    def kept(self) -> int:
-        """Rows that reach their target."""
-        return sum(row.share_percent >= row.target_percent for row in self.rows)
+        """Of the mean over the rows that are kept now and before, each relative to itself."""
+        found = [row.price_ratio for row in self.rows if row.price_ratio is not None]
+        return float(np.mean(found)) if found else 0.0
 
     @property
     def unchanged(self) -> bool:
@@ -129,70 +227,52 @@ class Verdict:
 
     def failures(self) -> tuple[str, ...]:
         """Why the guard fails; nothing where it holds."""
-        found: list[str] = []
+        found = [text for row in self.rows if (text := row.failure()) is not None]
         if self.price_ratio >= MEAN_PRICE_RATIO:
-            found.append(
-                f"mean over rows: price {100 * self.price_ratio:+.2f} % "
-                f"of {100 * MEAN_PRICE_RATIO:.0f} % allowed"
-            )
-        return (*found, *(line for row in self.rows for line in row.failures()))
+            ratio, most = 100 * self.price_ratio, 100 * MEAN_PRICE_RATIO
+            found.insert(0, f"mean over kept rows: price {ratio:+.2f} % of {most:.0f} % allowed")
+        return tuple(found)
 
 
-def verdict(
-    now: Sequence[Run], before: Sequence[Run], foresights: Mapping[str, Foresight]
-) -> Verdict:
-    """These runs beside those of the baseline with the same rows and seeds.
+def verdict(now: Sequence[Run], before: Sequence[Run]) -> Verdict:
+    """Our runs beside those of the baseline with the same rows, ways and seeds.
 
-    foresights: by row, as far as they were looked for.
     Raises: InvalidInputError for a run that the baseline does not have, or that was played other
     traffic.
     """
-    known = {(run.row, run.seed): run for run in before}
-    for run in now:
-        there = known.get((run.row, run.seed))
+    mine = [run for run in now if run.way in OURS]
+    known = {(run.row, run.way, run.seed): run for run in before}
+    for run in mine:
+        there, where = known.get((run.row, run.way, run.seed)), f"{run.row}, seed {run.seed}"
         if there is None:
             allowed = "rows and seeds of the baseline (make guard-baseline writes it anew)"
-            raise InvalidInputError("run", f"{run.row}, seed {run.seed}", allowed)
+            raise InvalidInputError(f"run, {run.way}", where, allowed)
         if there.traffic != run.traffic:
             allowed = f"{there.traffic}, that of the baseline (make guard-baseline writes it anew)"
-            raise InvalidInputError(f"traffic of {run.row}, seed {run.seed}", run.traffic, allowed)
-    names = dict.fromkeys(run.row for run in now)
+            raise InvalidInputError(f"traffic of {where}", run.traffic, allowed)
+    places = dict.fromkeys((run.row, run.way) for run in mine)
     return Verdict(
         rows=tuple(
-            _change(name, [run for run in now if run.row == name], before, foresights.get(name))
-            for name in names
+            _change([run for run in mine if (run.row, run.way) == place],
+                    [run for run in before if (run.row, run.way) == place])
+            for place in places
         )
-    )
+    )  # fmt: skip
 
 
-def _change(
-    name: str, now: Sequence[Run], before: Sequence[Run], foresight: Foresight | None
-) -> RowChange:
-    whole = [run for run in before if run.row == name]
+def _change(now: Sequence[Run], whole: Sequence[Run]) -> RowChange:
     seeds = {run.seed: run for run in now}
     same = [run for run in whole if run.seed in seeds]
-    target = target_of(foresight)
-    prices = _prices(whole, target)
+    hours = [run.replica_hours for run in whole]
     return RowChange(
-        row=name,
-        share_percent=100.0 * _mean([run.share_ratio for run in now]),
-        share_before_percent=100.0 * _mean([run.share_ratio for run in same]),
-        replica_hours=_mean([run.replica_hours for run in now]),
-        replica_hours_before=_mean([run.replica_hours for run in same]),
-        price=_mean(_prices(now, target)),
-        price_before=_mean(_prices(same, target)),
-        price_deviation_ratio=_deviation(prices) / _mean(prices),
-        foresight=foresight,
+        row=now[0].row,
+        way=now[0].way,
+        now=mean_of(now),
+        before=mean_of(same),
+        share_deviation_points=_deviation([100.0 * run.share_ratio for run in whole]),
+        price_deviation_ratio=_deviation(hours) / float(np.mean(hours)),
         unchanged=all(run.decisions == seeds[run.seed].decisions for run in same),
     )
-
-
-def _prices(runs: Sequence[Run], target_percent: float) -> list[float]:
-    return [price(100.0 * run.share_ratio, run.replica_hours, target_percent) for run in runs]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -201,31 +281,15 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def report(found: Verdict) -> Iterator[str]:
-    """The verdict: rows that miss their target first, then the others, the mean, and what fails."""
-    for row in sorted(found.rows, key=lambda one: one.share_percent >= one.target_percent):
-        missed = row.share_percent < row.target_percent
-        line = (
-            f"{'MISSED' if missed else 'kept':<7} {row.row:<36} {row.share_percent:6.2f} % "
-            f"@ {row.replica_hours:6.2f} h"
-        )
-        if row.unchanged:
-            line += ", unchanged"
-        else:
-            line += (
-                f", before {row.share_before_percent:.2f} % @ {row.replica_hours_before:.2f} h, "
-                f"price {100 * row.price_ratio:+.1f} % (sd {100 * row.price_deviation_ratio:.1f} %)"
-            )
-        if missed and row.foresight is not None:
-            line += (
-                f"; foresight of the mean {row.foresight.share_percent:.2f} % "
-                f"@ {row.foresight.replica_hours:.2f} h"
-            )
-        yield line
-    yield f"{found.kept} of {len(found.rows)} rows reach their target"
+    """What moved, those that are lost first; the mean, and what fails."""
+    for row in sorted(found.rows, key=lambda one: one.now.kept):
+        if not row.unchanged:
+            price = "" if row.price_ratio is None else f", price {100 * row.price_ratio:+.1f} %"
+            yield f"{row.row}, {row.way}: {row.before} → {row.now}{price}"
     if found.unchanged:
         yield "unchanged: every decision is that of the baseline"
     else:
-        yield f"mean: price {100 * found.price_ratio:+.2f} %"
+        yield f"mean over kept rows: price {100 * found.price_ratio:+.2f} %"
     yield from (f"FAIL {line}" for line in found.failures())
 
 
@@ -235,41 +299,29 @@ def read_runs(path: Path) -> list[Run]:
     Raises: InvalidInputError where there is no such file, or it is no baseline.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
         return [
-            Run(row=name, **run) for name, row in document["rows"].items() for run in row["runs"]
-        ]
+            Run(row=row, way=way, seed=int(seed), share_ratio=float(share),
+                replica_hours=float(hours), decisions=decisions, traffic=traffic)
+            for row, ways in rows.items()
+            for way, runs in ways.items()
+            for seed, share, hours, decisions, traffic in runs
+        ]  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         allowed = "a baseline that make guard-baseline wrote"
         raise InvalidInputError("baseline", str(path), allowed) from error
 
 
-def read_foresights(path: Path) -> dict[str, Foresight]:
-    """What foresight reaches, by row, of a baseline file that `read_runs` reads."""
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return {
-        name: Foresight(**row["foresight"]) for name, row in rows.items() if row.get("foresight")
-    }
-
-
-def written(
-    runs: Sequence[Run], foresights: Mapping[str, Foresight], about: Mapping[str, str]
-) -> str:
-    """A baseline as JSON: of each row mean and deviation over seeds, and its runs.
-
-    about: what it was made from.
-    """
-    rows: dict[str, object] = {}
-    for name in dict.fromkeys(run.row for run in runs):
-        chosen = [run for run in runs if run.row == name]
-        shares = [100.0 * run.share_ratio for run in chosen]
-        hours = [run.replica_hours for run in chosen]
-        listed = [{k: v for k, v in asdict(run).items() if k != "row"} for run in chosen]
-        foresight = foresights.get(name)
-        rows[name] = {
-            "share_percent": {"mean": _mean(shares), "sd": _deviation(shares)},
-            "replica_hours": {"mean": _mean(hours), "sd": _deviation(hours)},
-            "foresight": None if foresight is None else asdict(foresight),
-            "runs": listed,
-        }
-    return json.dumps({**about, "rows": rows}, indent=1) + "\n"
+def written(runs: Sequence[Run], about: Mapping[str, str]) -> str:
+    """A baseline as JSON, a line for each row and way. about: what it was made from."""
+    rows: dict[str, dict[str, list[tuple[object, ...]]]] = {}
+    for run in runs:
+        rows.setdefault(run.row, {}).setdefault(run.way, []).append(astuple(run)[2:])
+    lines = [
+        f"  {json.dumps(row)}: {{\n"
+        + ",\n".join(f"   {json.dumps(way)}: {json.dumps(of)}" for way, of in ways.items())
+        + "\n  }"
+        for row, ways in rows.items()
+    ]
+    head = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in about.items())
+    return f'{{\n{head} "rows": {{\n' + ",\n".join(lines) + "\n }\n}\n"

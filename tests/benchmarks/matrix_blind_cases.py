@@ -8,14 +8,9 @@ import numpy as np
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.fleet.latency import Objective
-from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import Targets
 from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.fleet import FleetSpec
-from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.traces.workloads import (
-    LengthSource,
     RateCourse,
     generated,
     lengths_of,
@@ -86,33 +81,21 @@ def bursty_ramp(rng: np.random.Generator) -> RateCourse:
     return points(*found)
 
 
-_TARGETS = benchmark_targets()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blind:
     """A case: a course of the rate on the large card, and what it is played on.
 
-    longer: factors of the lengths of prompts and outputs in the second half of the time. lengths:
-    None for those of the Azure conversation trace. batched_tokens: of a step, None for the card's.
+    longer: factors of the lengths of prompts and outputs in the second half of the time.
     """
 
     course: Callable[[np.random.Generator], RateCourse]
     card: str = "h100"
-    targets: Targets = _TARGETS
     cold_start_seconds: float = COLD_START_SECONDS
     longer: tuple[int, int] = (1, 1)
-    lengths: LengthSource | None = None
-    batched_tokens: int | None = None
 
 
 def _fixed(course: RateCourse) -> Callable[[np.random.Generator], RateCourse]:
     return lambda _: course
-
-
-def _latency(seconds: float) -> Targets:
-    only = Objective(metric=LatencyMetric.LATENCY, percentile=95.0, threshold_seconds=seconds)
-    return replace(_TARGETS, objectives=(only,))
 
 
 TWO_CROWDS = _fixed(points((0, 30), (10, 30), (11, 120), (14, 120), (15, 30), (25, 30), (26, 120),
@@ -151,16 +134,6 @@ CASES = {
     "longer prompts l4": Blind(course=SHIFT, card="l4", longer=(3, 1)),
     "longer outputs": Blind(course=SHIFT, longer=(1, 3)),
     "longer outputs l4": Blind(course=SHIFT, card="l4", longer=(1, 3)),
-    "lunch, 0.5 s 40 ms": Blind(
-        course=LUNCH, targets=benchmark_targets(ttft_seconds=0.5, tpot_seconds=0.04)
-    ),
-    "walk, 2 s p95": Blind(
-        course=lambda rng: walk(rng, 80.0, 0.10, 60),
-        targets=benchmark_targets(ttft_seconds=2.0, percentile=95.0),
-    ),
-    "walk, latency 20 s p95": Blind(
-        course=lambda rng: walk(rng, 80.0, 0.10, 60), targets=_latency(20.0)
-    ),
 }
 
 
@@ -168,7 +141,7 @@ def trace_of(case: Blind, seed: int) -> Trace:
     """The requests of a case."""
     rng = np.random.default_rng([seed, 77])
     course = case.course(rng).scaled(CARD_RATES[case.card])
-    trace = generated(course, case.lengths or lengths_of(read_trace(TRACE)), rng)
+    trace = generated(course, lengths_of(read_trace(TRACE)), rng)
     late = trace.arrival_seconds > trace.duration_seconds / 2
     prompt, output = case.longer
     return replace(

@@ -58,6 +58,7 @@ def peer_rows() -> dict[str, Row]:
     standard = [
         Row(
             name=f"{engine.partition('-')[0]} {case}",
+            kind="",
             fleet=FleetSpec(engine=engine, cold_start=cold_start),
             traffic=partial(_standard_traffic, case, engine),
         )

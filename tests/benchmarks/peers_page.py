@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
-from tests.benchmarks.guard_verdict import TARGET_PERCENT, price
 from tests.benchmarks.matrix import ROOT
 from tests.benchmarks.peers import PeerRun, settings_of
 
@@ -19,6 +18,8 @@ BEGIN, END = "<!-- made by make benchmark-peers -->", "<!-- end -->"
 # recorded conversation, and a crowd.
 USUAL_ROWS = ("h100 azure-conv", "h100 flash")
 _PERCENT = 100.0
+# Of the replica-hours, for each point of share below the target.
+PRICE_OF_A_POINT = 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,9 @@ class Mean:
 
     @property
     def price(self) -> float:
-        """Replica-hours and the shortfall, as the guard counts it; share above earns nothing."""
-        return price(_PERCENT * self.share_ratio, self.replica_hours, TARGET_PERCENT)
+        """Replica-hours and the shortfall; share above the target earns nothing."""
+        missing = _PERCENT * max(SHARE_TARGET - self.share_ratio, 0.0)
+        return self.replica_hours * (1.0 + PRICE_OF_A_POINT * missing)
 
     @property
     def text(self) -> str:

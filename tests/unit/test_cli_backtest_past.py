@@ -163,6 +163,35 @@ def test_it_is_told_who_knows_the_past(call, written, tmp_path):
     assert "past:" not in untold
 
 
+def test_the_earlier_half_of_a_long_trace_is_told_and_not_played(call, written):
+    """Ours is shown with it and cold, all play the later half; a short trace says why not."""
+    trace = written("long.csv", np.arange(0.0, 7220.0, 20.0), dated=False)
+    told = json.loads(call("--trace", trace, "-o", "json").out)
+    text = call("--trace", trace).out
+    short = call("--policy", "servingslo").out
+
+    assert [one["policy"] for one in told["policies"]][:3] == [
+        "servingslo",
+        "servingslo+cold",
+        "simple",
+    ]
+    assert told["earlier_seconds"] == 3600.0
+    assert told["request_count"] == 181
+    assert told["past_seconds"] == 3600.0
+    assert "The first 1h of the trace are not played" in text
+    assert "past: servingslo is told none, as the trace is shorter than 2h; --past FILE" in short
+
+
+def test_a_long_trace_without_history_is_played_whole(call, written):
+    """By every policy."""
+    trace = written("long.csv", np.arange(0.0, 7220.0, 20.0), dated=False)
+    arguments = ("--trace", trace, "--no-history", "--policy", "hpa-kv", "-o", "json")
+    told = json.loads(call(*arguments).out)
+
+    assert (told["past_seconds"], told["earlier_seconds"]) == (0.0, 0.0)
+    assert told["request_count"] == 361
+
+
 def test_a_past_that_was_kept_is_the_same(morning, written, tmp_path):
     """Of dated requests, for a trace that has no dates: the planner plans for the same."""
     saved = tmp_path / "past.csv"

@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from tests.benchmarks.guard_row import SEEDS
-from tests.benchmarks.guard_rows import ROWS as ROWS_OF_GUARD
-from tests.benchmarks.guard_verdict import MEAN_PRICE_RATIO, PRICE_OF_A_POINT, ROW_DEVIATIONS
+from tests.benchmarks.guard import GUARD_SEEDS
+from tests.benchmarks.guard_row import KINDS
+from tests.benchmarks.guard_verdict import MEAN_PRICE_RATIO, ROW_DEVIATIONS, TARGET_PERCENT
 
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.controller.actuators import catalogue
@@ -86,12 +86,11 @@ def test_targets_and_figures_of_the_page_are_those_of_the_code():
     targets = set(re.findall(r"`make ([a-z-]+)", page))
     assert {"setup", "check", "test", "guard", "golden", "crd"} <= targets
     assert [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)] == []
-    words = {6: "six", 8: "eight", 12: "twelve", 14: "fourteen"}
-    blind = len(ROWS_OF_GUARD) - 8
-    assert f"plays eight standard cases and {words[blind]} of traffic" in page
-    assert f"each with {words[len(SEEDS)]} seeds" in page
-    assert f"{100 * PRICE_OF_A_POINT:.0f} % of the hours" in page
-    assert f"the mean price over rows rises by {100 * MEAN_PRICE_RATIO:g} %" in page
+    words = {4: "four", 9: "nine", 14: "fourteen"}
+    assert f"are of {words[len(KINDS)]} kinds ({', '.join(KINDS)})" in page
+    assert f"played with {words[len(GUARD_SEEDS)]} seeds" in page
+    assert f"below {TARGET_PERCENT:g} % is lost" in page
+    assert f"the mean price over kept rows by {100 * MEAN_PRICE_RATIO:g} %" in page
     assert ROW_DEVIATIONS == 3.0
     recordings = list((ROOT / "tests/golden/data/replays").glob("*.decisions.jsonl.gz"))
     assert f"{words[len(recordings)].capitalize()} short recordings" in page

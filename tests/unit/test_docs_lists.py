@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from tests.benchmarks.guard_rows import ROWS
 from tests.unit.test_docs_map import CODE, DOCS, FENCE, PAGES, ROOT, SOURCES
 from typer.core import TyperGroup
 
@@ -309,26 +308,6 @@ def test_ceilings_of_utilization_are_those_of_the_code() -> None:
     assert said == f"{plain:.0%}, or {bounded:.0%}".replace("%", " %")
     note = read("designs/0004-planner.md")
     assert f"{plain:.2f}, or {bounded:.2f} if a bound in flight is enforced" in note
-
-
-def test_the_guard_has_as_many_rows_as_contributors_read() -> None:
-    """Standard ones, unseen ones, and those that are kept; and the stored replays."""
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    unseen = sum(row.unseen for row in ROWS.values())
-    # Read as text: the rows that are kept are imported by the guard alone.
-    kept = (ROOT / "tests/benchmarks/guard_kept.py").read_text(encoding="utf-8").count("\n    Row(")
-    stored = len([*(ROOT / "tests/golden/data/replays").glob("*.decisions.*")])
-    counts = {
-        "standard cases and": len(ROWS) - unseen,
-        "of traffic that no": unseen,
-        "more rows (": kept,
-        "short recordings": stored,
-    }
-    spelled = {6: "six", 8: "eight", 12: "twelve", 14: "fourteen"}
-    text = " ".join(page.lower().split())
-    assert [
-        after for after, n in counts.items() if f"{spelled.get(n, n)} {after}" not in text
-    ] == []
 
 
 def test_every_kind_of_object_for_a_bound_is_told() -> None:

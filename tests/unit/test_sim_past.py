@@ -77,6 +77,19 @@ def test_a_history_is_cut_or_filled_to_the_begin(begin, expected):
     assert past_of_history(history, begin_seconds=begin, scale=2.0).rates_per_second == expected
 
 
+def test_minutes_of_the_last_day_end_at_the_begin():
+    """Of arrivals before the trace, then of its own; as many as Prometheus is asked for."""
+    before = history_of_arrivals(every(2.0, 3610.0), 0.0, 3610.0)
+    known = past_of_history(before, begin_seconds=3700.0, scale=3.0)
+    later = known.history_at(every(0.5, 200.0), 150.0).recent
+
+    assert known.recent_per_second == (1.5,) * 60 + (None,)
+    assert later.rates_per_second == (*known.recent_per_second, 2.0, 2.0)
+    assert later.start_seconds == 3700.0 - 61 * 60.0
+    whole = known.history_at(every(60.0, 2 * DAY), 2 * DAY).recent
+    assert len(whole.rates_per_second) == 1440
+
+
 def test_the_planner_is_told_once_a_day_and_what_time_it_is():
     """At the first tick and a day later."""
 

@@ -40,6 +40,7 @@ from servingslo_lab.cli.backtesting.inputs import (
     stated_policies_of_pools,
     stated_pool_targets,
     stated_targets,
+    with_cold,
 )
 from servingslo_lab.cli.backtesting.page import page
 from servingslo_lab.cli.backtesting.report import Report, report_of
@@ -103,16 +104,18 @@ def backtest(
     history: Annotated[
         Path | None,
         typer.Option(
+            "--history",
+            "--past",
             help="CSV of requests before the trace, or of --save-history: the planner is told the "
             "rates, as Prometheus would tell it. With --prometheus, and of a recording, they are "
-            "read by themselves."
+            "read by themselves; of a trace of 2h or more they are those of its first half.",
         ),
     ] = None,
     save_history: Annotated[
         Path | None, typer.Option(help="Where the rates before the trace are kept, as CSV.")
     ] = None,
     no_history: Annotated[
-        bool, typer.Option("--no-history", help="Tell the planner of no past.")
+        bool, typer.Option("--no-history", help="Tell the planner of no past; play all.")
     ] = False,
     warm_up: Annotated[
         str | None,
@@ -244,6 +247,8 @@ def backtest(
         pools=pools,
         pool_targets=pool_targets,
     )
+    if not policy and replay.past is not None:
+        policies = with_cold(policies)
     inputs = Inputs(
         scenario=scenario,
         policies=tuple(policies),

@@ -13,7 +13,16 @@ from pydantic import TypeAdapter
 
 import servingslo
 import servingslo_lab
-from servingslo_lab.sim.policies import RATIO, RATIO_RULE, REAL_RULES, RULES, is_ours, rule_named
+from servingslo_lab.sim.policies import (
+    COLD,
+    RATIO,
+    RATIO_RULE,
+    REAL_RULES,
+    RULES,
+    SIMPLE,
+    is_ours,
+    rule_named,
+)
 from servingslo_lab.sim.scenario import Cell
 
 FORMAT_VERSION = 2
@@ -48,7 +57,7 @@ def key_of(cell: Cell) -> str:
     document = json.loads(_CELL.dump_json(cell))
     document["scenario"].pop("name")
     document["policy"].pop("label")
-    if not is_ours(cell.policy.name):
+    if not is_ours(cell.policy.name) or cell.policy.name == COLD:
         document["scenario"].pop("past")  # other policies do not use it
     document["scenario"]["trace_path"] = _file_digest(cell.scenario.trace_path)
     text = json.dumps([FORMAT_VERSION, document, source_digest(cell.policy.name)], sort_keys=True)
@@ -88,8 +97,8 @@ def _sources(policy_name: str) -> Iterator[Path]:
         yield from (path for path in (simulator / room).glob("*.py") if path.name not in beside)
     yield from (simulator / "baselines" / name for name in _SHARED_BASELINES)
     yield from (product / name for name in (*_SHARED, *_TOLD))
-    if ours:
-        for package in _PLANNER:
+    if ours or policy_name == SIMPLE:
+        for package in _PLANNER if ours else ("models",):
             yield from (product / package).rglob("*.py")
     rule = RATIO_RULE if policy_name == RATIO else policy_name
     if rule in RULES or rule in REAL_RULES:

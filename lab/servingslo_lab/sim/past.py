@@ -22,6 +22,7 @@ RECENT_BIN_SECONDS = 60.0
 HISTORY_DAYS = 14
 _DIGITS = 4
 _MOST_BINS = round(HISTORY_DAYS * SECONDS_PER_DAY / BIN_SECONDS)
+_MOST_RECENT = round(SECONDS_PER_DAY / RECENT_BIN_SECONDS)
 
 Rates = tuple[float | None, ...]
 
@@ -53,17 +54,19 @@ class Past:
         first, end = (math.floor(at / BIN_SECONDS) for at in (begin, begin + now_seconds))
         since: Rates = ()
         if end > first:
-            since = _rates((begin + arrival_seconds) / BIN_SECONDS, first, end)
+            since = _rates(begin + arrival_seconds, BIN_SECONDS, first, end)
             # The bin in which the trace begins is counted only from the trace's start.
             since = since if begin == first * BIN_SECONDS else (None, *since[1:])
         rates = (*self.rates_per_second, *since)[-_MOST_BINS:]
-        recent = self.recent_per_second
+        minutes = math.floor(now_seconds / RECENT_BIN_SECONDS)
+        lately = _rates(arrival_seconds, RECENT_BIN_SECONDS, 0, minutes)
+        recent = (*self.recent_per_second, *lately)[-_MOST_RECENT:]
         return RateHistory(
             start_seconds=(end - len(rates)) * BIN_SECONDS,
             bin_seconds=BIN_SECONDS,
             rates_per_second=rates,
             recent=RateHistory(
-                start_seconds=begin - len(recent) * RECENT_BIN_SECONDS,
+                start_seconds=begin + (minutes - len(recent)) * RECENT_BIN_SECONDS,
                 bin_seconds=RECENT_BIN_SECONDS,
                 rates_per_second=recent,
             )
@@ -75,12 +78,22 @@ class Past:
 def history_of_arrivals(
     arrival_seconds: FloatArray, since_seconds: float, until_seconds: float
 ) -> RateHistory:
-    """The rates of the whole bins between both times; all on the planner's clock."""
+    """The rates of the whole bins between both times; all on the planner's clock.
+
+    Also those of the last day's minutes, up to the end.
+    """
     first, end = math.ceil(since_seconds / BIN_SECONDS), math.floor(until_seconds / BIN_SECONDS)
+    minutes = min(math.floor((until_seconds - since_seconds) / RECENT_BIN_SECONDS), _MOST_RECENT)
+    start = until_seconds - minutes * RECENT_BIN_SECONDS
     return RateHistory(
         start_seconds=first * BIN_SECONDS,
         bin_seconds=BIN_SECONDS,
-        rates_per_second=_rates(arrival_seconds / BIN_SECONDS, first, end) if end > first else (),
+        rates_per_second=_rates(arrival_seconds, BIN_SECONDS, first, end),
+        recent=RateHistory(
+            start_seconds=start,
+            bin_seconds=RECENT_BIN_SECONDS,
+            rates_per_second=_rates(arrival_seconds - start, RECENT_BIN_SECONDS, 0, minutes),
+        ),
     )
 
 
@@ -95,15 +108,31 @@ def past_of_history(history: RateHistory, *, begin_seconds: float, scale: float 
     rates: Rates = tuple(None if rate is None else _rounded(scale * rate) for rate in known)
     if rates:
         rates += (None,) * (end - first - len(rates))
-    return Past(begin_seconds=begin_seconds, rates_per_second=rates[-_MOST_BINS:])
+    return Past(
+        begin_seconds=begin_seconds,
+        rates_per_second=rates[-_MOST_BINS:],
+        recent_per_second=_recent(history.recent, begin_seconds, scale),
+    )
 
 
-def _rates(places: FloatArray, first: int, end: int) -> Rates:
-    """Rates of the bins from first to before end; places: arrival times in units of bins."""
-    bins = np.floor(places).astype(np.int64)
+def _recent(minutes: RateHistory | None, begin_seconds: float, scale: float) -> Rates:
+    """The minutes of the last day before this time, the last of them less than one before it."""
+    if minutes is None:
+        return ()
+    known = minutes.rates_per_second
+    count = math.floor((begin_seconds - minutes.start_seconds) / RECENT_BIN_SECONDS)
+    rates = [None if rate is None else _rounded(scale * rate) for rate in known[: max(count, 0)]]
+    return (*rates, *(None,) * (count - len(rates)))[-_MOST_RECENT:]
+
+
+def _rates(arrival_seconds: FloatArray, width_seconds: float, first: int, end: int) -> Rates:
+    """Rates of the bins of this width from first to before end."""
+    if end <= first:
+        return ()
+    bins = np.floor(arrival_seconds / width_seconds).astype(np.int64)
     inside = bins[(bins >= first) & (bins < end)] - first
     counts = np.bincount(inside, minlength=end - first)
-    return tuple(_rounded(count / BIN_SECONDS) for count in counts.tolist())
+    return tuple(_rounded(count / width_seconds) for count in counts.tolist())
 
 
 def _rounded(rate: float) -> float:

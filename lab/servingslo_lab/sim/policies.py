@@ -23,6 +23,7 @@ from servingslo_lab.sim.baselines import (
     keda,
     knative,
     ray_serve,
+    simple,
     wva,
     wva_queueing,
 )
@@ -36,7 +37,8 @@ from servingslo_lab.sim.peers import knative as real_knative
 
 OURS, STATIC, ORACLE, FORESIGHT = "servingslo", "static", "oracle", "foresight"
 EACH, RATIO, SINGLE, OPTIMUM = "servingslo-each", "ratio", "static-single", "optimum"
-KNOBS = f"{OURS}+knobs"
+KNOBS, COLD = f"{OURS}+knobs", f"{OURS}+cold"
+SIMPLE = "simple"
 RATIO_RULE = "keda-slo"
 """The rule that scales decode under RATIO."""
 TUNED = "tuned"
@@ -197,6 +199,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             summary="Ray Serve on ongoing requests",
             build=ray_serve.RayServe, defaults=ray_serve.DEFAULTS, grid=ray_serve.GRID,
         ),
+        SIMPLE: Rule(
+            summary="a planner in one file: trend, its own errors, our laws on the exact card",
+            build=simple.Simple, defaults=simple.DEFAULTS, grid=simple.GRID,
+        ),
     }
 )  # fmt: skip
 
@@ -205,6 +211,7 @@ OTHERS: Mapping[str, str] = MappingProxyType(
         OURS: "the production planner, replicas only",
         KNOBS: "the production planner, with batch limits, and bounds that only the "
         "simulator enforces",
+        COLD: "the production planner, told nothing of the time before the trace",
         EACH: "several pools: a production planner for each, as several ServingSLOs",
         RATIO: f"prefill and decode: decode by {RATIO_RULE}, prefill in a fixed ratio to it",
         STATIC: "the least constant count that meets the share, chosen in hindsight",
@@ -221,7 +228,8 @@ OTHERS: Mapping[str, str] = MappingProxyType(
 # which are not implemented here.
 ONLY_IN_POOLS = (EACH, RATIO, SINGLE, OPTIMUM)
 IN_POOLS = (
-    OURS, EACH, RATIO, STATIC, SINGLE, OPTIMUM, "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy",
+    OURS, COLD, EACH, RATIO, STATIC, SINGLE, OPTIMUM,
+    "hpa-waiting", "hpa-kv", "hpa-both", "hpa-busy",
     "keda-guide", "keda-raw", "keda-slo", "knative", "aibrix-apa", "aibrix-kpa", "ray-serve",
 )  # fmt: skip
 

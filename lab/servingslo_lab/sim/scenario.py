@@ -16,7 +16,7 @@ from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
 from servingslo_lab.sim.fleets.cluster import Autoscaler
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.past import Past, Remembering
-from servingslo_lab.sim.policies import KNOBS, Policy, is_ours
+from servingslo_lab.sim.policies import COLD, KNOBS, Policy, is_ours
 from servingslo_lab.sim.pools.cases import POOL_CASES, pool_case
 from servingslo_lab.sim.pools.fleet import AnyPools
 from servingslo_lab.sim.production import Knobs, Production, benchmark_targets
@@ -160,7 +160,7 @@ def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: T
         bounded = replace(targets.replicas, maximum=targets.replicas.maximum or maximum)
         knobs = Knobs(batching=True, admission=True) if policy.name == KNOBS else Knobs()
         planner = Production(replace(targets, replicas=bounded), knobs)
-        if scenario.past is None:
+        if scenario.past is None or policy.name == COLD:
             return planner
         return Remembering(planner, scenario.past, trace.arrival_seconds)
     minimum = scenario.targets.replicas.minimum if scenario.targets is not None else 1
@@ -170,6 +170,7 @@ def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: T
             maximum=maximum,
             ttft_seconds=objectives.ttft_seconds,
             tpot_seconds=objectives.tpot_seconds,
+            percentile=100.0 * objectives.share,
             law=fleet.engine_law,
             limits=fleet.engine_limits,
             cold_start_seconds=fleet.cold_start.mean_seconds,

@@ -15,6 +15,7 @@ from servingslo.policy.pools.inputs import FleetTargets
 from servingslo_lab.cli.sizing.inputs import parse_objectives
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import (
+    COLD,
     EACH,
     FORESIGHT,
     IN_POOLS,
@@ -23,6 +24,7 @@ from servingslo_lab.sim.policies import (
     ORACLE,
     OURS,
     RATIO,
+    SIMPLE,
     SINGLE,
     STATIC,
     TUNED,
@@ -33,7 +35,7 @@ from servingslo_lab.sim.pools.fleet import AnyPools, PoolsSpec, read_fleet_or_po
 from servingslo_lab.sim.pools.replay import DECIDES
 from servingslo_lab.sim.scenario import Cell, Scenario
 
-DEFAULT_POLICIES = (OURS, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
+DEFAULT_POLICIES = (OURS, SIMPLE, "hpa-waiting", "hpa-kv", "keda-slo", "knative", STATIC)
 PATH_POLICIES = (OURS, EACH, "keda-slo", RATIO, STATIC)
 VARIANT_POLICIES = (OURS, EACH, "keda-slo", STATIC, SINGLE)
 MOST_SEEDS = 100
@@ -188,7 +190,7 @@ def check_objectives_of_pools(targets: Targets, spec: AnyPools, policies: Sequen
 
     One that decides for prefill and decode separately needs an objective of each, and none of both.
     """
-    separate = [one.label for one in policies if one.name not in {OURS, STATIC}]
+    separate = [one.label for one in policies if one.name not in {OURS, COLD, STATIC}]
     if not isinstance(spec, PoolsSpec) or not separate:
         return
     metrics = {objective.metric for objective in targets.objectives}
@@ -221,6 +223,15 @@ def _policies(names: Sequence[str], engine: str) -> list[Policy]:
         inner = error.field.removeprefix("policy").removeprefix(": ")
         field = f"--policy: {inner}" if inner else "--policy"
         raise InvalidInputError(field, error.value, error.allowed) from error
+
+
+def with_cold(policies: Sequence[Policy]) -> list[Policy]:
+    """The policies, and after the planner that is told a past the one that is told none."""
+    return [
+        one
+        for policy in policies
+        for one in ([policy, policy_of(COLD)] if policy.name == OURS else [policy])
+    ]
 
 
 def default_processes() -> int:

@@ -42,7 +42,8 @@ class BacktestResult:
 
     least_replica_hours: proven, below which no schedule meets the target at the engines' own
     limits; mean over seeds, None unless costs are set beside an oracle. past_seconds: how far back
-    before the trace the planner, and nobody else, is told arrival rates. verdict: sentences.
+    before the trace the planner, and nobody else, is told arrival rates. earlier_seconds: of the
+    trace's own first part, which is not played. verdict: sentences.
     """
 
     trace: str
@@ -57,6 +58,7 @@ class BacktestResult:
     policies: tuple[PolicySummary, ...]
     least_replica_hours: float | None
     past_seconds: float
+    earlier_seconds: float
     frontier: tuple[str, ...]
     without_solution: tuple[str, ...]
     worst_minutes: tuple[WorstMinute, ...]
@@ -92,6 +94,7 @@ def report_of(inputs: Inputs, outcomes: Sequence[Outcome]) -> Report:
         policies=tuple(found),
         least_replica_hours=_least(inputs),
         past_seconds=0.0 if scenario.past is None else scenario.past.duration_seconds,
+        earlier_seconds=scenario.skipped_seconds,
         frontier=tuple(one.policy for one in found if one.on_frontier and not one.in_hindsight),
         without_solution=tuple(p.label for p in inputs.policies if p.label not in known),
         worst_minutes=tuple(

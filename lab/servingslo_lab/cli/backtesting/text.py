@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from servingslo.units import format_duration, milliseconds_from_seconds
 from servingslo_lab.cli.backtesting.report import BacktestResult, Report, oracle_over_bound
+from servingslo_lab.cli.backtesting.traces import LEAST_EARLIER_SECONDS
 from servingslo_lab.sim.policies import OTHERS, OURS, REAL_RULES, RULES, is_ours
 from servingslo_lab.sim.scoring import Interval
 from servingslo_lab.sim.summary import PolicySummary
@@ -60,11 +61,20 @@ def objectives_text(result: BacktestResult) -> str:
 
 
 def past_text(result: BacktestResult) -> list[str]:
-    """Who knows of the time before the trace; empty where nobody does."""
-    if not result.past_seconds or not any(is_ours(one.policy) for one in result.policies):
+    """Who knows of the time before the trace, or why nobody does; empty where that is nobody's."""
+    if not any(is_ours(one.policy) for one in result.policies):
         return []
+    if not result.past_seconds:
+        least = format_duration(round(2 * LEAST_EARLIER_SECONDS))
+        short = result.duration_seconds < 2 * LEAST_EARLIER_SECONDS
+        why = f", as the trace is shorter than {least}; --past FILE tells one" if short else ""
+        return [f"past: {OURS} is told none{why}"]
     span = format_duration(round(result.past_seconds))
-    return [f"past: {OURS} is told the arrival rates of {span} before; no other rule uses them"]
+    told = f"past: {OURS} is told the arrival rates of {span} before; no other rule uses them"
+    if not result.earlier_seconds:
+        return [told]
+    first = format_duration(round(result.earlier_seconds))
+    return [f"{told}. The first {first} of the trace are not played"]
 
 
 def seconds_text(seconds: float) -> str:

@@ -35,6 +35,8 @@ MOST_READINGS = 3000
 # A trace that is thinned to an expected one may be empty by chance; of ten that is one in 20,000.
 LEAST_REQUESTS_SCALED = 10
 _SEED = 1
+# Twelve of Prometheus' longest bins. A trace of two such parts or more tells its first half.
+LEAST_EARLIER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class TraceSource:
 
     asking to gateway_name: how Prometheus is asked, and the gateway whose counts are read.
     history: a CSV of requests before the trace, or of rates as save_history is written. no_history:
-    the planner is told none. warm_up: the part of the trace that is past too; None for none of it.
+    the planner is told none. warm_up: the part of the trace that is past too; None for the first
+    half of one that is long enough and for which no other past is known.
     """
 
     file: Path | None = None
@@ -174,7 +177,9 @@ def _stated_history(path: Path, trace: Trace) -> RateHistory:
 
 def _skipped_seconds(source: TraceSource, trace: Trace) -> float:
     if source.warm_up is None:
-        return 0.0
+        alone = source.file is not None and source.history is None and not source.no_history
+        long = trace.duration_seconds >= 2.0 * LEAST_EARLIER_SECONDS
+        return trace.duration_seconds // 2.0 if alone and long else 0.0
     seconds = parse_duration_seconds(source.warm_up, "--warm-up")
     most = trace.duration_seconds - SHORTEST_TRACE_SECONDS
     if not seconds <= most:

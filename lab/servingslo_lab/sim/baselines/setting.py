@@ -13,7 +13,8 @@ Parameters = Mapping[str, float]
 class Setting:
     """Bounds on replicas, thresholds of the objectives in seconds, and a profile of the engine.
 
-    law, limits: the exact values, for rules that profile engines in advance.
+    percentile: at which the thresholds hold. law, limits: the exact values, for rules that profile
+    engines in advance.
     cold_start_seconds: mean. Rules that learn everything ignore them.
     """
 
@@ -21,6 +22,7 @@ class Setting:
     maximum: int
     ttft_seconds: float
     tpot_seconds: float
+    percentile: float = 99.0
     law: ServiceLaw
     limits: EngineLimits
     cold_start_seconds: float

@@ -21,7 +21,7 @@ from servingslo_lab.sim.scoring import Objectives
 
 LARGEST_ATTEMPTS = 36
 _WORK_STEPS = 8
-LEAST_FORESIGHT_WORK, _MOST_WORK = 0.2, 1.2
+_LEAST_WORK, _MOST_WORK = 0.2, 1.2
 _FIRST_WORK, _GROWTH = 0.8, 1.5
 
 
@@ -130,34 +130,22 @@ def best_foresight(
     backend: Backend | None = None,
 ) -> Tried | None:
     """The cheapest rule of its kind that meets the share; None if none does."""
+    work = interval_work(fleet, trace)
 
     def attempt(allowed: float) -> RunResult:
-        return foresight_at(allowed, fleet, trace, seed=seed, backend=backend).result
+        rule = Foresight(
+            work,
+            interval_seconds=INTERVAL_SECONDS,
+            per_replica=allowed,
+            ahead_seconds=fleet.cold_start.mean_seconds,
+        )
+        return simulate(fleet, trace, rule, seed=seed, backend=backend)
 
     return _most_that_holds(attempt, objectives)
 
 
-def foresight_at(
-    work_per_replica: float,
-    fleet: FleetSpec,
-    trace: Trace,
-    *,
-    seed: int,
-    backend: Backend | None = None,
-) -> Tried:
-    """Run the rule with this mean future work per replica, in seconds a second."""
-    rule = Foresight(
-        interval_work(fleet, trace),
-        interval_seconds=INTERVAL_SECONDS,
-        per_replica=work_per_replica,
-        ahead_seconds=fleet.cold_start.mean_seconds,
-    )
-    result = simulate(fleet, trace, rule, seed=seed, backend=backend)
-    return Tried(setting=work_per_replica, result=result)
-
-
 def _most_that_holds(attempt: Callable[[float], RunResult], objectives: Objectives) -> Tried | None:
-    low, high, best = LEAST_FORESIGHT_WORK, _MOST_WORK, None
+    low, high, best = _LEAST_WORK, _MOST_WORK, None
     for _ in range(_WORK_STEPS):
         middle = (low + high) / 2
         result = attempt(middle)

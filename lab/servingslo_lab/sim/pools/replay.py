@@ -21,6 +21,7 @@ from servingslo_lab.sim.fleets.service import RULES
 from servingslo_lab.sim.outcome import Outcome, PoolLine, nothing_found, outcome_of, told
 from servingslo_lab.sim.past import Remembering
 from servingslo_lab.sim.policies import (
+    COLD,
     EACH,
     OPTIMUM,
     OURS,
@@ -72,10 +73,11 @@ def scaler_of(
 ) -> FleetAutoscaler:
     """A new autoscaler of all pools for one run of this trace."""
     scenario, policy = cell.scenario, cell.policy
-    if policy.name == OURS:
+    if policy.name in {OURS, COLD}:
         own = {name: scenario.targets_of(name) for name in fleets}
         targets = fleet_targets(own, spec, fleets, scenario.pool_targets)
-        return ProductionPools(targets, scenario.past, trace.arrival_seconds)
+        past = None if policy.name == COLD else scenario.past
+        return ProductionPools(targets, past, trace.arrival_seconds)
     rule = policy
     if policy.name == EACH:
         rule = replace(policy, name=OURS)
