@@ -1,5 +1,6 @@
 """The service law of one engine: the length of a step, and the work of one request."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,29 +14,47 @@ ComplexArray = NDArray[np.complex128]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLaw:
-    """Step time of continuous batching: τ = a + b·n + c·p + d·k, in seconds.
+    """Step time of continuous batching, in seconds: τ = a + w·(1 − e^(−t/t₀)) + b·n + c·p′ + d·k.
 
-    n decoding sequences, p prompt tokens prefilled in the step, k context tokens attended by the
-    decoding sequences. Affine from about four sequences upwards; one to three sequences deviate.
-    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1,
-    extended by prefill and context terms.
+    n decoding sequences, p prompt tokens prefilled in the step, t = n + p, k context tokens
+    attended by the decoding sequences. a: what every step loads. w: weights of experts, of which t
+    tokens touch a share. b: of a sequence. c: compute of a prompt token, for the p′ = max(p −
+    max(p₀ − n, 0), 0) that do not hide under the loading of memory. With w and p₀ zero the law is a
+    line, τ = a + b·n + c·p + d·k.
+    loading_seconds: w. loading_tokens: t₀. hidden_tokens: p₀.
+    Source: the line, Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations",
+    equation 1, extended by prefill and context; the bends, measured kernels of vLLM
+    (docs/models/service-law.md).
     """
 
     step_fixed_seconds: float
     step_per_sequence_seconds: float
     prefill_per_token_seconds: float
     context_per_token_seconds: float = 0.0
+    loading_seconds: float = 0.0
+    loading_tokens: float = 0.0
+    hidden_tokens: float = 0.0
+
+    @property
+    def bends(self) -> bool:
+        """Whether the law is no line."""
+        return self.hidden_tokens > 0.0 or self.loading_seconds > 0.0
 
     def step_seconds(
         self, sequence_count: float, prefill_tokens: float = 0.0, context_tokens: float = 0.0
     ) -> float:
         """Return the duration of one step, in seconds."""
-        return (
+        hidden = max(self.hidden_tokens - sequence_count, 0.0)
+        seconds = (
             self.step_fixed_seconds
             + self.step_per_sequence_seconds * sequence_count
-            + self.prefill_per_token_seconds * prefill_tokens
+            + self.prefill_per_token_seconds * max(prefill_tokens - hidden, 0.0)
             + self.context_per_token_seconds * context_tokens
         )
+        if self.loading_tokens > 0.0:
+            tokens = sequence_count + prefill_tokens
+            seconds -= self.loading_seconds * math.expm1(-tokens / self.loading_tokens)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
