@@ -20,7 +20,6 @@ from tests.integration.promql import series_of
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
 from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
-from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.requests.misses import Misses
@@ -32,6 +31,7 @@ from servingslo.policy.inputs import ErrorBudgetTargets, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion, PodMetrics
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.profile import MetricKind
+from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
 from servingslo_lab.rig.prometheus import ENGINES_JOB, Prometheus, ScrapePlan
 from servingslo_lab.rig.simulated.engine_metrics import vllm_page
 from servingslo_lab.rig.waiting import http_get

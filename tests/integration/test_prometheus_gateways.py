@@ -16,12 +16,12 @@ from tests.integration.prometheus_world import Pages, proxying, running_promethe
 from tests.integration.promql import series_of
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo.runtimes.gateways import CountedWhen
+from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
 from servingslo_lab.rig.prometheus import Prometheus
 
 pytestmark = pytest.mark.rig

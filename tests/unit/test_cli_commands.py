@@ -96,7 +96,7 @@ def test_help_imports_nothing_heavy():
 def test_sizing_needs_no_cluster_library():
     """`size` imports models, not Kubernetes."""
     code = (
-        "import sys, servingslo.cli.sizing.size\n"
+        "import sys, servingslo_lab.cli.size\n"
         "print([n for n in ('kubernetes', 'kopf', 'matplotlib', 'requests') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -128,7 +128,7 @@ def test_a_status_document_explains_as_the_decision_did(decision):
             id="explain url",
         ),
         pytest.param(
-            ("explain", "a/b", "--gpu-hourly", "-1"),
+            ("explain", "a/b", "--sweep", "--prometheus-url", "http://p", "--gpu-hourly", "-1"),
             ("--gpu-hourly: -1.0", "0 to 10000"),
             id="explain price",
         ),

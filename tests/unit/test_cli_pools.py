@@ -20,16 +20,16 @@ from tests.unit.pools_world import (
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
-from servingslo.adapters.prometheus.past.exported import Question, read_exported
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.cli.cluster.explain import _lines
-from servingslo.cli.cluster.top import SortBy, lines, ordered, rows_of
 from servingslo.cli.live import observations_of
-from servingslo.cli.sizing.live import GPUPrice, pools_as_planned, question_of
 from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import checked
 from servingslo.policy.inputs import Observation
 from servingslo.policy.ports import ClusterMetrics
+from servingslo_lab.cli.past.exported import Question, read_exported
+from servingslo_lab.cli.sizing.live import GPUPrice, pools_as_planned, question_of
+from servingslo_lab.cli.top import SortBy, lines, ordered, rows_of
 
 TICKS = 24
 

@@ -6,10 +6,10 @@ import math
 import pytest
 from tests.unit.cli_calls import with_flag
 
-from servingslo.cli.sizing.inputs import spread_lengths
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Routing, latency_model
 from servingslo.policy.replicas.sizing import KV_PERCENTILE
+from servingslo_lab.cli.sizing.inputs import spread_lengths
 
 GOOD = [
     "size",
@@ -342,8 +342,8 @@ def test_help_has_an_example(cli):
 
 
 def _workload():
-    from servingslo.cli.sizing.size import OUTPUT_VARIATION, PROMPT_VARIATION  # noqa: PLC0415
     from servingslo.models.workload import Workload  # noqa: PLC0415
+    from servingslo_lab.cli.size import OUTPUT_VARIATION, PROMPT_VARIATION  # noqa: PLC0415
 
     return Workload(
         arrival_rate_per_second=12.0,

@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from tests.golden.decisions import SCALE_UP
 
-from servingslo.cli.sizing.inputs import (
+from servingslo.policy.decision_parts import ColdStartReport, DemandReport
+from servingslo.traces.trace import read_trace
+from servingslo.units import format_short_duration, parse_short_duration_seconds
+from servingslo_lab.cli.sizing.inputs import (
     busiest_minute_per_second,
     parse_law,
     spread_lengths,
     traced_workload,
 )
-from servingslo.cli.sizing.live import course_of, with_observed
-from servingslo.policy.decision_parts import ColdStartReport, DemandReport
-from servingslo.traces.trace import read_trace
-from servingslo.units import format_short_duration, parse_short_duration_seconds
+from servingslo_lab.cli.sizing.live import course_of, with_observed
 
 
 @pytest.mark.parametrize(

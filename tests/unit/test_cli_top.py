@@ -4,8 +4,8 @@ import pytest
 from cli_calls import CLI
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
-from servingslo.cli.cluster.columns import aligned
-from servingslo.cli.cluster.top import SortBy, lines, ordered, row_of
+from servingslo_lab.cli.columns import aligned
+from servingslo_lab.cli.top import SortBy, lines, ordered, row_of
 
 
 def _record(name: str, **status: object) -> ResourceRecord:

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo.api.runtime_profiles import AddedRuntime
-from servingslo.cli.cluster.top import SortBy
 from servingslo.cli.main import app
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.estimation.law.trust import LawSource
@@ -29,6 +28,7 @@ from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration
 from servingslo_lab.cli.demo.command import Scenario
+from servingslo_lab.cli.top import SortBy
 
 CHART = ROOT / "charts" / "servingslo-operator"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))

@@ -10,7 +10,6 @@ from tests.unit.managed_store import REFUSALS, ManagedStore, Series
 
 from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import gateway_query
-from servingslo.adapters.prometheus.past import exported
 from servingslo.adapters.prometheus.past.rates import past_rates_query
 from servingslo.adapters.prometheus.queries import (
     GROUP_LABEL,
@@ -25,6 +24,7 @@ from servingslo.runtimes import gateways
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind
+from servingslo_lab.cli.past import exported
 
 NOW = 1_000_000.0
 CONFIG = PrometheusConfig(url="http://store.test")

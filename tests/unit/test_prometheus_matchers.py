@@ -15,11 +15,10 @@ from tests.unit.cli_calls import CLI
 from tests.unit.engine_pages import NAMESPACE, estimates, readings, vllm_page
 from tests.unit.policy_world import TARGETS
 
-from servingslo.adapters import prometheus
+import servingslo
+import servingslo_lab
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.budgets import Budgets
-from servingslo.adapters.prometheus.past.exported import Question, read_exported
-from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import InvalidInputError
@@ -28,6 +27,8 @@ from servingslo.estimation.windows.freshness import metrics_of
 from servingslo.policy.ports import BudgetQuestion
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateway_catalogue import gateway_profile
+from servingslo_lab.cli.past.exported import Question, read_exported
+from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
 
 URL = "http://store.test"
 MATCHERS = 'cluster="a", region=~"eu-.*"'
@@ -134,10 +135,10 @@ def test_every_query_of_every_path_has_the_matchers(store: str, gateway: str) ->
 
 def test_no_other_module_asks_a_store() -> None:
     """What does is among those that the test above lets ask."""
-    room = Path(prometheus.__file__).parent
     asking = {
-        str(path.relative_to(room))
-        for path in room.parent.parent.rglob("*.py")
+        "/".join(path.parts[-2:])
+        for package in (servingslo, servingslo_lab)
+        for path in Path(package.__file__).parent.rglob("*.py")
         if re.search(r"client\.query(_range)?\(", path.read_text(encoding="utf-8"))
     }
     assert asking == ASKS

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from tests.unit.test_migrate import HPA, SCALED_OBJECT, changed, prometheus
 
-from servingslo.api.autoscalers.documents import autoscalers_of
 from servingslo.cli.output import OutputFormat
 from servingslo.controller.recordings.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo_lab.cli.autoscalers.documents import autoscalers_of
 from servingslo_lab.cli.shadow import shadow
 from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Row, Shadow, played
 from servingslo_lab.cli.shadowing.rule import Rule, rule_of

@@ -1,5 +1,5 @@
 """Which commands does the lab add to `servingslo`?
 
-backtest, demo, fit and shadow, by entry points; packages: backtesting, demo, fitting, shadowing.
+backtest, demo, fit, history, migrate, shadow, size and top, by entry points, and what they share.
 Sim and rig must not import it.
 """

@@ -28,7 +28,6 @@ from servingslo.cli.output import (
     written_whole,
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
-from servingslo.cli.sizing.inputs import in_range
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 from servingslo_lab.cli.backtesting.inputs import (
@@ -49,6 +48,7 @@ from servingslo_lab.cli.backtesting.page import page
 from servingslo_lab.cli.backtesting.report import Report, report_of
 from servingslo_lab.cli.backtesting.text import policies_text, report_text
 from servingslo_lab.cli.backtesting.traces import TraceSource, check_requests_left, replay_of
+from servingslo_lab.cli.sizing.inputs import in_range
 from servingslo_lab.sim.backtest import run, runs_of
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import ORACLE

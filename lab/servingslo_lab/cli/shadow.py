@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 import yaml
 
-from servingslo.api.autoscalers.documents import Autoscaler, autoscalers_of
-from servingslo.api.autoscalers.hpa import HPA_KIND
-from servingslo.api.autoscalers.scaled_object import SCALED_OBJECT_KIND
 from servingslo.cli.manifest import Loader, blamed_on, lines_of
 from servingslo.cli.output import OutputFormat, as_json
 from servingslo.controller.recordings.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.parsing import parsed_documents, yaml_problem
+from servingslo_lab.cli.autoscalers.documents import Autoscaler, autoscalers_of
+from servingslo_lab.cli.autoscalers.hpa import HPA_KIND
+from servingslo_lab.cli.autoscalers.scaled_object import SCALED_OBJECT_KIND
 from servingslo_lab.cli.shadowing.play import played
 from servingslo_lab.cli.shadowing.rule import rule_of
 from servingslo_lab.cli.shadowing.text import shadow_text

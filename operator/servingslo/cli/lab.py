@@ -1,6 +1,6 @@
 """What another distribution adds to this one's commands: servingslo-lab, found by entry points.
 
-The lab simulates, replays traces, fits laws and starts a cluster on this machine; no image has it.
+The lab sizes, migrates, simulates, replays, fits laws, starts a cluster here; no image has it.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -12,6 +12,8 @@ COMMANDS = "servingslo.commands"
 """Group of entry points: the name of a command, and its function."""
 DOCUMENTS = "servingslo.documents"
 """Group of entry points: the name of a document of `servingslo schema`, and its type."""
+OPTIONS = "servingslo.options"
+"""Group of entry points: command and option, as explain-sweep, and its function."""
 DISTRIBUTION = "servingslo-lab"
 
 

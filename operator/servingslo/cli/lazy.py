@@ -32,7 +32,6 @@ COMMANDS: dict[str, Entry] = {
         summary="Run the system on this machine, with simulated engines.",
     ),
     "size": Entry(
-        module="servingslo.cli.sizing.size",
         summary="Size a fleet: replicas that the objectives need, and their cost.",
     ),
     "plan": Entry(
@@ -53,11 +52,9 @@ COMMANDS: dict[str, Entry] = {
         summary="Explain the last decision about a ServingSLO of a cluster.",
     ),
     "top": Entry(
-        module="servingslo.cli.cluster.top",
         summary="Show all ServingSLOs of a cluster and keep the table fresh.",
     ),
     "history": Entry(
-        module="servingslo.cli.cluster.history",
         summary="Show the last day of a ServingSLO, from Prometheus.",
     ),
     "record": Entry(
@@ -69,7 +66,6 @@ COMMANDS: dict[str, Entry] = {
         summary="Put back every bound that was written into a gateway.",
     ),
     "migrate": Entry(
-        module="servingslo.cli.migrating.migrate",
         summary="Write a ServingSLO from an HPA or a KEDA ScaledObject.",
     ),
     "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),

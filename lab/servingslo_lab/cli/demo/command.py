@@ -19,8 +19,6 @@ from rich.live import Live
 from servingslo.adapters.clock import SystemClock
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.manifest import read_spec
-from servingslo.cli.sizing.answer import Question, sized
-from servingslo.cli.sizing.inputs import busiest_minute_per_second, traced_workload
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine_kinds import engine_kind
 from servingslo.traces.trace import read_trace
@@ -41,6 +39,8 @@ from servingslo_lab.cli.demo.system import (
 )
 from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
 from servingslo_lab.cli.demo.triton import run_triton
+from servingslo_lab.cli.sizing.answer import Question, sized
+from servingslo_lab.cli.sizing.inputs import busiest_minute_per_second, traced_workload
 from servingslo_lab.rig.build import resolve_tools
 from servingslo_lab.rig.programs.downloads import TRITON_WHEELS, UPSTREAM_CRDS, Download
 from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS, GATEWAY_TOOLS, Tool

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.history import prometheus_now_seconds, read_history
 from servingslo.cli.live import Access, workloads_of
 from servingslo.cli.manifest import lines_of
 from servingslo.controller.join import Subject, join
@@ -17,6 +16,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import ClusterMetrics, WorkloadView
 from servingslo_lab.cli.fitting.pages import engines_of_page
+from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
 
 # Pages and readings in the past are as old as they are; nothing in them is stale.
 _NEVER_STALE_SECONDS = 1e9

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from servingslo.api.autoscalers.documents import Autoscaler
-from servingslo.api.autoscalers.hpa import HorizontalPodAutoscaler, Metric
-from servingslo.api.autoscalers.scaled_object import Trigger
-from servingslo.api.autoscalers.shared import Behavior as ReadBehavior
-from servingslo.api.autoscalers.shared import Rules
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.units import parse_quantity_bytes
+from servingslo_lab.cli.autoscalers.documents import Autoscaler
+from servingslo_lab.cli.autoscalers.hpa import HorizontalPodAutoscaler, Metric
+from servingslo_lab.cli.autoscalers.scaled_object import Trigger
+from servingslo_lab.cli.autoscalers.shared import Behavior as ReadBehavior
+from servingslo_lab.cli.autoscalers.shared import Rules
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.horizontal import default_behavior
 from servingslo_lab.sim.baselines.view import Scrape

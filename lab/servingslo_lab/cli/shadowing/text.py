@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from servingslo.cli.cluster.columns import aligned
 from servingslo.explain.format import number
 from servingslo.units import format_duration
+from servingslo_lab.cli.columns import aligned
 from servingslo_lab.cli.shadowing.play import Outcome, Shadow
 
 _HEAD = ("RULE", "REPLICAS", "MEAN", "CHANGES", "REPLICA-HOURS", "MISSED", "OF JUDGED")

@@ -1,5 +1,5 @@
 """What does a live cluster show, and what can be put back?
 
-The commands explain, history, record, release and top, and their columns.
+The commands explain, record and release.
 Must not import running.
 """

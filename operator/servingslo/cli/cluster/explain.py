@@ -3,26 +3,19 @@
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.cli import lab
 from servingslo.cli.decision_document import decision_of, fleet_of, last_document
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
-from servingslo.cli.sizing.answer import sized
-from servingslo.cli.sizing.inputs import gpu_count, hourly_price
-from servingslo.cli.sizing.live import GPUPrice, live_questions
-from servingslo.cli.sizing.prices import Price, prices
-from servingslo.cli.sizing.text import price_lines
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import InvalidInputError
-from servingslo.explain.format import number
 from servingslo.explain.pools_text import fleet_text
 from servingslo.explain.text import text
 
@@ -72,15 +65,13 @@ def explain(
     if sweep and not prometheus_url:
         raise InvalidInputError("--prometheus-url", prometheus_url, "an address, with --sweep")
     config = asking.config(prometheus_url or "") if sweep else None
-    price = GPUPrice(
-        hourly=None if gpu_hourly is None else hourly_price(gpu_hourly),
-        count=None if gpus_per_replica is None else gpu_count(gpus_per_replica),
-    )
-    access = Access(kubeconfig=kubeconfig, context=context)
-    record = asyncio.run(_record(access, namespace, name))
     swept = None
     if config is not None:
-        swept = _swept(access, config, record, price)
+        loaded = lab.loaded(lab.OPTIONS, "explain-sweep", "explain --sweep")
+        swept = loaded(config, hourly=gpu_hourly, count=gpus_per_replica)
+    access = Access(kubeconfig=kubeconfig, context=context)
+    record = asyncio.run(_record(access, namespace, name))
+    sweeps = {} if swept is None else swept(access, record)
     status = record.status
     if output is OutputFormat.JSON:
         told = {key: status[key] for key in _TOLD if key in status}
@@ -88,12 +79,12 @@ def explain(
             told["lastDecision"] = document
         if (known := learned_of(status)) is not None:
             told["learned"] = known
-        told |= {} if swept is None else {"sweep": json.loads(as_json(swept.get("", swept)))}
+        told |= {"sweep": json.loads(as_json(sweeps.get("", sweeps)))} if sweeps else {}
         typer.echo(json.dumps({"namespace": namespace, "name": name, **told}, indent=2))
     else:
         typer.echo("\n".join(_lines(status, namespace, name)))
-        for pool, one in (swept or {}).items():
-            typer.echo("\n".join(_sweep_lines(pool, one)))
+        for pool, one in sweeps.items():
+            typer.echo("\n".join(one.lines(pool)))
     if not status.get("lastDecision"):
         raise answer_no()
 
@@ -101,37 +92,6 @@ def explain(
 async def _record(access: Access, namespace: str, name: str) -> ResourceRecord:
     async with resources_of(access, (namespace,)) as resources:
         return only_one(await resources.read_all(), namespace, name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """What other objectives would make of the count that one demand needs."""
-
-    rate_per_second: float
-    replicas: int
-    prices: tuple[Price, ...]
-
-
-def _swept(
-    access: Access, config: PrometheusConfig, record: ResourceRecord, price: GPUPrice
-) -> dict[str, Sweep]:
-    """By pool; of a single target under ''."""
-    questions = asyncio.run(live_questions(access, config, record, price))
-    return {
-        pool: Sweep(
-            rate_per_second=question.rate_per_second,
-            replicas=sized(question)[0],
-            prices=prices(question),
-        )
-        for pool, question in questions.items()
-    }
-
-
-def _sweep_lines(pool: str, swept: Sweep) -> Iterator[str]:
-    noun = "replica" if swept.replicas == 1 else "replicas"
-    of = f"{pool}: " if pool else ""
-    yield f"{of}{swept.replicas} {noun} for {number(swept.rate_per_second)} requests/s; instead:"
-    yield from (f"  {line}" for line in price_lines(swept.prices))
 
 
 def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from servingslo.cli.sizing.answer import Question, is_feasible, sized
-from servingslo.cli.sizing.inputs import objective_name
 from servingslo.models.fleet.latency import Objective
 from servingslo.policy.replicas.sizing import Sizing
 from servingslo.units import format_duration
+from servingslo_lab.cli.sizing.answer import Question, is_feasible, sized
+from servingslo_lab.cli.sizing.inputs import objective_name
 
 # Around the stated value, as people would try them; where no count meets it, from the least that
 # one does, rounded up to what is met with certainty.

@@ -5,14 +5,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from servingslo.api.autoscalers.hpa import HPA_API_VERSION, HPA_KIND, HorizontalPodAutoscaler
-from servingslo.api.autoscalers.scaled_object import (
+from servingslo.api.refusals import first_refusal
+from servingslo.errors import InvalidInputError
+from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION, HPA_KIND, HorizontalPodAutoscaler
+from servingslo_lab.cli.autoscalers.scaled_object import (
     SCALED_OBJECT_API_VERSION,
     SCALED_OBJECT_KIND,
     ScaledObject,
 )
-from servingslo.api.refusals import first_refusal
-from servingslo.errors import InvalidInputError
 
 Autoscaler = HorizontalPodAutoscaler | ScaledObject
 

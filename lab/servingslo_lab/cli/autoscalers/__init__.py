@@ -1,5 +1,5 @@
 """What do other autoscalers' resources say, and which ServingSLO takes their place?
 
 Models of an HPA and a ScaledObject as they are read, their documents, and the migration.
-Must not import adapters, the controller or explain; nothing here reads a file or a cluster.
+Must not import adapters or the controller; nothing here reads a file or a cluster.
 """

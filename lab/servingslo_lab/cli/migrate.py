@@ -11,18 +11,18 @@ import yaml
 
 from servingslo.adapters.kubernetes.api.client import connect
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.api.autoscalers.documents import autoscalers_of
-from servingslo.api.autoscalers.hpa import HPA_API_VERSION
-from servingslo.api.autoscalers.migration import migrated
-from servingslo.api.autoscalers.scaled_object import SCALED_OBJECT_API_VERSION
 from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
 from servingslo.cli.live import Access
 from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on
-from servingslo.cli.migrating.text import manifest
 from servingslo.cli.options import Context, Kubeconfig, path_text
-from servingslo.cli.sizing.inputs import parse_objectives
 from servingslo.errors import InvalidInputError
 from servingslo.parsing import parsed_documents, yaml_problem
+from servingslo_lab.cli.autoscalers.documents import autoscalers_of
+from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION
+from servingslo_lab.cli.autoscalers.manifest_text import manifest
+from servingslo_lab.cli.autoscalers.migration import migrated
+from servingslo_lab.cli.autoscalers.scaled_object import SCALED_OBJECT_API_VERSION
+from servingslo_lab.cli.sizing.inputs import parse_objectives
 
 _HPAS = HPA_API_VERSION, "horizontalpodautoscalers"
 _SCALED_OBJECTS = SCALED_OBJECT_API_VERSION, "scaledobjects"

@@ -9,8 +9,15 @@ from typing import Annotated
 import typer
 
 from servingslo.cli.output import OutputFormat, answer_no, as_json
-from servingslo.cli.sizing.answer import Answer, Question, answered
-from servingslo.cli.sizing.inputs import (
+from servingslo.controller.recordings.validation import MOST_BATCHED_TOKENS
+from servingslo.errors import InvalidInputError
+from servingslo.models.fleet.latency import Routing
+from servingslo.models.running.bursts import CORRELATION_PER_BURST
+from servingslo.models.workload import Workload
+from servingslo.policy.inputs import ReplicaTargets
+from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds
+from servingslo_lab.cli.sizing.answer import Answer, Question, answered
+from servingslo_lab.cli.sizing.inputs import (
     MOST_GPUS,
     gpu_count,
     hourly_price,
@@ -20,15 +27,8 @@ from servingslo.cli.sizing.inputs import (
     stated_workload,
     traced_workload,
 )
-from servingslo.cli.sizing.prices import Price, prices
-from servingslo.cli.sizing.text import answer_text
-from servingslo.controller.recordings.validation import MOST_BATCHED_TOKENS
-from servingslo.errors import InvalidInputError
-from servingslo.models.fleet.latency import Routing
-from servingslo.models.running.bursts import CORRELATION_PER_BURST
-from servingslo.models.workload import Workload
-from servingslo.policy.inputs import ReplicaTargets
-from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds
+from servingslo_lab.cli.sizing.prices import Price, prices
+from servingslo_lab.cli.sizing.text import answer_text
 
 # Standard deviation over mean of the lengths in the Azure LLM inference trace 2023, conversation.
 # Source: github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_conv.csv.

@@ -7,8 +7,8 @@ It has neither bounds nor objectives of its own: it exports a count, which the H
 import math
 from dataclasses import dataclass
 
-from servingslo.api.autoscalers.shared import Metadata
 from servingslo.errors import InvalidInputError
+from servingslo_lab.cli.autoscalers.shared import Metadata
 
 DESIRED_METRIC = "wva_desired_replicas"
 COUNT = "the count of llm-d's variant autoscaler, which this ServingSLO decides instead"

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from servingslo.cli.sizing.inputs import objective_name
 from servingslo.errors import InvalidInputError
 from servingslo.models import cost
 from servingslo.models.engine.capacity import concurrency_cap
@@ -28,6 +27,7 @@ from servingslo.policy.replicas.sizing import (
     carried_rate_per_second,
     size,
 )
+from servingslo_lab.cli.sizing.inputs import objective_name
 
 # The search for a count ends at this multiple of what utilization alone needs: at a hundredth of
 # the load per replica every latency is all but that of a request alone.

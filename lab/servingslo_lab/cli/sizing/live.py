@@ -1,6 +1,7 @@
-"""The sizing question of a live resource: what its last decision sized for, with what it learnt."""
+"""Sizing of a live resource: what its last decision sized for, with what it learnt; its sweep."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -9,13 +10,13 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.decision_document import decision_of, fleet_of, last_document
 from servingslo.cli.live import Access, observations_of, workloads_of
-from servingslo.cli.sizing.answer import Question
 from servingslo.controller.registry import Resource, checked
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import ServingSLOError
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.requests import lengths
+from servingslo.explain.format import number
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
@@ -23,6 +24,10 @@ from servingslo.policy.pools.path import path_targets
 from servingslo.policy.pools.stored import restore_target
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
 from servingslo.policy.replicas.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
+from servingslo_lab.cli.sizing.answer import Question, sized
+from servingslo_lab.cli.sizing.inputs import gpu_count, hourly_price
+from servingslo_lab.cli.sizing.prices import Price, prices
+from servingslo_lab.cli.sizing.text import price_lines
 
 Known = TypeVar("Known")
 
@@ -37,6 +42,48 @@ class GPUPrice:
 
     hourly: float | None = None
     count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """What other objectives would make of the count that one demand needs."""
+
+    rate_per_second: float
+    replicas: int
+    prices: tuple[Price, ...]
+
+    def lines(self, pool: str) -> Iterator[str]:
+        """As text; pool: '' of a single target."""
+        noun = "replica" if self.replicas == 1 else "replicas"
+        of = f"{pool}: " if pool else ""
+        yield f"{of}{self.replicas} {noun} for {number(self.rate_per_second)} requests/s; instead:"
+        yield from (f"  {line}" for line in price_lines(self.prices))
+
+
+def sweeper(
+    config: PrometheusConfig, *, hourly: float | None, count: int | None
+) -> Callable[[Access, ResourceRecord], dict[str, Sweep]]:
+    """Sweeps resources of a cluster by pool, a single target under ''; see `GPUPrice`.
+
+    Raises: InvalidInputError for what is no price or count of GPUs, before anything is read.
+    """
+    price = GPUPrice(
+        hourly=None if hourly is None else hourly_price(hourly),
+        count=None if count is None else gpu_count(count),
+    )
+
+    def swept(access: Access, record: ResourceRecord) -> dict[str, Sweep]:
+        questions = asyncio.run(live_questions(access, config, record, price))
+        return {
+            pool: Sweep(
+                rate_per_second=question.rate_per_second,
+                replicas=sized(question)[0],
+                prices=prices(question),
+            )
+            for pool, question in questions.items()
+        }
+
+    return swept
 
 
 async def live_questions(

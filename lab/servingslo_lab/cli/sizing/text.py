@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from servingslo.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
-from servingslo.cli.sizing.inputs import objective_text
-from servingslo.cli.sizing.prices import COLD_START, Price
 from servingslo.explain.format import counted, mean_tokens, number, percent
 from servingslo.units import format_duration
+from servingslo_lab.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
+from servingslo_lab.cli.sizing.inputs import objective_text
+from servingslo_lab.cli.sizing.prices import COLD_START, Price
 
 _OVERLOADED = "overload"
 _NONE = "-"

@@ -8,23 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from servingslo.api.autoscalers import wva
-from servingslo.api.autoscalers.documents import Autoscaler
-from servingslo.api.autoscalers.hpa import HPA_KIND, HorizontalPodAutoscaler, HpaSpec
-from servingslo.api.autoscalers.query_objectives import is_latency, objective_of, written
-from servingslo.api.autoscalers.scaled_object import (
+from servingslo.api.convert import parse_spec
+from servingslo.errors import InvalidInputError
+from servingslo.models.objectives import LatencyMetric, Objective
+from servingslo.policy.inputs import FallbackBehavior, Mode
+from servingslo.units import SECONDS_PER_DAY, format_duration
+from servingslo_lab.cli.autoscalers import wva
+from servingslo_lab.cli.autoscalers.documents import Autoscaler
+from servingslo_lab.cli.autoscalers.hpa import HPA_KIND, HorizontalPodAutoscaler, HpaSpec
+from servingslo_lab.cli.autoscalers.query_objectives import is_latency, objective_of, written
+from servingslo_lab.cli.autoscalers.scaled_object import (
     SCALED_OBJECT_KIND,
     FallbackKind,
     ScaledObject,
     ScaledObjectSpec,
     Trigger,
 )
-from servingslo.api.autoscalers.shared import DEFAULT_API_VERSION, Behavior, Metadata, stated
-from servingslo.api.convert import parse_spec
-from servingslo.errors import InvalidInputError
-from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.policy.inputs import FallbackBehavior, Mode
-from servingslo.units import SECONDS_PER_DAY, format_duration
+from servingslo_lab.cli.autoscalers.shared import DEFAULT_API_VERSION, Behavior, Metadata, stated
 
 # Ranges of replicas.idleAfter and fallback.staleAfter.
 SHORTEST_IDLE_SECONDS, LONGEST_IDLE_SECONDS = 10, round(7 * SECONDS_PER_DAY)

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
-from servingslo.api.autoscalers.migration import Migration, Note
 from servingslo.api.v1alpha1 import API_VERSION, KIND
+from servingslo_lab.cli.autoscalers.migration import Migration, Note
 
 _WIDTH = 100
 _LONGEST_VALUE = 160

@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.text import Text
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
-from servingslo.cli.cluster.columns import aligned
 from servingslo.cli.live import Access, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, as_json
@@ -22,6 +21,7 @@ from servingslo.controller.shards.placement import place_of
 from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.explain.format import number
 from servingslo.units import parse_duration_seconds
+from servingslo_lab.cli.columns import aligned
 
 _ABSENT = "-"
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.5, 3600.0

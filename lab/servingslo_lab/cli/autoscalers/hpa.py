@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from servingslo.api.autoscalers.shared import Behavior, Metadata, ReadModel, Target
 from servingslo.api.constraints import Between, Count, not_allowed
 from servingslo.api.v1alpha1.capacity import MAX_REPLICAS
+from servingslo_lab.cli.autoscalers.shared import Behavior, Metadata, ReadModel, Target
 
 HPA_KIND = "HorizontalPodAutoscaler"
 HPA_API_VERSION = "autoscaling/v2"

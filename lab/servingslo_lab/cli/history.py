@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from servingslo.adapters.prometheus.past.exported import Interval, Question, read_exported
-from servingslo.adapters.prometheus.past.history import prometheus_now_seconds
-from servingslo.cli.cluster.columns import aligned
 from servingslo.cli.live import parsed_name
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
 from servingslo.explain.format import number, percent, timestamp
 from servingslo.units import parse_duration_seconds
+from servingslo_lab.cli.columns import aligned
+from servingslo_lab.cli.past.exported import Interval, Question, read_exported
+from servingslo_lab.cli.past.history import prometheus_now_seconds
 
 # A day in half hours fits a screen.
 _ROWS = 48
