@@ -37,7 +37,8 @@ from servingslo.estimation.law.batch_rows import (
 )
 from servingslo.estimation.law.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.law.configuration import fleet_configuration, newest_pod
-from servingslo.estimation.law.fit import LawState, learn, select_configuration, solution
+from servingslo.estimation.law.fit import LawState, learn, select_configuration
+from servingslo.estimation.law.fit import law as law_of_fit
 from servingslo.estimation.law.rows import BatchCounts, Row, regression_rows
 from servingslo.estimation.law.stated import score_stated
 from servingslo.estimation.law.trust import (
@@ -278,7 +279,7 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
         return None
     cached = min(state.lengths.cached_tokens / max(state.lengths.prompt_tokens, 1.0), 1.0)
     work_seconds = (
-        output.mean_tokens * trusted.law.step_per_sequence_seconds
+        output.mean_tokens * trusted.law.growth_seconds(state.law.fits[0].sequences_high)
         + prompt.mean_tokens * (1.0 - cached) * trusted.law.prefill_per_token_seconds
     )
     return arrivals_per_engine * work_seconds
@@ -310,7 +311,7 @@ def _learn_law(
             rows.setdefault(window.pod, []).extend(found_rows)
     for pod in same & sample.batches.keys() & state.batches.keys():
         rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
-    slowdowns = slowdown.observe(state.slowdowns, rows, solution(law.fits[0]), same)
+    slowdowns = slowdown.observe(state.slowdowns, rows, law_of_fit(law.fits[0]), same)
     slow = {pod.pod: pod.ratio for pod in slowdown.slow_pods(slowdowns)}
     learnt = [row.scaled(slow.get(pod, 1.0)) for pod, each in rows.items() for row in each]
     fit = score_stated(law.fits[0], sample.service_law, learnt, partial(_context_tokens, state))

@@ -66,6 +66,7 @@ from servingslo_lab.sim.replicas.layout import (
     STEP_COUNTER,
     STEP_EMITTING,
     STEP_PREFILL,
+    TABLE,
     TTFT,
     WAITING,
     WAITING_COUNT,
@@ -86,6 +87,7 @@ from servingslo_lab.sim.replicas.queues import (
     wait_remove,
 )  # fmt: skip
 from servingslo_lab.sim.replicas.runs import observe, observe_gaps, step_end, steps_until
+from servingslo_lab.sim.replicas.step_table import start_from_table
 
 
 def blocks_of(tokens: int) -> int:
@@ -332,6 +334,8 @@ def start_run(q: Requests, row: EngineRow, prefill: int, emitting: int, lasting:
     floats[BASE_SECONDS] = floats[SLOWNESS] * (
         floats[LAW_FIXED] + floats[LAW_SEQUENCE] * emitting + floats[LAW_PREFILL] * prefill
     )
+    if ints[TABLE] > 0:
+        start_from_table(row, prefill)
     ints[IN_STEP] = 1
     ints[STEPS_DONE] = 0
     ints[STEP_PREFILL] = prefill

@@ -20,11 +20,9 @@ from servingslo.estimation.law.fit import (
     LawFit,
     LawState,
     ScoredLaw,
-    law_of,
-    solution,
     standard_error_ratio,
 )
-from servingslo.estimation.law.least_squares import Vector
+from servingslo.estimation.law.fit import law as law_of_fit
 from servingslo.estimation.law.rows import BatchCounts
 from servingslo.estimation.windows.plausible import is_law
 from servingslo.models.engine.service_time import ServiceLaw
@@ -149,11 +147,11 @@ def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
 
 def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     """Return the law to use from this fit, and the fit with its last trusted law updated."""
-    values = solution(fit)
+    found = law_of_fit(fit)
     error = standard_error_ratio(fit)
-    reason = _reason(fit, values, error)
+    reason = _reason(fit, found, error)
     wrong = fit.error_ratio is not None and fit.error_ratio > WRONG_RATIO
-    law = None if values is None or wrong else law_of(values)
+    law = None if wrong else found
     estimate = LawEstimate(
         law=law,
         reason=reason,
@@ -246,11 +244,11 @@ def model_reason(law: LawEstimate, *, prepared: bool, limits_known: bool) -> Rea
     return Reason.MODEL_LEARNING if limits_known else Reason.LIMITS_UNKNOWN
 
 
-def _reason(fit: LawFit, values: Vector | None, error: float | None) -> Reason:
+def _reason(fit: LawFit, law: ServiceLaw | None, error: float | None) -> Reason:
     if fit.error_ratio is not None and fit.error_ratio > TRUSTED_ERROR_RATIO:
         return Reason.MODEL_DOES_NOT_PREDICT
-    if values is None or fit.window_count < LEAST_WINDOWS:
+    if law is None or fit.window_count < LEAST_WINDOWS:
         return Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_LEARNING
-    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(law_of(values)):
+    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(law):
         return Reason.MODEL_NOT_IDENTIFIABLE
     return Reason.MODEL_TRUSTED

@@ -1,0 +1,173 @@
+"""Where a law was seen, and whether what was seen there shows that it bends.
+
+Windows average over steps. Their means are kept in cells of like concurrency and prefill, a bounded
+number of them. A bend is used only if the cells determine it: if it explains what the best line
+leaves, by more than chance; else the law stays a line.
+Source: profile of the least squares over t₀ and p₀, with the F test for nested models (G. A. F.
+Seber and A. J. Lee, Linear Regression Analysis (2003), chapter 4).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from servingslo.estimation.law.rows import Row
+from servingslo.models.engine.law_fit import (
+    HIDDEN_TOKENS,
+    LOADING_TOKENS,
+    Fitted,
+    Steps,
+    fit_at,
+    predicted_seconds,
+)
+from servingslo.models.engine.service_time import ServiceLaw
+
+# Width of a cell, as ratios of sequences and of prefill tokens: within it a law is a line.
+CELL_RATIO = 1.25
+# Concurrency varies by a factor of ten at most while a configuration lasts, prefill by three.
+MOST_CELLS = 48
+# Cells before a bend is looked for: two more than a law has unknowns.
+LEAST_CELLS = 7
+# Mean squared error that a bend's two parameters must explain, over that which it leaves: three
+# standard deviations of each.
+LEAST_F_RATIO = 9.0
+BEND_PARAMETERS, UNKNOWNS = 2, 6
+# A line this good is kept, whatever the bend: below the error of a window's accounting.
+# Source: measured residuals, see WINDOW_ERROR_RATIO in `rows`.
+GOOD_LINE_RATIO = 0.02
+# Laws are admissible if their cost is within two standard deviations of the best one's.
+ADMISSIBLE_COST = 4.0
+
+
+class Cell(NamedTuple):
+    """Means over windows alike: sequences, prefill tokens a step, share of steps that prefill.
+
+    seconds: of a step. weight: Σ 1/error², less the forgotten share.
+    """
+
+    sequences: float
+    prefill_tokens: float
+    prefill_share: float
+    seconds: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """t₀ and p₀ of the best law, in tokens, and those of others that the cells admit as well.
+
+    Tokens are those of the grid; 0 for no term.
+    """
+
+    loading_tokens: float
+    hidden_tokens: float
+    others: tuple[tuple[float, float], ...] = ()
+
+
+def add_windows(
+    cells: tuple[Cell, ...], rows: Iterable[Row], keep_ratio: float
+) -> tuple[Cell, ...]:
+    """Return the cells with these windows; each forgets a little of those before it."""
+    found = {_place(cell.sequences, cell.prefill_tokens): cell for cell in cells}
+    kept = 1.0
+    for row in rows:
+        if not row.scored or row.sequences < 1.0 or row.prefill_share is None:
+            continue
+        kept *= keep_ratio
+        weight = 1.0 / row.error_ratio**2
+        seconds = 1.0 / row.x[0]
+        new = Cell(
+            row.x[1] * seconds, row.x[2] * seconds, row.prefill_share, seconds, weight / kept
+        )
+        place = _place(new.sequences, new.prefill_tokens)
+        old = found.get(place)
+        found[place] = new if old is None else _joined(old, new)
+    if kept == 1.0:
+        return cells
+    heaviest = sorted(found.values(), key=lambda cell: -cell.weight)[:MOST_CELLS]
+    return tuple(cell._replace(weight=cell.weight * kept) for cell in heaviest)
+
+
+def _place(sequences: float, prefill_tokens: float) -> tuple[int, int]:
+    width = math.log(CELL_RATIO)
+    return (
+        round(math.log(max(sequences, 1.0)) / width),
+        round(math.log(max(prefill_tokens, 1.0)) / width),
+    )
+
+
+def _joined(old: Cell, new: Cell) -> Cell:
+    share = new.weight / (old.weight + new.weight)
+    mean = [was + share * (now - was) for was, now in zip(old, new, strict=True)]
+    return Cell(mean[0], mean[1], mean[2], mean[3], old.weight + new.weight)
+
+
+def steps_seen(cells: tuple[Cell, ...]) -> Steps:
+    """Return the cells as rows of a fit; contexts hardly vary, their cost is in the sequences."""
+    n, p, share, seconds, weights = np.array(cells).T
+    return Steps(n, p, np.zeros_like(n), seconds, share, weights)
+
+
+def find_bend(cells: tuple[Cell, ...]) -> Bend | None:
+    """Return the bend that the cells determine; None if a line explains them as well."""
+    if len(cells) < LEAST_CELLS:
+        return None
+    steps = steps_seen(cells)
+    line = fit_at(steps, 0.0, 0.0)
+    freedom = max(len(cells) - UNKNOWNS, 1)
+    good = GOOD_LINE_RATIO**2 * float(steps.weights.sum())
+    if line.cost <= max(good, LEAST_F_RATIO * BEND_PARAMETERS):
+        return None
+    grid = {
+        (float(t), float(p)): fit_at(steps, float(t), float(p))
+        for t in LOADING_TOKENS
+        for p in HIDDEN_TOKENS
+    }
+    place = min(grid, key=lambda at: grid[at].cost)
+    left = max(grid[place].cost / freedom, 1.0)
+    if (line.cost - grid[place].cost) / BEND_PARAMETERS < LEAST_F_RATIO * left:
+        return None
+    most = grid[place].cost + ADMISSIBLE_COST * left
+    others = [at for at, found in grid.items() if found.cost <= most and at != place]
+    return Bend(*place, tuple(others))
+
+
+# A tick asks for the same law several times.
+@lru_cache(maxsize=8)
+def bent_law(cells: tuple[Cell, ...], bend: Bend) -> ServiceLaw:
+    """Return the law with this bend that fits the cells best."""
+    return _fitted(cells, bend.loading_tokens, bend.hidden_tokens).law
+
+
+def band_ratio(cells: tuple[Cell, ...], bend: Bend, sequences: float) -> float:
+    """Return how far the step times of admissible laws lie apart, over that of the best one.
+
+    It grows with the distance from what was seen.
+    """
+    best = bent_law(cells, bend)
+    at = best.step_seconds(sequences)
+    others = (_fitted(cells, *place).law.step_seconds(sequences) for place in bend.others)
+    return max((abs(other / at - 1.0) for other in others), default=0.0)
+
+
+@lru_cache(maxsize=256)
+def _fitted(cells: tuple[Cell, ...], loading_tokens: float, hidden_tokens: float) -> Fitted:
+    return fit_at(steps_seen(cells), loading_tokens, hidden_tokens)
+
+
+def predicted_ratios(law: ServiceLaw, rows: Sequence[Row]) -> list[float]:
+    """Return busy times by the law over the observed ones, by window."""
+    if not law.bends or not rows:
+        line = law.step_fixed_seconds, law.step_per_sequence_seconds, law.prefill_per_token_seconds
+        return [row.predicted(line) for row in rows]
+    seen = (
+        Cell(x[1] / x[0], x[2] / x[0], 1.0 if share is None else share, 1.0 / x[0], 1.0)
+        for x, share in ((row.x, row.prefill_share) for row in rows)
+    )
+    steps = steps_seen(tuple(seen))
+    ratios: list[float] = (predicted_seconds(law, steps) / steps.seconds).tolist()
+    return ratios
