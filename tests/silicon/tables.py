@@ -1,4 +1,4 @@
-"""The step times of `step_times.json`: which steps they are of, and those that an engine can run."""
+"""The step times of `step_times.json`: of which steps, and of those that an engine can run."""
 
 import json
 from dataclasses import dataclass

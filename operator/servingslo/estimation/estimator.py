@@ -42,6 +42,7 @@ from servingslo.estimation.law.fit import law as law_of_fit
 from servingslo.estimation.law.rows import BatchCounts, Row, regression_rows
 from servingslo.estimation.law.stated import score_stated
 from servingslo.estimation.law.trust import (
+    OF_SPEC,
     LawSource,
     add_assumed_error,
     distrust_if_gpus_disagree,
@@ -354,10 +355,15 @@ def _estimate(
     without_tokens = generate_no_token(in_use)
     if without_tokens:
         now_lengths = replace(now_lengths, output=None, output_tokens_mean=None)
-    law_state, law = law_in_force(state.law, sample.service_law, without_tokens=without_tokens)
+    law_state, law = law_in_force(
+        state.law,
+        sample.service_law,
+        assumed=sample.law_assumed,
+        without_tokens=without_tokens,
+    )
     if law.reason is Reason.MODEL_LEARNING and count_no_token(in_use):
         law = replace(law, reason=Reason.NO_TOKENS_GENERATED)
-    stated = law.law if law.source is LawSource.STATED else None
+    stated = law.law if law.source in OF_SPEC else None
     state = replace(
         state,
         lengths=length_state,

@@ -122,7 +122,11 @@ class KnownEngine:
 
 
 def known_engine(
-    card: str, model: str, gpus: int = 1, *, fields: tuple[str, str, str] = ("card", "model", "gpus")
+    card: str,
+    model: str,
+    gpus: int = 1,
+    *,
+    fields: tuple[str, str, str] = ("card", "model", "gpus"),
 ) -> KnownEngine:
     """Return what is known of this model on so many of this card.
 
@@ -139,7 +143,9 @@ def known_engine(
         raise InvalidInputError(fields[2], gpus, allowed)
     row = data["laws"].get(f"{found.name}/{sized.name}/{gpus}")
     if row is None and gpus > MOST_WITHOUT_LINK and found.link < FAST_LINK:
-        allowed = f"1 to {MOST_WITHOUT_LINK} of {found.name}, or a law that was measured (serviceLaw)"
+        allowed = (
+            f"1 to {MOST_WITHOUT_LINK} of {found.name}, or a law that was measured (serviceLaw)"
+        )
         raise InvalidInputError(fields[2], gpus, allowed)
     if row is None:
         law = roofline(sized, found, gpus, Shares(**data["shares"]))

@@ -168,6 +168,11 @@ class TickContext:
         return trust.model_decides(self.estimate.law, prepared=self.prepared is not None)
 
     @property
+    def proven(self) -> bool:
+        """Whether it decides by a law that is not only assumed."""
+        return self.trusted and self.estimate.law.proven
+
+    @property
     def model_reason(self) -> Reason:
         """Why the latency model decides or does not: it needs more than a law."""
         return trust.model_reason(

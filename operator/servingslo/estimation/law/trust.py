@@ -59,17 +59,23 @@ class LawSource(StrEnum):
     """The origin of the law that the planner uses.
 
     FIT: the running fit. LAST_TRUSTED: an earlier fit of this engine that still predicts. STATED:
-    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to its
-    statistics by batch size. SATURATION: measured saturation decides, whatever law there is.
+    the resource. ASSUMED: names of card and model. COUNTERS, STATISTICS: a fit of whole requests,
+    to a server's counters or to its statistics by batch size. SATURATION: measured saturation
+    decides, whatever law there is.
     """
 
     FIT = "fit"
     LAST_TRUSTED = "last-trusted"
     STATED = "spec"
+    ASSUMED = "assumed"
     COUNTERS = "counters"
     STATISTICS = "statistics"
     SATURATION = "saturation"
     NONE = "none"
+
+
+# Sources that are no measurement of these engines.
+OF_SPEC = frozenset({LawSource.STATED, LawSource.ASSUMED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,11 @@ class LawEstimate:
     standard_error_ratio: float | None = None
     stated_error_ratio: float | None = None
 
+    @property
+    def proven(self) -> bool:
+        """Whether it is trusted by measurements or by who states it, and not only assumed."""
+        return self.trusted and self.source is not LawSource.ASSUMED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyShares:
@@ -107,13 +118,18 @@ class BusyShares:
 
 
 def law_in_force(
-    law: LawState, stated: ServiceLaw | None, *, without_tokens: bool = False
+    law: LawState,
+    stated: ServiceLaw | None,
+    *,
+    assumed: bool = False,
+    without_tokens: bool = False,
 ) -> tuple[LawState, LawEstimate]:
     """Return the law to use: a trusted fit of the configuration in force, else the stated one.
 
-    stated: None without one. without_tokens: the engines generate none, so that there is no law. If
-    neither can be used, the estimate is not trusted. The reason then names the stated law, which
-    the user can correct.
+    stated: None without one. assumed: nobody measured it on this engine, so it counts no longer
+    than a fit needs to be trusted; from then on measurements decide. without_tokens: the engines
+    generate none, so that there is no law. If neither can be used, the estimate is not trusted. The
+    reason then names the stated law, which the user can correct.
     """
     if without_tokens:
         return law, LawEstimate(reason=Reason.NO_TOKENS_GENERATED)
@@ -124,21 +140,23 @@ def law_in_force(
     if stated is None or estimate.trusted:
         return law, estimate
     if score is None or score.law != stated:
-        return law, _stated_estimate(stated, None)
+        return law, _stated_estimate(stated, None, assumed=assumed)
     enough = score.window_count >= LEAST_SCORED_WINDOWS
     if enough and score.error_ratio > TRUSTED_ERROR_RATIO:
         refused = Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT
         return law, replace(estimate, reason=refused, stated_error_ratio=score.error_ratio)
-    return law, _stated_estimate(stated, score)
+    if assumed and score.window_count >= LEAST_WINDOWS:
+        return law, estimate
+    return law, _stated_estimate(stated, score, assumed=assumed)
 
 
-def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
+def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None, *, assumed: bool) -> LawEstimate:
     error_ratio = None if score is None else score.error_ratio
     return LawEstimate(
         law=law,
         trusted=True,
-        reason=Reason.LAW_FROM_SPEC,
-        source=LawSource.STATED,
+        reason=Reason.LAW_ASSUMED if assumed else Reason.LAW_FROM_SPEC,
+        source=LawSource.ASSUMED if assumed else LawSource.STATED,
         fit_error=error_ratio,
         sample_count=0 if score is None else score.window_count,
         stated_error_ratio=error_ratio,

@@ -119,7 +119,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     sizing = size(case, demand.scale_up_load)
     carrying = context.current - targets.replicas.tolerated_failures - context.excluded
     young = _is_young(context)
-    unproven = young or not context.trusted
+    unproven = young or not context.proven
     served = unproven and sizing.replicas > carrying and _is_seen_to_serve(context)
     if served and not context.trusted:
         case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
@@ -136,7 +136,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     if shared > wanted and context.trusted:
         inputs["sheddable_replicas"] = shared - wanted
         wanted = shared
-    if not context.trusted:
+    if not context.proven:
         measured = _measured_need(context)
         needs = (
             *needs,
@@ -248,7 +248,7 @@ def _beyond_served(
 def _with_growth(context: TickContext, binding: Constraint, wanted: int) -> tuple[Constraint, int]:
     """The count and what binds it, if more are in flight than latencies were observed of."""
     growing = _growth_need(context)
-    if context.trusted or growing.ratio <= 1.0 or growing.replicas <= wanted:
+    if context.proven or growing.ratio <= 1.0 or growing.replicas <= wanted:
         return binding, wanted
     return Constraint.SATURATION, growing.replicas
 

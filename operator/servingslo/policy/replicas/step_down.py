@@ -101,10 +101,10 @@ def warming_up(context: TickContext) -> StepDownBlock | None:
 
 
 def _model_block(context: TickContext) -> StepDownBlock | None:
-    """Block an untrusted law from reducing a fleet, unless objectives are observed to be met."""
+    """Block a law that is not proven from reducing a fleet, unless objectives are seen as met."""
     if (
         context.prepared is None
-        or context.trusted
+        or context.proven
         or (context.demand is not None and context.demand.idle)
     ):
         return None
@@ -165,7 +165,7 @@ def safe_count(
         current=context.current,
         spare=spare + _pods_behind(context, case),
     )
-    return least if context.trusted else max(least, context.current - 1)
+    return least if context.proven else max(least, context.current - 1)
 
 
 def _pods_behind(context: TickContext, case: SizingCase) -> int:

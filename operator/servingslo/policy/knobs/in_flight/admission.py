@@ -29,7 +29,7 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
     serving = len(context.serving)
     if (
         context.prepared is None
-        or not context.trusted
+        or not context.proven
         or not serving
         or context.signals.no_metrics is not None
     ):
