@@ -29,7 +29,9 @@ _PRECISIONS = dict.fromkeys(("fp8", "int8", "w8a8"), 1.0) | dict.fromkeys(
 )
 _HALF_BYTES = 2.0
 # A part of a card is none: its share of bandwidth and compute is not in its name.
-_PARTS = frozenset({"mig", "shared"})
+_PARTS = frozenset({"mig", "shared", "nvl"})
+# A product with less memory is another card; gigabytes of a product's name are up to a tenth fewer.
+_SAME_MEMORY = 0.85
 # KV cache and layers of a model of which only the size is known, from one of 8 billion.
 # Source: a power law through the models of the data, within 25 % of each; `kv_bytes` there.
 _REFERENCE_PARAMETERS, _REFERENCE_KV_BYTES, _REFERENCE_LAYERS = 8e9, 131_072.0, 32.0
@@ -170,8 +172,10 @@ def card_named(text: str, field: str = "card") -> Card:
     """Return the card whose words are all in this name. Raises: InvalidInputError."""
     cards, words = _data()["cards"], _words(text)
     name = None if words & _PARTS else _fullest(cards, words)
-    if name is None:
-        raise InvalidInputError(field, text, f"a whole card, with one of {', '.join(cards)}")
+    memory = [float(word[:-2]) * 1e9 for word in words if re.fullmatch(r"\d+gb", word)]
+    if name is None or any(size < _SAME_MEMORY * cards[name]["memory"] for size in memory):
+        allowed = f"a whole card, with one of {', '.join(cards)}; for others state serviceLaw"
+        raise InvalidInputError(field, text, allowed)
     return Card(name=name, **cards[name])
 
 
