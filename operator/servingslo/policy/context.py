@@ -344,7 +344,9 @@ def _serves(law: ServiceLaw, workload: Workload) -> bool:
 
     A fit over its first windows may attribute all time to the tokens and none to the step.
     """
-    return law.step_fixed_seconds > 0 and workload.output.mean_tokens > 0
+    if not law.bends and law.step_fixed_seconds <= 0:
+        return False
+    return law.step_seconds(1.0) > 0 and workload.output.mean_tokens > 0
 
 
 def _limits(targets: Targets, estimate: Estimate) -> EngineLimits | None:

@@ -33,7 +33,9 @@ from servingslo.estimation.law.seen import (
     bent_law,
     find_bend,
     predicted_ratios,
+    reach_sequences,
 )
+from servingslo.estimation.windows.plausible import MOST_SEQUENCES
 from servingslo.models.engine.service_time import ServiceLaw
 
 # Windows before a prediction is scored.
@@ -181,7 +183,7 @@ def _with_bend(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     fit = replace(fit, cells=cells)
     if fit.window_count < SEARCH_RATIO * fit.searched_count or not cells:
         return fit
-    return replace(fit, bend=find_bend(cells), searched_count=fit.window_count)
+    return replace(fit, bend=find_bend(cells, fit.bend), searched_count=fit.window_count)
 
 
 def _with_rows(fit: LawFit, rows: Sequence[Row], law: ServiceLaw | None) -> LawFit:
@@ -282,13 +284,26 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
     if fit.bend is not None:
-        return band_ratio(fit.cells, fit.bend, sequences)
+        # Beyond what was seen a law that bends is used only as far as it reaches.
+        return band_ratio(fit.cells, fit.bend, fit.sequences_high)
     prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)
     error = standard_error(_with_prior(fit.information, fit.sequence_ratio), point, variance)
     return None if error is None or predicted <= 0 else error / predicted
+
+
+def reach_of(fit: LawFit) -> float | None:
+    """Return up to how many sequences a law that bends is known; None if nothing shows a bend.
+
+    Then it is a line, which predicts twice the concurrency seen or is not trusted.
+    """
+    if fit.bend is None or not fit.cells:
+        return None
+    return reach_sequences(
+        fit.cells, fit.bend, float(fit.configuration.max_num_seqs or MOST_SEQUENCES)
+    )
 
 
 def law_of(values: Vector) -> ServiceLaw:

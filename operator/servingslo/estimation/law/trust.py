@@ -20,6 +20,7 @@ from servingslo.estimation.law.fit import (
     LawFit,
     LawState,
     ScoredLaw,
+    reach_of,
     standard_error_ratio,
 )
 from servingslo.estimation.law.fit import law as law_of_fit
@@ -85,7 +86,9 @@ class LawEstimate:
     law: None if there is none at all. fit_error: mean out-of-sample error of a window's busy time,
     including the error of assumed limits. standard_error_ratio: of the step time at twice the
     concurrency seen. sample_count: windows behind the fit, or behind the error of a stated law.
-    stated_error_ratio: of a law that the resource states, if known. Use it only when `trusted`.
+    stated_error_ratio: of a law that the resource states, if known. seen_sequences: most that ran
+    at once on average of a window. reach_sequences: how many it is known for if it bends, None for
+    a line. Use it only when `trusted`.
     """
 
     law: ServiceLaw | None = None
@@ -96,6 +99,8 @@ class LawEstimate:
     sample_count: int = 0
     standard_error_ratio: float | None = None
     stated_error_ratio: float | None = None
+    seen_sequences: float | None = None
+    reach_sequences: float | None = None
 
     @property
     def proven(self) -> bool:
@@ -177,6 +182,8 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
         fit_error=fit.error_ratio,
         sample_count=fit.window_count,
         standard_error_ratio=error,
+        seen_sequences=fit.sequences_high,
+        reach_sequences=reach_of(fit),
     )
     if reason is Reason.MODEL_TRUSTED and estimate.law is not None:
         trusted = ScoredLaw(
