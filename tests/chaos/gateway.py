@@ -14,9 +14,8 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.prometheus import NAMESPACE, SCRAPE_SECONDS
 
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.adapters.kubernetes.gateways.limit_forms import BACKEND_TRAFFIC_POLICY
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolders
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes
+from servingslo.adapters.kubernetes.gateways.limits import BACKEND_TRAFFIC_POLICY, limit_holders
+from servingslo.adapters.kubernetes.gateways.route_weights import weighted_routes
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.lanes import Lanes
 from servingslo.controller.actuators.route_weights import RouteWeights
@@ -165,10 +164,10 @@ class Gateway:
     def actuators(self) -> tuple[Any, ...]:
         """The operator's own, on these objects."""
         kind = LimitKind.BACKEND_TRAFFIC_POLICY
-        holders = LimitHolders(self.objects, BACKEND_TRAFFIC_POLICY)
+        holders = limit_holders(self.objects, BACKEND_TRAFFIC_POLICY)
         kinds = frozenset({kind} if self.permitted else ())
         limits = GatewayLimits({kind: (holders, _Reaches())}, kinds)
-        weights = RouteWeights(WeightedRoutes(self.objects), _Reaches(), enabled=self.permitted)
+        weights = RouteWeights(weighted_routes(self.objects), _Reaches(), enabled=self.permitted)
         return (weights, limits, Lanes(limits))
 
     def limit(self, name: str) -> int | None:

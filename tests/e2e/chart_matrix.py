@@ -110,10 +110,6 @@ CASES: dict[str, tuple[str, ...]] = {
         "monitoring.serviceMonitor.enabled=true",
         "networkPolicy.enabled=true",
     ),
-    "kserve": (
-        "batching.apply.enabled=true",
-        "batching.apply.llmInferenceServices=true",
-    ),
     # Objects and labels that are somebody else's, and files of one's own.
     "adopted": (
         "commonLabels.team=serving",

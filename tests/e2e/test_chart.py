@@ -277,17 +277,16 @@ def test_an_image_of_a_registry_of_all_charts_comes_before_one_s_own(rig: Rig) -
 def test_pod_templates_may_be_patched_only_when_enabled(rig: Rig) -> None:
     """The permission needs batching.apply.enabled, and goes with batching.apply.serversOnly."""
 
-    def patches(*settings: str, of: str = "deployments") -> bool:
+    def patches(*settings: str) -> bool:
         role = _only(_render(rig, *settings), "ClusterRole", "servingslo-operator")
-        return any(of in rule["resources"] and "patch" in rule["verbs"] for rule in role["rules"])
+        return any(
+            "deployments" in rule["resources"] and "patch" in rule["verbs"]
+            for rule in role["rules"]
+        )
 
     assert not patches()
     assert patches("batching.apply.enabled=true")
     assert not patches("batching.apply.enabled=true", "batching.apply.serversOnly=true")
-    services = "batching.apply.llmInferenceServices=true"
-    assert not patches(services, of="llminferenceservices")
-    assert not patches("batching.apply.enabled=true", of="llminferenceservices")
-    assert patches("batching.apply.enabled=true", services, of="llminferenceservices")
 
 
 @pytest.mark.rig
@@ -371,7 +370,6 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     assert jobs[0]["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
         "release", "--all", "--admission-kind=BackendTrafficPolicy", "--no-degradation",
-        "--no-llm-inference-services",
     ]  # fmt: skip
     patched, flags, jobs = parts("admission.kinds[0]=DestinationRule")
     assert "destinationrules" in patched
@@ -380,7 +378,6 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     assert flags == []
     assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
         "release", "--all", "--admission-kind=EngineArguments", "--no-degradation",
-        "--no-llm-inference-services",
     ]  # fmt: skip
 
 

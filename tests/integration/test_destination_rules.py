@@ -174,7 +174,6 @@ def _released(operator: Operator, *arguments: str) -> subprocess.CompletedProces
     return subprocess.run(
         [
             sys.executable, "-m", "servingslo.cli", "release", "--all", "--no-degradation",
-            "--no-llm-inference-services",
             f"--kubeconfig={operator.kubeconfig}", *arguments,
         ],
         capture_output=True, text=True, check=False, timeout=60,

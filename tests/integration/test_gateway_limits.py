@@ -15,7 +15,6 @@ from servingslo_lab.rig.cluster import Rig
 RELEASE = (
     sys.executable, "-m", "servingslo.cli", "release", "--all",
     "--admission-kind=BackendTrafficPolicy", "--no-degradation",
-    "--no-llm-inference-services",
 )  # fmt: skip
 KINDS = "admission.kinds[0]=BackendTrafficPolicy"
 

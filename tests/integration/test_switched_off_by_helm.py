@@ -19,7 +19,7 @@ from tests.integration.operator_under_test import CHART
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes, WeightsOwner
+from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.errors import RigError
@@ -31,16 +31,13 @@ RELEASE, NAME = "switched", "switched-servingslo-operator"
 ALL_ON = (
     "degradation.enabled=true",
     "batching.apply.enabled=true",
-    "batching.apply.llmInferenceServices=true",
     "admission.kinds={BackendTrafficPolicy,DestinationRule}",
     "engines.ranges={10.0.0.0/8}",
     "watchNamespaces={team-a,team-b}",
 )
 KINDS = ("--admission-kind=BackendTrafficPolicy", "--admission-kind=DestinationRule")
 NO_KIND = "--admission-kind=EngineArguments"
-NO_ROUTES, NO_SERVICES, NO_CANARIES = (
-    "--no-degradation", "--no-llm-inference-services", "--no-canaries",
-)  # fmt: skip
+NO_ROUTES, NO_CANARIES = "--no-degradation", "--no-canaries"
 IN_BOTH = ("--namespace=team-a", "--namespace=team-b")
 TRIES = 10
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
@@ -98,20 +95,18 @@ def test_the_job_of_an_upgrade_is_for_what_it_switches_off_and_no_more(
 
     assert job(*ALL_ON, "tickSeconds=30") is None
     routes = job(*_without(ALL_ON[0]))
-    assert routes == [*IN_BOTH, NO_KIND, NO_SERVICES, NO_CANARIES]
-    policies = job(*_without(ALL_ON[3]), "admission.kinds={DestinationRule}")
-    assert policies == [*IN_BOTH, KINDS[0], NO_ROUTES, NO_SERVICES, NO_CANARIES]
-    services = job(*_without(ALL_ON[2]))
-    assert services == [*IN_BOTH, NO_KIND, NO_ROUTES, NO_CANARIES]
+    assert routes == [*IN_BOTH, NO_KIND, NO_CANARIES]
+    policies = job(*_without(ALL_ON[2]), "admission.kinds={DestinationRule}")
+    assert policies == [*IN_BOTH, KINDS[0], NO_ROUTES, NO_CANARIES]
     templates = job(*ALL_ON, "batching.apply.serversOnly=true")
     assert templates == [*IN_BOTH, NO_KIND, NO_ROUTES]
     assert job(*ALL_ON, "replicaCount=0") == [*IN_BOTH, *KINDS]
-    assert job(*_without(ALL_ON[5]), "watchNamespaces={team-a}") == [IN_BOTH[1], *KINDS]
-    assert job(*_without(ALL_ON[5])) is None
+    assert job(*_without(ALL_ON[4]), "watchNamespaces={team-a}") == [IN_BOTH[1], *KINDS]
+    assert job(*_without(ALL_ON[4])) is None
     # An account of another name is not there before the upgrade.
     assert job(*_without(ALL_ON[0]), "serviceAccount.name=other") == routes
     with pytest.raises(RigError, match=r"without --engine-range=10.0.0.0/8, limits of servers"):
-        job(*_without(ALL_ON[4]))
+        job(*_without(ALL_ON[3]))
 
 
 def _route() -> dict[str, Any]:
@@ -162,7 +157,7 @@ def test_what_an_upgrade_switches_off_is_put_back_before_the_right_goes(
     _helm(rig, release, "replicaCount=1", *on)
 
     async def write(client: KubeClient) -> None:
-        routes, canaries = WeightedRoutes(client), BatchCanaries(client)
+        routes, canaries = weighted_routes(client), BatchCanaries(client)
         owner = WeightsOwner(name="chat", uid="u", rule=0, weights=(750, 250), former=(1, 0))
         await routes.write(await routes.read(release, "chat"), owner)
         for step in (partial(canaries.start, order=ORDER), canaries.hold):

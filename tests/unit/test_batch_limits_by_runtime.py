@@ -76,7 +76,9 @@ class _Server:
     async def get(self, _path: str, _query: object = None) -> dict[str, Any]:
         return copy.deepcopy(self.item)
 
-    async def patch(self, _path: str, patch: list[dict[str, Any]], _kind: object) -> None:
+    async def patch(
+        self, _path: str, patch: list[dict[str, Any]], _kind: object, **_: object
+    ) -> None:
         for change in patch:
             *parents, key = (p.replace("~1", "/") for p in change["path"].strip("/").split("/"))
             place = self.item

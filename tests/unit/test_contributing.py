@@ -23,8 +23,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "operator" / "servingslo"
 ACTUATORS = "operator/servingslo/controller/actuators"
 # What every actuator shares, and no actuator itself.
-# The last two are parts of others.
-SHARED = {"__init__", "protocol", "catalogue", "endings", "parent_limits"}
+SHARED = {"__init__", "protocol", "catalogue", "endings"}
 # Where a runtime may be named: its own files, and what old recordings are of.
 NAMED_IN = ("runtimes/", "controller/recordings/recording.py")
 

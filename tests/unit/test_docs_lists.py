@@ -40,7 +40,6 @@ CONDITIONS = {
     "and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly)": (
         "`batching.apply.enabled`, unless `serversOnly`"
     ),
-    ".Values.batching.apply.llmInferenceServices": "`batching.apply.llmInferenceServices`",
     "and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces)": (
         "`configMaps.read.enabled`"
     ),

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.managed_store import ManagedStore, series_of
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.budget_queries import gateway_increases
+from servingslo.adapters.prometheus.gateway_queries import gateway_increases
 from servingslo.adapters.prometheus.queries import LONGEST_QUERY_CHARACTERS
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.controller.recordings.recording import observation_line, observations

@@ -55,7 +55,7 @@ class _Server:
         kept = [self.item] if path == "/apis/apps/v1/deployments" else []
         return {"items": copy.deepcopy(kept), "metadata": {"resourceVersion": "7"}}
 
-    async def patch(self, _path, patch, _kind):
+    async def patch(self, _path, patch, _kind, **_):
         item = copy.deepcopy(self.item)
         for change in patch:
             parts = [p.replace("~1", "/") for p in change["path"].strip("/").split("/")]

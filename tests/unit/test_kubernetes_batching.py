@@ -21,7 +21,7 @@ class _Cluster:
 
     def __init__(self, container):
         self.item = {
-            "metadata": {"resourceVersion": "7"},
+            "metadata": {"uid": "u", "resourceVersion": "7"},
             "spec": {"template": {"spec": {"containers": [container]}}},
         }
 
@@ -31,7 +31,7 @@ class _Cluster:
     async def get(self, _path):
         return copy.deepcopy(self.item)
 
-    async def patch(self, _path, patch, _kind):
+    async def patch(self, _path, patch, _kind, **_):
         for change in patch:
             *parents, key = change["path"].strip("/").split("/")
             place = self.item

@@ -8,11 +8,11 @@ import pytest
 from yarl import URL
 
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
-from servingslo.adapters.kubernetes.gateways.limit_forms import (
+from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
     DESTINATION_RULE,
+    limit_holders,
 )
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolders
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
 from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices
@@ -112,7 +112,7 @@ async def test_a_config_map_of_a_pod_template(way, name):
 
 def _holder(form, spec):
     metadata = {"namespace": "team", "name": "p", "uid": "1", "resourceVersion": "1"}
-    return LimitHolders(None, form)._holder({"metadata": metadata, "spec": spec})
+    return limit_holders(None, form).seen({"metadata": metadata, "spec": spec})
 
 
 @pytest.mark.parametrize("name", NAMES)

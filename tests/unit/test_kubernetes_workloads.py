@@ -108,7 +108,6 @@ async def _read(
     native: tuple[dict[str, Any], ...] = (),
     metadata: dict[str, Any] | None = None,
     target: ScaleTarget = TARGET,
-    parents: Any = None,
 ) -> WorkloadView:
     inits = [{**one, "restartPolicy": "Always"} for one in native]
     inventory: Any = _Inventory(
@@ -121,7 +120,7 @@ async def _read(
     metrics = ClusterMetrics(
         pods={("n", "chat-1"): PodMetrics(engines=(EngineSample(engine="0", runtime="vllm"),))}
     )
-    workloads = KubernetesWorkloads(client, discovery, inventory, NoConfigMaps(), parents)
+    workloads = KubernetesWorkloads(client, discovery, inventory, NoConfigMaps())
     return await workloads.read("n", target, container, metrics.recognize("n", None))
 
 
@@ -178,40 +177,16 @@ async def test_an_engine_that_is_a_native_sidecar_is_read_and_not_changed() -> N
     assert "engine is an init container" in view.batching_change_refused.detail
 
 
-@pytest.mark.parametrize(
-    ("target", "reason", "said"),
-    [
-        pytest.param(SERVICE, Reason.NOT_PERMITTED, "llmInferenceServices", id="the-service"),
-        pytest.param(TARGET, Reason.KIND_NOT_SUPPORTED, "set the limits there", id="its-child"),
-    ],
-)
-async def test_a_template_that_kserve_keeps_is_read_and_not_changed(target, reason, said) -> None:
+@pytest.mark.parametrize("target", [SERVICE, TARGET], ids=["the-service", "its-child"])
+async def test_a_template_that_kserve_keeps_is_read_and_not_changed(target) -> None:
     """Its controller would put the arguments back: the message names where they belong."""
     view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=target)
     assert view.arguments["chat-1"].max_num_seqs == 48
     refused = view.batching_change_refused
     assert refused is not None
-    assert refused.reason is reason
+    assert refused.reason is Reason.KIND_NOT_SUPPORTED
     assert "LLMInferenceService/llama" in refused.detail
-    assert said in refused.detail
-
-
-async def test_the_service_itself_says_whether_it_may_be_changed() -> None:
-    """Where the administrator allows it; of the child that is named itself nothing is asked."""
-    asked: list[tuple[str, ScaleTarget, str, str]] = []
-
-    class _Parents:
-        async def refusal(
-            self, namespace: str, target: ScaleTarget, engine: Any, runtime: str
-        ) -> None:
-            asked.append((namespace, target, engine.name, runtime))
-
-    view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=SERVICE, parents=_Parents())
-    assert view.batching_change_refused is None
-    assert asked == [("n", SERVICE, "engine", "vllm")]
-    view = await _read([ENGINE], [ENGINE], metadata=KEPT, target=TARGET, parents=_Parents())
-    assert view.batching_change_refused is not None
-    assert len(asked) == 1
+    assert "set the limits there" in refused.detail
 
 
 async def test_a_pod_that_is_one_node_of_an_engine_is_no_replica() -> None:

@@ -10,8 +10,11 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
     records_of,
 )
-from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
-from servingslo.adapters.kubernetes.gateways.limits import LIMIT_ANNOTATION, LimitHolders
+from servingslo.adapters.kubernetes.gateways.limits import (
+    LIMIT_ANNOTATION,
+    LIMIT_FORMS,
+    limit_holders,
+)
 from servingslo.parsing import parsed_documents, parsed_yaml, written_json
 
 DEEP = "[" * 50_000
@@ -95,7 +98,7 @@ async def test_an_annotation_that_nests_deeply_is_none_of_ours():
     assert records_of("Deployment", cluster.item) == (None, None)
     assert await BatchCanaries(cluster).standing() == ()
     for form in LIMIT_FORMS:
-        assert await LimitHolders(cluster, form).owned() == ()
+        assert await limit_holders(cluster, form).owned() == ()
 
 
 def test_a_pair_of_surrogates_is_a_character():

@@ -8,7 +8,7 @@ import pytest
 from servingslo.adapters.kubernetes.gateways.route_weights import (
     MOST_WEIGHT,
     WEIGHTS_ANNOTATION,
-    route_of,
+    weighted_routes,
     weights_of,
 )
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -43,7 +43,7 @@ def changed(change):
     """A route after this change of its manifest."""
     item = copy.deepcopy(ROUTE)
     change(item)
-    return route_of(item)
+    return weighted_routes(None).seen(item)
 
 
 def refs(item):
@@ -82,7 +82,7 @@ def test_weights_give_a_share_and_divide_the_rest_as_before(former, share, weigh
 
 def test_the_present_share_is_read():
     """0 as the owner left it; ours as written, with the mark that it is ours."""
-    standing = standing_weights(REF, route_of(ROUTE), "small")
+    standing = standing_weights(REF, weighted_routes(None).seen(ROUTE), "small")
     assert standing.values == {RULE: 0, BACKEND: 1, SHARE: 0}
     assert standing.refused is None
     standing = standing_weights(REF, ours(250), "small")

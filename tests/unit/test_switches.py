@@ -20,12 +20,9 @@ import yaml
 from tests.unit.cli_calls import CLI
 from tests.unit.test_engine_channel import Server, pod, serving
 
-from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
-from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolders, taken
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes, WeightsOwner
+from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
+from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.cli.running import operate as operating
@@ -44,7 +41,6 @@ from servingslo.policy.degradation import SHARE, DegradationTargets
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
-    BatchingRollout,
     BatchingTargets,
     LimitKind,
     LimitObject,
@@ -53,7 +49,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.ports import EngineArguments, WorkloadView
+from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas import guards
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
@@ -61,19 +57,18 @@ from servingslo.runtimes.recognition import Recognition
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
-NAMESPACE, KSERVE = "team-a", "serving.kserve.io/v1alpha2"
+NAMESPACE = "team-a"
 REF = ResourceRef(namespace=NAMESPACE, name="chat", uid="u-1")
 
 # What stands on the cluster.
-WEIGHTS, POLICY, RULE, TRIAL, BOUND, SERVICE, LIMITS = (
-    "weights", "policy", "rule", "trial", "bound on trial", "service", "server",
+WEIGHTS, POLICY, RULE, TRIAL, BOUND, LIMITS = (
+    "weights", "policy", "rule", "trial", "bound on trial", "server",
 )  # fmt: skip
-TEMPLATES = {TRIAL, BOUND, SERVICE}
+TEMPLATES = {TRIAL, BOUND}
 EVERYTHING = {WEIGHTS, POLICY, RULE, *TEMPLATES, LIMITS}
 ON = (
     "--prometheus-url=http://p",
     "--batching-apply=true",
-    "--batching-llm-inference-services=true",
     "--admission-kind=BackendTrafficPolicy",
     "--admission-kind=DestinationRule",
     "--admission-kind=EngineArguments",
@@ -102,9 +97,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     "mode": off(*EVERYTHING, comes="--mode=Recommend"),
     "batching_apply": off(*TEMPLATES, LIMITS, goes="--batching-apply=true"),
     "batching_servers_only": off(*TEMPLATES, comes="--batching-servers-only=true"),
-    "batching_llm_inference_services": off(
-        SERVICE, goes="--batching-llm-inference-services=true"
-    ),
     "admission_kind": [
         off(POLICY, goes="--admission-kind=BackendTrafficPolicy"),
         off(RULE, goes="--admission-kind=DestinationRule"),
@@ -145,7 +137,6 @@ VALUES = {
     "shards": "shards",
     "batching.apply.enabled": "batching_apply",
     "batching.apply.serversOnly": "batching_servers_only",
-    "batching.apply.llmInferenceServices": "batching_llm_inference_services",
     "configMaps.read.enabled": "read_config_maps",
     "configMaps.read.namespaces": "read_config_maps",
     "admission.kinds": "admission_kind",
@@ -176,10 +167,9 @@ topologySpreadConstraints
 
 
 def _targets(kind: str, name: str, **stated: Any) -> Targets:
-    api = KSERVE if kind == "LLMInferenceService" else "apps/v1"
     objective = Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0)
     plain = Targets(
-        target=ScaleTarget(api_version=api, kind=kind, name=name),
+        target=ScaleTarget(api_version="apps/v1", kind=kind, name=name),
         objectives=(objective,),
         batching=BatchingTargets(mode=BatchingMode.AUTO),
         admission_mode=AdmissionMode.AUTO,
@@ -200,12 +190,7 @@ CHAT = _targets(
     degradation=FALLBACK,
 )
 QUEUED = _targets("Deployment", "queued", admission_via=_via(LimitKind.ENGINE_ARGUMENTS))
-LLAMA = _targets(
-    "LLMInferenceService",
-    "llama",
-    batching=BatchingTargets(mode=BatchingMode.AUTO, rollout=BatchingRollout.ALL_AT_ONCE),
-    admission_via=_via(LimitKind.DESTINATION_RULE),
-)
+LLAMA = _targets("Deployment", "llama", admission_via=_via(LimitKind.DESTINATION_RULE))
 RANK = _targets("Deployment", "rank", model="rank")
 POOLS = (CHAT, QUEUED, LLAMA, RANK)
 VIEW = WorkloadView(
@@ -241,16 +226,8 @@ _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     TRIAL: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/chat", _deployment("chat")),
     BOUND: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/queued", _deployment("queued")),
-    SERVICE: (
-        f"/apis/{KSERVE}/namespaces/{NAMESPACE}/llminferenceservices/llama",
-        {"template": {"containers": [{"name": "vllm", "args": ["--max-num-seqs=8"]}]}},
-    ),
 }  # fmt: skip
 _KINDS = {
-    "/apis": {"groups": [{"name": KSERVE.partition("/")[0],
-                          "versions": [{"groupVersion": KSERVE}]}]},
-    f"/apis/{KSERVE}": {"resources": [{"kind": "LLMInferenceService", "namespaced": True,
-                                       "name": "llminferenceservices"}]},
     "/apis/apps/v1": {"resources": [{"kind": "Deployment", "name": "deployments",
                                      "namespaced": True}]},
 }  # fmt: skip
@@ -329,11 +306,11 @@ class Api:
 async def _written(api: Any, server: Server, port: int, models: Any) -> None:
     """Everything is in mid-change."""
     owner: dict[str, Any] = {"name": REF.name, "uid": REF.uid}
-    routes = WeightedRoutes(api)
+    routes = weighted_routes(api)
     weights = WeightsOwner(**owner, rule=0, weights=(750, 250), former=(1, 0))
     await routes.write(await routes.read(NAMESPACE, "chat"), weights)
     for form in LIMIT_FORMS:
-        holders = LimitHolders(api, form)
+        holders = limit_holders(api, form)
         holder = await holders.read(NAMESPACE, "chat")
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
     canaries = BatchCanaries(api)
@@ -348,11 +325,6 @@ async def _written(api: Any, server: Server, port: int, models: Any) -> None:
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
         assert await canaries.hold(found)
-    parents = ParentTemplates(api, Discovery(api))
-    # Its controller made a Deployment of the same containers.
-    engine = await parents.engine(NAMESPACE, CHAT.target, None, "vllm")
-    limits = EngineArguments(max_num_seqs=32)
-    assert await parents.apply(REF, LLAMA.target, engine, limits, "vllm")
     assert await models.set(REF, "rank-0", port, "rank", BatcherLimits(8, 5000, 64))
     assert not api.own()
     assert server.config["max_batch_size"] == 8
@@ -491,7 +463,7 @@ def test_what_another_process_decides_about_stays(options) -> None:
 
     async def story() -> set[str]:
         api: Any = Api()
-        routes = WeightedRoutes(api)
+        routes = weighted_routes(api)
         weights = WeightsOwner(name="chat", uid="u", rule=0, weights=(3, 1), former=(1, 0))
         await routes.write(await routes.read(NAMESPACE, "chat"), weights)
         means, _ = operating.means_of(parsed, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
@@ -506,7 +478,7 @@ def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_d
     options, monkeypatch
 ) -> None:
     """Routes may not even be read any more; a trial that may not be patched is told."""
-    away = r"httproutes|backendtrafficpolicies|destinationrules|llminferenceservices|/chat$"
+    away = r"httproutes|backendtrafficpolicies|destinationrules|/chat$"
     back, told, _ = _play(options(ON[0], ON[-1]), POOLS, monkeypatch, refused=away)
     assert back == {BOUND, LIMITS}
     assert [change.target for change in told if change.refusal is not None] == ["Deployment/chat"]
@@ -515,7 +487,7 @@ def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_d
 async def test_what_stands_is_said_while_it_cannot_be_put_back() -> None:
     """The share that goes to the fallback; without the right to read, that it is not known."""
     api: Any = Api()
-    routes = WeightedRoutes(api)
+    routes = weighted_routes(api)
     owner = WeightsOwner(name="chat", uid="u-1", rule=0, weights=(750, 250), former=(1, 0))
     await routes.write(await routes.read(NAMESPACE, "chat"), owner)
     services: Any = None

@@ -68,16 +68,11 @@
 {{- end }}
 {{- $apply := .Values.batching.apply }}
 {{- if not $apply.enabled }}
-{{- range $name := list "serversOnly" "llmInferenceServices" }}
-{{- if get $apply $name }}
-- batching.apply.{{ $name }} has no effect without batching.apply.enabled.
-{{- end }}
+{{- if $apply.serversOnly }}
+- batching.apply.serversOnly has no effect without batching.apply.enabled.
 {{- end }}
 {{- else if and $apply.serversOnly (not .Values.engines.ranges) }}
 - batching.apply.serversOnly changes limits of running servers, and without engines.ranges it speaks to none.
-{{- end }}
-{{- if and $apply.enabled $apply.serversOnly $apply.llmInferenceServices }}
-- batching.apply.llmInferenceServices has no effect with batching.apply.serversOnly.
 {{- end }}
 {{- if and (has "EngineArguments" .Values.admission.kinds) (or (not $apply.enabled) $apply.serversOnly) }}
 - admission.kinds: EngineArguments has no effect without batching.apply.enabled, and with serversOnly.

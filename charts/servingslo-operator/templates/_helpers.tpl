@@ -117,9 +117,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.batching.apply.serversOnly }}
 - --batching-servers-only=true
 {{- end }}
-{{- if .Values.batching.apply.llmInferenceServices }}
-- --batching-llm-inference-services=true
-{{- end }}
 - --read-config-maps={{ .Values.configMaps.read.enabled }}
 {{- range .Values.admission.kinds }}
 - --admission-kind={{ . }}

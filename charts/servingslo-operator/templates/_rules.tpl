@@ -23,12 +23,6 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
-{{- if .Values.batching.apply.llmInferenceServices }}
-# Their controller reverts what is written into the Deployments that it makes.
-- apiGroups: [serving.kserve.io]
-  resources: [llminferenceservices]
-  verbs: [get, list, patch]
-{{- end }}
 {{- end }}
 {{- if and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces) }}
 - apiGroups: [""]

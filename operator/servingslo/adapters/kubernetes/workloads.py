@@ -7,10 +7,6 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.discovery import ApiResource, Discovery
 from servingslo.adapters.kubernetes.api.selectors import Selector, parse_selector
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
-    PARENT_KIND,
-    ParentTemplates,
-)
 from servingslo.adapters.kubernetes.children import Children
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMapData
 from servingslo.adapters.kubernetes.pods.engine_container import FIELD
@@ -73,11 +69,8 @@ class KubernetesWorkloads:
         discovery: Discovery,
         inventory: Inventory,
         config_maps: ConfigMapData,
-        parents: ParentTemplates | None = None,
     ) -> None:
-        """parents: None if templates of LLMInferenceServices may not be changed."""
         self._client = client
-        self._parents = parents
         self._discovery = discovery
         self._inventory = inventory
         self._launches = Launches(config_maps)
@@ -112,7 +105,6 @@ class KubernetesWorkloads:
 
         Never raises for an absent or unreadable target: the view's problems contain that.
         """
-        asked = target
         try:
             target = await self._children.find(namespace, target)
             found = await self._read_target(namespace, target)
@@ -138,7 +130,7 @@ class KubernetesWorkloads:
         if found.containers is None:
             launches = {name: one.of_replica for name, one in launches.items()}
         waiting = await self._queued(namespace, pods)
-        refused = await self._refusal(namespace, asked, found, container, profile)
+        refused = self._refusal(found, container, profile)
         return WorkloadView(
             target=target,
             desired_replicas=found.desired,
@@ -302,51 +294,30 @@ class KubernetesWorkloads:
             for pod in pods
         }
 
-    async def _refusal(
-        self,
-        namespace: str,
-        asked: ScaleTarget,
-        found: _Target,
-        container: str | None,
-        profile: RuntimeProfile | None,
+    def _refusal(
+        self, found: _Target, container: str | None, profile: RuntimeProfile | None
     ) -> SignalProblem | None:
-        """Why batch limits cannot be changed; None while the runtime is not known.
-
-        asked: the target as the resource names it.
-        """
+        """Why batch limits cannot be changed; None while the runtime is not known."""
         if found.containers is None:
             return SignalProblem(
                 reason=Reason.KIND_NOT_SUPPORTED,
                 detail="batch limits are changed in Deployments and StatefulSets only",
             )
-        parent = found.part_of
-        kept = None if parent is None else self._kept(asked, parent)
-        if kept is not None:
-            return kept
+        if (parent := found.part_of) is not None:
+            detail = (
+                f"{parent.kind}/{parent.name} keeps the pod template, and its controller would "
+                "revert a change: set the limits there"
+            )
+            return SignalProblem(reason=Reason.KIND_NOT_SUPPORTED, detail=detail)
         runtime = None if profile is None else profile.name
         chosen = self._launches.engine(tuple(found.containers), container, runtime)
         if chosen is None:
             detail = f"{FIELD}: {container!r} is not a container of the pod template"
             return SignalProblem(reason=Reason.CONTAINER_NOT_FOUND, detail=detail)
-        if parent is not None and self._parents is not None and chosen.name and runtime is not None:
-            return await self._parents.refusal(namespace, asked, chosen, runtime)
         refused = "" if profile is None else self._launches.change_refused(chosen, profile)
         if refused:
             return SignalProblem(reason=Reason.ARGUMENTS_NOT_UNDERSTOOD, detail=refused)
         return None
-
-    def _kept(self, asked: ScaleTarget, parent: PartOf) -> SignalProblem | None:
-        """Why the template that another object keeps is not changed there; None if it may be."""
-        named = f"{parent.kind}/{parent.name}"
-        keeps = f"{named} keeps the pod template, and its controller would revert a change"
-        if (asked.kind, parent.kind) != (PARENT_KIND, PARENT_KIND):
-            detail = f"{keeps}: set the limits there"
-            return SignalProblem(reason=Reason.KIND_NOT_SUPPORTED, detail=detail)
-        if self._parents is not None:
-            return None
-        allow = "batching.apply.llmInferenceServices"
-        detail = f"{keeps}: set the limits there, or have the administrator allow it ({allow})"
-        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
 
 
 def _nodes(launches: Iterable[Launch]) -> tuple[SignalProblem, ...]:

@@ -2,9 +2,10 @@
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL, any_of
-from servingslo.runtimes.gateways import GatewayLatency, GatewayProfile
+from servingslo.runtimes.gateways import GatewayField, GatewayLatency, GatewayProfile
 
 AGE_GROUP = "gateway"
+METRIC_LABEL = "servingslo_metric"
 BUCKET, SUM = "_bucket", "_sum"
 
 
@@ -44,6 +45,39 @@ def gateway_query(profile: GatewayProfile, config: PrometheusConfig) -> str:
     )
     age = f"min by ({', '.join(scrape)}) ({ages})"
     parts.append(f'label_replace({age}, "{GROUP_LABEL}", "{AGE_GROUP}", "", "")')
+    return " or ".join(parts)
+
+
+def gateway_increases(
+    profile: GatewayProfile, config: PrometheusConfig, bin_seconds: int, *, backends: bool = False
+) -> str:
+    """PromQL for a gateway's counts in each bin, grouped by all labels that identify the owner.
+
+    backends: with what is counted of single backends.
+    """
+    metrics = profile.all_metrics if backends else profile.metrics
+    owner = (profile.workload_label, profile.namespace_label, *(profile.service_labels or ()))
+    counted = (metric.label for metric in metrics)
+    labels = ", ".join(filter(None, dict.fromkeys((*scrape_labels(config), *owner, *counted))))
+    selector = config.selector(*profile.matchers)
+    wanted = {*GatewayField} - {GatewayField.QUEUED, GatewayField.RETRIED}
+    wanted -= {GatewayField.ENDED, GatewayField.ENDED_MILLISECONDS}
+    names = dict.fromkeys(
+        name
+        for metric in metrics
+        if not wanted.isdisjoint((*metric.fields, *metric.less))
+        for name in metric.names
+    )
+    parts = [
+        f"label_replace(sum by ({labels}) (increase({name}{selector}[{bin_seconds}s])), "
+        f'"{METRIC_LABEL}", "{name}", "", "")'
+        for name in names
+    ]
+    parts += [
+        f"label_replace(max by ({labels}) ({page}{config.selector()}), "
+        f'"{METRIC_LABEL}", "{page}", "", "")'
+        for page in profile.pages
+    ]
     return " or ".join(parts)
 
 

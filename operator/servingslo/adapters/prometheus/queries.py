@@ -201,6 +201,43 @@ def labels_of_pages(
     return (*histogram_labels(profiles, config), *splits)
 
 
+def growths(
+    function: str,
+    names: Iterable[str],
+    labels: Iterable[str],
+    config: PrometheusConfig,
+    whose: Iterable[str],
+    seconds: int,
+) -> list[str]:
+    """PromQL for the increase or rate of each counter; if several scrapes have it, one is used."""
+    by = _labels(labels)
+    return [
+        f"max by ({by}) ({function}({_selector(name, config, *whose)}[{seconds}s]))"
+        for name in names
+    ]
+
+
+def native_increases(
+    names: Iterable[str],
+    labels: Iterable[str],
+    config: PrometheusConfig,
+    whose: Iterable[str],
+    seconds: int,
+) -> str:
+    """PromQL for the increases of native histograms, which have no maximum.
+
+    Of several scrapes of one engine those with the most observations are used, whose average is
+    each of them.
+    """
+    by, each = _labels(labels), []
+    for name in names:
+        own = f"increase({_selector(name, config, *whose)}[{seconds}s])"
+        count = f"histogram_count({own})"
+        most = f"{count} == on ({by}) group_left () max by ({by}) ({count})"
+        each.append(f"avg by ({by}) ({own} and ({most}))")
+    return f"sum ({_OR.join(each)})"
+
+
 def any_of(names: Iterable[str], config: PrometheusConfig, *matchers: str) -> str:
     """PromQL for the series of all these metrics, each by its full name."""
     return _union([_selector(name, config, *matchers) for name in dict.fromkeys(names)])

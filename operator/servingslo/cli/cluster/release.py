@@ -1,32 +1,24 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Collection
+from typing import Annotated
 
 import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
-from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
+from servingslo.adapters.kubernetes.api.owned_fields import One, OwnedField, Record
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
-    PARENT_KIND,
-    ParentTemplate,
-    ParentTemplates,
+from servingslo.adapters.kubernetes.gateways.limits import (
+    LIMIT_FORMS,
+    LimitHolder,
+    limit_holders,
 )
-from servingslo.adapters.kubernetes.gateways.limit_forms import LIMIT_FORMS
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolder, LimitHolders
-from servingslo.adapters.kubernetes.gateways.route_weights import (
-    KIND,
-    WeightedRoute,
-    WeightedRoutes,
-)
+from servingslo.adapters.kubernetes.gateways.route_weights import KIND, weighted_routes
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
 from servingslo.policy.inputs import LimitKind
-
-_Named = TypeVar("_Named", WeightedRoute, ParentTemplate)
 
 # Another writer may come in between a reading and the write after it.
 _ATTEMPTS = 5
@@ -51,9 +43,6 @@ def release(
     degradation: Annotated[
         bool, typer.Option(help="Search HTTPRoutes for weights of a fallback.")
     ] = True,
-    llm_inference_services: Annotated[
-        bool, typer.Option(help="Search LLMInferenceServices for batch limits.")
-    ] = True,
     canaries: Annotated[
         bool, typer.Option(help="Search workloads for batch limits that one pod has on trial.")
     ] = True,
@@ -64,9 +53,9 @@ def release(
 
     Weights of routes that it moved to a fallback are restored too.
 
-    Batch limits in LLMInferenceServices, and those that one pod of a workload has on trial, are
-    taken back as well. If that pod does not become ready with them and a StatefulSet waits for it,
-    the pod is evicted. A running operator leaves these objects alone for the next ten minutes.
+    Batch limits that one pod of a workload has on trial are taken back as well. If that pod does
+    not become ready with them and a StatefulSet waits for it, the pod is evicted. A running
+    operator leaves these objects alone for the next ten minutes.
 
     Example: servingslo release --all
     """
@@ -81,7 +70,6 @@ def release(
             names,
             kinds,
             routes=degradation,
-            services=llm_inference_services,
             canaries=canaries,
         )
     )
@@ -94,7 +82,6 @@ async def _release(
     kinds: Collection[LimitKind],
     *,
     routes: bool,
-    services: bool,
     canaries: bool,
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
@@ -104,8 +91,6 @@ async def _release(
             failed += await end_canaries(client, names)
         if routes:
             failed += await _put_back_weights(client, names)
-        if services:
-            failed += await put_back_templates(client, names)
     finally:
         await client.close()
     if failed:
@@ -171,21 +156,13 @@ async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
 async def _put_back_all(
     client: KubeClient, names: tuple[str, ...], kinds: Collection[LimitKind]
 ) -> list[str]:
-    put_back, failed = 0, []
+    """Restore the former bounds; what could not be."""
+    put_back, failed = 0, list[str]()
     for form in (form for form in LIMIT_FORMS if form.kind in kinds):
-        holders = LimitHolders(client, form, namespaces=names)
-        try:
-            owned = await holders.owned()
-        except ClusterError as error:
-            failed.append(f"{form.kind}: {error}")
-            continue
-        for holder in owned:
-            where = f"{form.kind} {holder.namespace}/{holder.name}"
-            try:
-                typer.echo(f"{where}: {await _put_back(holders, holder)}")
-                put_back += 1
-            except ClusterError as error:
-                failed.append(f"{where}: {error}")
+        holders = limit_holders(client, form, namespaces=names)
+        ended, left = await _put_back_each(form.kind, holders, _bound_told)
+        put_back += ended
+        failed += left
     minutes = RELEASED_SECONDS / 60
     typer.echo(f"{put_back} put back; left alone for {minutes:.0f} minutes")
     return failed
@@ -193,69 +170,51 @@ async def _put_back_all(
 
 async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[str]:
     """Restore the owners' weights in every route; what could not be."""
-    routes = WeightedRoutes(client, namespaces=names)
-    return await _put_back_each(
-        KIND,
-        routes.owned(),
-        lambda route: routes.put_back(route, released=True),
-        lambda _route: "the former weights are put back",
-    )
-
-
-async def put_back_templates(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    """Restore the former command lines in LLMInferenceServices; what could not be."""
-    parents = ParentTemplates(client, Discovery(client), namespaces=names)
-    kept = "its line was changed meanwhile, which stays"
-    return await _put_back_each(
-        PARENT_KIND,
-        parents.standing(),
-        lambda parent: parents.take_back(parent, released=True),
-        lambda parent: kept if parent.edited else "the former line is put back",
-    )
-
-
-async def _put_back_each(
-    kind: str,
-    found: Awaitable[Iterable[_Named]],
-    put_back: Callable[[_Named], Awaitable[object]],
-    told: Callable[[_Named], str],
-) -> list[str]:
-    """Put back what is in each object, and say so; what could not be."""
-    failed = []
-    try:
-        objects = await found
-    except ClusterError as error:
-        return [f"{kind}: {error}"]
-    for one in objects:
-        where = f"{kind} {one.namespace}/{one.name}"
-        try:
-            await put_back(one)
-        except NotFoundError:
-            continue
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-        else:
-            typer.echo(f"{where}: {told(one)}")
+    routes = weighted_routes(client, namespaces=names)
+    _, failed = await _put_back_each(KIND, routes, lambda _: "the former weights are put back")
     return failed
 
 
-async def _put_back(holders: LimitHolders, holder: LimitHolder) -> str:
+async def _put_back_each(
+    kind: str, field: OwnedField[One, Record], told: Callable[[One], str]
+) -> tuple[int, list[str]]:
+    """Put the field back in each object of a kind, and say so; how many, and what could not be."""
+    put_back, failed = 0, []
+    try:
+        owned = await field.owned()
+    except ClusterError as error:
+        return 0, [f"{kind}: {error}"]
+    for one in owned:
+        where = f"{kind} {one.namespace}/{one.name}"
+        try:
+            typer.echo(f"{where}: {await _put_back(field, one, told)}")
+            put_back += 1
+        except ClusterError as error:
+            failed.append(f"{where}: {error}")
+    return put_back, failed
+
+
+async def _put_back(field: OwnedField[One, Record], one: One, told: Callable[[One], str]) -> str:
     """What was put back, in words. Raises: ClusterError where it could not be."""
     for attempt in range(_ATTEMPTS):
-        owner = holder.owner
-        if owner is None:
+        if one.owner is None:
             return "put back by another client"
         try:
-            await holders.put_back(holder, released=True)
+            await field.put_back(one, released=True)
         except NotFoundError:
             return "gone"
         except WriteConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise
-            holder = await holders.read(holder.namespace, holder.name)
+            one = await field.read(one.namespace, one.name)
             continue
-        if not holder.is_ours:
-            return f"{holder.manager or 'another client'} set {holder.limit} meanwhile, which stays"
-        former = "unset" if owner.former is None else str(owner.former)
-        return f"{holder.form.field} {holder.limit} -> {former}"
+        return told(one)
     raise AssertionError("unreachable")
+
+
+def _bound_told(holder: LimitHolder) -> str:
+    owner = holder.owner
+    if owner is None or not holder.is_ours:
+        return f"{holder.manager or 'another client'} set {holder.limit} meanwhile, which stays"
+    former = "unset" if owner.former is None else str(owner.former)
+    return f"{holder.form.field} {holder.limit} -> {former}"

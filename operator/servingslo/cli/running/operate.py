@@ -20,7 +20,6 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, process_switch
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
 from servingslo.adapters.kubernetes.events import KubernetesEvents
 from servingslo.adapters.kubernetes.gateways.routing import GatewayRouting
 from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
@@ -214,12 +213,7 @@ def means_of(
     """What actuators are made of, with what the options permit; and the view of workloads."""
     discovery = Discovery(client)
     config_maps = ConfigMaps(client) if options.read_config_maps else NoConfigMaps()
-    parents = (
-        ParentTemplates(client, discovery, namespaces=options.namespaces)
-        if options.parent_templates and options.limits.pod_templates_patched
-        else None
-    )
-    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps, parents)
+    workloads = KubernetesWorkloads(client, discovery, inventory, config_maps)
     means = Means(
         client=client,
         discovery=discovery,
@@ -232,7 +226,6 @@ def means_of(
         models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
         if options.engines is not None
         else None,
-        parents=parents,
     )
     return means, workloads
 

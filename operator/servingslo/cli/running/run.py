@@ -98,14 +98,6 @@ def run(
             "pod templates.",
         ),
     ] = Switch.OFF,
-    batching_llm_inference_services: Annotated[
-        Switch,
-        typer.Option(
-            envvar="SERVINGSLO_BATCHING_LLM_INFERENCE_SERVICES",
-            help="Whether batch limits may be changed in the pod templates of KServe's "
-            "LLMInferenceServices too.",
-        ),
-    ] = Switch.OFF,
     read_config_maps: Annotated[
         Switch,
         typer.Option(
@@ -313,7 +305,6 @@ def run(
         namespaces=tuple(namespace or ()),
         limit_kinds=frozenset(kind.value for kind in admission_kind or ()),
         route_weights=degradation is Switch.ON,
-        parent_templates=batching_llm_inference_services is Switch.ON,
         keda=_keda_options(
             KedaOptions(
                 host=keda_scaler_host,

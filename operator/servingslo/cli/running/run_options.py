@@ -30,7 +30,6 @@ class RunOptions:
     which a decision is carried out. read_config_maps: whether command lines that are made of
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
     none by default. route_weights: whether weights of a route may be changed for a fallback.
-    parent_templates: whether templates of LLMInferenceServices may be changed.
     engines: whom the operator may speak to beside the cluster; nobody by default.
     keda: None where no external scaler is served.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
@@ -51,7 +50,6 @@ class RunOptions:
     shards: int = 1
     limit_kinds: frozenset[str] = frozenset()
     route_weights: bool = False
-    parent_templates: bool = False
     keda: KedaOptions | None = None
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False

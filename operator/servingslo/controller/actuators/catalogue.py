@@ -7,16 +7,15 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import ParentTemplates
 from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
-from servingslo.adapters.kubernetes.gateways.limit_forms import (
+from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
     DESTINATION_RULE,
     LimitForm,
+    limit_holders,
 )
-from servingslo.adapters.kubernetes.gateways.limits import LimitHolders
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightedRoutes
+from servingslo.adapters.kubernetes.gateways.route_weights import weighted_routes
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, LimitReach
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
@@ -38,8 +37,8 @@ class Means:
     namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
     bound and may be written, from the administrator's list. route_weights: may be changed for a
     fallback. pod_templates: may be patched with batch limits. servers: may get limits while they
-    run. models: access to engines. parents: templates of LLMInferenceServices, None if they may not
-    be changed. What stands of a thing that may not be changed any more is put back.
+    run. models: access to engines. What stands of a thing that may not be changed any more is put
+    back.
     """
 
     client: KubeClient
@@ -51,7 +50,6 @@ class Means:
     pod_templates: bool = False
     servers: bool = False
     models: ModelRepository | None = None
-    parents: ParentTemplates | None = None
 
 
 ActuatorRow = Callable[[Means], Actuator]
@@ -67,7 +65,7 @@ def _gateway_limits(means: Means) -> GatewayLimits:
     return GatewayLimits(
         {
             form.kind: (
-                LimitHolders(means.client, form, namespaces=means.namespaces),
+                limit_holders(means.client, form, namespaces=means.namespaces),
                 reach(means.client),
             )
             for form, reach in _LIMITS
@@ -81,13 +79,11 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: EngineLimits(
         KubernetesBatching(means.client, means.discovery),
         BatchCanaries(means.client, namespaces=means.namespaces),
-        ParentTemplates(means.client, means.discovery, namespaces=means.namespaces),
         templates=means.pod_templates,
-        services=means.parents is not None,
         bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
     ),
     lambda means: RouteWeights(
-        WeightedRoutes(means.client, namespaces=means.namespaces),
+        weighted_routes(means.client, namespaces=means.namespaces),
         GatewayServices(means.client),
         enabled=means.route_weights,
     ),

@@ -1,22 +1,32 @@
-"""Putting a value back that nobody may ask for any more: which ones those are, what came of it."""
+"""Fields of other people's objects: what forbids to set one, and what is put back.
+
+A value is put back that nobody may ask for any more.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED, is_released
+from servingslo.adapters.kubernetes.api.owned_fields import One, OwnedField, OwnedObject, Record
+from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,
+    InvalidNameError,
+    LimitNotEnforceableError,
     NotFoundError,
     PermissionDeniedError,
     WriteConflictError,
 )
 from servingslo.explain.changes import Change, not_written
+from servingslo.policy.inputs import SignalProblem, Targets
 from servingslo.reasons import Reason
 
 _Standing = TypeVar("_Standing")
+_NO_USE = (LimitNotEnforceableError, NotFoundError, InvalidNameError)
 # Nothing new is written while a switch is off, except by a process from before that leads again.
 _LOOK_SECONDS = 600.0
 
@@ -54,6 +64,52 @@ class Switch:
         if not found:
             self._nothing_until = SystemClock.elapsed_seconds() + _LOOK_SECONDS
         return found
+
+    async def undo(
+        self,
+        field: OwnedField[One, Record],
+        acting: Acting,
+        wanted: Callable[[One, Sequence[Targets]], bool],
+        change: Callable[[One], Change],
+    ) -> list[Change]:
+        """Put back the field in each object whose resource is gone or does not want it any more.
+
+        change: what is told of an object that has an owner.
+        """
+        found, acting = list[Change](), self.acting(acting)
+        for one in await self.standing(field.owned):
+            owner = one.owner
+            if owner is None:
+                continue
+            pools = acting(ResourceRef(namespace=one.namespace, name=owner.name, uid=owner.uid))
+            if pools is not None and not wanted(one, pools):
+                found += await undone(field.put_back(one), change(one))
+        return found
+
+
+def refusal(error: ClusterError, no_use: Reason) -> SignalProblem:
+    """Why a field may not be set. no_use: the reason if it would not have the wanted effect."""
+    if isinstance(error, _NO_USE):
+        reason = no_use
+    elif isinstance(error, PermissionDeniedError):
+        reason = Reason.NOT_PERMITTED
+    else:
+        reason = Reason.CLUSTER_UNAVAILABLE
+    return SignalProblem(reason=reason, detail=str(error))
+
+
+def forbidden(
+    one: OwnedObject[Any], released: Reason, set_by_another: Reason, other: str
+) -> SignalProblem | None:
+    """Why the field of an object may not be set; None if it may be.
+
+    released, set_by_another: the reasons. other: what another client or resource set; '' if none.
+    """
+    if not one.managed:
+        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
+    if is_released(one.item):
+        return SignalProblem(reason=released, detail=RELEASED)
+    return SignalProblem(reason=set_by_another, detail=other) if other else None
 
 
 async def undone(ending: Awaitable[int], change: Change) -> Sequence[Change]:

@@ -10,14 +10,9 @@ from servingslo.adapters.kubernetes.batch_limits.canary import (
     CanaryTarget,
 )
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CanaryRecord, digest
-from servingslo.adapters.kubernetes.batch_limits.parent_templates import (
-    PARENT_KIND,
-    ParentTemplates,
-)
 from servingslo.adapters.kubernetes.batch_limits.writer import container_at
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators import parent_limits
 from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -70,25 +65,20 @@ from servingslo.runtimes.launch.command_line import expanded
 class EngineLimits:
     """Sets both limits of the engine's container, which rolls out new pods.
 
-    canaries: None if no pod can go first. parents: None if there are no LLMInferenceServices.
-    templates, services, bounds: whether the administrator permits patches of pod templates, of
-    those of LLMInferenceServices, and the engines' own bound in them.
+    canaries: None if no pod can go first. templates, bounds: whether the administrator permits
+    patches of pod templates, and the engines' own bound in them.
     """
 
     writer: BatchingWriter
     canaries: BatchCanaries | None = None
-    parents: ParentTemplates | None = None
     templates: bool = True
-    services: bool = True
     bounds: bool = True
     knob: str = Knob.BATCH_LIMITS
     repeats_at_once: bool = False
     _of_templates: Switch = field(init=False)
-    _of_services: Switch = field(init=False)
 
     def __post_init__(self) -> None:
         self._of_templates = Switch(self.templates)
-        self._of_services = Switch(self.services and self.templates)
 
     async def in_force(
         self, ref: ResourceRef, targets: Targets, view: WorkloadView
@@ -99,8 +89,6 @@ class EngineLimits:
         """
         if targets.batching.mode is not BatchingMode.AUTO or self.canaries is None:
             return None
-        if self.parents is not None and self._of_services.on and targets.target.kind == PARENT_KIND:
-            return await parent_limits.standing(self.parents, ref, targets, view)
         try:
             target = await self.canaries.read(ref.namespace, targets.target)
         except ClusterError as error:
@@ -143,12 +131,9 @@ class EngineLimits:
             ),
             **dict.fromkeys(batching.flags_removed),
         )
-        namespace, target = assignment.ref.namespace, targets.target
-        if self.parents is not None and self.services and target.kind == PARENT_KIND:
-            child = assignment.scaled or target
-            engine = await self.parents.engine(namespace, child, batching.container, runtime)
-            return await self.parents.apply(assignment.ref, target, engine, wanted, runtime)
-        return await self.writer.apply(namespace, target, batching.container, wanted, runtime)
+        return await self.writer.apply(
+            assignment.ref.namespace, targets.target, batching.container, wanted, runtime
+        )
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:
         """The decision with its count, but without new limits, and why."""
@@ -159,13 +144,11 @@ class EngineLimits:
         """Take back every canary whose resource is gone or no longer allows changes of limits.
 
         Limits that all pods of a Deployment or StatefulSet have stay: they proved better, or the
-        plan takes them back. What was written into an LLMInferenceService is restored.
+        plan takes them back.
         """
         if self.canaries is None:
             return ()
         found: list[Change] = []
-        if self.parents is not None:
-            found += await parent_limits.undo(self.parents, acting, self._of_services)
         acting = self._of_templates.acting(acting)
         for target in await self._of_templates.standing(self.canaries.standing):
             canary = target.canary

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED, is_released
 from servingslo.adapters.kubernetes.gateways.limits import (
     LimitHolder,
     LimitHolders,
@@ -12,14 +11,11 @@ from servingslo.adapters.kubernetes.gateways.limits import (
 from servingslo.adapters.kubernetes.gateways.routes import names_of_targets
 from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.endings import Switch, undone
+from servingslo.controller.actuators.endings import Switch, forbidden, refusal
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
-    InvalidNameError,
     LimitNotEnforceableError,
-    NotFoundError,
-    PermissionDeniedError,
     WriteConflictError,
 )
 from servingslo.explain.changes import (
@@ -41,14 +37,6 @@ from servingslo.policy.inputs import (
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
-
-_REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
-    (LimitNotEnforceableError, Reason.LIMIT_NOT_ENFORCEABLE),
-    (NotFoundError, Reason.LIMIT_NOT_ENFORCEABLE),
-    (InvalidNameError, Reason.LIMIT_NOT_ENFORCEABLE),
-    (PermissionDeniedError, Reason.NOT_PERMITTED),
-    (ClusterError, Reason.CLUSTER_UNAVAILABLE),
-)
 
 
 @dataclass(slots=True)
@@ -136,24 +124,8 @@ class GatewayLimits:
         """Restore the former bound for each resource that is gone or no longer requests one."""
         found: list[Change] = []
         for kind, (holders, _) in self.objects.items():
-            switch = self._switches[kind]
-            for policy in await switch.standing(holders.owned):
-                if not _is_wanted(policy, switch.acting(acting)):
-                    found += await self._put_back(holders, policy)
+            found += await self._switches[kind].undo(holders, acting, _is_wanted, _way_back)
         return found
-
-    async def _put_back(self, holders: LimitHolders, policy: LimitHolder) -> Sequence[Change]:
-        owner = policy.owner
-        if owner is None:
-            return ()
-        change = limit_change(
-            policy.namespace,
-            owner.name,
-            policy.title,
-            (policy.limit, owner.former if policy.is_ours else policy.limit),
-            Reason.LIMIT_PUT_BACK,
-        )
-        return await undone(holders.put_back(policy), change)
 
     def _not_listed(self, via: LimitObject) -> SignalProblem | None:
         if via.kind in self.kinds:
@@ -187,8 +159,7 @@ class GatewayLimits:
                 if route and route not in names_of_targets(policy):
                     raise LimitNotEnforceableError(f"it is not for HTTPRoute/{route}")
         except ClusterError as error:
-            reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
-            problem = SignalProblem(reason=reason, detail=str(error))
+            problem = refusal(error, Reason.LIMIT_NOT_ENFORCEABLE)
             standing = replace(standing, refused=problem)
         if off is None:
             return standing
@@ -204,37 +175,23 @@ def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
     values, owner = {LIMIT: policy.limit}, policy.owner
     if owner is not None and policy.is_ours and owner.name == ref.name:
         values[FORMER] = owner.former
-    problem = _not_permitted(policy) or _set_by_another(ref, policy)
+    other = _set_by_another(ref, policy)
+    problem = forbidden(policy, Reason.LIMIT_RELEASED, Reason.LIMIT_SET_BY_ANOTHER, other)
     return InForce(values=values, refused=problem)
 
 
-def _not_permitted(policy: LimitHolder) -> SignalProblem | None:
-    if not policy.managed:
-        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
-    if is_released(policy.item):
-        return SignalProblem(reason=Reason.LIMIT_RELEASED, detail=RELEASED)
-    return None
-
-
-def _set_by_another(ref: ResourceRef, policy: LimitHolder) -> SignalProblem | None:
-    owner, who, detail = policy.owner, policy.manager or "somebody", ""
+def _set_by_another(ref: ResourceRef, policy: LimitHolder) -> str:
+    owner, who = policy.owner, policy.manager or "somebody"
     if owner is None and policy.applied_by is not None:
-        detail = f"{policy.applied_by} applies {policy.limit} there; it is left alone"
-    elif owner is not None and not policy.is_ours:
-        detail = f"{who} set {policy.limit} in place of {owner.limit}; it is left alone"
-    elif owner is not None and owner.name != ref.name:
-        detail = f"ServingSLO {owner.name} sets it already"
-    return SignalProblem(reason=Reason.LIMIT_SET_BY_ANOTHER, detail=detail) if detail else None
+        return f"{policy.applied_by} applies {policy.limit} there; it is left alone"
+    if owner is not None and not policy.is_ours:
+        return f"{who} set {policy.limit} in place of {owner.limit}; it is left alone"
+    if owner is not None and owner.name != ref.name:
+        return f"ServingSLO {owner.name} sets it already"
+    return ""
 
 
-def _is_wanted(policy: LimitHolder, acting: Acting) -> bool:
-    owner = policy.owner
-    if owner is None:
-        return True
-    ref = ResourceRef(namespace=policy.namespace, name=owner.name, uid=owner.uid)
-    pools = acting(ref)
-    if pools is None:
-        return True
+def _is_wanted(policy: LimitHolder, pools: Sequence[Targets]) -> bool:
     vias = (
         via
         for targets in pools
@@ -242,8 +199,16 @@ def _is_wanted(policy: LimitHolder, acting: Acting) -> bool:
         for via in (targets.admission_via, *map(lane_object, targets.classes))
     )
     return any(
-        via is not None and (via.kind, via.name) == (policy.form.kind, policy.name) for via in vias
+        via is not None and (via.kind, via.name) == (policy.kind, policy.name) for via in vias
     )
+
+
+def _way_back(policy: LimitHolder) -> Change:
+    owner = policy.owner
+    former = owner.former if owner is not None and policy.is_ours else policy.limit
+    name = "" if owner is None else owner.name
+    limits = policy.limit, former
+    return limit_change(policy.namespace, name, policy.title, limits, Reason.LIMIT_PUT_BACK)
 
 
 def lane_object(one: ClassTargets) -> LimitObject:

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED, is_released
 from servingslo.adapters.kubernetes.gateways.route_weights import (
     MOST_WEIGHT,
     WeightedRoute,
@@ -14,14 +13,11 @@ from servingslo.adapters.kubernetes.gateways.route_weights import (
 )
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, refuse
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.endings import Switch, undone
+from servingslo.controller.actuators.endings import Switch, forbidden, refusal
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
-    InvalidNameError,
     LimitNotEnforceableError,
-    NotFoundError,
-    PermissionDeniedError,
     WriteConflictError,
 )
 from servingslo.explain.changes import Change, Knob
@@ -32,13 +28,6 @@ from servingslo.policy.inputs import InForce, SignalProblem, Targets
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 
-_REASONS: tuple[tuple[type[ClusterError], Reason], ...] = (
-    (LimitNotEnforceableError, Reason.ROUTE_NOT_USABLE),
-    (NotFoundError, Reason.ROUTE_NOT_USABLE),
-    (InvalidNameError, Reason.ROUTE_NOT_USABLE),
-    (PermissionDeniedError, Reason.NOT_PERMITTED),
-    (ClusterError, Reason.CLUSTER_UNAVAILABLE),
-)
 _NOT_ENABLED = "the administrator does not enable degradation"
 
 
@@ -77,7 +66,7 @@ class RouteWeights:
             if standing.refused is None and self.enabled:
                 await self._check(route, standing.values, [pod.name for pod in view.pods])
         except ClusterError as error:
-            standing = replace(standing, refused=_problem(error))
+            standing = replace(standing, refused=refusal(error, Reason.ROUTE_NOT_USABLE))
         if self.enabled:
             return standing
         unread = "" if SHARE in standing.values else f"; HTTPRoute/{asked.route} cannot be read"
@@ -132,19 +121,7 @@ class RouteWeights:
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Restore the weights for each resource that is gone or no longer asks for degradation."""
-        found, acting = list[Change](), self._switch.acting(acting)
-        for route in await self._switch.standing(self.routes.owned):
-            if not _is_wanted(route, acting):
-                found += await self._put_back(route)
-        return found
-
-    async def _put_back(self, route: WeightedRoute) -> Sequence[Change]:
-        owner = route.owner
-        if owner is None:
-            return ()
-        share = _share(owner.weights, owner.former) if route.is_ours else 0
-        change = weights_put_back((route.namespace, owner.name), route.title, share)
-        return await undone(self.routes.put_back(route), change)
+        return await self._switch.undo(self.routes, acting, _is_wanted, _way_back)
 
     async def _check(
         self, route: WeightedRoute, values: Mapping[str, int | None], pods: Collection[str]
@@ -168,19 +145,16 @@ def standing_weights(ref: ResourceRef, route: WeightedRoute, fallback: str) -> I
     owner, values = route.owner, {SHARE: 0}
     if owner is not None and route.is_ours and owner.name == ref.name:
         values = {SHARE: _share(owner.weights, owner.former), FORMER: 1}
-    problem = _not_permitted(route) or _set_by_another(ref, route)
+    other = _set_by_another(ref, route)
+    problem = forbidden(route, Reason.WEIGHTS_RELEASED, Reason.WEIGHTS_SET_BY_ANOTHER, other)
     try:
         rule, backend = _place(route, fallback)
         if owner is None:
             _check_weights(route.weights(rule), backend, fallback)
     except LimitNotEnforceableError as error:
-        return InForce(values=values, refused=problem or _problem(error))
+        problem = problem or refusal(error, Reason.ROUTE_NOT_USABLE)
+        return InForce(values=values, refused=problem)
     return InForce(values={**values, RULE: rule, BACKEND: backend}, refused=problem)
-
-
-def _problem(error: ClusterError) -> SignalProblem:
-    reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
-    return SignalProblem(reason=reason, detail=str(error))
 
 
 def _check_weights(weights: Sequence[int], backend: int, fallback: str) -> None:
@@ -236,35 +210,27 @@ def _share(weights: Sequence[int], former: Sequence[int]) -> int:
     return round(THOUSANDTHS * added / total) if total else 0
 
 
-def _not_permitted(route: WeightedRoute) -> SignalProblem | None:
-    if not route.managed:
-        return SignalProblem(reason=Reason.NOT_PERMITTED, detail=NOT_MANAGED)
-    if is_released(route.item):
-        return SignalProblem(reason=Reason.WEIGHTS_RELEASED, detail=RELEASED)
-    return None
-
-
-def _set_by_another(ref: ResourceRef, route: WeightedRoute) -> SignalProblem | None:
-    owner, detail = route.owner, ""
-    if owner is not None and not route.is_ours:
-        detail = "another client set other weights; they are left alone"
-    elif owner is not None and owner.name != ref.name:
-        detail = f"ServingSLO {owner.name} sets them already"
-    return SignalProblem(reason=Reason.WEIGHTS_SET_BY_ANOTHER, detail=detail) if detail else None
-
-
-def _is_wanted(route: WeightedRoute, acting: Acting) -> bool:
+def _set_by_another(ref: ResourceRef, route: WeightedRoute) -> str:
     owner = route.owner
-    if owner is None:
-        return True
-    ref = ResourceRef(namespace=route.namespace, name=owner.name, uid=owner.uid)
-    pools = acting(ref)
-    added = {
-        backend.get("name")
-        for backend, before in zip(route.backends(owner.rule), owner.former, strict=False)
-        if before == 0
-    }
-    return pools is None or any(
+    if owner is not None and not route.is_ours:
+        return "another client set other weights; they are left alone"
+    if owner is not None and owner.name != ref.name:
+        return f"ServingSLO {owner.name} sets them already"
+    return ""
+
+
+def _is_wanted(route: WeightedRoute, pools: Sequence[Targets]) -> bool:
+    owner = route.owner
+    backends = () if owner is None else zip(route.backends(owner.rule), owner.former, strict=False)
+    added = {backend.get("name") for backend, before in backends if before == 0}
+    return any(
         asked is not None and asked.route == route.name and asked.fallback in added
         for asked in (targets.degradation for targets in pools)
     )
+
+
+def _way_back(route: WeightedRoute) -> Change:
+    owner = route.owner
+    name = "" if owner is None else owner.name
+    share = _share(owner.weights, owner.former) if owner is not None and route.is_ours else 0
+    return weights_put_back((route.namespace, name), route.title, share)

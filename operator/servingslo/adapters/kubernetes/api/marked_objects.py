@@ -36,9 +36,14 @@ def annotations_of(item: KubeObject) -> Mapping[str, str]:
 
 
 async def patch_unchanged(
-    client: KubeClient, path: ApiPath, item: KubeObject, title: str, changes: Sequence[KubeObject]
+    client: KubeClient,
+    path: ApiPath,
+    item: KubeObject,
+    title: str,
+    changes: Sequence[KubeObject],
+    manager: str | None = FIELD_MANAGER,
 ) -> None:
-    """Change an object only as it was read.
+    """Change an object only as it was read. manager: of the fields; None: as all other writes.
 
     Raises: WriteConflictError if it changed since; ClusterError otherwise.
     """
@@ -48,7 +53,7 @@ async def patch_unchanged(
         {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
     ]
     try:
-        await client.patch(path, [*tests, *changes], Patch.JSON, field_manager=FIELD_MANAGER)
+        await client.patch(path, [*tests, *changes], Patch.JSON, field_manager=manager)
     except InvalidObjectError as error:
         raise WriteConflictError(f"{title} changed meanwhile: {error}") from error
 

@@ -10,11 +10,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from servingslo.adapters.kubernetes.api.cache import listed
-from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import (
     RELEASED,
+    annotated,
+    annotations_of,
     is_released,
     marked_released,
+    patch_unchanged,
+    removed_annotation,
     taken_again,
 )
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
@@ -40,13 +44,11 @@ from servingslo.adapters.kubernetes.batch_limits.writer import (
 )
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
-    InvalidObjectError,
     WriteConflictError,
 )
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 
-_ANNOTATION_PATH = f"/metadata/annotations/{CANARY_ANNOTATION.replace('/', '~1')}"
 _API_VERSION = "apps/v1"
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 
@@ -229,7 +231,7 @@ class BatchCanaries:
         """
         if target.canary is None:
             return False
-        changes = [*_resumed(target, target.canary), {"op": "remove", "path": _ANNOTATION_PATH}]
+        changes = [*_resumed(target, target.canary), removed_annotation(CANARY_ANNOTATION)]
         changes += marked_released(target.item) if released else ()
         await self._patch(target, changes)
         return True
@@ -295,18 +297,9 @@ class BatchCanaries:
         return len(stuck)
 
     async def _patch(self, target: CanaryTarget, changes: Sequence[KubeObject]) -> None:
-        metadata = target.item["metadata"]
-        tests: list[KubeObject] = [
-            {"op": "test", "path": f"/metadata/{key}", "value": metadata[key]}
-            for key in ("uid", "resourceVersion")
-        ]
         path = _path(target.kind, target.namespace, target.name)
-        try:
-            await self._client.patch(path, [*tests, *changes], Patch.JSON)
-        except InvalidObjectError as error:
-            raise WriteConflictError(
-                f"{target.kind}/{target.name} changed meanwhile: {error}"
-            ) from error
+        title = f"{target.kind}/{target.name}"
+        await patch_unchanged(self._client, path, target.item, title, changes, manager=None)
 
 
 def _is_stuck(pod: KubeObject, owner_uid: str) -> bool:
@@ -344,9 +337,7 @@ def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
 
 
 def _annotated(target: CanaryTarget, record: CanaryRecord | RefusedRecord) -> Iterator[KubeObject]:
-    if not target.item["metadata"].get("annotations"):
-        yield {"op": "add", "path": "/metadata/annotations", "value": {}}
-    yield {"op": "add", "path": _ANNOTATION_PATH, "value": json.dumps(asdict(record))}
+    return annotated(target.item, CANARY_ANNOTATION, json.dumps(asdict(record)))
 
 
 def _target(kind: str, item: KubeObject) -> CanaryTarget:
@@ -362,7 +353,7 @@ def _target(kind: str, item: KubeObject) -> CanaryTarget:
 
 
 def _has_annotation(item: KubeObject) -> bool:
-    return CANARY_ANNOTATION in (item["metadata"].get("annotations") or {})
+    return CANARY_ANNOTATION in annotations_of(item)
 
 
 def _path(kind: str, namespace: str, name: str) -> ApiPath:

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
+from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.discovery import Discovery
+from servingslo.adapters.kubernetes.api.marked_objects import patch_unchanged
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.pods.engine_container import engine_container, sidecar_refused
 from servingslo.adapters.kubernetes.pods.records import container_records
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
-    InvalidObjectError,
     NotFoundError,
-    WriteConflictError,
 )
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
@@ -52,28 +51,14 @@ class KubernetesBatching:
             raise ArgumentsNotUnderstoodError(f"{target.kind} has no pod template known here")
         resource = await self._discovery.resolve(target.api_version, target.kind)
         path = resource.path(namespace, target.name)
-        patch = _patch(await self._client.get(path), container, arguments, runtime)
-        if not patch:
+        item = await self._client.get(path)
+        index = container_at(item, container, runtime)
+        changes = changed_arguments(item, index, arguments, runtime)
+        if not changes:
             return False
-        try:
-            await self._client.patch(path, patch, Patch.JSON)
-        except InvalidObjectError as error:
-            raise WriteConflictError(
-                f"{target.kind}/{target.name} changed while its arguments were: {error}"
-            ) from error
+        title = f"{target.kind}/{target.name}"
+        await patch_unchanged(self._client, path, item, title, changes, manager=None)
         return True
-
-
-def _patch(
-    item: KubeObject, container: str | None, arguments: EngineArguments, runtime: str
-) -> list[KubeObject]:
-    """The JSON Patch that sets the limits; empty if they are already set."""
-    index = container_at(item, container, runtime)
-    changes = changed_arguments(item, index, arguments, runtime)
-    if not changes:
-        return []
-    version = item["metadata"]["resourceVersion"]
-    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *changes]
 
 
 def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:

@@ -1,34 +1,79 @@
-"""Read and write the bound in a gateway's object, and restore the former value exactly.
+"""The bound in a gateway's object: the field of each kind, its owner, and the former value."""
 
-One JSON Patch sets the field and an annotation with the bound's owner and the former value, under a
-test of uid and resourceVersion. If the process is killed, both were written or neither. Only an
-object that its owner labelled is changed, and only this one field (`limit_forms.py`).
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
-from servingslo.adapters.kubernetes.api.cache import listed
+from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.marked_objects import (
-    FIELD_MANAGER,
-    annotated,
-    annotations_of,
-    is_managed,
-    marked_released,
-    patch_unchanged,
-    removed_annotation,
-    taken_again,
-)
-from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.adapters.kubernetes.gateways.limit_forms import LimitForm
-from servingslo.errors import NotFoundError
+from servingslo.adapters.kubernetes.api.marked_objects import FIELD_MANAGER
+from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
+from servingslo.policy.inputs import LimitKind
 
 LIMIT_ANNOTATION = "servingslo.dev/limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitForm:
+    """One kind of object, and the field of its spec that is the bound.
+
+    parents: objects around the field, from the outermost. defaulted: values that the API server
+    fills in next to a set field.
+    """
+
+    kind: LimitKind
+    api_version: str
+    plural: str
+    parents: tuple[str, ...]
+    field: str
+    defaulted: Mapping[str, int] = dataclass_field(default_factory=dict)
+
+    def around(self, spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+        """The existing objects around the field, from the outermost."""
+        found: list[Mapping[str, Any]] = []
+        for name in self.parents:
+            inner = spec.get(name)
+            if inner is None:
+                break
+            found.append(inner)
+            spec = inner
+        return tuple(found)
+
+    def limit(self, spec: Mapping[str, Any]) -> int | None:
+        """The bound in a spec, None if it has none."""
+        around = self.around(spec)
+        return around[-1].get(self.field) if len(around) == len(self.parents) else None
+
+    def pointer(self, depth: int) -> str:
+        """JSON Pointer to the parent object at that depth; beyond the last, to the field."""
+        return "/spec/" + "/".join((*self.parents, self.field)[: depth + 1])
+
+
+# Source: Envoy Gateway v1.9.1, BackendTrafficPolicy's CRD: each of the four defaults to 1,024 if
+# another field of the circuit breaker is set.
+BACKEND_TRAFFIC_POLICY = LimitForm(
+    kind=LimitKind.BACKEND_TRAFFIC_POLICY,
+    api_version="gateway.envoyproxy.io/v1alpha1",
+    plural="backendtrafficpolicies",
+    parents=("circuitBreaker",),
+    field="maxParallelRequests",
+    defaulted=dict.fromkeys(
+        ("maxConnections", "maxPendingRequests", "maxParallelRequests", "maxParallelRetries"), 1024
+    ),
+)
+# Source: istio.io/api v1.31.4, networking/v1alpha3/destination_rule.proto: active requests to a
+# destination, HTTP/1.1 included; there are no defaults.
+DESTINATION_RULE = LimitForm(
+    kind=LimitKind.DESTINATION_RULE,
+    api_version="networking.istio.io/v1",
+    plural="destinationrules",
+    parents=("trafficPolicy", "connectionPool", "http"),
+    field="http2MaxRequests",
+)
+LIMIT_FORMS = (BACKEND_TRAFFIC_POLICY, DESTINATION_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,160 +98,84 @@ _OWNER = TypeAdapter(LimitOwner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitHolder:
-    """One object with a bound. owner: None if the operator has not written into it.
-
-    manager: the one that set the bound last, if not the operator. applied_by: the manager that
-    declares the bound by server-side apply, and would set it again.
-    """
+class LimitHolder(OwnedObject[LimitOwner]):
+    """One object with a bound."""
 
     form: LimitForm
-    namespace: str
-    name: str
-    uid: str
-    version: str
-    managed: bool
-    limit: int | None
-    owner: LimitOwner | None
-    manager: str | None
-    applied_by: str | None
-    item: KubeObject
 
     @property
-    def spec(self) -> Mapping[str, Any]:
-        """Its spec, empty if it has none."""
-        return _spec(self.item)
+    def kind(self) -> LimitKind:
+        """Its kind."""
+        return self.form.kind
 
     @property
-    def title(self) -> str:
-        """Kind and name, as kubectl writes them."""
-        return f"{self.form.kind}/{self.name}"
+    def limit(self) -> int | None:
+        """The bound; None if there is none."""
+        return self.form.limit(self.spec)
 
     @property
     def is_ours(self) -> bool:
-        """Whether the current value is the operator's last written one."""
+        """Whether the present bound is the operator's last written one."""
         return self.owner is not None and self.owner.limit == self.limit
 
+    @property
+    def manager(self) -> str | None:
+        """The field manager that set the bound last, if it is not the operator."""
+        return _manager(self._entries)
 
-class LimitHolders:
+    @property
+    def applied_by(self) -> str | None:
+        """The manager that declares the bound by server-side apply, and would set it again."""
+        return _manager(self._entries, operation="Apply")
+
+    @property
+    def _entries(self) -> Sequence[Mapping[str, Any]]:
+        entries = self.item["metadata"].get("managedFields") or ()
+        return [entry for entry in entries if _sets(entry, self.form)]
+
+    def written(self, owner: LimitOwner) -> Iterator[KubeObject]:
+        """The changes that set the bound, with the objects around it that are not there."""
+        form, inner = self.form, len(self.form.parents)
+        for depth in range(len(form.around(self.spec)), inner):
+            yield {"op": "add", "path": form.pointer(depth), "value": {}}
+        yield {"op": "add", "path": form.pointer(inner), "value": owner.limit}
+
+    def restored(self, owner: LimitOwner) -> Iterator[KubeObject]:
+        """The change that sets the former bound.
+
+        Objects that were created around it are removed too, if they contain nothing else.
+        """
+        form, inner = self.form, len(self.form.parents)
+        if owner.former is not None:
+            yield {"op": "add", "path": form.pointer(inner), "value": owner.former}
+            return
+        around, depth = form.around(self.spec), inner
+        others = {key: value for key, value in around[-1].items() if key != form.field}
+        filled_in = all(form.defaulted.get(key) == value for key, value in others.items())
+        ours = inner if owner.had_parent else owner.had_parents
+        if filled_in and ours < inner:
+            depth = inner - 1
+            while depth > ours and len(around[depth - 1]) == 1:
+                depth -= 1
+        yield {"op": "remove", "path": form.pointer(depth)}
+
+
+LimitHolders = OwnedField[LimitHolder, LimitOwner]
+
+
+def limit_holders(
+    client: KubeClient, form: LimitForm, *, namespaces: Sequence[str] = ()
+) -> LimitHolders:
     """The objects of one kind in the watched namespaces; no namespace means all."""
-
-    def __init__(
-        self, client: KubeClient, form: LimitForm, *, namespaces: Sequence[str] = ()
-    ) -> None:
-        self._client = client
-        self._form = form
-        self._namespaces = tuple(namespaces)
-
-    async def read(self, namespace: str, name: str) -> LimitHolder:
-        """The current state of one object. Raises: NotFoundError, ClusterError."""
-        try:
-            return self._holder(await self._client.get(self._path(namespace, name)))
-        except NotFoundError as error:
-            raise NotFoundError("there is none of that name in this namespace") from error
-
-    async def in_namespace(self, namespace: str) -> tuple[LimitHolder, ...]:
-        """All objects of a namespace. Raises: ClusterError."""
-        found = await listed(self._client, self._path(namespace))
-        return tuple(self._holder(item) for item in found.items)
-
-    async def owned(self) -> tuple[LimitHolder, ...]:
-        """Every object that the operator has written into. Raises: ClusterError.
-
-        Empty if the cluster does not serve the kind.
-        """
-        found: list[KubeObject] = []
-        for namespace in self._namespaces or (None,):
-            try:
-                found += (await listed(self._client, self._path(namespace))).items
-            except NotFoundError:
-                continue
-        return tuple(one for one in map(self._holder, found) if one.owner is not None)
-
-    async def write(self, holder: LimitHolder, owner: LimitOwner) -> None:
-        """Set the bound and record its owner. owner: with the former value, if it is new.
-
-        Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
-        """
-        record = _OWNER.dump_json(owner, by_alias=True, exclude_defaults=True).decode()
-        changes = [
-            *annotated(holder.item, LIMIT_ANNOTATION, record),
-            *taken_again(holder.item),
-        ]
-        form, inner = self._form, len(self._form.parents)
-        missing = range(len(form.around(holder.spec)), inner)
-        changes += [{"op": "add", "path": form.pointer(depth), "value": {}} for depth in missing]
-        changes.append({"op": "add", "path": form.pointer(inner), "value": owner.limit})
-        await self._patch(holder, changes)
-
-    async def put_back(self, holder: LimitHolder, *, released: bool = False) -> bool:
-        """Restore the value from before the operator's bound.
-
-        If another writer set another value meanwhile, it is kept; only the annotation is removed.
-        Returns False if there is none of ours. released: do not change the object for a while.
-        Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
-        """
-        owner = holder.owner
-        if owner is None:
-            return False
-        changes: list[KubeObject] = [removed_annotation(LIMIT_ANNOTATION)]
-        if released:
-            changes += marked_released(holder.item)
-        if holder.is_ours:
-            changes.append(_restored(holder, owner))
-        await self._patch(holder, changes)
-        return True
-
-    async def _patch(self, holder: LimitHolder, changes: Sequence[KubeObject]) -> None:
-        path = self._path(holder.namespace, holder.name)
-        await patch_unchanged(self._client, path, holder.item, holder.title, changes)
-
-    def _path(self, namespace: str | None, name: str | None = None) -> ApiPath:
-        return api_path(self._form.api_version, self._form.plural, namespace=namespace, name=name)
-
-    def _holder(self, item: KubeObject) -> LimitHolder:
-        metadata: Mapping[str, Any] = item["metadata"]
-        annotations = annotations_of(item)
-        entries = [
-            entry for entry in metadata.get("managedFields") or () if _sets(entry, self._form)
-        ]
-        return LimitHolder(
-            form=self._form,
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            version=metadata["resourceVersion"],
-            managed=is_managed(item),
-            limit=self._form.limit(_spec(item)),
-            owner=record_in(annotations.get(LIMIT_ANNOTATION) or "", _OWNER),
-            manager=_manager(entries),
-            applied_by=_manager(entries, operation="Apply"),
-            item=item,
-        )
-
-
-def _spec(item: KubeObject) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = item.get("spec") or {}
-    return found
-
-
-def _restored(holder: LimitHolder, owner: LimitOwner) -> KubeObject:
-    """The change that restores the field's former value.
-
-    Objects that were created around it are removed too, if they contain nothing else.
-    """
-    form, inner = holder.form, len(holder.form.parents)
-    if owner.former is not None:
-        return {"op": "add", "path": form.pointer(inner), "value": owner.former}
-    around, depth = form.around(holder.spec), inner
-    others = {key: value for key, value in around[-1].items() if key != form.field}
-    filled_in = all(form.defaulted.get(key) == value for key, value in others.items())
-    ours = inner if owner.had_parent else owner.had_parents
-    if filled_in and ours < inner:
-        depth = inner - 1
-        while depth > ours and len(around[depth - 1]) == 1:
-            depth -= 1
-    return {"op": "remove", "path": form.pointer(depth)}
+    return OwnedField(
+        client=client,
+        api_version=form.api_version,
+        plural=form.plural,
+        annotation=LIMIT_ANNOTATION,
+        record=_OWNER,
+        make=lambda item, owner: LimitHolder(form=form, item=item, owner=owner),
+        namespaces=namespaces,
+    )
 
 
 def taken(holder: LimitHolder, name: str, uid: str, limit: int) -> LimitOwner:

@@ -1,8 +1,4 @@
-"""Read and write the weights of an HTTPRoute's backends, and restore the owner's exactly.
-
-One JSON Patch sets the weights and an annotation with their owner and the former ones, under a test
-of uid and resourceVersion: if the process is killed, both were written or neither. Only a route
-that its owner labelled is changed, and only `weight` of backends that are there already.
+"""The weights of an HTTPRoute's backends, and the owner's: of those that are there already.
 
 Source: Gateway API v1.6.3, HTTPRoute: a backend gets its weight divided by the sum of the rule's;
 the API server fills in 1. Envoy Gateway v1.9.1 leaves a backend of weight 0 out, and has one
@@ -17,20 +13,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
-from servingslo.adapters.kubernetes.api.cache import listed
+from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.marked_objects import (
-    annotated,
-    annotations_of,
-    is_managed,
-    marked_released,
-    patch_unchanged,
-    removed_annotation,
-    taken_again,
-)
-from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.errors import NotFoundError
+from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
 from servingslo.policy.degradation import THOUSANDTHS
 
 WEIGHTS_ANNOTATION = "servingslo.dev/weights"
@@ -38,7 +23,6 @@ KIND = "HTTPRoute"
 # Sum of the owner's weights that can be written in thousandths: Gateway API allows each weight up
 # to 1,000,000.
 MOST_WEIGHT = 1_000_000 // THOUSANDTHS
-_API_VERSION, _PLURAL = "gateway.networking.k8s.io/v1", "httproutes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,29 +42,23 @@ _OWNER = TypeAdapter(WeightsOwner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedRoute:
-    """One HTTPRoute. owner: None if the operator has not written into it.
-
-    rules: numbers of its rules with backends.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    version: str
-    managed: bool
-    rules: tuple[int, ...]
-    owner: WeightsOwner | None
-    item: KubeObject
+class WeightedRoute(OwnedObject[WeightsOwner]):
+    """One HTTPRoute."""
 
     @property
-    def title(self) -> str:
-        """Kind and name, as kubectl writes them."""
-        return f"{KIND}/{self.name}"
+    def kind(self) -> str:
+        """Its kind."""
+        return KIND
+
+    @property
+    def rules(self) -> tuple[int, ...]:
+        """Numbers of its rules with backends."""
+        rules = enumerate(self.spec.get("rules") or ())
+        return tuple(number for number, rule in rules if rule.get("backendRefs"))
 
     def backends(self, rule: int) -> Sequence[Mapping[str, Any]]:
         """The backends of a rule; none of a rule that is not there."""
-        rules = (self.item.get("spec") or {}).get("rules") or ()
+        rules = self.spec.get("rules") or ()
         return (rules[rule].get("backendRefs") or ()) if rule < len(rules) else ()
 
     def weights(self, rule: int) -> tuple[int, ...]:
@@ -91,6 +69,14 @@ class WeightedRoute:
     def is_ours(self) -> bool:
         """Whether the present weights are the operator's last written ones."""
         return self.owner is not None and self.weights(self.owner.rule) == self.owner.weights
+
+    def written(self, owner: WeightsOwner) -> list[KubeObject]:
+        """The changes that set the weights."""
+        return _set(owner.rule, owner.weights)
+
+    def restored(self, owner: WeightsOwner) -> list[KubeObject]:
+        """The changes that set the owner's weights."""
+        return _set(owner.rule, owner.former)
 
 
 def weights_of(former: Sequence[int], fallback: int, share: int) -> tuple[int, ...]:
@@ -105,78 +91,19 @@ def weights_of(former: Sequence[int], fallback: int, share: int) -> tuple[int, .
     )
 
 
-class WeightedRoutes:
+WeightedRoutes = OwnedField[WeightedRoute, WeightsOwner]
+
+
+def weighted_routes(client: KubeClient, *, namespaces: Sequence[str] = ()) -> WeightedRoutes:
     """The HTTPRoutes of the watched namespaces; no namespace means all."""
-
-    def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
-        self._client = client
-        self._namespaces = tuple(namespaces)
-
-    async def read(self, namespace: str, name: str) -> WeightedRoute:
-        """The current state of one route. Raises: NotFoundError, ClusterError."""
-        try:
-            return route_of(await self._client.get(_path(namespace, name)))
-        except NotFoundError as error:
-            raise NotFoundError("there is none of that name in this namespace") from error
-
-    async def owned(self) -> tuple[WeightedRoute, ...]:
-        """Every route that the operator has written into. Raises: ClusterError.
-
-        Empty if the cluster does not serve the kind.
-        """
-        found: list[KubeObject] = []
-        for namespace in self._namespaces or (None,):
-            try:
-                found += (await listed(self._client, _path(namespace))).items
-            except NotFoundError:
-                continue
-        return tuple(one for one in map(route_of, found) if one.owner is not None)
-
-    async def write(self, route: WeightedRoute, owner: WeightsOwner) -> None:
-        """Set the weights and record their owner.
-
-        Raises: WriteConflictError if the route changed since it was read; ClusterError otherwise.
-        """
-        written = _OWNER.dump_json(owner).decode()
-        changes = (*annotated(route.item, WEIGHTS_ANNOTATION, written), *taken_again(route.item))
-        await self._patch(route, [*changes, *_set(owner.rule, owner.weights)])
-
-    async def put_back(self, route: WeightedRoute, *, released: bool = False) -> bool:
-        """Restore the owner's weights; those that another writer set meanwhile are kept.
-
-        Returns False if there are none of ours. released: do not change the route for a while.
-        Raises: WriteConflictError if the route changed since it was read; ClusterError otherwise.
-        """
-        owner = route.owner
-        if owner is None:
-            return False
-        changes: list[KubeObject] = [removed_annotation(WEIGHTS_ANNOTATION)]
-        if released:
-            changes += marked_released(route.item)
-        if route.is_ours:
-            changes += _set(owner.rule, owner.former)
-        await self._patch(route, changes)
-        return True
-
-    async def _patch(self, route: WeightedRoute, changes: Sequence[KubeObject]) -> None:
-        path = _path(route.namespace, route.name)
-        await patch_unchanged(self._client, path, route.item, route.title, changes)
-
-
-def route_of(item: KubeObject) -> WeightedRoute:
-    """The route in an object of the API server."""
-    metadata: Mapping[str, Any] = item["metadata"]
-    annotations = annotations_of(item)
-    rules = (item.get("spec") or {}).get("rules") or ()
-    return WeightedRoute(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        version=metadata["resourceVersion"],
-        managed=is_managed(item),
-        rules=tuple(number for number, rule in enumerate(rules) if rule.get("backendRefs")),
-        owner=record_in(annotations.get(WEIGHTS_ANNOTATION) or "", _OWNER),
-        item=item,
+    return OwnedField(
+        client=client,
+        api_version="gateway.networking.k8s.io/v1",
+        plural="httproutes",
+        annotation=WEIGHTS_ANNOTATION,
+        record=_OWNER,
+        make=lambda item, owner: WeightedRoute(item=item, owner=owner),
+        namespaces=namespaces,
     )
 
 
@@ -185,7 +112,3 @@ def _set(rule: int, weights: Sequence[int]) -> list[KubeObject]:
         {"op": "add", "path": f"/spec/rules/{rule}/backendRefs/{place}/weight", "value": weight}
         for place, weight in enumerate(weights)
     ]
-
-
-def _path(namespace: str | None, name: str | None = None) -> ApiPath:
-    return api_path(_API_VERSION, _PLURAL, namespace=namespace, name=name)

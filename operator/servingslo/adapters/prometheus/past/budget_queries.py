@@ -1,6 +1,6 @@
-"""Queries for an error budget, and the misses in each time bin of the answers.
+"""The misses of an error budget in each time bin of the answers.
 
-The queries contain names of resources. The API server has checked that they are DNS names; an
+The matchers contain names of resources. The API server has checked that they are DNS names; an
 invalid one is refused here.
 """
 
@@ -12,8 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.gateway_queries import METRIC_LABEL, gateway_increases
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
 from servingslo.adapters.prometheus.past.rates import pods_pattern
+from servingslo.adapters.prometheus.queries import growths, native_increases
 from servingslo.adapters.prometheus.reading.native import native_histogram
 from servingslo.errors import InvalidInputError, QueryRefusedError
 from servingslo.estimation.gateway.counts import unanswered
@@ -30,14 +32,12 @@ from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.ports import BudgetQuestion
 from servingslo.policy.replicas.promise import with_degraded
 from servingslo.runtimes.catalogue import known
-from servingslo.runtimes.gateways import GatewayField, GatewayProfile
 from servingslo.runtimes.profile import RuntimeProfile
 
 if TYPE_CHECKING:
     from servingslo.models.fleet.latency import Objective
 
 Ask = Callable[[str], list[Any]]
-_NAME_LABEL = "servingslo_metric"
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 _OPEN = math.inf
@@ -64,7 +64,7 @@ class BudgetQueries:
         Raises: the errors of `ask`; KeyError, TypeError or ValueError if an answer is malformed.
         """
         profile = self._profiles[asked.runtime or ""]
-        selector = self._selector(asked, profile)
+        whose = self._matchers(asked, profile)
         found: dict[int, list[Within]] = defaultdict(list)
         by_metric: dict[str, list[Objective]] = defaultdict(list)
         for objective in asked.targets.objectives:
@@ -72,18 +72,19 @@ class BudgetQueries:
         for field, objectives in by_metric.items():
             names = profile.metric(field).names
             buckets = [f"{name}_bucket" for name in names]
-            series = ask(self._increases(profile, buckets, selector, bin_seconds, ("le",)))
+            series = ask(self._increases(profile, buckets, whose, bin_seconds, ("le",)))
             if not {end for one in series for end, _ in _points(one)}.issuperset(ends):
                 with suppress(QueryRefusedError):  # Some stores know no native histograms.
-                    native = ask(self._native(profile, names, selector, bin_seconds))
-                    series = [*series, *native]
+                    labels = self._labels(profile)
+                    asked_for = native_increases(names, labels, self._config, whose, bin_seconds)
+                    series = [*series, *ask(asked_for)]
             for end, counts in _by_end(series):
                 strictest = min(objective.threshold_seconds for objective in objectives)
                 found[end].append(within_threshold(counts, strictest))
-        refused = self._refused_by_engines(ask, profile, selector, bin_seconds)
+        refused = self._refused_by_engines(ask, profile, whose, bin_seconds)
         degraded: dict[int, float] = defaultdict(float)
         classes, lost = self._add_gateway(ask, asked, bin_seconds, refused, degraded)
-        for end, value in self._lost_by_engines(ask, profile, selector, bin_seconds).items():
+        for end, value in self._lost_by_engines(ask, profile, whose, bin_seconds).items():
             lost.setdefault(end, value)
         for end, value in lost.items():
             refused[end] += value
@@ -106,7 +107,7 @@ class BudgetQueries:
         wanted = {ROW_OF[objective.metric].histogram for objective in asked.targets.objectives}
         return profile is not None and wanted <= {metric.field for metric in profile.metrics}
 
-    def _selector(self, asked: BudgetQuestion, profile: RuntimeProfile) -> str:
+    def _matchers(self, asked: BudgetQuestion, profile: RuntimeProfile) -> tuple[str, ...]:
         for value in (asked.namespace, asked.targets.target.name):
             if _DNS_NAME.fullmatch(value) is None:
                 raise InvalidInputError("name", value, "a DNS name")
@@ -115,57 +116,36 @@ class BudgetQueries:
         whose = (f'{namespace}="{asked.namespace}"', f'{pod}=~"{pods}"')
         model = asked.targets.model
         if model is None or not profile.serves_batches:
-            return self._config.selector(*whose)
+            return whose
         if _MODEL_NAME.fullmatch(model) is None:
             raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")
-        return self._config.selector(*whose, f'{profile.engine_label}="{model}"')
-
-    def _native(
-        self, profile: RuntimeProfile, names: Sequence[str], selector: str, bin_seconds: int
-    ) -> str:
-        """PromQL for the increases of native histograms.
-
-        They have no maximum. Of several scrapes of one engine those with the most observations are
-        used, whose average is each of them.
-        """
-        labels = self._labels(profile)
-        each = []
-        for name in names:
-            own = f"increase({name}{selector}[{bin_seconds}s])"
-            count = f"histogram_count({own})"
-            most = f"{count} == on ({labels}) group_left () max by ({labels}) ({count})"
-            each.append(f"avg by ({labels}) ({own} and ({most}))")
-        return f"sum ({' or '.join(each)})"
+        return (*whose, f'{profile.engine_label}="{model}"')
 
     def _increases(
         self,
         profile: RuntimeProfile,
         names: Sequence[str],
-        selector: str,
+        whose: tuple[str, ...],
         bin_seconds: int,
         by: tuple[str, ...] = (),
     ) -> str:
-        """PromQL for the increases; if several scrapes have a counter, one is used."""
         labels = self._labels(profile, by)
-        each = " or ".join(
-            f"max by ({labels}) (increase({name}{selector}[{bin_seconds}s]))" for name in names
-        )
-        return f"sum by ({', '.join(by)}) ({each})"
+        each = growths("increase", names, labels, self._config, whose, bin_seconds)
+        return f"sum by ({', '.join(by)}) ({' or '.join(each)})"
 
-    def _labels(self, profile: RuntimeProfile, by: tuple[str, ...] = ()) -> str:
+    def _labels(self, profile: RuntimeProfile, by: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Labels that tell counts apart, but not the scrapes of one engine."""
         splits = (label for metric in profile.metrics for label in metric.by_labels)
-        parts = (self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by)
-        return ", ".join(dict.fromkeys(parts))
+        return self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by
 
     def _refused_by_engines(
-        self, ask: Ask, profile: RuntimeProfile, selector: str, bin_seconds: int
+        self, ask: Ask, profile: RuntimeProfile, whose: tuple[str, ...], bin_seconds: int
     ) -> dict[int, float]:
         """Requests that engines refused, by the end of the bin."""
         refused: dict[int, float] = defaultdict(float)
         rejected = [metric for metric in profile.metrics if metric.field == "rejected_total"]
         for metric in rejected:
-            for series in ask(self._increases(profile, metric.names, selector, bin_seconds)):
+            for series in ask(self._increases(profile, metric.names, whose, bin_seconds)):
                 for end, value in _points(series):
                     refused[end] += value
         return refused
@@ -222,7 +202,7 @@ class BudgetQueries:
         return classes, lost
 
     def _lost_by_engines(
-        self, ask: Ask, profile: RuntimeProfile, selector: str, bin_seconds: int
+        self, ask: Ask, profile: RuntimeProfile, whose: tuple[str, ...], bin_seconds: int
     ) -> Mapping[int, float]:
         """Requests that ended without a whole answer, as engines count them."""
         lost: dict[int, float] = defaultdict(float)
@@ -231,7 +211,7 @@ class BudgetQueries:
             if wanted is None:
                 continue
             reasons = metric.only or wanted
-            found = self._increases(profile, metric.names, selector, bin_seconds, metric.by_labels)
+            found = self._increases(profile, metric.names, whose, bin_seconds, metric.by_labels)
             for series in ask(found):
                 values = {series["metric"].get(label) for label in metric.by_labels}
                 if not metric.by_labels or not values.isdisjoint(reasons):
@@ -248,40 +228,6 @@ def _lost(instance: GatewayInstance, refused_by_engines: float) -> float:
         cut=instance.cut_total or 0.0,
     )
     return max(failed - refused_by_engines, 0.0) + aborted
-
-
-def gateway_increases(
-    profile: GatewayProfile, config: PrometheusConfig, bin_seconds: int, *, backends: bool = False
-) -> str:
-    """PromQL for a gateway's counts in each bin, grouped by all labels that identify the owner.
-
-    backends: with what is counted of single backends.
-    """
-    metrics = profile.all_metrics if backends else profile.metrics
-    scrape = (config.namespace_label, config.pod_label, *config.source_labels)
-    owner = (profile.workload_label, profile.namespace_label, *(profile.service_labels or ()))
-    counted = (metric.label for metric in metrics)
-    labels = ", ".join(filter(None, dict.fromkeys((*scrape, *owner, *counted))))
-    selector = config.selector(*profile.matchers)
-    wanted = {*GatewayField} - {GatewayField.QUEUED, GatewayField.RETRIED}
-    wanted -= {GatewayField.ENDED, GatewayField.ENDED_MILLISECONDS}
-    names = dict.fromkeys(
-        name
-        for metric in metrics
-        if not wanted.isdisjoint((*metric.fields, *metric.less))
-        for name in metric.names
-    )
-    parts = [
-        f"label_replace(sum by ({labels}) (increase({name}{selector}[{bin_seconds}s])), "
-        f'"{_NAME_LABEL}", "{name}", "", "")'
-        for name in names
-    ]
-    parts += [
-        f"label_replace(max by ({labels}) ({page}{config.selector()}), "
-        f'"{_NAME_LABEL}", "{page}", "", "")'
-        for page in profile.pages
-    ]
-    return " or ".join(parts)
 
 
 def _by_end(series: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, list[tuple[float, float]]]]:
@@ -311,7 +257,7 @@ def _each_end(
     """The series as instant answers, by the end of each bin."""
     found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for one in series:
-        labels = {**one["metric"], "__name__": one["metric"][_NAME_LABEL]}
+        labels = {**one["metric"], "__name__": one["metric"][METRIC_LABEL]}
         for end, value in _points(one):
             found[end].append({"metric": labels, "value": (end, value)})
     return iter(found.items())

@@ -25,7 +25,7 @@ from servingslo.adapters.prometheus.client import (
     PrometheusConfig,
     no_collection,
 )
-from servingslo.adapters.prometheus.queries import NOW, any_of, told_time
+from servingslo.adapters.prometheus.queries import NOW, growths, told_time
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.forecast.season_profile import RateHistory
@@ -248,11 +248,9 @@ def past_rates_query(
             *profile.part_labels,
             *profile.split_labels(MetricKind.COUNTER),
         )
-        parts = ", ".join(dict.fromkeys(labels))
         rates += [
-            f"sum by ({namespace}, {pod}) (max by ({parts}) "
-            f"(rate({any_of((name,), config, whose)}[{window_seconds}s])))"
-            for name in finished.names
+            f"sum by ({namespace}, {pod}) ({rate})"
+            for rate in growths("rate", finished.names, labels, config, (whose,), window_seconds)
         ]
     promql = f"({' or '.join(rates)})"
     for kind, pattern in ((_NUMBERED, _BY_NUMBER), (_HASHED, _BY_HASH)):
