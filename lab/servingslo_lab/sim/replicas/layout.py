@@ -83,8 +83,8 @@ FCFS, PRIORITY = 0, 1
 # Floats of an engine.
 LAW_FIXED, LAW_SEQUENCE, LAW_PREFILL, LAW_CONTEXT = 0, 1, 2, 3
 CLOCK, RUN_START, BASE_SECONDS, NEXT_CHANGE, BUSY_SECONDS, SLOWNESS = 4, 5, 6, 7, 8, 9
-QUEUE_DELAY = 10
-FLOATS = 11
+QUEUE_DELAY, LAW_LOADING, LAW_LOADING_TOKENS, LAW_HIDDEN = 10, 11, 12, 13
+FLOATS = 14
 """Followed by the end of the batch on each instance, for dynamic batches, or by a step table."""
 
 # Histograms of an engine, in the order of EDGES.
@@ -236,6 +236,8 @@ def new_engine(
     floats[LAW_SEQUENCE] = law.step_per_sequence_seconds
     floats[LAW_PREFILL] = law.prefill_per_token_seconds
     floats[LAW_CONTEXT] = law.context_per_token_seconds
+    floats[LAW_LOADING], floats[LAW_LOADING_TOKENS] = law.loading_seconds, law.loading_tokens
+    floats[LAW_HIDDEN] = law.hidden_tokens
     floats[NEXT_CHANGE] = float("inf")
     floats[SLOWNESS] = 1.0
     edges = histogram_edges(max_model_len)
