@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.silicon.laws import by_size, errors, has_rule, shares_of, summary
+from tests.silicon.laws import by_size, errors, shares_of, summary
 from tests.silicon.tables import tables
 
 from servingslo.models.engine.law_fit import fit
@@ -12,8 +12,8 @@ from servingslo.models.known_engines import DATA, as_row, known_engine, roofline
 
 CARRIED = json.loads(DATA.read_text(encoding="utf-8"))
 ONE = {table.name: table for table in tables()}
-# What the issue of the law's form asks of the best and the worst table: a row that is further off
-# is a model of kernels that the form does not fit.
+# Of the worst tables, those of small models on many cards and of experts in four bits: a row that
+# is further off is of kernels that the form does not fit.
 LARGEST_MEAN, LARGEST_P95 = 0.08, 0.20
 # A model left out alone may be further off than all of its kind together.
 OF_ONE = 1.5
@@ -24,8 +24,7 @@ def test_every_carried_law_is_as_near_its_table_as_it_says(table):
     """Mean and p95 of the errors of its steps; and within what a first estimate may be off."""
     engine = known_engine(table.card.name, table.model.name, table.gpus)
     mean, high = summary([errors(engine.law, table)])
-    assert engine.measured
-    assert (engine.error_ratio, engine.error_p95_ratio) == pytest.approx((mean, high), abs=2e-3)
+    assert engine.error_ratios == pytest.approx((mean, high), abs=2e-3)
     assert mean <= LARGEST_MEAN
     assert high <= LARGEST_P95
 
@@ -39,11 +38,12 @@ def test_a_carried_law_is_the_fit_to_its_table(name):
 
 def test_a_roofline_of_a_model_left_out_is_as_near_as_it_says():
     """Shares from the other models, and of this one its size alone."""
-    left = [t for t in tables() if t.model.name == "llama-3.1-70b" and has_rule(t)]
-    shares = shares_of([t for t in tables() if t.model.name != "llama-3.1-70b" and has_rule(t)])
+    few = [t for t in tables() if t.card.name in {"a100", "h100", "h200"}]
+    left = [t for t in few if t.model.name == "llama-3.1-70b"]
+    shares = shares_of([t for t in few if t not in left])
     found = [errors(roofline(by_size(t.model), t.card, t.gpus, shares), t) for t in left]
     mean, high = summary(found)
-    stated = CARRIED["left_out"]["model"]["dense"]
+    stated = known_engine("h100", "acme-70b", 2).left_out["model"]
     assert mean <= OF_ONE * stated[0]
     assert high <= OF_ONE * stated[1]
 

@@ -9,7 +9,7 @@ file beside this one, which `python -m tests.silicon.laws` makes.
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -101,8 +101,9 @@ class Shares:
 class KnownEngine:
     """A law that nobody measured here, and the tokens that the KV cache of these GPUs holds.
 
-    measured: from step times of this model on this card. error_ratio, error_p95_ratio: of a step
-    beside its table, or of the roofline beside tables left out; mean and 95th percentile.
+    error_ratios: of its steps beside those measured of this model on this card, mean and 95th
+    percentile; None for a roofline. left_out: of rooflines of such models, by what was left out,
+    card or model: of steps, mean and 95th percentile, and of what a replica serves, mean.
     """
 
     card: Card
@@ -110,17 +111,8 @@ class KnownEngine:
     gpus: int
     law: ServiceLaw
     kv_tokens: float
-    measured: bool
-    error_ratio: float
-    error_p95_ratio: float
-
-    @property
-    def told(self) -> str:
-        """In words: 'h100 with llama-3.1-8b: measured kernels, steps within 3 % (p95 8 %)'."""
-        cards = f"{self.gpus} x {self.card.name}" if self.gpus > 1 else self.card.name
-        how = "measured kernels, off by" if self.measured else "a roofline, off where left out by"
-        off = f"{100 * self.error_ratio:.0f} % (p95 {100 * self.error_p95_ratio:.0f} %)"
-        return f"{self.model.name} on {cards}: {how} {off}"
+    error_ratios: tuple[float, float] | None
+    left_out: Mapping[str, tuple[float, float, float]]
 
 
 def known_engine(
@@ -151,20 +143,17 @@ def known_engine(
         raise InvalidInputError(fields[2], gpus, allowed)
     if row is None:
         law = roofline(sized, found, gpus, Shares(**data["shares"]))
-        kind = "experts" if sized.has_experts else "dense"
-        error = data["left_out"]["model" if sized.name not in data["models"] else "card"][kind]
     else:
-        *values, mean, high = row
-        law, error = ServiceLaw(**dict(zip(data["law"], values, strict=True))), (mean, high)
+        law = ServiceLaw(**dict(zip(data["law"], row, strict=False)))
+    kind = "experts" if sized.has_experts else "dense"
     return KnownEngine(
         card=found,
         model=sized,
         gpus=gpus,
         law=law,
         kv_tokens=tokens,
-        measured=row is not None,
-        error_ratio=error[0],
-        error_p95_ratio=error[1],
+        error_ratios=None if row is None else (row[-2], row[-1]),
+        left_out={what: tuple(kinds[kind]) for what, kinds in data["left_out"].items()},
     )
 
 
