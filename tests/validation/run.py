@@ -144,8 +144,7 @@ def main() -> None:
     within: dict[str, dict[str, float]] = {target.name: {} for target in TARGETS}
     bounds: dict[str, dict[str, float]] = {target.name: {} for target in TARGETS}
     ratios: list[float] = []
-    if not sys.argv[1:] or "kernels" in sys.argv[1:]:
-        out("\n".join(text()) + "\n")
+    out("\n".join(text()) + "\n")
     out("Model against simulation, error in percent\n" + _HEADER + "\n")
     for group in groups():
         out(_headed(group))

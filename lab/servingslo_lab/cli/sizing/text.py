@@ -64,14 +64,12 @@ def known_lines(known: KnownEngine | None) -> Iterator[str]:
     origin = "a roofline of size, bandwidth and compute: nobody measured this model on this card"
     if known.error_ratios is not None:
         mean, high = known.error_ratios
-        origin = (
-            f"measured kernels; steps off by {percent(mean)} (95 % of them {percent(high)})"
-        )
+        origin = f"measured kernels; steps off by {percent(mean)} (95 % of them {percent(high)})"
     yield ""
     yield f"Law: {origin}; no engine was driven"
     for what, (mean, high, served) in known.left_out.items():
         yield (
-            f"  a roofline without this {what}'s tables: steps off by {percent(mean)} (95 % of "
+            f"  rooflines fitted without a {what}: steps off by {percent(mean)} (95 % of "
             f"them {percent(high)}), what a replica serves by {percent(served)}"
         )
 
