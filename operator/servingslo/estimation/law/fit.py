@@ -29,7 +29,7 @@ from servingslo.estimation.law.seen import (
     Bend,
     Cell,
     add_windows,
-    band_ratio,
+    band_ratios,
     bent_law,
     find_bend,
     predicted_ratios,
@@ -285,7 +285,7 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
     if fit.bend is not None:
         # Beyond what was seen a law that bends is used only as far as it reaches.
-        return band_ratio(fit.cells, fit.bend, fit.sequences_high)
+        return float(band_ratios(fit.cells, fit.bend, (fit.sequences_high,))[0])
     prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))

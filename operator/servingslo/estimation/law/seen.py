@@ -24,7 +24,8 @@ from servingslo.models.engine.law_fit import (
     fit_at,
     predicted_seconds,
 )
-from servingslo.models.engine.service_time import ServiceLaw
+from servingslo.models.engine.service_time import FloatArray, ServiceLaw
+from servingslo.models.numerics import ALMOST_ONE
 
 # Width of a cell, as ratios of sequences and of prefill tokens: within it a law is a line.
 CELL_RATIO = 1.25
@@ -32,18 +33,19 @@ CELL_RATIO = 1.25
 MOST_CELLS = 32
 # Cells before a bend is looked for: two more than a law has unknowns.
 LEAST_CELLS = 7
-# Mean squared error that a bend's two parameters must explain, over that which it leaves: three
-# standard deviations of each.
-LEAST_F_RATIO = 9.0
+# What each of a bend's two parameters must explain of the squared error, over what it leaves. At
+# first more than contexts that change: they look like a bend, by 11 to 15 on simulated engines
+# whose law is a line, while experts have 87 and more. A bend once found stays while it is more than
+# chance, three standard deviations: later loads may not show it well.
+FOUND_F_RATIO, HELD_F_RATIO = 40.0, 9.0
 BEND_PARAMETERS, UNKNOWNS = 2, 6
-# A line that misses cells by less is kept. Contexts that change look like a bend, by 0.8 to 1.9 %
-# on simulated engines whose law is a line; experts miss a line by 3 to 9 %.
-GOOD_LINE_RATIO = 0.02
 # What every step loads, relative to the shortest step seen, and its uncertainty. A share of weights
 # that few tokens touch looks like it where few tokens were never seen; a few windows outweigh it.
 # Source: measured kernels: 0.9 for dense models, a quarter for experts.
 FIXED_RATIO = 0.25
 FIXED_SPREAD = 1.5
+# Multiples of the highest concurrency seen at which the furthest of the admissible laws are kept.
+PROBE_RATIOS = (1.0, 2.0, 8.0)
 # Laws are admissible if their cost is within two standard deviations of the best one's.
 ADMISSIBLE_COST = 4.0
 # Laws agree where they lie no further apart: as far as a standard error may be, see `trust`.
@@ -65,7 +67,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bend:
-    """t₀ and p₀ of the best law, in tokens, and those of others that the cells admit as well.
+    """t₀ and p₀ of the best law, in tokens, and of those furthest from it that the cells admit too.
 
     Tokens are those of the grid; 0 for no term.
     """
@@ -78,7 +80,10 @@ class Bend:
 def add_windows(
     cells: tuple[Cell, ...], rows: Iterable[Row], keep_ratio: float
 ) -> tuple[Cell, ...]:
-    """Return the cells with these windows; each forgets a little of those before it."""
+    """Return the cells with these windows; each forgets a little of those before it.
+
+    Of each concurrency the heaviest cell is kept, so that what was seen once stays known.
+    """
     found = {_place(cell.sequences, cell.prefill_tokens): cell for cell in cells}
     kept = 1.0
     for row in rows:
@@ -95,15 +100,16 @@ def add_windows(
         found[place] = new if old is None else _joined(old, new)
     if kept == 1.0:
         return cells
-    heaviest = sorted(found.values(), key=lambda cell: -cell.weight)[:MOST_CELLS]
-    return tuple(cell._replace(weight=cell.weight * kept) for cell in heaviest)
+    heaviest = sorted(found.items(), key=lambda item: -item[1].weight)
+    of_counts = {place[0]: place for place, _ in reversed(heaviest)}
+    heaviest.sort(key=lambda item: of_counts[item[0][0]] != item[0])
+    return tuple(cell._replace(weight=cell.weight * kept) for _, cell in heaviest[:MOST_CELLS])
 
 
 def _place(sequences: float, prefill_tokens: float) -> tuple[int, int]:
-    width = math.log(CELL_RATIO)
     return (
-        round(math.log(max(sequences, 1.0)) / width),
-        round(math.log(max(prefill_tokens, 1.0)) / width),
+        round(math.log(max(sequences, 1.0)) / math.log(CELL_RATIO)),
+        round(math.log(max(prefill_tokens, 1.0)) / math.log(CELL_RATIO)),
     )
 
 
@@ -136,8 +142,8 @@ def find_bend(cells: tuple[Cell, ...], held: Bend | None = None) -> Bend | None:
     steps = _evidence(cells)
     line = fit_at(steps, 0.0, 0.0)
     freedom = max(len(cells) - UNKNOWNS, 1)
-    good = 0.0 if held else GOOD_LINE_RATIO**2 * sum(cell.weight for cell in cells)
-    if line.cost <= max(good, LEAST_F_RATIO * BEND_PARAMETERS):
+    least = HELD_F_RATIO if held else FOUND_F_RATIO
+    if line.cost <= least * BEND_PARAMETERS:
         return None
     grid = {
         (float(t), float(p)): fit_at(steps, float(t), float(p))
@@ -150,11 +156,15 @@ def find_bend(cells: tuple[Cell, ...], held: Bend | None = None) -> Bend | None:
         return None
     place = min(grid, key=lambda at: grid[at].cost)
     left = max(grid[place].cost / freedom, 1.0)
-    if (line.cost - grid[place].cost) / BEND_PARAMETERS < LEAST_F_RATIO * left:
+    if (line.cost - grid[place].cost) / BEND_PARAMETERS < least * left:
         return None
     most = grid[place].cost + ADMISSIBLE_COST * left
-    others = [at for at, found in grid.items() if found.cost <= most and at != place]
-    return Bend(*place, tuple(others))
+    admissible = [at for at, found in grid.items() if found.cost <= most]
+    highest = max(cell.sequences for cell in cells)
+    ends = _like_seen(cells, [highest * ratio for ratio in PROBE_RATIOS])
+    seconds = np.array([predicted_seconds(grid[at].law, ends) for at in admissible])
+    extremes = {*seconds.argmin(axis=0).tolist(), *seconds.argmax(axis=0).tolist()}
+    return Bend(*place, tuple(admissible[i] for i in sorted(extremes) if admissible[i] != place))
 
 
 # A tick asks for the same law several times.
@@ -165,22 +175,32 @@ def bent_law(cells: tuple[Cell, ...], bend: Bend) -> ServiceLaw:
 
 
 def reach_sequences(cells: tuple[Cell, ...], bend: Bend, most: float) -> float:
-    """Return up to how many sequences admissible laws agree, at most this many."""
-    agreed = max(cell.sequences for cell in cells)
-    while agreed < most and band_ratio(cells, bend, agreed * CELL_RATIO) <= AGREED_RATIO:
-        agreed *= CELL_RATIO
-    return min(agreed, most)
+    """Return up to how many sequences admissible laws agree, at least those seen, at most this."""
+    counts = [max(cell.sequences for cell in cells)]
+    while counts[-1] < most:
+        counts.append(min(counts[-1] * CELL_RATIO, most))
+    agreed = band_ratios(cells, bend, counts) <= AGREED_RATIO
+    return counts[max(int(np.argmin(agreed)) - 1, 0) if not agreed.all() else -1]
 
 
-def band_ratio(cells: tuple[Cell, ...], bend: Bend, sequences: float) -> float:
-    """Return how far the step times of admissible laws lie apart, over that of the best one.
+def band_ratios(cells: tuple[Cell, ...], bend: Bend, sequences: Sequence[float]) -> FloatArray:
+    """Return how far the step times of admissible laws lie from the best one's, relative to them.
 
-    It grows with the distance from what was seen.
+    By number of sequences; it grows with the distance from what was seen.
     """
-    best = bent_law(cells, bend)
-    at = best.step_seconds(sequences)
-    others = (_fitted(cells, *place).law.step_seconds(sequences) for place in bend.others)
-    return max((abs(other / at - 1.0) for other in others), default=0.0)
+    steps = _like_seen(cells, sequences)
+    best = predicted_seconds(bent_law(cells, bend), steps)
+    others = [predicted_seconds(_fitted(cells, *at).law, steps) for at in bend.others]
+    band: FloatArray = np.abs(np.array([best, *others]) / best - 1.0).max(axis=0)
+    return band
+
+
+def _like_seen(cells: tuple[Cell, ...], sequences: Sequence[float]) -> Steps:
+    """Return steps with so many sequences, and prefill in proportion as in the heaviest cell."""
+    heaviest = max(cells, key=lambda cell: cell.weight)
+    tokens = heaviest.prefill_tokens / heaviest.sequences
+    prompts = -math.log1p(-min(heaviest.prefill_share, ALMOST_ONE)) / heaviest.sequences
+    return steps_seen([Cell(n, tokens * n, -math.expm1(-prompts * n), 1.0, 1.0) for n in sequences])
 
 
 @lru_cache(maxsize=256)
