@@ -17,7 +17,7 @@ from servingslo.controller.reporting.status import (
     is_material,
     status_fields,
 )
-from servingslo.controller.reporting.status_patch import merge_patch
+from servingslo.controller.reporting.status_writer import merge_patch
 from servingslo.explain.conditions.derived import conditions
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision

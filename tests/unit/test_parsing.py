@@ -8,7 +8,6 @@ import yaml
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
-    records_of,
 )
 from servingslo.adapters.kubernetes.gateways.limits import (
     LIMIT_ANNOTATION,
@@ -74,6 +73,11 @@ RECORD = {
 }  # fmt: skip
 
 
+def _recorded(item):
+    """What the annotation of a Deployment says."""
+    return BatchCanaries(None)._fields["Deployment"].seen(item)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -88,14 +92,14 @@ def test_a_record_that_the_operator_did_not_write_is_none(change):
         _Cluster({CANARY_ANNOTATION: json.dumps(record)}).item
         for record in (RECORD, {**RECORD, **change})
     )
-    assert records_of("Deployment", good)[1] is not None
-    assert records_of("Deployment", bad) == (None, None)
+    assert _recorded(good).refused is not None
+    assert _recorded(bad).owner is None
 
 
 async def test_an_annotation_that_nests_deeply_is_none_of_ours():
     """Anybody may write one into an object of his own; what others have on trial is still ended."""
     cluster = _Cluster({CANARY_ANNOTATION: DEEP, LIMIT_ANNOTATION: DEEP})
-    assert records_of("Deployment", cluster.item) == (None, None)
+    assert _recorded(cluster.item).owner is None
     assert await BatchCanaries(cluster).standing() == ()
     for form in LIMIT_FORMS:
         assert await limit_holders(cluster, form).owned() == ()

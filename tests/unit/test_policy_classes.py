@@ -28,8 +28,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
     NOT_HELD_SECONDS,
     STEP_SECONDS,
 )
-from servingslo.policy.knobs.lanes.bounds import SURGE_READINGS
-from servingslo.policy.knobs.lanes.decision import LaneState
+from servingslo.policy.knobs.lanes.decision import SURGE_READINGS, LaneState
 from servingslo.policy.planner import plan
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import kopf
 import pytest
 
-from servingslo.cli.running.log_filters import keep_once
+from servingslo.cli.running.json_log import keep_once
 from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.errors import ClusterError, InvalidInputError

@@ -20,7 +20,7 @@ def test_every_profile_counts_requests_first(known) -> None:
     assert all(metric.names and (metric.fields or metric.less) for metric in known.metrics)
     added = {field for metric in known.metrics for field in metric.fields}
     assert {field for metric in known.metrics for field in metric.less} <= added
-    assert known.counts_endings
+    assert GatewayField.ERRORS in added
 
 
 def test_overrides_replace_the_profile_s_own() -> None:

@@ -12,7 +12,6 @@ import typer
 
 from servingslo.cli.options import (
     Context,
-    GatewayName,
     GatewayNamespaceLabel,
     GatewayPattern,
     GatewayProfileName,
@@ -24,8 +23,6 @@ from servingslo.cli.output import (
     OutputFormat,
     answer_no,
     as_json,
-    check_writable,
-    written_whole,
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
@@ -48,6 +45,7 @@ from servingslo_lab.cli.backtesting.page import page
 from servingslo_lab.cli.backtesting.report import Report, report_of
 from servingslo_lab.cli.backtesting.text import policies_text, report_text
 from servingslo_lab.cli.backtesting.traces import TraceSource, check_requests_left, replay_of
+from servingslo_lab.cli.options import GatewayName, check_writable, written_whole
 from servingslo_lab.cli.sizing.inputs import in_range
 from servingslo_lab.sim.backtest import run, runs_of
 from servingslo_lab.sim.fleets.fleet import FleetSpec

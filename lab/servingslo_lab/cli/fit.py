@@ -10,14 +10,12 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.cli.live import Access
 from servingslo.cli.options import (
     Context,
-    GatewayName,
     GatewayNamespaceLabel,
     GatewayPattern,
     GatewayProfileName,
     GatewayReporter,
     GatewayWorkloadLabel,
     Kubeconfig,
-    flag_named,
 )
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
@@ -32,6 +30,7 @@ from servingslo_lab.cli.fitting.sources import (
     page_samples,
     recorded_samples,
 )
+from servingslo_lab.cli.options import GatewayName, flag_named
 
 SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 1000

@@ -14,7 +14,7 @@ from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.cli.options import path_text
-from servingslo.controller.join import Subject, join
+from servingslo.controller.join import join, subject_of
 from servingslo.controller.registry import Resource
 from servingslo.errors import InvalidInputError, NotFoundError, PermissionDeniedError
 from servingslo.policy.inputs import Observation, SignalProblem
@@ -81,20 +81,8 @@ async def observations_of(
             targets.batching.container,
             metrics.recognize(ref.namespace, targets.runtime),
         )
-        subject = Subject(
-            namespace=ref.namespace,
-            name=ref.name,
-            uid=ref.uid,
-            generation=resource.record.generation,
-            gateway_name=targets.gateway_name,
-            routes=tuple((one.name, one.route) for one in targets.classes),
-            priorities=tuple((one.name, one.priority) for one in targets.classes),
-            model=targets.model,
-            metrics=tuple(one.metric.value for one in targets.objectives),
-            pool=pool,
-        )
         observation = join(
-            subject,
+            subject_of(resource.record, targets, pool),
             view,
             metrics,
             now_seconds=SystemClock.now_seconds(),

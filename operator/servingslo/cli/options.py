@@ -1,13 +1,9 @@
 """Options that several commands share, worded once."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from servingslo.errors import InvalidInputError
 
 Kubeconfig = Annotated[
     Path | None, typer.Option(help="Kubeconfig to use instead of kubectl's default.")
@@ -51,21 +47,6 @@ GatewayPattern = Annotated[
         help="Envoy Gateway's cluster names, as a pattern with the groups namespace and name.",
     ),
 ]
-GatewayName = Annotated[
-    str | None,
-    typer.Option(help="Name of the workload at the gateway; that of --target by default."),
-]
-
-
-@contextmanager
-def flag_named(typed: str, of_operator: str = "--prometheus-url") -> Iterator[None]:
-    """Errors about a flag of the operator's name the flag that was typed here."""
-    try:
-        yield
-    except InvalidInputError as error:
-        if error.field != of_operator:
-            raise
-        raise InvalidInputError(typed, error.value, error.allowed) from error
 
 
 def path_text(path: Path | None) -> str | None:

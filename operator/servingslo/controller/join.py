@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.copying import replace
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.gateway.classes import whole_sample
@@ -14,7 +15,7 @@ from servingslo.estimation.sample import (
     model_of_engine,
 )
 from servingslo.policy.degradation import BACKEND, ROUTE_WEIGHTS, RULE
-from servingslo.policy.inputs import Observation, SignalProblem
+from servingslo.policy.inputs import Observation, SignalProblem, Targets
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
@@ -48,6 +49,22 @@ class Subject:
     model: str | None = None
     metrics: tuple[str, ...] = ()
     pool: str = ""
+
+
+def subject_of(record: ResourceRecord, targets: Targets, pool: str) -> Subject:
+    """The subject of one pool of a resource, or of its only target."""
+    return Subject(
+        namespace=record.ref.namespace,
+        name=record.ref.name,
+        uid=record.ref.uid,
+        generation=record.generation,
+        gateway_name=targets.gateway_name,
+        routes=tuple((one.name, one.route) for one in targets.classes),
+        priorities=tuple((one.name, one.priority) for one in targets.classes),
+        model=targets.model,
+        metrics=tuple(one.metric.value for one in targets.objectives),
+        pool=pool,
+    )
 
 
 def join(

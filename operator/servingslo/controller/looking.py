@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.join import Subject, fallback_place, join
+from servingslo.controller.join import fallback_place, join, subject_of
 from servingslo.controller.registry import Resource
 from servingslo.copying import replace
 from servingslo.estimation.forecast.season_profile import RateHistory
@@ -51,18 +51,7 @@ class Looks:
             not_woken=await self._not_woken(ref, targets),
         )
         observation = join(
-            Subject(
-                namespace=ref.namespace,
-                name=ref.name,
-                uid=ref.uid,
-                generation=resource.record.generation,
-                gateway_name=targets.gateway_name,
-                routes=tuple((one.name, one.route) for one in targets.classes),
-                priorities=tuple((one.name, one.priority) for one in targets.classes),
-                model=targets.model,
-                metrics=tuple(one.metric.value for one in targets.objectives),
-                pool=pool,
-            ),
+            subject_of(resource.record, targets, pool),
             view,
             metrics,
             now_seconds=self.adapters.clock.now_seconds(),

@@ -112,11 +112,6 @@ class GatewayProfile:
     backend_metrics: tuple[GatewayMetric, ...] = ()
 
     @property
-    def counts_endings(self) -> bool:
-        """Whether it counts requests that ended without an answer."""
-        return any(GatewayField.ERRORS in metric.fields for metric in self.metrics)
-
-    @property
     def all_metrics(self) -> tuple[GatewayMetric, ...]:
         """The metrics of a workload, then those of a backend."""
         return (*self.metrics, *self.backend_metrics)

@@ -105,12 +105,6 @@ class AdapterLabels:
     slots: str
 
 
-class Applied(StrEnum):
-    """How a limit is changed. ARGUMENTS: on the command line, which requires new pods."""
-
-    ARGUMENTS = "args"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
     """A batch limit of an engine, and its flag.
@@ -123,7 +117,6 @@ class Knob:
 
     field: str
     flag: str
-    applied: Applied = Applied.ARGUMENTS
     human_readable: bool = False
     off: frozenset[str] = frozenset()
     when_off: tuple[str, int] | None = None

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from servingslo.cli.options import flag_named
-from servingslo.cli.output import check_writable, written_whole
 from servingslo.cli.prometheus_flags import PrometheusFlags
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
@@ -20,6 +18,7 @@ from servingslo.runtimes.gateways import GatewayProfile
 from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import SECONDS_PER_DAY, format_duration, parse_duration_seconds
 from servingslo_lab.cli.backtesting.pasts import read_past, write_past
+from servingslo_lab.cli.options import check_writable, flag_named, written_whole
 from servingslo_lab.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo_lab.sim.traces.rebuilt import trace_from_metrics
 from servingslo_lab.sim.traces.trace_files import write_trace

@@ -21,8 +21,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from servingslo.adapters.prometheus import refusals
-from servingslo.adapters.prometheus.credentials import authorization
-from servingslo.adapters.prometheus.matchers import checked
+from servingslo.adapters.prometheus.credentials import authorization, checked
 from servingslo.adapters.prometheus.vectors import Vector, vector_document
 from servingslo.errors import (
     AnswerTooLargeError,

@@ -8,7 +8,7 @@ import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
-from servingslo.adapters.kubernetes.api.owned_fields import One, OwnedField, Record
+from servingslo.adapters.kubernetes.api.owned_fields import Owned, OwnedValues, Value
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.gateways.limits import (
     LIMIT_FORMS,
@@ -176,7 +176,7 @@ async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[
 
 
 async def _put_back_each(
-    kind: str, field: OwnedField[One, Record], told: Callable[[One], str]
+    kind: str, field: OwnedValues[Value, Owned], told: Callable[[Value], str]
 ) -> tuple[int, list[str]]:
     """Put the field back in each object of a kind, and say so; how many, and what could not be."""
     put_back, failed = 0, []
@@ -194,7 +194,9 @@ async def _put_back_each(
     return put_back, failed
 
 
-async def _put_back(field: OwnedField[One, Record], one: One, told: Callable[[One], str]) -> str:
+async def _put_back(
+    field: OwnedValues[Value, Owned], one: Value, told: Callable[[Value], str]
+) -> str:
     """What was put back, in words. Raises: ClusterError where it could not be."""
     for attempt in range(_ATTEMPTS):
         if one.owner is None:

@@ -1,9 +1,13 @@
-"""The log as one JSON object a line, for collectors that index fields."""
+"""The log as JSON objects if wanted, what each line says in addition, and what is left out."""
 
 import ast
 import json
 import logging
 import re
+
+import kopf
+
+from servingslo.adapters.kubernetes.api.fence import shard_of_context
 
 # A pair as log lines have it: a bare word, or a quoted text with backslashes as escapes.
 _PAIR = re.compile(r"""(?<!\S)(\w+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)(?!\S)""")
@@ -43,3 +47,19 @@ def _value(text: str) -> str:
     except (SyntaxError, ValueError):
         pass
     return text
+
+
+def name_shard(record: logging.LogRecord) -> bool:
+    """Add the shard whose Lease guards the writes meanwhile; outside of any the line stays."""
+    shard = shard_of_context()
+    if shard is not None:
+        record.msg, record.args = f"{record.getMessage()} shard={shard}", None
+    return True
+
+
+def keep_once(record: logging.LogRecord) -> bool:
+    """Leave out that a task lost its credentials: each does, and the process ends with the reason.
+
+    So it is after `helm uninstall`, while the pod of an account that is gone still runs.
+    """
+    return record.exc_info is None or not isinstance(record.exc_info[1], kopf.LoginError)

@@ -368,7 +368,7 @@ def _configure_logging(level: str, form: LogFormat, shards: int) -> None:
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    from servingslo.cli.running.log_filters import keep_once, name_shard  # noqa: PLC0415  imports kopf
+    from servingslo.cli.running.json_log import keep_once, name_shard  # noqa: PLC0415  imports kopf
 
     handler.addFilter(keep_once)
     if shards > 1:

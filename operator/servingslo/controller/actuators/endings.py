@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.marked_objects import NOT_MANAGED, RELEASED, is_released
-from servingslo.adapters.kubernetes.api.owned_fields import One, OwnedField, OwnedObject, Record
+from servingslo.adapters.kubernetes.api.owned_fields import Owned, OwnedObject, OwnedValues, Value
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Acting
 from servingslo.errors import (
@@ -67,10 +67,10 @@ class Switch:
 
     async def undo(
         self,
-        field: OwnedField[One, Record],
+        field: OwnedValues[Value, Owned],
         acting: Acting,
-        wanted: Callable[[One, Sequence[Targets]], bool],
-        change: Callable[[One], Change],
+        wanted: Callable[[Value, Sequence[Targets]], bool],
+        change: Callable[[Value], Change],
     ) -> list[Change]:
         """Put back the field in each object whose resource is gone or does not want it any more.
 

@@ -1,9 +1,11 @@
-"""Trouble with the API server: reported once for all requests that meet it, and when it ends."""
+"""Trouble with the API server or a reading: told once for all that meet it, and when it ends."""
 
 import logging
 from dataclasses import dataclass, field
 
 from servingslo.errors import ClusterError, ClusterUnavailableError
+from servingslo.policy.inputs import SignalProblem
+from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
 # Lasting trouble is reported again this often, with the number of requests that met it.
@@ -49,3 +51,37 @@ class Outages:
                 what = "api server answers" if key is _EVERYWHERE else f"{key[0]} accepted"
                 lasted = max(now_seconds - known.began_seconds, 0.0)
                 _LOG.info("%s again after=%.0fs failed=%d", what, lasted, known.count)
+
+
+# Within a few ticks, all resources find that readings work again.
+_RECOVERY_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class ReadingNews:
+    """What was reported of the readings. One event for each resource would prolong an outage."""
+
+    _reason: Reason | None = None
+    _ended_seconds: float | None = None
+    _told: set[str] = field(default_factory=set)
+
+    def take(self, problem: SignalProblem | None, now_seconds: float) -> None:
+        """Take a reading, with the problem of the whole reading if any."""
+        reason = None if problem is None else problem.reason
+        if reason is not self._reason:
+            self._ended_seconds = now_seconds if reason is None else None
+            self._reason = reason
+            self._told.clear()
+        ended = self._ended_seconds
+        if ended is not None and now_seconds - ended > _RECOVERY_SECONDS:
+            self._ended_seconds = None
+
+    def is_news(self, namespace: str, reason: Reason) -> bool:
+        """Whether to post an event with this reason in a namespace; it then counts as posted."""
+        ended = self._reason is None and self._ended_seconds is not None
+        if reason is not (Reason.METRICS_FRESH if ended else self._reason):
+            return True
+        if namespace in self._told:
+            return False
+        self._told.add(namespace)
+        return True

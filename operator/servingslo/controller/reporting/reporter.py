@@ -10,9 +10,8 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Resource
 from servingslo.controller.reporting import status as status_of
-from servingslo.controller.reporting.outage import Outages, Part
+from servingslo.controller.reporting.outage import Outages, Part, ReadingNews
 from servingslo.controller.reporting.pool_status import pools_status_fields, target_line
-from servingslo.controller.reporting.reading_news import ReadingNews
 from servingslo.controller.reporting.said import (
     News,
     Report,

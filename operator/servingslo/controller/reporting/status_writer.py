@@ -18,7 +18,6 @@ from servingslo.controller.adapters import Adapters
 from servingslo.controller.reporting import status as status_of
 from servingslo.controller.reporting.outage import Outages, Part
 from servingslo.controller.reporting.pacing import PacedQueue
-from servingslo.controller.reporting.status_patch import either, merge_patch
 from servingslo.controller.reporting.stored_state import is_pruned
 from servingslo.controller.shards.placement import place_of
 from servingslo.errors import (
@@ -202,3 +201,29 @@ def _part(ref: ResourceRef) -> Part:
 def _pause_ratio(uid: str) -> float:
     """1 to 1.5 by resource, so that drifted values are not due in one tick for all of them."""
     return 1.0 + 0.5 * (crc32(uid.encode()) % 1000) / 1000.0
+
+
+Json = Mapping[str, Any]
+
+
+def merge_patch(before: Json, changed: Json) -> dict[str, Any]:
+    """A JSON Merge Patch that sets the changed fields exactly, without leftovers."""
+    patch: dict[str, Any] = {}
+    for key, value in changed.items():
+        old = before.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            gone = dict.fromkeys(name for name in old if name not in value)
+            patch[key] = {**gone, **merge_patch(old, value)}
+        else:
+            patch[key] = value
+    return patch
+
+
+def either(one: Json, another: Json) -> dict[str, Any]:
+    """A status with the fields of both, where it is not known which of the two is in force."""
+    found = {**one, **another}
+    for name in one.keys() & another.keys():
+        before, after = one[name], another[name]
+        if isinstance(before, Mapping):
+            found[name] = either(before, after) if isinstance(after, Mapping) else before
+    return found

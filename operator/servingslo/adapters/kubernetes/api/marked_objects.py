@@ -1,9 +1,13 @@
 """Objects that their owner labelled for the operator: change one only as it was read.
 
-A tenant can have the operator write only into such an object. Annotations record what it wrote.
+A tenant can have the operator write only into such an object. Annotations record what it wrote;
+they are untrusted, because anyone who may edit the object can write them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
@@ -13,6 +17,22 @@ from servingslo.adapters.kubernetes.api.timestamps import (
     timestamp_from_seconds,
 )
 from servingslo.errors import InvalidObjectError, WriteConflictError
+
+_MOST_CHARACTERS = 65_536
+# A float holds it exactly.
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+AS_WRITTEN = ConfigDict(extra="forbid", strict=True)
+
+_Record = TypeVar("_Record")
+
+
+def record_in(text: str, adapter: TypeAdapter[_Record]) -> _Record | None:
+    """The record in an annotation; None if it is another record or not JSON."""
+    try:
+        return adapter.validate_json(text) if len(text) <= _MOST_CHARACTERS else None
+    except ValidationError:
+        return None
+
 
 MANAGED_LABEL = "servingslo.dev/managed"
 FIELD_MANAGER = "servingslo-operator"

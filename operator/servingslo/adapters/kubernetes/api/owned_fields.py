@@ -12,15 +12,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import record_in
 from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import (
+    FIELD_MANAGER,
     annotated,
     annotations_of,
     is_managed,
     marked_released,
     patch_unchanged,
+    record_in,
     removed_annotation,
     taken_again,
 )
@@ -42,34 +43,19 @@ class Owner(Protocol):
         ...
 
 
-Record = TypeVar("Record", bound=Owner)
+Record = TypeVar("Record")
+Owned = TypeVar("Owned", bound=Owner)
 One = TypeVar("One", bound="OwnedObject[Any]")
+Value = TypeVar("Value", bound="OwnedValue[Any]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedObject(ABC, Generic[Record]):
+class OwnedObject(Generic[Record]):
     """One object as it was read. owner: None if the operator has not written into it."""
 
+    kind: str
     item: KubeObject
     owner: Record | None
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """Its kind."""
-
-    @property
-    @abstractmethod
-    def is_ours(self) -> bool:
-        """Whether the present value is the operator's last written one."""
-
-    @abstractmethod
-    def written(self, owner: Record) -> Iterable[KubeObject]:
-        """The changes that set the recorded value."""
-
-    @abstractmethod
-    def restored(self, owner: Record) -> Iterable[KubeObject]:
-        """The changes that set the former value."""
 
     @property
     def namespace(self) -> str:
@@ -103,10 +89,29 @@ class OwnedObject(ABC, Generic[Record]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedValue(OwnedObject[Owned], ABC):
+    """One object with a field that is set and put back in one step."""
+
+    @property
+    @abstractmethod
+    def is_ours(self) -> bool:
+        """Whether the present value is the operator's last written one."""
+
+    @abstractmethod
+    def written(self, owner: Owned) -> Iterable[KubeObject]:
+        """The changes that set the recorded value."""
+
+    @abstractmethod
+    def restored(self, owner: Owned) -> Iterable[KubeObject]:
+        """The changes that set the former value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedField(Generic[One, Record]):
     """Reads and changes one field in the objects of a kind; no namespaces: in all of them.
 
-    record: of the annotation's content. make: an object as read, with that content.
+    record: of the annotation's content. make: an object as read, with that content. manager: of the
+    fields; None: as of all other writes.
     """
 
     client: KubeClient
@@ -116,6 +121,7 @@ class OwnedField(Generic[One, Record]):
     record: TypeAdapter[Record]
     make: Callable[[KubeObject, Record | None], One]
     namespaces: Sequence[str] = ()
+    manager: str | None = FIELD_MANAGER
 
     async def read(self, namespace: str, name: str) -> One:
         """The current state of one object. Raises: NotFoundError, ClusterError."""
@@ -141,40 +147,60 @@ class OwnedField(Generic[One, Record]):
                 continue
         return tuple(one for one in found if one.owner is not None)
 
-    async def write(self, one: One, owner: Record) -> None:
-        """Set the field and record its owner. owner: with the former value, if it is new.
+    async def put(
+        self,
+        one: One,
+        owner: Record | None,
+        changes: Iterable[KubeObject],
+        *,
+        released: bool = False,
+    ) -> None:
+        """Make these changes and record them, in one patch. owner: None: nothing of ours is left.
 
+        released: do not change the object for a while.
         Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
         """
-        record = self.record.dump_json(owner, by_alias=True, exclude_defaults=True).decode()
-        changes = (*annotated(one.item, self.annotation, record), *taken_again(one.item))
-        await self._patch(one, [*changes, *one.written(owner)])
-
-    async def put_back(self, one: One, *, released: bool = False) -> bool:
-        """Restore the value from before the operator's.
-
-        If another writer set another value meanwhile, it is kept; only the annotation is removed.
-        Returns False if there is none of ours. released: do not change the object for a while.
-        Raises: WriteConflictError if the object changed since it was read; ClusterError otherwise.
-        """
-        if one.owner is None:
-            return False
-        changes: list[KubeObject] = [removed_annotation(self.annotation)]
+        if owner is None:
+            noted = [removed_annotation(self.annotation)]
+        else:
+            text = self.record.dump_json(owner, by_alias=True, exclude_defaults=True).decode()
+            noted = list(annotated(one.item, self.annotation, text))
         if released:
-            changes += marked_released(one.item)
-        if one.is_ours:
-            changes += one.restored(one.owner)
-        await self._patch(one, changes)
-        return True
+            noted += marked_released(one.item)
+        elif owner is not None:
+            noted += taken_again(one.item)
+        path = self._path(one.namespace, one.name)
+        patch = [*noted, *changes]
+        await patch_unchanged(self.client, path, one.item, one.title, patch, self.manager)
 
     def seen(self, item: KubeObject) -> One:
         """The object that the API server told."""
         text = annotations_of(item).get(self.annotation) or ""
         return self.make(item, record_in(text, self.record))
 
-    async def _patch(self, one: One, changes: Sequence[KubeObject]) -> None:
-        path = self._path(one.namespace, one.name)
-        await patch_unchanged(self.client, path, one.item, one.title, changes)
-
     def _path(self, namespace: str | None, name: str | None = None) -> ApiPath:
         return api_path(self.api_version, self.plural, namespace=namespace, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedValues(OwnedField[Value, Owned]):
+    """A field that is set and put back in one step."""
+
+    async def write(self, one: Value, owner: Owned) -> None:
+        """Set the value and record its owner. owner: with the former value, if it is new.
+
+        Raises: as `put`.
+        """
+        await self.put(one, owner, one.written(owner))
+
+    async def put_back(self, one: Value, *, released: bool = False) -> bool:
+        """Restore the value from before the operator's.
+
+        If another writer set another value meanwhile, it is kept; only the annotation is removed.
+        Returns False if there is none of ours. released, Raises: as `put`.
+        """
+        if one.owner is None:
+            return False
+        restored = one.restored(one.owner) if one.is_ours else ()
+        await self.put(one, None, restored, released=released)
+        return True

@@ -5,51 +5,39 @@ the template. So any operator process can finish the canary after any restart.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.marked_objects import (
-    RELEASED,
-    annotated,
-    annotations_of,
-    is_released,
-    marked_released,
-    patch_unchanged,
-    removed_annotation,
-    taken_again,
-)
-from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
+from servingslo.adapters.kubernetes.api.marked_objects import RELEASED, is_released
+from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
+from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
+    RECORDED,
+    ROLLOUT_FIELDS,
     CanaryRecord,
+    Recorded,
     RefusedRecord,
     digest,
-    records_of,
-)
-from servingslo.adapters.kubernetes.batch_limits.rollouts import (
-    ROLLOUT_FIELDS,
+    fits,
     not_possible,
     one_pod,
     waits_for_each_pod,
 )
 from servingslo.adapters.kubernetes.batch_limits.writer import (
-    SUPPORTED_KINDS,
     changed_arguments,
     container_at,
     line_changes,
     variable_changes,
 )
 from servingslo.errors import (
-    ArgumentsNotUnderstoodError,
     WriteConflictError,
 )
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.ports import EngineArguments
 
-_API_VERSION = "apps/v1"
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 
 
@@ -72,15 +60,18 @@ class CanaryOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryTarget:
+class CanaryTarget(OwnedObject[Recorded]):
     """The current state of a target."""
 
-    kind: str
-    namespace: str
-    name: str
-    item: KubeObject
-    canary: CanaryRecord | None = None
-    refused: RefusedRecord | None = None
+    @property
+    def canary(self) -> CanaryRecord | None:
+        """The canary in progress."""
+        return self.owner if isinstance(self.owner, CanaryRecord) else None
+
+    @property
+    def refused(self) -> RefusedRecord | None:
+        """The limits that were taken back."""
+        return self.owner if isinstance(self.owner, RefusedRecord) else None
 
     @property
     def template(self) -> str:
@@ -140,32 +131,23 @@ class BatchCanaries:
 
     def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
         self._client = client
-        self._namespaces = tuple(namespaces)
+        self._fields = {kind: _field(client, kind, namespaces) for kind in _PLURALS}
 
     async def read(self, namespace: str, target: ScaleTarget) -> CanaryTarget | None:
         """The current target; None for kinds without a known pod template.
 
         Raises: ClusterError.
         """
-        if target.kind not in SUPPORTED_KINDS:
-            return None
-        return _target(
-            target.kind, await self._client.get(_path(target.kind, namespace, target.name))
-        )
+        field = self._fields.get(target.kind)
+        return None if field is None else await field.read(namespace, target.name)
 
     async def again(self, target: CanaryTarget) -> CanaryTarget:
         """The same target, read again. Raises: ClusterError."""
-        path = _path(target.kind, target.namespace, target.name)
-        return _target(target.kind, await self._client.get(path))
+        return await self._fields[target.kind].read(target.namespace, target.name)
 
     async def standing(self) -> tuple[CanaryTarget, ...]:
         """Every target with a canary or possible leftovers of one. Raises: ClusterError."""
-        found = []
-        for kind, plural in _PLURALS.items():
-            for namespace in self._namespaces or (None,):
-                path = api_path(_API_VERSION, plural, namespace=namespace)
-                items = (await listed(self._client, path)).items
-                found += [_target(kind, item) for item in items if _has_annotation(item)]
+        found = [one for field in self._fields.values() for one in await field.owned()]
         return tuple(one for one in found if one.canary is not None or one.blocking_revision)
 
     async def start(self, target: CanaryTarget, order: CanaryOrder) -> bool:
@@ -211,8 +193,7 @@ class BatchCanaries:
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
         )
-        changes += [*_set(written), *_annotated(target, record), *taken_again(target.item)]
-        await self._patch(target, changes)
+        await self._put(target, record, [*changes, *_set(written)])
         return True
 
     async def hold(self, target: CanaryTarget) -> bool:
@@ -221,7 +202,7 @@ class BatchCanaries:
         if canary is None or target.held:
             return False
         record = replace(canary, written={**canary.written, "paused": True})
-        await self._patch(target, [*_set({"paused": True}), *_annotated(target, record)])
+        await self._put(target, record, _set({"paused": True}))
         return True
 
     async def complete(self, target: CanaryTarget, *, released: bool = False) -> bool:
@@ -231,9 +212,7 @@ class BatchCanaries:
         """
         if target.canary is None:
             return False
-        changes = [*_resumed(target, target.canary), removed_annotation(CANARY_ANNOTATION)]
-        changes += marked_released(target.item) if released else ()
-        await self._patch(target, changes)
+        await self._put(target, None, _resumed(target, target.canary), released=released)
         return True
 
     async def take_back(self, target: CanaryTarget, wanted: str, *, released: bool = False) -> bool:
@@ -247,8 +226,7 @@ class BatchCanaries:
         if canary is None:
             return False
         if target.edited:
-            raise WriteConflictError(f"{target.kind}/{target.name} was changed meanwhile")
-        changes = list(_former(target, canary))
+            raise WriteConflictError(f"{target.title} was changed meanwhile")
         template = json.loads(json.dumps(target.item["spec"]["template"]))
         container = template["spec"]["containers"][canary.container]
         for key, value in (("command", canary.command), ("args", canary.args)):
@@ -266,9 +244,8 @@ class BatchCanaries:
             wanted=wanted,
             revision=target.revision if target.new_pods else "",
         )
-        changes += [*_resumed(target, canary), *_annotated(target, refused)]
-        changes += marked_released(target.item) if released else ()
-        await self._patch(target, changes)
+        changes = [*_former(target, canary), *_resumed(target, canary)]
+        await self._put(target, refused, changes, released=released)
         return True
 
     async def free(self, target: CanaryTarget) -> int:
@@ -296,10 +273,16 @@ class BatchCanaries:
             await self._client.create(path, eviction)
         return len(stuck)
 
-    async def _patch(self, target: CanaryTarget, changes: Sequence[KubeObject]) -> None:
-        path = _path(target.kind, target.namespace, target.name)
-        title = f"{target.kind}/{target.name}"
-        await patch_unchanged(self._client, path, target.item, title, changes, manager=None)
+    async def _put(
+        self,
+        target: CanaryTarget,
+        record: Recorded | None,
+        changes: Iterable[KubeObject],
+        *,
+        released: bool = False,
+    ) -> None:
+        field = self._fields[target.kind]
+        await field.put(target, record, changes, released=released)
 
 
 def _is_stuck(pod: KubeObject, owner_uid: str) -> bool:
@@ -336,28 +319,20 @@ def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
     yield from variable_changes(container, base, canary.variables)
 
 
-def _annotated(target: CanaryTarget, record: CanaryRecord | RefusedRecord) -> Iterator[KubeObject]:
-    return annotated(target.item, CANARY_ANNOTATION, json.dumps(asdict(record)))
+def _field(
+    client: KubeClient, kind: str, namespaces: Sequence[str]
+) -> OwnedField[CanaryTarget, Recorded]:
+    def target(item: KubeObject, record: Recorded | None) -> CanaryTarget:
+        possible = not isinstance(record, CanaryRecord) or fits(kind, item, record)
+        return CanaryTarget(kind=kind, item=item, owner=record if possible else None)
 
-
-def _target(kind: str, item: KubeObject) -> CanaryTarget:
-    canary, refused = records_of(kind, item)
-    return CanaryTarget(
-        kind=kind,
-        namespace=item["metadata"]["namespace"],
-        name=item["metadata"]["name"],
-        item=item,
-        canary=canary,
-        refused=refused,
+    return OwnedField(
+        client=client,
+        api_version="apps/v1",
+        plural=_PLURALS[kind],
+        annotation=CANARY_ANNOTATION,
+        record=RECORDED,
+        make=target,
+        namespaces=namespaces,
+        manager=None,
     )
-
-
-def _has_annotation(item: KubeObject) -> bool:
-    return CANARY_ANNOTATION in annotations_of(item)
-
-
-def _path(kind: str, namespace: str, name: str) -> ApiPath:
-    try:
-        return api_path(_API_VERSION, _PLURALS[kind], namespace=namespace, name=name)
-    except KeyError as error:
-        raise ArgumentsNotUnderstoodError(f"{kind} has no pod template known here") from error

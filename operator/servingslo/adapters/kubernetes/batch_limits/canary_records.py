@@ -1,15 +1,83 @@
-"""Records in the annotation of a batch-limit canary, untrusted: any editor can write them."""
+"""Records in the annotation of a batch-limit canary, and the fields that hold its rollout.
+
+A record is untrusted: any editor can write it.
+"""
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count, record_in
 from servingslo.adapters.kubernetes.api.client import KubeObject
-from servingslo.adapters.kubernetes.batch_limits.rollouts import ROLLOUT_FIELDS
+from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, Count
+
+# Fields of the spec that hold a rollout, by kind; only these are restored.
+ROLLOUT_FIELDS = {
+    "Deployment": ("strategy", "minReadySeconds", "paused"),
+    "StatefulSet": ("updateStrategy",),
+}
+# A rollout can be paused only after it has begun. Until then, no second pod may be replaced.
+_PAUSED_WITHIN_SECONDS = 60
+# Source: apps/v1 DeploymentSpec, default of progressDeadlineSeconds; minReadySeconds is below it.
+_PROGRESS_DEADLINE_SECONDS = 600
+
+
+def one_pod(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The rollout fields that let only a single pod be replaced."""
+    if kind == "StatefulSet":
+        last = max((1 if spec.get("replicas") is None else spec["replicas"]) - 1, 0)
+        return {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": last}}}
+    surge = int(_surges(spec.get("strategy") or {}))
+    deadline = spec.get("progressDeadlineSeconds") or _PROGRESS_DEADLINE_SECONDS
+    least = max(spec.get("minReadySeconds") or 0, min(_PAUSED_WITHIN_SECONDS, deadline - 1))
+    return {
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge},
+        },
+        "minReadySeconds": least,
+    }
+
+
+def not_possible(kind: str, spec: Mapping[str, Any]) -> str:
+    """Why a single pod cannot get the template first; '' if it can."""
+    count = 1 if spec.get("replicas") is None else spec["replicas"]
+    if kind == "StatefulSet":
+        return _no_partition(spec.get("updateStrategy") or {}, count)
+    if spec.get("paused"):
+        return "the Deployment is paused"
+    strategy: Mapping[str, Any] = spec.get("strategy") or {}
+    if strategy.get("type") == "Recreate":
+        return "strategy Recreate stops all pods at once"
+    if count < 2 and not _surges(strategy):
+        return "one replica without maxSurge has no sibling"
+    return ""
+
+
+def waits_for_each_pod(kind: str, spec: Mapping[str, Any]) -> bool:
+    """Whether a pod that never gets ready blocks the rollout, even of a corrected template.
+
+    Source: kubernetes#67250; processReplica in stateful_set_control.go of 1.36.
+    """
+    return kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
+
+
+def _surges(strategy: Mapping[str, Any]) -> bool:
+    """Whether maxSurge allows at least one extra pod; the default is a quarter more."""
+    surge = (strategy.get("rollingUpdate") or {}).get("maxSurge", "25%")
+    return str(surge).removesuffix("%") != "0"
+
+
+def _no_partition(strategy: Mapping[str, Any], count: int) -> str:
+    if strategy.get("type") == "OnDelete":
+        return "updateStrategy OnDelete replaces no pod by itself"
+    if (strategy.get("rollingUpdate") or {}).get("partition"):
+        return "the StatefulSet's partition is in use"
+    return "one replica has no sibling" if count < 2 else ""
+
 
 CANARY_ANNOTATION = "servingslo.dev/batch-limits"
 _Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
@@ -64,16 +132,8 @@ class RefusedRecord:
     revision: str
 
 
-_CANARY, _REFUSED = TypeAdapter(CanaryRecord), TypeAdapter(RefusedRecord)
-
-
-def records_of(kind: str, item: KubeObject) -> tuple[CanaryRecord | None, RefusedRecord | None]:
-    """The records in an object's annotation; None for a missing or impossible record."""
-    text = (item["metadata"].get("annotations") or {}).get(CANARY_ANNOTATION) or ""
-    canary = record_in(text, _CANARY)
-    if canary is not None and not _fits(kind, item, canary):
-        canary = None
-    return canary, record_in(text, _REFUSED)
+Recorded = CanaryRecord | RefusedRecord
+RECORDED: TypeAdapter[Recorded] = TypeAdapter(Recorded)
 
 
 def digest(value: object) -> str:
@@ -82,8 +142,8 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _fits(kind: str, item: KubeObject, canary: CanaryRecord) -> bool:
-    """Whether the record fits this object."""
+def fits(kind: str, item: KubeObject, canary: CanaryRecord) -> bool:
+    """Whether the record of a canary is possible in this object."""
     containers = item["spec"]["template"]["spec"]["containers"]
     if not 0 <= canary.container < len(containers):
         return False

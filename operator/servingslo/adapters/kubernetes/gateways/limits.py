@@ -7,10 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.marked_objects import FIELD_MANAGER
-from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
+from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, FIELD_MANAGER, Count
+from servingslo.adapters.kubernetes.api.owned_fields import OwnedValue, OwnedValues
 from servingslo.policy.inputs import LimitKind
 
 LIMIT_ANNOTATION = "servingslo.dev/limit"
@@ -98,15 +97,10 @@ _OWNER = TypeAdapter(LimitOwner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitHolder(OwnedObject[LimitOwner]):
+class LimitHolder(OwnedValue[LimitOwner]):
     """One object with a bound."""
 
     form: LimitForm
-
-    @property
-    def kind(self) -> LimitKind:
-        """Its kind."""
-        return self.form.kind
 
     @property
     def limit(self) -> int | None:
@@ -160,20 +154,20 @@ class LimitHolder(OwnedObject[LimitOwner]):
         yield {"op": "remove", "path": form.pointer(depth)}
 
 
-LimitHolders = OwnedField[LimitHolder, LimitOwner]
+LimitHolders = OwnedValues[LimitHolder, LimitOwner]
 
 
 def limit_holders(
     client: KubeClient, form: LimitForm, *, namespaces: Sequence[str] = ()
 ) -> LimitHolders:
     """The objects of one kind in the watched namespaces; no namespace means all."""
-    return OwnedField(
+    return OwnedValues(
         client=client,
         api_version=form.api_version,
         plural=form.plural,
         annotation=LIMIT_ANNOTATION,
         record=_OWNER,
-        make=lambda item, owner: LimitHolder(form=form, item=item, owner=owner),
+        make=lambda item, owner: LimitHolder(kind=form.kind, form=form, item=item, owner=owner),
         namespaces=namespaces,
     )
 

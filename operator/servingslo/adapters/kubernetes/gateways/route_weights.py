@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from servingslo.adapters.kubernetes.api.annotations import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
+from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, Count
+from servingslo.adapters.kubernetes.api.owned_fields import OwnedValue, OwnedValues
 from servingslo.policy.degradation import THOUSANDTHS
 
 WEIGHTS_ANNOTATION = "servingslo.dev/weights"
@@ -42,13 +42,8 @@ _OWNER = TypeAdapter(WeightsOwner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedRoute(OwnedObject[WeightsOwner]):
+class WeightedRoute(OwnedValue[WeightsOwner]):
     """One HTTPRoute."""
-
-    @property
-    def kind(self) -> str:
-        """Its kind."""
-        return KIND
 
     @property
     def rules(self) -> tuple[int, ...]:
@@ -91,18 +86,18 @@ def weights_of(former: Sequence[int], fallback: int, share: int) -> tuple[int, .
     )
 
 
-WeightedRoutes = OwnedField[WeightedRoute, WeightsOwner]
+WeightedRoutes = OwnedValues[WeightedRoute, WeightsOwner]
 
 
 def weighted_routes(client: KubeClient, *, namespaces: Sequence[str] = ()) -> WeightedRoutes:
     """The HTTPRoutes of the watched namespaces; no namespace means all."""
-    return OwnedField(
+    return OwnedValues(
         client=client,
         api_version="gateway.networking.k8s.io/v1",
         plural="httproutes",
         annotation=WEIGHTS_ANNOTATION,
         record=_OWNER,
-        make=lambda item, owner: WeightedRoute(item=item, owner=owner),
+        make=lambda item, owner: WeightedRoute(kind=KIND, item=item, owner=owner),
         namespaces=namespaces,
     )
 

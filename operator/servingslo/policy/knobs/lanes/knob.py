@@ -29,14 +29,16 @@ from servingslo.policy.knobs.in_flight.gateway import (
     proxies_of,
     track_bound,
 )
-from servingslo.policy.knobs.lanes.bounds import (
+from servingslo.policy.knobs.lanes.decision import (
     HELD_READINGS,
     LEAST_LANE,
     SURGE_READINGS,
+    ClassReport,
+    LanesDecision,
+    LaneState,
     held_of,
     lane_bounds,
 )
-from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
 from servingslo.policy.replicas import guards
 from servingslo.policy.replicas.requirement import sizing_case
