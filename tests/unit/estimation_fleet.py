@@ -8,7 +8,7 @@ import numpy as np
 
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.models.engine_kinds import EngineKind
+from servingslo_lab.sim.fleets.engine_kinds import EngineKind
 from servingslo_lab.sim.fleets.service import Routing, Service
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine

@@ -15,9 +15,9 @@ from servingslo.estimation.law.fit import LawState
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.known_engines import known_engine
 from servingslo.reasons import Action, Constraint, Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 L4 = engine_kind("l4-small").law
 SPEC = {

@@ -6,11 +6,11 @@ import math
 import pytest
 from tests.unit.cli_calls import with_flag
 
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Routing, latency_model
 from servingslo.models.known_engines import known_engine
 from servingslo.policy.replicas.sizing import KV_PERCENTILE
 from servingslo_lab.cli.sizing.inputs import spread_lengths
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 GOOD = [
     "size",

@@ -19,8 +19,8 @@ from servingslo.estimation.pods.gpus import (
 from servingslo.estimation.sample import EngineLaunch, GPUSample, PodSample
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.reasons import Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.01, step_per_sequence_seconds=0.001, prefill_per_token_seconds=1e-5

@@ -11,7 +11,6 @@ import typer
 from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.controller.recordings.validation import MOST_BATCHED_TOKENS
 from servingslo.errors import InvalidInputError
-from servingslo.models.engine_kinds import ENGINE_KINDS
 from servingslo.models.fleet.latency import Routing
 from servingslo.models.known_engines import KnownEngine
 from servingslo.models.running.bursts import CORRELATION_PER_BURST
@@ -31,6 +30,7 @@ from servingslo_lab.cli.sizing.inputs import (
 )
 from servingslo_lab.cli.sizing.prices import Price, prices
 from servingslo_lab.cli.sizing.text import answer_text, known_lines
+from servingslo_lab.sim.fleets.engine_kinds import ENGINE_KINDS
 
 # Standard deviation over mean of the lengths in the Azure LLM inference trace 2023, conversation.
 # Source: github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_conv.csv.

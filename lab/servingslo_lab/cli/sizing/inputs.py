@@ -11,7 +11,6 @@ from scipy.special import gammainc, gammaincinv
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.engine_kinds import ENGINE_KINDS, engine_kind
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.known_engines import KnownEngine, known_engine
 from servingslo.models.objectives import LatencyMetric
@@ -28,6 +27,7 @@ from servingslo.units import (
     parse_duration_seconds,
     parse_short_duration_seconds,
 )
+from servingslo_lab.sim.fleets.engine_kinds import ENGINE_KINDS, engine_kind
 
 # Bounds of the resource: a count sized here can be written into one.
 MOST_GPUS = 1024

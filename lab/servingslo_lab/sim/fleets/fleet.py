@@ -15,8 +15,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.parsing import OnceLoader, parsed_yaml, yaml_problem
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas.engine import Scheduling
 from servingslo_lab.sim.replicas.layout import new_engine
