@@ -24,7 +24,6 @@ from servingslo.models.known_engines import (
     MOST_WITHOUT_LINK,
     Model,
     Shares,
-    as_row,
     kv_tokens,
     roofline,
     sized_model,
@@ -68,6 +67,11 @@ ALIASES = {
     "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
 }
 _FIGURES = tuple(field.name for field in fields(ServiceLaw))
+
+
+def as_row(law: ServiceLaw) -> list[float]:
+    """The law's figures, in the order of the data, to four digits."""
+    return [float(f"{value:.4g}") for value in asdict(law).values()]
 
 
 def errors(law: ServiceLaw, table: Table) -> FloatArray:

@@ -123,11 +123,10 @@ def test_an_assumed_law_counts_no_longer_than_a_fit_needs():
     _, estimate = trust.law_in_force(short, TRUE, assumed=True)
     assert (estimate.source, estimate.reason) == ("assumed", Reason.LAW_ASSUMED)
     assert estimate.trusted
-    assert not estimate.proven
     _, later = trust.law_in_force(enough, TRUE, assumed=True)
     assert later.source != "assumed"
     _, stated = trust.law_in_force(enough, TRUE)
-    assert (stated.source, stated.proven) == ("spec", True)
+    assert (stated.source, stated.trusted) == ("spec", True)
 
 
 def test_a_law_that_bends_is_judged_as_it_bends():

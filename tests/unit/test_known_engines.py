@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from tests.silicon.laws import by_size, errors, shares_of, summary
+from tests.silicon.laws import as_row, by_size, errors, shares_of, summary
 from tests.silicon.tables import tables
 
 from servingslo.models.engine.law_fit import fit
-from servingslo.models.known_engines import DATA, as_row, known_engine, roofline
+from servingslo.models.known_engines import DATA, known_engine, roofline
 
 CARRIED = json.loads(DATA.read_text(encoding="utf-8"))
 ONE = {table.name: table for table in tables()}

@@ -10,7 +10,7 @@ file beside this one, which `python -m tests.silicon.laws` makes.
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -141,9 +141,8 @@ def known_engine(
             f"1 to {MOST_WITHOUT_LINK} of {found.name}, or a law that was measured (serviceLaw)"
         )
         raise InvalidInputError(fields[2], gpus, allowed)
-    if row is None:
-        law = roofline(sized, found, gpus, Shares(**data["shares"]))
-    else:
+    law = roofline(sized, found, gpus, Shares(**data["shares"]))
+    if row is not None:
         law = ServiceLaw(**dict(zip(data["law"], row, strict=False)))
     kind = "experts" if sized.has_experts else "dense"
     return KnownEngine(
@@ -191,12 +190,9 @@ def model_named(text: str, field: str = "model") -> Model:
 
 def sized_model(name: str, parameters: float, active: float, weight_bytes: float) -> Model:
     """Return a model of which only the size is known; bytes of one weight."""
-    relative = active / _REFERENCE_PARAMETERS
-    kv_bytes = _REFERENCE_KV_BYTES * relative**_KV_POWER
-    weights = parameters * weight_bytes
-    return Model(
-        name=name, parameters=parameters, active=active, weights=weights, kv_bytes=kv_bytes
-    )
+    kv_bytes = _REFERENCE_KV_BYTES * (active / _REFERENCE_PARAMETERS) ** _KV_POWER
+    stored = parameters * weight_bytes
+    return Model(name=name, parameters=parameters, active=active, weights=stored, kv_bytes=kv_bytes)
 
 
 def kv_tokens(model: Model, card: Card, gpus: int) -> float:
@@ -209,12 +205,9 @@ def roofline(model: Model, card: Card, gpus: int, shares: Shares) -> ServiceLaw:
     """Return the law that size, precision, bandwidth and compute give, each GPU with its part."""
     bandwidth, flops = gpus * card.bandwidth, gpus * card.flops
     weight_bytes, spread = model.weights / model.parameters, model.parameters / model.active
-    experts = 0.0
-    if model.has_experts:
-        experts = (model.parameters - model.active) / (1.0 - 1.0 / (_EXPERTS_RATIO * spread))
-        experts = min(experts, model.parameters)
-    relative = model.parameters / _REFERENCE_PARAMETERS
-    layers = _REFERENCE_LAYERS * relative**_LAYERS_POWER
+    experts = (model.parameters - model.active) / (1.0 - 1.0 / (_EXPERTS_RATIO * spread))
+    experts = min(experts, model.parameters) if model.has_experts else 0.0
+    layers = _REFERENCE_LAYERS * (model.parameters / _REFERENCE_PARAMETERS) ** _LAYERS_POWER
     always = (model.parameters - experts) * weight_bytes / (bandwidth * shares.weights)
     token = 2.0 * model.active / (flops * shares.compute)
     sent = _SENT_BYTES * (model.active / _REFERENCE_PARAMETERS) ** _SENT_POWER / card.link
@@ -234,15 +227,9 @@ def roofline(model: Model, card: Card, gpus: int, shares: Shares) -> ServiceLaw:
     )
 
 
-def as_row(law: ServiceLaw) -> list[float]:
-    """Return the law's figures, in the order of the data, to four digits."""
-    return [float(f"{value:.4g}") for value in asdict(law).values()]
-
-
 @lru_cache(maxsize=1)
 def _data() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
-    return data
+    return dict(json.loads(DATA.read_text(encoding="utf-8")))
 
 
 def _words(text: str) -> frozenset[str]:

@@ -170,7 +170,7 @@ class TickContext:
     @property
     def proven(self) -> bool:
         """Whether it decides by a law that is not only assumed."""
-        return self.trusted and self.estimate.law.proven
+        return self.trusted and self.estimate.law.source is not trust.LawSource.ASSUMED
 
     @property
     def model_reason(self) -> Reason:

@@ -42,9 +42,8 @@ class Engine(ApiModel):
 
     card: Annotated[str, PRODUCT] | None = Field(
         None,
-        description="The GPU, such as h100 or NVIDIA-H100-80GB-HBM3 (the node label "
-        "nvidia.com/gpu.product). With model it gives a law that is assumed until one is fitted "
-        "here; serviceLaw goes before it. Not for batches of whole requests.",
+        description="The GPU, such as h100 or the node's label nvidia.com/gpu.product. With model "
+        "it gives a law that is assumed in the first windows, unless serviceLaw states one.",
     )
     model: Annotated[str, PRODUCT] | None = Field(
         None,

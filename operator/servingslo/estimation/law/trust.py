@@ -102,11 +102,6 @@ class LawEstimate:
     seen_sequences: float | None = None
     reach_sequences: float | None = None
 
-    @property
-    def proven(self) -> bool:
-        """Whether it is trusted by measurements or by who states it, and not only assumed."""
-        return self.trusted and self.source is not LawSource.ASSUMED
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyShares:
