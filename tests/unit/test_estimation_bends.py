@@ -166,7 +166,9 @@ def test_a_bent_law_survives_a_restart() -> None:
     straight = after(MANY, STRAIGHT)
     old = json.loads(json.dumps(learned(EstimatorState(law=LawState(fits=(judge(straight)[0],))))))
     old = without(old, "cells")
-    assert restore(old).law.fits[0].trusted is not None
+    line = law(restore(old).law.fits[0])
+    assert line is not None
+    assert predicted_ratios(line, [row(36.0, STRAIGHT)]) == pytest.approx([1.0], rel=1e-3)
 
 
 def test_speculation_counts_steps_of_a_token() -> None:

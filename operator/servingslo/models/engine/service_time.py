@@ -25,7 +25,7 @@ class ServiceLaw:
     loading_seconds: w. loading_tokens: t₀. hidden_tokens: p₀.
     Source: the line, Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations",
     equation 1, extended by prefill and context; the bends, measured kernels of vLLM
-    (docs/models/service-law.md).
+    (docs/designs/0018-service-law.md).
     """
 
     step_fixed_seconds: float
