@@ -1,19 +1,15 @@
 """A prefill and a decode pool on one card, and each pool's own sizing with its thresholds."""
 
-import math
 from dataclasses import replace
 
 from tests.cards import H100, H100_LIMITS
 
-from servingslo.errors import InvalidInputError
 from servingslo.models.disaggregated.pair import cheapest_pair
-from servingslo.models.disaggregated.path import Path, PathLaws, TransferLaw
+from servingslo.models.disaggregated.path import Path, TransferLaw
 from servingslo.models.disaggregated.pools import PoolModel
-from servingslo.models.disaggregated.workloads import decode_workload
+from servingslo.models.disaggregated.workloads import decode_workload, prefill_workload
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import latency_model
-from servingslo.models.fleet.load_laws import RequestLaw, evaluate_tpot
-from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.replicas.sizing import Load, SizingCase, size
@@ -83,60 +79,3 @@ def sized_alone(pool, thresholds, rate):
         calibration=pool.calibration,
     )
     return size(case, Load(rate_per_second=rate)).replicas
-
-
-def path_law(
-    prefill: Prediction, decode: Prediction, path: Path, metric: LatencyMetric
-) -> RequestLaw | None:
-    """Return the law over all requests of a metric that the client sees; None when unstable.
-
-    prefill, decode: each pool under its own load, with the requests of `workloads`.
-    """
-    laws = PathLaws(prefill.engine, decode.engine, path)
-    if metric is LatencyMetric.TPOT:
-        return None if decode.laws is None else evaluate_tpot(decode.engine, (decode.laws,))[0]
-    (before,) = laws.prefill_times([prefill], metric)
-    (there,) = laws.decode_times([decode], metric)
-    return laws.client_law(before, there)
-
-
-def path_seconds(
-    prefill: Prediction,
-    decode: Prediction,
-    path: Path,
-    metric: LatencyMetric,
-    percentile: float,
-) -> float:
-    """Return the time that this percent of requests does not exceed; inf when unstable.
-
-    Raises: InvalidInputError for a percentile outside 0 to 100.
-    """
-    if not 0.0 < percentile < 100.0:
-        raise InvalidInputError("percentile", percentile, "between 0 and 100, in percent")
-    law = path_law(prefill, decode, path, metric)
-    return math.inf if law is None else law.quantile(percentile / 100.0)
-
-
-def path_share_within(
-    prefill: Prediction,
-    decode: Prediction,
-    path: Path,
-    metric: LatencyMetric,
-    seconds: float,
-) -> float:
-    """Return the share of requests whose metric is at most this, 0 to 1; 0 when unstable."""
-    law = path_law(prefill, decode, path, metric)
-    return 0.0 if law is None else min(max(law.share_within(seconds), 0.0), 1.0)
-
-
-def prefill_workload(workload: Workload, through_ratio: float = 1.0) -> Workload:
-    """Return the load of the prefill pool: the share of the requests that pass it, with one token.
-
-    workload: prompts of the requests that pass; rate of all. cached_ratio: of the prefill pool.
-    """
-    return replace(
-        workload,
-        arrival_rate_per_second=through_ratio * workload.arrival_rate_per_second,
-        output=LengthDistribution.constant(1.0),
-        context_tokens_per_sequence=None,
-    )

@@ -12,10 +12,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cards import H100, H100_LIMITS, L4, L4_LIMITS
-from tests.pairs import models, path, path_seconds, pools, sized_alone
+from tests.pairs import models, path, pools, sized_alone
 
 from servingslo.models.disaggregated.division import PairRole, divide
 from servingslo.models.disaggregated.pair import cheapest_pair
+from servingslo.models.disaggregated.path import path_seconds
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.workload import LengthDistribution, Workload
 

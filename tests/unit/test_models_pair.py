@@ -4,21 +4,11 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from tests.pairs import (
-    LATENCY,
-    QUEUE,
-    TPOT,
-    TTFT,
-    WORKLOAD,
-    pair_of,
-    path,
-    path_seconds,
-    pools,
-    sized_alone,
-)
+from tests.pairs import LATENCY, QUEUE, TPOT, TTFT, WORKLOAD, pair_of, path, pools, sized_alone
 
 from servingslo.models.disaggregated.division import PairRole, divide
 from servingslo.models.disaggregated.pair import PairModel, cheapest_pair
+from servingslo.models.disaggregated.path import path_seconds
 from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import LengthDistribution
 

@@ -6,14 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.cards import H100, H100_LIMITS
-from tests.pairs import (
-    WORKLOAD,
-    path,
-    path_seconds,
-    path_share_within,
-    predictions,
-    prefill_workload,
-)
+from tests.pairs import WORKLOAD, path, predictions
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.disaggregated.path import (
@@ -21,11 +14,14 @@ from servingslo.models.disaggregated.path import (
     Path,
     PathLaws,
     TransferLaw,
+    path_seconds,
+    path_share_within,
 )
 from servingslo.models.disaggregated.sums import mixed_law, sum_law
 from servingslo.models.disaggregated.workloads import (
     decode_workload,
     observed_decode_workload,
+    prefill_workload,
 )
 from servingslo.models.objectives import LatencyMetric, Routing
 from servingslo.models.transform import TabulatedLaw

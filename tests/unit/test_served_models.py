@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
 from servingslo.adapters.prometheus.reading.assembly import Assembly
-from servingslo.adapters.prometheus.reading.samples import MOST_NAMES
+from servingslo.adapters.prometheus.reading.models import MOST_NAMES
 from servingslo.estimation.requests.served_models import (
     ServedModels,
     ServedModelsState,

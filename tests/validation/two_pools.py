@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from tests.pairs import path_seconds, prefill_workload
 from tests.validation import step_simulation
 from tests.validation.grid import A100, H100, L4, Card, Lengths, lengths_of
 
-from servingslo.models.disaggregated.path import Path, TransferLaw
-from servingslo.models.disaggregated.workloads import decode_workload
+from servingslo.models.disaggregated.path import Path, TransferLaw, path_seconds
+from servingslo.models.disaggregated.workloads import decode_workload, prefill_workload
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.latency import LatencyModel, Routing, latency_model
 from servingslo.models.fleet.prediction import Prediction

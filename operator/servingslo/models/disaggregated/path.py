@@ -28,7 +28,9 @@ from servingslo.models.engine.service_time import FloatArray
 from servingslo.models.fleet.load_laws import (
     EngineLaws,
     LoadLaws,
+    RequestLaw,
     evaluate_gaps,
+    evaluate_tpot,
     evaluate_ttft,
     first_token_laws_of,
 )
@@ -257,3 +259,47 @@ def _wait_law(load: LoadLaws) -> TabulatedLaw:
     waiting, rate = load.running.wait_probability, load.running.wait_rate_per_second
     seconds = -np.log1p(-_WAIT_SHARES) / rate
     return TabulatedLaw(seconds, 1.0 - waiting * (1.0 - _WAIT_SHARES))
+
+
+def path_law(
+    prefill: Prediction, decode: Prediction, path: Path, metric: LatencyMetric
+) -> RequestLaw | None:
+    """Return the law over all requests of a metric that the client sees; None when unstable.
+
+    prefill, decode: each pool under its own load, with the requests of `workloads`.
+    """
+    laws = PathLaws(prefill.engine, decode.engine, path)
+    if metric is LatencyMetric.TPOT:
+        return None if decode.laws is None else evaluate_tpot(decode.engine, (decode.laws,))[0]
+    (before,) = laws.prefill_times([prefill], metric)
+    (there,) = laws.decode_times([decode], metric)
+    return laws.client_law(before, there)
+
+
+def path_seconds(
+    prefill: Prediction,
+    decode: Prediction,
+    path: Path,
+    metric: LatencyMetric,
+    percentile: float,
+) -> float:
+    """Return the time that this percent of requests does not exceed; inf when unstable.
+
+    Raises: InvalidInputError for a percentile outside 0 to 100.
+    """
+    if not 0.0 < percentile < 100.0:
+        raise InvalidInputError("percentile", percentile, "between 0 and 100, in percent")
+    law = path_law(prefill, decode, path, metric)
+    return math.inf if law is None else law.quantile(percentile / 100.0)
+
+
+def path_share_within(
+    prefill: Prediction,
+    decode: Prediction,
+    path: Path,
+    metric: LatencyMetric,
+    seconds: float,
+) -> float:
+    """Return the share of requests whose metric is at most this, 0 to 1; 0 when unstable."""
+    law = path_law(prefill, decode, path, metric)
+    return 0.0 if law is None else min(max(law.share_within(seconds), 0.0), 1.0)

@@ -16,6 +16,19 @@ from servingslo.models.workload import LengthDistribution, Workload
 UNCACHED_TOKENS = 1.0
 
 
+def prefill_workload(workload: Workload, through_ratio: float = 1.0) -> Workload:
+    """Return the load of the prefill pool: the share of the requests that pass it, with one token.
+
+    workload: prompts of the requests that pass; rate of all. cached_ratio: of the prefill pool.
+    """
+    return replace(
+        workload,
+        arrival_rate_per_second=through_ratio * workload.arrival_rate_per_second,
+        output=LengthDistribution.constant(1.0),
+        context_tokens_per_sequence=None,
+    )
+
+
 def decode_workload(
     workload: Workload,
     through_ratio: float = 1.0,

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from servingslo.adapters.prometheus.reading.buckets import Edges
+from servingslo.adapters.prometheus.reading.models import adapters_of, largest
 from servingslo.adapters.prometheus.reading.scraped import Scraped
 from servingslo.adapters.prometheus.vectors import NAME_LABEL
 from servingslo.copying import replace
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.estimation.windows.plausible import can_be, can_be_counts
-from servingslo.runtimes.profile import AdapterLabels, MetricKind, MetricNames, RuntimeProfile
+from servingslo.runtimes.profile import MetricKind, MetricNames, RuntimeProfile
 
 # Of many fields most are unknown: a copy of this one costs a third of the constructor.
 _UNREAD = EngineSample(engine="")
@@ -186,26 +187,3 @@ def _capacity_tokens(profile: RuntimeProfile, labels: Mapping[str, str]) -> floa
 def _integer(text: str | None) -> int | None:
     """A positive integer in a label, None for 'None', '' and anything else."""
     return int(text) or None if text is not None and _INTEGER.fullmatch(text) else None
-
-
-# A tenant's page must not fill the memory: adapters and models of one engine.
-MOST_NAMES = 128
-
-
-def adapters_of(names: AdapterLabels, labels: Mapping[str, str]) -> dict[str, Any]:
-    """The adapters in flight, running or waiting, and the slots; empty without a number of slots.
-
-    An engine names each adapter once, or once for each of its requests.
-    """
-    slots = labels.get(names.slots, "")
-    if not (slots.isascii() and slots.isdecimal() and int(slots)):
-        return {}
-    told = ",".join(labels.get(label, "") for label in (names.running, names.waiting))
-    found = {name.strip() for name in told.split(",")} - {""}
-    return {"adapters": tuple(sorted(found)[:MOST_NAMES]), "adapter_slots": int(slots)}
-
-
-def largest(counts: Mapping[str, float]) -> dict[str, float]:
-    """The largest counts by name, of a bounded number of names."""
-    finite = [one for one in counts.items() if math.isfinite(one[1]) and one[1] >= 0.0]
-    return dict(sorted(finite, key=lambda one: (-one[1], one[0]))[:MOST_NAMES])
