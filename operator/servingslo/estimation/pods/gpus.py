@@ -118,13 +118,16 @@ def shares(
     """
     seconds = state.compared_seconds
     values = None if law is None or seconds <= 0.0 else coefficients(law, context_tokens)
-    if values is None:
+    if law is None or values is None:
         return None
     a, b, c = values
+    busy = a * state.steps + b * state.generated + c * state.prefilled
+    if state.steps > 0.0:
+        busy += state.steps * law.loaded_seconds(state.generated / state.steps)
     measured = state.compared_busy_seconds / seconds
     return BusyShares(
         measured_ratio=measured,
-        law_ratio=(a * state.steps + b * state.generated + c * state.prefilled) / seconds,
+        law_ratio=busy / seconds,
         # No share varies more than one of 0 or 1; fading weights halve the sum of squares.
         standard_error_ratio=math.sqrt(
             measured * (1.0 - measured) * COLLECT_SECONDS / (2.0 * seconds)
