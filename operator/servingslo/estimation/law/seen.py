@@ -167,8 +167,6 @@ def find_bend(cells: tuple[Cell, ...], held: Bend | None = None) -> Bend | None:
     return Bend(*place, tuple(admissible[i] for i in sorted(extremes) if admissible[i] != place))
 
 
-# A tick asks for the same law several times.
-@lru_cache(maxsize=8)
 def bent_law(cells: tuple[Cell, ...], bend: Bend) -> ServiceLaw:
     """Return the law with this bend that fits the cells best."""
     return _fitted(cells, bend.loading_tokens, bend.hidden_tokens).law
@@ -203,7 +201,8 @@ def _like_seen(cells: tuple[Cell, ...], sequences: Sequence[float]) -> Steps:
     return steps_seen([Cell(n, tokens * n, -math.expm1(-prompts * n), 1.0, 1.0) for n in sequences])
 
 
-@lru_cache(maxsize=256)
+# A tick asks for the same few laws several times.
+@lru_cache(maxsize=32)
 def _fitted(cells: tuple[Cell, ...], loading_tokens: float, hidden_tokens: float) -> Fitted:
     return fit_at(_evidence(cells), loading_tokens, hidden_tokens)
 

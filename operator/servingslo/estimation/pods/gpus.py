@@ -120,12 +120,17 @@ def shares(
     here = None if law is None or seconds <= 0.0 else at_context(law, context_tokens)
     if here is None:
         return None
-    steps = max(state.steps, 1.0)
-    step_seconds = here.step_seconds(state.generated / steps, state.prefilled / steps)
+    busy = (
+        here.step_fixed_seconds * state.steps
+        + here.step_per_sequence_seconds * state.generated
+        + here.prefill_per_token_seconds * state.prefilled
+    )
+    if state.steps > 0.0:
+        busy += state.steps * here.loaded_seconds(state.generated / state.steps)
     measured = state.compared_busy_seconds / seconds
     return BusyShares(
         measured_ratio=measured,
-        law_ratio=state.steps * step_seconds / seconds,
+        law_ratio=busy / seconds,
         # No share varies more than one of 0 or 1; fading weights halve the sum of squares.
         standard_error_ratio=math.sqrt(
             measured * (1.0 - measured) * COLLECT_SECONDS / (2.0 * seconds)

@@ -60,9 +60,14 @@ class ServiceLaw:
             + self.context_per_token_seconds * context_tokens
         )
         if self.loading_tokens > 0.0:
-            tokens = sequence_count + prefill_tokens
-            seconds -= self.loading_seconds * math.expm1(-tokens / self.loading_tokens)
+            seconds += self.loaded_seconds(sequence_count + prefill_tokens)
         return seconds
+
+    def loaded_seconds(self, tokens: float) -> float:
+        """Return the seconds of the weights that so many tokens touch, w·(1 − e^(−t/t₀))."""
+        if self.loading_tokens <= 0.0:
+            return 0.0
+        return -self.loading_seconds * math.expm1(-tokens / self.loading_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
