@@ -127,6 +127,7 @@ class Reason(StrEnum):
     CONFIGURATION_CHANGED = "ConfigurationChanged"
     LEARNED_DROPPED = "LearnedDropped"
     LAW_FROM_SPEC = "LawFromSpec"
+    LAW_ASSUMED = "LawAssumed"
     LAW_FROM_SPEC_DOES_NOT_PREDICT = "LawFromSpecDoesNotPredict"
 
     # Season and surges

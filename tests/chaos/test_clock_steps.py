@@ -8,9 +8,9 @@ from tests.chaos.run import again, lived
 from tests.chaos.story import FAULTS
 
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.replicas.engine import Engine, RequestTable
 
 # Each had a write beyond what the load asks for: a restart told before the scrape that shows it, a

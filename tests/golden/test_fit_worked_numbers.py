@@ -18,7 +18,7 @@ from tests.validation.step_simulation import bursty_arrivals, poisson_arrivals
 from servingslo.estimation.law.least_squares import EMPTY_INFORMATION, add_rows, solve_nonnegative
 from servingslo.estimation.law.rows import regression_rows
 from servingslo.estimation.windows.counters import Window
-from servingslo.models.engine_kinds import engine_kind
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 # Tokens held for each running sequence of the conversation trace.
 CONTEXT_TOKENS = 1227

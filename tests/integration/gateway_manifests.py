@@ -7,7 +7,7 @@ from typing import Any
 import kubernetes
 from tests.integration.operator_under_test import Tenant, steady_trace
 
-from servingslo.models.engine_kinds import engine_kind
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 ROUTE_GROUP = "gateway.networking.k8s.io"
 POLICY = ("gateway.envoyproxy.io", "v1alpha1")

@@ -15,12 +15,12 @@ from tests.integration.operator_under_test import (
     ticks_pass,
 )
 
-from servingslo.models.engine_kinds import engine_kind
 from servingslo_lab.cli.demo.system import start_clients
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront
 from servingslo_lab.rig.simulated.engine_pods import KIND_ANNOTATION
 from servingslo_lab.rig.simulated.http_clients import read_records
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 pytestmark = pytest.mark.slow("servingslo.policy.pools")
 

@@ -22,11 +22,11 @@ from tests.model_fleets import ReplicaGroup, predict
 
 from servingslo.models.engine.capacity import saturation
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import LatencyModel, Routing
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 # Numerical noise of the inversion: a percentile may fall by this much between two loads.
 NOISE = 0.02

@@ -8,10 +8,11 @@ import numpy as np
 
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
-from servingslo.models.engine_kinds import EngineKind
+from servingslo_lab.sim.fleets.engine_kinds import EngineKind
 from servingslo_lab.sim.fleets.service import Routing, Service
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine
+from servingslo_lab.sim.replicas.step_table import StepTable
 
 SCRAPE_SECONDS = 15.0
 COLD_START_SECONDS = 100.0
@@ -42,13 +43,17 @@ class Traffic:
 
 @dataclass
 class SimulatedFleet:
-    """Engines of one kind behind a gateway; every pod is scraped at its own moment."""
+    """Engines of one kind behind a gateway; every pod is scraped at its own moment.
+
+    steps: measured step times, in place of the kind's law.
+    """
 
     kind: EngineKind
     replicas: int
     routing: Routing = Routing.LEAST_LOADED
     max_queued: int | None = None
     template_hash: str = "v1"
+    steps: StepTable | None = None
     service: Service = field(init=False)
     engines: dict[str, Engine] = field(init=False, default_factory=dict)
     scraped: dict[str, tuple[float, EngineSample]] = field(init=False, default_factory=dict)
@@ -67,6 +72,8 @@ class SimulatedFleet:
             requests=self.service.requests,
             max_queued=self.max_queued,
         )
+        if self.steps is not None:
+            layout.follow_table(engine.row, self.steps.numbers)
         self.engines[name] = engine
         self.ready_since[name] = now
         self.service.add(name, engine, max(now, 0.0))

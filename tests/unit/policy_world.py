@@ -13,7 +13,6 @@ from servingslo.estimation.sample import (
     HistogramSample,
     PodSample,
 )
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
@@ -32,6 +31,7 @@ from servingslo.policy.replicas.behavior import (
     ScalingRules,
 )
 from servingslo.policy.state import PlannerState
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.service import Service
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine, Outcome

@@ -10,8 +10,8 @@ from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
 from tests.unit.cli_calls import MANIFEST
 
 from servingslo.controller.recordings.recording import observation_line
-from servingslo.models.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.fleet import FleetSpec, read_fleet
 from servingslo_lab.sim.policies import OTHERS, RULES
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths

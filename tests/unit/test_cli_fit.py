@@ -17,11 +17,11 @@ from servingslo.estimation.sample import (
     GatewaySample,
     PodSample,
 )
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.inputs import Observation
 from servingslo.runtimes.gateways import CountedWhen
 from servingslo_lab.cli.fitting.pages import engines_of_page
 from servingslo_lab.rig.simulated.engine_metrics import vllm_page
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.replicas.engine import Engine
 
 KIND = engine_kind("l4-small")

@@ -6,10 +6,11 @@ import math
 import pytest
 from tests.unit.cli_calls import with_flag
 
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Routing, latency_model
+from servingslo.models.known_engines import known_engine
 from servingslo.policy.replicas.sizing import KV_PERCENTILE
 from servingslo_lab.cli.sizing.inputs import spread_lengths
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 GOOD = [
     "size",
@@ -370,3 +371,41 @@ def test_a_growth_beyond_every_rate_is_refused(cli):
         "--cold-start", "1000000h",
     )  # fmt: skip
     assert called.refuses("--growth-per-minute", "1000000h (--cold-start)", "1e+06"), called.err
+
+
+def test_card_and_model_size_without_a_measurement(cli):
+    """By the law of their table; it says how far such laws were away where they were left out."""
+    asked = with_flag(with_flag(GOOD, "--fleet", None), "--arrival-rate", "41")
+    called = cli(*asked, "--card", "NVIDIA-H100-80GB-HBM3", "--model", "llama-3.1-8b")
+    assert "replicas of llama-3.1-8b on h100 for 41 requests/s" in called.out
+    assert "Law: measured kernels" in called.out
+    known = known_engine("h100", "llama-3.1-8b")
+    served = 100 * known.left_out["card"][2]
+    assert "rooflines fitted without a card" in called.out
+    assert f"what a replica serves by {served:.1f} %" in called.out
+    sized = json.loads(cli(*asked, "--card", "h100", "--model", "my-13b", "-o", "json").out)[
+        "known"
+    ]
+    assert sized["error_ratios"] is None
+    assert sized["kv_tokens"] == pytest.approx(known_engine("h100", "my-13b").kv_tokens)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        pytest.param(["--card", "h100"], ("--card", "--model together"), id="card-alone"),
+        pytest.param(["--card", "x9", "--model", "8b"], ("--card", "'x9'", "h200"), id="unknown"),
+        pytest.param(
+            ["--card", "h100", "--model", "llama-3.1-70b"],
+            ("--gpus-per-replica", "2 or more"),
+            id="does-not-fit",
+        ),
+        pytest.param(
+            ["--card", "h100", "--model", "8b", "--fleet", "l4-small"], ("--fleet",), id="two"
+        ),
+    ],
+)
+def test_names_of_engines_that_say_too_little_are_refused(cli, flags, words):
+    """With the flag, and what would do."""
+    called = cli(*with_flag(GOOD, "--fleet", None), *flags)
+    assert called.refuses(*words), called.err

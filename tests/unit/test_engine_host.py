@@ -10,11 +10,11 @@ from kubernetes.client import ApiClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.engine_kinds import engine_kind
 from servingslo_lab.rig.simulated.engine_host import EngineHost, Fault, FaultKind
 from servingslo_lab.rig.simulated.engine_pods import EnginePod, engine_pod
 from servingslo_lab.rig.simulated.engines import traffic_plan, web_application
 from servingslo_lab.rig.simulated.gateway_metrics import RouteReading, envoy_page
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 ENVOY_CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "envoy_1.40.0_metrics.txt"

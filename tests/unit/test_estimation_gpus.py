@@ -1,5 +1,6 @@
 """Whether GPUs refute the service law, by readings of simulated engines; the energy of a token."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,8 @@ from servingslo.estimation.pods.gpus import (
 from servingslo.estimation.sample import EngineLaunch, GPUSample, PodSample
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.reasons import Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.01, step_per_sequence_seconds=0.001, prefill_per_token_seconds=1e-5
@@ -161,6 +162,16 @@ def test_the_share_of_the_law_is_its_step_times_over_the_window() -> None:
     assert found.standard_error_ratio == pytest.approx(
         (0.8 * 0.2 * COLLECT_SECONDS / (2.0 * TICK_SECONDS)) ** 0.5
     )
+
+
+def test_the_share_of_a_law_that_bends_includes_the_weights_of_experts() -> None:
+    """Two and a half sequences a step touch what (1 − e^(−1)) of 4 ms load: 1.5 s more of 15."""
+    state = observe(GpuState(), (_pod(),), (_window(),), (_window(),), (), 45.0)
+    bent = replace(LAW, loading_seconds=4e-3, loading_tokens=2.5)
+    found = shares(state, bent, lambda: 0.0)
+    assert found is not None
+    loaded = 600.0 * 4e-3 * (1.0 - math.exp(-1.0))
+    assert found.law_ratio == pytest.approx((7.8 + loaded) / 15.0)
 
 
 @pytest.mark.parametrize(

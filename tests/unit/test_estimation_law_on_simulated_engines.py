@@ -9,11 +9,11 @@ from estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.models.engine_kinds import EngineKind, engine_kind
 from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.models.workload import LengthDistribution
 from servingslo.reasons import Reason
 from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.fleets.engine_kinds import EngineKind, engine_kind
 from servingslo_lab.sim.fleets.service import Routing
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

@@ -4,13 +4,16 @@ import pytest
 
 from servingslo.estimation.law.rows import Row
 from servingslo.estimation.pods.slowdown import LEAST_PACE_WINDOWS, observe, slow_pods
+from servingslo.models.engine.service_time import ServiceLaw
 
-LAW = (0.01, 0.0002, 0.00003)
+LAW = ServiceLaw(
+    step_fixed_seconds=0.01, step_per_sequence_seconds=0.0002, prefill_per_token_seconds=0.00003
+)
 
 
 def window(slowness: float) -> Row:
     """The equation of a window of 20 sequences whose steps took this many times the law's time."""
-    step_seconds = slowness * (LAW[0] + 20 * LAW[1] + 100 * LAW[2])
+    step_seconds = slowness * LAW.step_seconds(20.0, 100.0)
     x = (1.0 / step_seconds, 20.0 / step_seconds, 100.0 / step_seconds)
     return Row(x=x, error_ratio=0.01, sequences=20.0, prefill_per_step_tokens=100.0)
 

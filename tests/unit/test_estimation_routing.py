@@ -6,8 +6,8 @@ from estimation_fleet import SimulatedFleet
 
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.requests.routing import LARGEST_LOG_ODDS, RoutingState, learn_routing
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.fleet.latency import Routing as Learnt
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.traces.workloads import (
     LengthSource,

@@ -8,7 +8,6 @@ from canary_story import FEW, RATE_PER_SECOND, TARGETS, story
 from policy_world import Run
 
 from servingslo.estimation.requests.histograms import HistogramDelta
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.inputs import (
@@ -36,6 +35,7 @@ from servingslo.policy.knobs.trial.comparison import (
 from servingslo.policy.knobs.trial.stages import COMPARED_WITHIN_SECONDS, WARM_UP_SECONDS
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 
 def test_good_limits_reach_one_pod_first_and_then_all() -> None:

@@ -13,9 +13,9 @@ from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.inputs import BatchingMode, BatchingTargets, Limits, ReplicaTargets
 from servingslo.reasons import Action, Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 TRUE = engine_kind("l4-small").law
 RATE = 10.0

@@ -13,9 +13,9 @@ from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows.sample_pairs import without_histograms
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 CONFIG = PrometheusConfig(url="http://prometheus.test:9090")
 NAMESPACE = "team"

@@ -1,5 +1,7 @@
 """The simulated engine against hand-computed steps and against what a real vLLM does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,19 @@ def test_one_request_takes_a_prefill_step_and_a_step_for_each_further_token():
     assert record.ttft_seconds == pytest.approx(prefill)
     assert record.finish_seconds == pytest.approx(5.0 + prefill + decodes)
     assert record.tpot_seconds == pytest.approx(decodes / 2)
+
+
+def test_steps_of_a_law_that_bends_take_what_it_says():
+    """Prompt tokens hide under the loading of memory, and what tokens touch is loaded."""
+    bent = replace(LAW, loading_seconds=0.02, loading_tokens=30.0, hidden_tokens=64.0)
+    limits = EngineLimits(max_num_seqs=8, max_num_batched_tokens=256, kv_capacity_tokens=65536)
+    one = Engine(law=bent, limits=limits)
+    send(one, 0.0, prompt=100, output=2)
+
+    (record,) = finish(one)
+
+    assert record.ttft_seconds == pytest.approx(bent.step_seconds(1, 100))
+    assert record.tpot_seconds == pytest.approx(bent.step_seconds(1, 0, 101))
 
 
 def test_long_prompts_are_prefilled_in_chunks_beside_decoding_sequences():

@@ -4,6 +4,7 @@ The sample: three cards, work ratio 0.1 to 0.9, Poisson and bursty arrivals, lea
 routing, 1 to 16 replicas, prefix-cache shares, token budgets, KV-bound and not, and saturation.
 Errors are of the model against the simulation, in percent; ± is the spread over seeds of the
 simulated TTFT and TPOT p99. A line for each target follows; groups outside the targets say why.
+First the laws of known engines beside measured kernels, see `tests/silicon/beside.py`.
 Run with `make validate`; words as arguments (`make validate ROWS="burst M=512"`) choose the rows
 whose label has one of them.
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from tests.silicon.beside import text
 from tests.validation.grid import PERCENTILES, Case, Comparison, Lengths, compare
 from tests.validation.sample import Group, groups, saturated
 from tests.validation.two_pools import HEADER as POOLS_HEADER
@@ -141,8 +143,9 @@ def main() -> None:
     out = sys.stdout.write
     within: dict[str, dict[str, float]] = {target.name: {} for target in TARGETS}
     bounds: dict[str, dict[str, float]] = {target.name: {} for target in TARGETS}
-    out("Model against simulation, error in percent\n" + _HEADER + "\n")
     ratios: list[float] = []
+    out("\n".join(text()) + "\n")
+    out("Model against simulation, error in percent\n" + _HEADER + "\n")
     for group in groups():
         out(_headed(group))
         for case in chosen(group.cases):

@@ -5,9 +5,9 @@ import pytest
 from tests.validation import step_simulation
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import FINISHING_SECONDS, Wanted, simulate
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.service import Routing, Service
 from servingslo_lab.sim.replicas import layout

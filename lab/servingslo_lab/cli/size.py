@@ -12,6 +12,7 @@ from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.controller.recordings.validation import MOST_BATCHED_TOKENS
 from servingslo.errors import InvalidInputError
 from servingslo.models.fleet.latency import Routing
+from servingslo.models.known_engines import KnownEngine
 from servingslo.models.running.bursts import CORRELATION_PER_BURST
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import ReplicaTargets
@@ -28,7 +29,8 @@ from servingslo_lab.cli.sizing.inputs import (
     traced_workload,
 )
 from servingslo_lab.cli.sizing.prices import Price, prices
-from servingslo_lab.cli.sizing.text import answer_text
+from servingslo_lab.cli.sizing.text import answer_text, known_lines
+from servingslo_lab.sim.fleets.engine_kinds import ENGINE_KINDS
 
 # Standard deviation over mean of the lengths in the Azure LLM inference trace 2023, conversation.
 # Source: github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_conv.csv.
@@ -51,10 +53,11 @@ class RoutingChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeResult:
-    """What `size -o json` prints. prices: only with --sweep."""
+    """What `size -o json` prints. prices: only with --sweep. known: with --card and --model."""
 
     answer: Answer
     prices: tuple[Price, ...] = ()
+    known: KnownEngine | None = None
 
 
 def size(
@@ -102,8 +105,17 @@ def size(
             "as a request runs."
         ),
     ] = None,
+    card: Annotated[
+        str | None,
+        typer.Option(help="The GPU, such as h100 or NVIDIA-L40S; with --model. Other flags win."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The model on it: llama-3.1-8b, or a name with its size: my-13b."),
+    ] = None,
     fleet: Annotated[
-        str | None, typer.Option(help="A known engine: h100-8b or l4-small. Other flags win.")
+        str | None,
+        typer.Option(help=f"An engine of the simulator: {', '.join(ENGINE_KINDS)}."),
     ] = None,
     service_law: Annotated[
         str | None,
@@ -166,9 +178,12 @@ def size(
         raise InvalidInputError("--objective", None, "at least one, such as ttft:p99:1s")
     objectives = parse_objectives(objective)
     _check_engine(max_num_seqs, max_num_batched_tokens, kv_tokens, engines_per_replica)
-    kind, law, limits = stated_engine(
+    engine = stated_engine(
         fleet,
         service_law,
+        card=card,
+        model=model,
+        gpus=gpu_count(gpus_per_replica),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         kv_tokens=kv_tokens,
@@ -197,11 +212,11 @@ def size(
     if workload.arrival_rate_per_second + rise > FASTEST_RATE:
         allowed = f"a rise within {cold_start} (--cold-start) to at most {FASTEST_RATE:g}/s"
         raise InvalidInputError("--growth-per-minute", growth_per_minute, allowed)
-    hourly = kind.price_per_hour if gpu_hourly is None and kind is not None else gpu_hourly
+    hourly = engine.price_per_hour if gpu_hourly is None else gpu_hourly
     question = Question(
         workload=workload,
-        law=law,
-        limits=limits,
+        law=engine.law,
+        limits=engine.limits,
         objectives=objectives,
         routing=Routing(routing.value),
         utilization_target_ratio=in_range(
@@ -220,12 +235,13 @@ def size(
         engines_per_replica=engines_per_replica,
     )
     answer = answered(question)
-    result = SizeResult(answer=answer, prices=prices(question) if sweep else ())
-    engine = "this engine" if service_law or kind is None else kind.name
+    told = prices(question) if sweep else ()
+    result = SizeResult(answer=answer, prices=told, known=engine.known)
     if output is OutputFormat.JSON:
         typer.echo(as_json(result))
     else:
-        typer.echo(answer_text(question, answer, engine, result.prices))
+        lines = [answer_text(question, answer, engine.name, result.prices)]
+        typer.echo("\n".join([*lines, *known_lines(engine.known)]))
     if not answer.feasible:
         raise answer_no()
 

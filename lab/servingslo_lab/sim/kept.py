@@ -33,8 +33,13 @@ _PLANNER = ("policy", "estimation", "models", "runtimes")
 # use the numbers, and those are in the key.
 _SHARED = ("policy/replicas/behavior.py", "estimation/requests/histograms.py")
 _SHARED_BASELINES = ("setting.py", "view.py", "clairvoyant.py")
-# Definitions of fleets and requests that the simulator uses.
-_TOLD = ("models/engine_kinds.py", "traces/trace.py", "traces/cells.py")
+# Definitions of engines and requests that the simulator uses.
+_TOLD = (
+    "models/known_engines.py",
+    "models/known_engines.json",
+    "traces/trace.py",
+    "traces/cells.py",
+)
 # Modules that read and compare runs, and do not affect their results.
 _BESIDE_RUNS = frozenset(
     {

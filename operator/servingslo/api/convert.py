@@ -10,7 +10,6 @@ from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
-from servingslo.api.v1alpha1.capacity import ServiceLaw as ServiceLawSpec
 from servingslo.api.v1alpha1.objectives import Objective as ObjectiveSpec
 from servingslo.api.v1alpha1.pools import WORKLOAD_OR_POOLS, Pool, part_of
 from servingslo.api.v1alpha1.spec import ErrorBudget
@@ -19,6 +18,7 @@ from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
+from servingslo.models.known_engines import known_engine
 from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.degradation import DegradationTargets
 from servingslo.policy.inputs import (
@@ -101,6 +101,8 @@ def fleet_targets_of(spec: ServingSLOSpec) -> FleetTargets | None:
 def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef) -> Targets:
     """own: what states the fields of a set of replicas: the spec itself, or one of its pools."""
     behavior, gateway = own.behavior or spec.behavior, own.gateway or spec.gateway
+    gpus = own.gpus_per_replica or (None if own.cost is None else own.cost.gpus_per_replica)
+    where = f"spec.pools[{own.name}]" if isinstance(own, Pool) else "spec"
     return Targets(
         target=ScaleTarget(
             api_version=target.api_version,
@@ -156,8 +158,7 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             gpus_per_replica=own.cost.gpus_per_replica or own.gpus_per_replica or 1,
             currency=own.cost.currency,
         ),
-        gpus_per_replica=own.gpus_per_replica
-        or (None if own.cost is None else own.cost.gpus_per_replica),
+        gpus_per_replica=gpus,
         priority=spec.priority,
         error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
         availability_target_ratio=None
@@ -172,7 +173,8 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             counts_as_ratio=float(spec.degradation.degraded_counts_as),
         ),
         gateway_name=gateway.name,
-        service_law=None if own.service_law is None else _service_law(own.service_law),
+        service_law=_service_law(own, gpus or 1, where),
+        law_assumed=own.service_law is None and own.engine.card is not None,
         stated_limits=StatedLimits(
             max_num_seqs=own.engine.max_sequences,
             max_num_batched_tokens=own.engine.max_batched_tokens,
@@ -222,7 +224,20 @@ def _seconds_unless_measured(text: str | None) -> float | None:
     return None if text is None or text == MEASURED else parse_duration_seconds(text)
 
 
-def _service_law(law: ServiceLawSpec) -> ServiceLaw:
+def _service_law(own: ServingSLOSpec | Pool, gpus: int, where: str) -> ServiceLaw | None:
+    """The law that is stated, else that of the card and the model that are named.
+
+    Raises: InvalidSpecError where the names say too little, or the model does not fit.
+    """
+    law, engine = own.service_law, own.engine
+    if law is None:
+        if engine.card is None or engine.model is None:
+            return None
+        fields = (f"{where}.engine.card", f"{where}.engine.model", f"{where}.gpusPerReplica")
+        try:
+            return known_engine(engine.card, engine.model, gpus, fields=fields).law
+        except InvalidInputError as error:
+            raise InvalidSpecError((error,)) from error
     return ServiceLaw(
         step_fixed_seconds=float(law.step_fixed_seconds),
         step_per_sequence_seconds=float(law.step_per_sequence_seconds),

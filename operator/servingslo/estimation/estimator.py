@@ -37,10 +37,12 @@ from servingslo.estimation.law.batch_rows import (
 )
 from servingslo.estimation.law.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.law.configuration import fleet_configuration, newest_pod
-from servingslo.estimation.law.fit import LawState, learn, select_configuration, solution
+from servingslo.estimation.law.fit import LawState, learn, select_configuration
+from servingslo.estimation.law.fit import law as law_of_fit
 from servingslo.estimation.law.rows import BatchCounts, Row, regression_rows
 from servingslo.estimation.law.stated import score_stated
 from servingslo.estimation.law.trust import (
+    OF_SPEC,
     LawSource,
     add_assumed_error,
     distrust_if_gpus_disagree,
@@ -278,7 +280,7 @@ def _work_ratio(state: EstimatorState, arrivals_per_engine: float) -> float | No
         return None
     cached = min(state.lengths.cached_tokens / max(state.lengths.prompt_tokens, 1.0), 1.0)
     work_seconds = (
-        output.mean_tokens * trusted.law.step_per_sequence_seconds
+        output.mean_tokens * trusted.law.growth_seconds(state.law.fits[0].sequences_high)
         + prompt.mean_tokens * (1.0 - cached) * trusted.law.prefill_per_token_seconds
     )
     return arrivals_per_engine * work_seconds
@@ -310,7 +312,7 @@ def _learn_law(
             rows.setdefault(window.pod, []).extend(found_rows)
     for pod in same & sample.batches.keys() & state.batches.keys():
         rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
-    slowdowns = slowdown.observe(state.slowdowns, rows, solution(law.fits[0]), same)
+    slowdowns = slowdown.observe(state.slowdowns, rows, law_of_fit(law.fits[0]), same)
     slow = {pod.pod: pod.ratio for pod in slowdown.slow_pods(slowdowns)}
     learnt = [row.scaled(slow.get(pod, 1.0)) for pod, each in rows.items() for row in each]
     fit = score_stated(law.fits[0], sample.service_law, learnt, partial(_context_tokens, state))
@@ -353,10 +355,15 @@ def _estimate(
     without_tokens = generate_no_token(in_use)
     if without_tokens:
         now_lengths = replace(now_lengths, output=None, output_tokens_mean=None)
-    law_state, law = law_in_force(state.law, sample.service_law, without_tokens=without_tokens)
+    law_state, law = law_in_force(
+        state.law,
+        sample.service_law,
+        assumed=sample.law_assumed,
+        without_tokens=without_tokens,
+    )
     if law.reason is Reason.MODEL_LEARNING and count_no_token(in_use):
         law = replace(law, reason=Reason.NO_TOKENS_GENERATED)
-    stated = law.law if law.source is LawSource.STATED else None
+    stated = law.law if law.source in OF_SPEC else None
     state = replace(
         state,
         lengths=length_state,

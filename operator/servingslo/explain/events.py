@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from servingslo.estimation.law.trust import LawSource
+from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain.conditions.cause import NOT_READY_REASONS, blindness
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions.derived import verdicts
@@ -151,7 +151,7 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
     recovered = before is not None and (
         before.status is ConditionStatus.FALSE
         or before.reason is Reason.MODEL_LEARNING
-        or now.reason is Reason.LAW_FROM_SPEC
+        or now.reason in {Reason.LAW_FROM_SPEC, Reason.LAW_ASSUMED}
     )
     if now.status is ConditionStatus.TRUE and recovered:
         yield _event(EventType.NORMAL, now.reason, now.message, type_)
@@ -164,11 +164,14 @@ def _law_event(decision: Decision, previous: Decision | None, told: _Told) -> It
     """
     if previous is None or not (previous.model.trusted and decision.model.trusted):
         return
-    before, now = (one.model.source == LawSource.STATED for one in (previous, decision))
+    before, now = (one.model.source in OF_SPEC for one in (previous, decision))
     if now and not before:
         message = told[ConditionType.MODEL_TRUSTED].message
     elif before and not now:
-        message = f"service law from {decision.model.source}, in place of spec.serviceLaw"
+        named = "spec.serviceLaw"
+        if previous.model.source == LawSource.ASSUMED:
+            named = "the assumed one"
+        message = f"service law from {decision.model.source}, in place of {named}"
     else:
         return
     yield _event(EventType.NORMAL, decision.model.reason, message, ConditionType.MODEL_TRUSTED)

@@ -57,7 +57,7 @@ LIMIT_SENTENCES = {
     Reason.MODEL_DOES_NOT_PREDICT: "the predictions of the model do not match measurements",
     Reason.MODEL_NOT_IDENTIFIABLE: "the load has varied too little to fit the model",
     Reason.GPUS_DISAGREE: "the utilization of the GPUs refutes the law",
-    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not match measurements",
+    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "the law of the spec does not match measurements",
 }
 # Guards that are normal on every working day; they are in the log and in ScalingLimited.
 ROUTINE_LIMITS = frozenset(

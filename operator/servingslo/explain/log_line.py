@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.estimation.law.trust import LawSource
+from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain.conditions.cause import blindness, dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import (
@@ -100,7 +100,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.binding,
         decision.reason,
         _mode(decision),
-        decision.model.source == LawSource.STATED,
+        decision.model.source in OF_SPEC,
         decision.model.reason is Reason.GPUS_DISAGREE,
         decision.limits.sources,
         decision.limits.unread,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from servingslo.estimation.law.trust import LawSource
+from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.derived import limit_detail, suspect_pods, unreliable_pods
 from servingslo.explain.conditions.failing_pods import failing_pods
@@ -119,11 +119,14 @@ def _certainty(decision: Decision) -> str:
         why = LIMIT_SENTENCES.get(model.reason, model.reason.value)
         return f"little; {why}, so measured saturation decides (metrics {old})"
     error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
-    if model.source == LawSource.STATED:
+    if model.source in OF_SPEC:
         seen = "not yet compared with measurements"
         if model.fit_error is not None:
             seen = f"off by {error} in {model.sample_count} windows so far"
-        return f"fairly; the law is stated in spec.serviceLaw, {seen} (metrics {old})"
+        told = "fairly; the law is stated in spec.serviceLaw"
+        if model.source == LawSource.ASSUMED:
+            told = "roughly; the law is assumed from spec.engine.card and model"
+        return f"{told}, {seen} (metrics {old})"
     off = model.relative_error
     if off is not None and off >= SMALL_CORRECTION:
         error = f"{error}, its percentiles were off by {percent(off)} and are corrected"

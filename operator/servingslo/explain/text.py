@@ -318,7 +318,7 @@ def _certainty(decision: Decision) -> Iterator[str]:
             f"  a step takes {milliseconds(law.step_fixed_seconds)} "
             f"+ {milliseconds(law.step_per_sequence_seconds)} for each sequence "
             f"+ {milliseconds(law.prefill_per_token_seconds)} for each prompt token"
-            + _context_term(law)
+            + _further_terms(law)
         )
 
 
@@ -340,9 +340,14 @@ def _error(error: float | None) -> str:
     return UNKNOWN if error is None else percent(error)
 
 
-def _context_term(law: ServiceLaw) -> str:
+def _further_terms(law: ServiceLaw) -> str:
     seconds_each = law.context_per_token_seconds
-    return f" + {milliseconds(seconds_each)} for each token of context" if seconds_each else ""
+    terms = f" beyond {count(int(law.hidden_tokens))} of a step" if law.hidden_tokens else ""
+    terms += f" + {milliseconds(seconds_each)} for each token of context" if seconds_each else ""
+    if law.loading_seconds:
+        loaded = f"{milliseconds(law.loading_seconds)} once some {count(int(law.loading_tokens))}"
+        terms += f" + up to {loaded} tokens load all weights"
+    return terms
 
 
 def _steps(decision: Decision) -> Iterator[str]:

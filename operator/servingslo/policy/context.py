@@ -168,6 +168,11 @@ class TickContext:
         return trust.model_decides(self.estimate.law, prepared=self.prepared is not None)
 
     @property
+    def proven(self) -> bool:
+        """Whether it decides by a law that is not only assumed."""
+        return self.trusted and self.estimate.law.source is not trust.LawSource.ASSUMED
+
+    @property
     def model_reason(self) -> Reason:
         """Why the latency model decides or does not: it needs more than a law."""
         return trust.model_reason(
@@ -339,7 +344,9 @@ def _serves(law: ServiceLaw, workload: Workload) -> bool:
 
     A fit over its first windows may attribute all time to the tokens and none to the step.
     """
-    return law.step_fixed_seconds > 0 and workload.output.mean_tokens > 0
+    if not law.bends and law.step_fixed_seconds <= 0:
+        return False
+    return law.step_seconds(1.0) > 0 and workload.output.mean_tokens > 0
 
 
 def _limits(targets: Targets, estimate: Estimate) -> EngineLimits | None:

@@ -65,13 +65,24 @@ def failing_inputs(context: TickContext) -> dict[str, StepValue]:
 
 
 def law_step(context: TickContext) -> DecisionStep:
-    """The source of the service law, and its known error; the busy shares if GPUs refute it."""
+    """The source of the service law, and its known error; the busy shares if GPUs refute it.
+
+    Of a law that bends: how many sequences were seen, how many it is known for, and whether
+    saturation is beyond.
+    """
     law = context.estimate.law
     stated = law.stated_error_ratio
     inputs: dict[str, StepValue] = {} if stated is None else {"stated_error": stated}
     gpus = context.estimate.gpus
     if law.reason is Reason.GPUS_DISAGREE and gpus is not None:
         inputs |= {"gpu_busy": gpus.utilization_ratio, "law_busy": gpus.law_ratio}
+    if law.reach_sequences is not None:
+        full = None if context.prepared is None else context.prepared.model.cap
+        inputs |= {
+            "seen_sequences": law.seen_sequences,
+            "reach_sequences": law.reach_sequences,
+            "extrapolated": full is not None and full > law.reach_sequences,
+        }
     return _step(
         "model", "service-law", law.reason, after=law.source,
         fit_error=law.fit_error, samples=law.sample_count, **inputs,

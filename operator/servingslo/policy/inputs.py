@@ -223,7 +223,8 @@ class Targets:
     engines accept no more requests in flight than the decided bound. admission_via: where the bound
     is written in mode Auto. admission_proxies: how many proxies share it; None means as many as are
     read. gateway_name: the gateway's name for the workload; None if it is the target's own name.
-    service_law: used while no fit is trusted; None if none is stated. stated_limits: override
+    service_law: used while no fit is trusted; None if none is stated. law_assumed: it is that of
+    the card and model that are named, measured elsewhere or nowhere. stated_limits: override
     command lines and data. model: which model of a server with several; None for its only one.
     error_budget: None if none is kept. availability_target_ratio: share of requests to be answered,
     None if not stated. gpus_per_replica: None if it is not stated. priority: within a budget of
@@ -253,6 +254,7 @@ class Targets:
     cost: CostTargets | None = None
     gateway_name: str | None = None
     service_law: ServiceLaw | None = None
+    law_assumed: bool = False
     stated_limits: StatedLimits = NOTHING_STATED
     model: str | None = None
     error_budget: ErrorBudgetTargets | None = None

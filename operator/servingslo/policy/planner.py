@@ -162,6 +162,8 @@ def _update_estimate(
     now_seconds: float,
 ) -> tuple[PlannerState, Estimate]:
     """The memory and the estimate after this tick's sample."""
+    batcher = facts.batcher or targets.stated_limits.batcher
+    named_only = targets.law_assumed and batcher is not None
     sample = FleetSample(
         time_seconds=now_seconds,
         pods=observation.pods,
@@ -173,10 +175,10 @@ def _update_estimate(
         history=observation.history,
         season_days=targets.forecast.season_days,
         cold_start_seconds=targets.cold_start_seconds,
-        service_law=targets.service_law,
-        stated_limits=replace(
-            targets.stated_limits, batcher=facts.batcher or targets.stated_limits.batcher
-        ),
+        # Names tell nothing of batches of whole requests.
+        service_law=None if named_only else targets.service_law,
+        law_assumed=targets.law_assumed,
+        stated_limits=replace(targets.stated_limits, batcher=batcher),
         runtime=observation.runtime,
         batches=facts.batches,
         metrics=signals.metrics,

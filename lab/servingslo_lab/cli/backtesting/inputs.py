@@ -8,11 +8,11 @@ from pathlib import Path
 from servingslo.api.convert import fleet_targets_of, parse_spec, targets_of
 from servingslo.cli.manifest import read_spec
 from servingslo.errors import InvalidInputError
-from servingslo.models.engine_kinds import ENGINE_KINDS
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo_lab.cli.sizing.inputs import parse_objectives
+from servingslo_lab.sim.fleets.engine_kinds import ENGINE_KINDS
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import (
     COLD,

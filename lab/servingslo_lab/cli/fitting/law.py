@@ -36,9 +36,9 @@ class Fit:
     law: None where nothing could be fitted; step_per_sequence_seconds then holds what context adds
     at the workload's mean context. relative_error: mean error of predicting the next window.
     standard_error_ratio: of the step time at twice the concurrency seen. window_count: behind it.
-    service_law: as `servingslo size --service-law` reads it. spec: a ServingSLO's with this law,
-    None where it is not trusted. gateway: whose count the arrival rate is, None where no gateway
-    was read.
+    service_law: as `servingslo size --service-law` reads it, None for a law that bends. spec: a
+    ServingSLO's with this law, None where it is not trusted or bends. gateway: whose count the
+    arrival rate is, None where no gateway was read.
     """
 
     workload: str
@@ -69,13 +69,14 @@ def fitted(workload: str, samples: Iterable[FleetSample]) -> Fit:
     if estimate is None:
         raise ValueError("no samples")
     law = estimate.law
+    straight = None if law.law is None or law.law.bends else law.law
     return Fit(
         workload=workload,
         trusted=law.trusted,
         reason=law.reason,
         law=law.law,
-        service_law=None if law.law is None else law_text(law.law),
-        spec=spec_of(law.law) if law.law is not None and law.trusted else None,
+        service_law=None if straight is None else law_text(straight),
+        spec=spec_of(straight) if straight is not None and law.trusted else None,
         relative_error=law.fit_error,
         standard_error_ratio=law.standard_error_ratio,
         window_count=law.sample_count,
@@ -124,12 +125,17 @@ def _lines(fit: Fit) -> Iterator[str]:
         yield f"{fit.workload}: no law"
     else:
         law = fit.law
-        yield f"{fit.workload}: {fit.service_law}"
+        yield f"{fit.workload}: {fit.service_law or 'a law that bends, which no spec can state'}"
         yield (
             f"  a step takes {format_short_duration(law.step_fixed_seconds)} "
             f"+ {format_short_duration(law.step_per_sequence_seconds)} for each sequence "
             f"+ {format_short_duration(law.prefill_per_token_seconds)} for each prompt token"
         )
+        if law.loading_seconds:
+            yield (
+                f"  + up to {format_short_duration(law.loading_seconds)} once some "
+                f"{law.loading_tokens:g} tokens load all weights"
+            )
     if fit.trusted:
         yield f"  trusted, from {fit.window_count} windows"
     else:

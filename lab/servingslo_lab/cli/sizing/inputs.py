@@ -4,16 +4,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammainc, gammaincinv
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.engine_kinds import ENGINE_KINDS, EngineKind, engine_kind
 from servingslo.models.fleet.latency import Objective
+from servingslo.models.known_engines import KnownEngine, known_engine
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.runtimes.engines.vllm_defaults import (
+    FIRST_WITH_LARGEST_CARDS as _NEWEST_READ,
+)
+from servingslo.runtimes.engines.vllm_defaults import default_limits
+from servingslo.runtimes.profile import EngineSetting
 from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import (
     SECONDS_PER_MINUTE,
@@ -21,6 +27,7 @@ from servingslo.units import (
     parse_duration_seconds,
     parse_short_duration_seconds,
 )
+from servingslo_lab.sim.fleets.engine_kinds import ENGINE_KINDS, engine_kind
 
 # Bounds of the resource: a count sized here can be written into one.
 MOST_GPUS = 1024
@@ -94,37 +101,82 @@ def parse_law(text: str, field: str = "--service-law") -> ServiceLaw:
     return ServiceLaw(**values)
 
 
+class StatedEngine(NamedTuple):
+    """An engine to size for, its name, and the price of a GPU for an hour if that is known.
+
+    known: of an engine that is named by card and model, where its law comes from.
+    """
+
+    name: str
+    law: ServiceLaw
+    limits: EngineLimits
+    price_per_hour: float | None = None
+    known: KnownEngine | None = None
+
+
 def stated_engine(
     fleet: str | None,
     law: str | None,
     *,
+    card: str | None = None,
+    model: str | None = None,
+    gpus: int = 1,
     max_num_seqs: int | None,
     max_num_batched_tokens: int | None,
     kv_tokens: float | None,
-) -> tuple[EngineKind | None, ServiceLaw, EngineLimits]:
-    """Law and limits, from a preset, from what is stated, or from both; what is stated wins.
+) -> StatedEngine:
+    """Law and limits, from a preset or from card and model, and what is stated wins.
 
     Raises: InvalidInputError naming what is missing.
     """
     if fleet is not None and fleet not in ENGINE_KINDS:
         raise InvalidInputError("--fleet", fleet, ", ".join(ENGINE_KINDS))
-    kind = None if fleet is None else engine_kind(fleet)
-    if kind is None and law is None:
-        raise InvalidInputError("--service-law", None, f"{_LAW_FORM}; or --fleet")
+    if (card is None) != (model is None) or (fleet is not None and card is not None):
+        allowed = "--card and --model together, and not with --fleet"
+        raise InvalidInputError("--card", card, allowed)
+    found: StatedEngine | None = None
+    if fleet is not None:
+        kind = engine_kind(fleet)
+        found = StatedEngine(kind.name, kind.law, kind.limits, kind.price_per_hour)
+    elif card is not None and model is not None:
+        found = _named_engine(card, model, gpus)
+    elif law is None:
+        allowed = f"{_LAW_FORM}; or --card and --model, or --fleet"
+        raise InvalidInputError("--service-law", None, allowed)
     named: dict[str, float | None] = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
         "kv_capacity_tokens": kv_tokens,
     }
     stated = {name: value for name, value in named.items() if value is not None}
-    if kind is None and len(stated) < len(named):
+    if found is None and len(stated) < len(named):
         flags = ("--max-num-seqs", "--max-num-batched-tokens", "--kv-tokens")
         missing = next(f for f, name in zip(flags, named, strict=True) if name not in stated)
-        raise InvalidInputError(missing, None, "1 or more; required without --fleet")
-    limits = EngineLimits(**stated) if kind is None else replace(kind.limits, **stated)  # type: ignore[arg-type]
-    if kind is not None and law is None:
-        return kind, kind.law, limits
-    return kind, parse_law(law or ""), limits
+        raise InvalidInputError(missing, None, "1 or more; required without --fleet or --card")
+    limits = EngineLimits(**stated) if found is None else replace(found.limits, **stated)  # type: ignore[arg-type]
+    if found is not None and law is None:
+        return found._replace(limits=limits)
+    price = None if found is None else found.price_per_hour
+    return StatedEngine("this engine", parse_law(law or ""), limits, price)
+
+
+def _named_engine(card: str, model: str, gpus: int) -> StatedEngine:
+    """With the batch limits that vLLM has on such a card, and the KV cache that fits."""
+    known = known_engine(card, model, gpus, fields=("--card", "--model", "--gpus-per-replica"))
+    setting = EngineSetting(
+        version=_NEWEST_READ,
+        card=known.card.name.upper(),
+        card_memory_bytes=known.card.memory,
+        accelerator=True,
+    )
+    defaults = default_limits(setting)
+    limits = EngineLimits(
+        max_num_seqs=defaults.max_num_seqs,
+        max_num_batched_tokens=defaults.max_num_batched_tokens,
+        kv_capacity_tokens=known.kv_tokens,
+    )
+    cards = f"{gpus} x {known.card.name}" if gpus > 1 else known.card.name
+    return StatedEngine(f"{known.model.name} on {cards}", known.law, limits, known=known)
 
 
 def spread_lengths(mean_tokens: float, variation: float) -> LengthDistribution:

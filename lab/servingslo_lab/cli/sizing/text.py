@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from servingslo.explain.format import counted, mean_tokens, number, percent
+from servingslo.models.known_engines import KnownEngine
 from servingslo.units import format_duration
 from servingslo_lab.cli.sizing.answer import Answer, CountAnswer, NeedAnswer, Question
 from servingslo_lab.cli.sizing.inputs import objective_text
@@ -54,6 +55,23 @@ def _lines(
         yield ""
         yield "What changes the count:"
         yield from (f"  {line}" for line in price_lines(prices))
+
+
+def known_lines(known: KnownEngine | None) -> Iterator[str]:
+    """Where a law of names comes from, and how far such laws were away; nothing for another law."""
+    if known is None:
+        return
+    origin = "a roofline of size, bandwidth and compute: nobody measured this model on this card"
+    if known.error_ratios is not None:
+        mean, high = known.error_ratios
+        origin = f"measured kernels; steps off by {percent(mean)} (95 % of them {percent(high)})"
+    yield ""
+    yield f"Law: {origin}; no engine was driven"
+    for what, (mean, high, served) in known.left_out.items():
+        yield (
+            f"  rooflines fitted without a {what}: steps off by {percent(mean)} (95 % of "
+            f"them {percent(high)}), what a replica serves by {percent(served)}"
+        )
 
 
 def price_lines(prices: Sequence[Price]) -> Iterator[str]:

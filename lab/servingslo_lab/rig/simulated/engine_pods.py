@@ -11,12 +11,12 @@ from kubernetes.aio.config import load_kube_config
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo.models.engine_kinds import EngineKind, engine_kind
 from servingslo.runtimes.engines.vllm import VLLM
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
 from servingslo.runtimes.launch.command_line import expanded
 from servingslo_lab.rig.simulated.kv_transfers import CONNECTOR_FLAG, Connector, connector_of
 from servingslo_lab.rig.simulated.uneven_law import UnevenLaw, uneven_law
+from servingslo_lab.sim.fleets.engine_kinds import EngineKind, engine_kind
 
 ENGINE_LABEL = "rig.servingslo.dev/engine"
 """Label of pods that the rig runs a simulated engine for; the value is the runtime, `vllm`."""

@@ -182,6 +182,8 @@ class Cluster:
             fleet.engine_law, pod.limits, max_queued=self.max_queued, max_waiting=self.max_waiting,
             policy=POLICIES[fleet.scheduling], session_count=self.trace.session_count,
         )  # fmt: skip
+        if fleet.steps is not None:
+            layout.follow_table(row, fleet.steps.numbers)
         if (batching := fleet.dynamic_batching) is not None:
             layout.make_dynamic(row, batching.instances, batching.max_queue_delay_seconds)
         slow = fleet.slow_pods

@@ -15,11 +15,12 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.parsing import OnceLoader, parsed_yaml, yaml_problem
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas.engine import Scheduling
 from servingslo_lab.sim.replicas.layout import new_engine
+from servingslo_lab.sim.replicas.step_table import StepTable
 
 Read = TypeVar("Read")
 _Positive = Annotated[float, Field(gt=0)]
@@ -130,11 +131,12 @@ class FleetSpec:
     """A fleet of equal engines behind one gateway.
 
     engine: name of a kind of the catalogue; law, limits and price_per_hour (dollars) replace the
-    kind's values. max_queued: bound on running + waiting of each engine. cached_ratio: share of
-    every prompt in the prefix cache, for requests without a session. scheduling: how an engine
-    orders its queue. dynamic_batching: None for continuous batching. clients: None for clients that
-    wait forever and send once. drain: a removed pod finishes its requests, within drain_seconds if
-    set. classes: with a lane each; without any, a trace's classes mean nothing.
+    kind's values. steps: measured step times, which replace the law. max_queued: bound on running +
+    waiting of each engine. cached_ratio: share of every prompt in the prefix cache, for requests
+    without a session. scheduling: how an engine orders its queue. dynamic_batching: None for
+    continuous batching. clients: None for clients that wait forever and send once. drain: a removed
+    pod finishes its requests, within drain_seconds if set. classes: with a lane each; without any,
+    a trace's classes mean nothing.
     mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once. spot: pods
     that vanish several at a time, None for never.
     gpu_quota: pods beyond it stay pending. scrape_interval_seconds: interval of the autoscaler's
@@ -143,6 +145,7 @@ class FleetSpec:
 
     engine: str = "h100-8b"
     law: ServiceLaw | None = None
+    steps: StepTable | None = None
     limits: EngineLimits | None = None
     price_per_hour: _NotNegative | None = None
     max_queued: _AtLeastOne | None = None

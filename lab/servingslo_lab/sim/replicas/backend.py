@@ -25,6 +25,7 @@ from servingslo_lab.sim.replicas import (
     queues,
     routing,
     runs,
+    step_table,
     timers,
 )
 from servingslo_lab.sim.replicas.clients import Clients
@@ -32,7 +33,7 @@ from servingslo_lab.sim.replicas.layout import FLOAT_PARTS, EngineRow, Requests
 
 Column = FloatArray | IntArray
 _KERNEL_MODULES = (
-    layout, queues, runs, endings, batches, kernel, intake, routing, timers, clients,
+    layout, queues, runs, step_table, endings, batches, kernel, intake, routing, timers, clients,
 )  # fmt: skip
 
 

@@ -43,6 +43,9 @@ from servingslo_lab.sim.replicas.layout import (
     ITL,
     KIND,
     LAW_FIXED,
+    LAW_HIDDEN,
+    LAW_LOADING,
+    LAW_LOADING_TOKENS,
     LAW_PREFILL,
     LAW_SEQUENCE,
     MAX_SEQS,
@@ -66,6 +69,7 @@ from servingslo_lab.sim.replicas.layout import (
     STEP_COUNTER,
     STEP_EMITTING,
     STEP_PREFILL,
+    TABLE,
     TTFT,
     WAITING,
     WAITING_COUNT,
@@ -86,6 +90,7 @@ from servingslo_lab.sim.replicas.queues import (
     wait_remove,
 )  # fmt: skip
 from servingslo_lab.sim.replicas.runs import observe, observe_gaps, step_end, steps_until
+from servingslo_lab.sim.replicas.step_table import start_from_table
 
 
 def blocks_of(tokens: int) -> int:
@@ -329,9 +334,14 @@ def start_run(q: Requests, row: EngineRow, prefill: int, emitting: int, lasting:
         floats[NEXT_CHANGE] = floats[CLOCK] if ints[WAITING_COUNT] > 0 else math.inf
         return
     floats[RUN_START] = floats[CLOCK]
-    floats[BASE_SECONDS] = floats[SLOWNESS] * (
-        floats[LAW_FIXED] + floats[LAW_SEQUENCE] * emitting + floats[LAW_PREFILL] * prefill
-    )
+    computed = max(prefill - max(floats[LAW_HIDDEN] - emitting, 0.0), 0.0)
+    seconds = floats[LAW_FIXED] + floats[LAW_SEQUENCE] * emitting + floats[LAW_PREFILL] * computed
+    if floats[LAW_LOADING_TOKENS] > 0.0:
+        tokens = emitting + prefill
+        seconds -= floats[LAW_LOADING] * math.expm1(-tokens / floats[LAW_LOADING_TOKENS])
+    floats[BASE_SECONDS] = floats[SLOWNESS] * seconds
+    if ints[TABLE] > 0:
+        start_from_table(row, prefill)
     ints[IN_STEP] = 1
     ints[STEPS_DONE] = 0
     ints[STEP_PREFILL] = prefill

@@ -4,6 +4,7 @@ The kernel works on flat columns, so that the same source runs interpreted and c
 results. A request is an index into the columns of `Requests`; an engine is an `EngineRow`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from servingslo.errors import InvalidInputError
@@ -70,8 +71,8 @@ PROMPT_TOKENS, CACHED_TOKENS, GENERATED_TOKENS = 22, 23, 24
 CACHE_QUERIES, CACHE_HITS = 25, 26
 SUCCESSES, REJECTIONS, PREEMPTIONS, ABORTS, COMPUTED_TOKENS, STEPS = 27, 28, 29, 30, 31, 32
 RUN_HEAD, POLICY, TOUCHED_TOKENS, KIND, INSTANCES = 33, 34, 35, 36, 37
-WAITING_BOUND = 38
-INTS = 39
+WAITING_BOUND, TABLE = 38, 39
+INTS = 40
 
 # Kinds of engine.
 CONTINUOUS, DYNAMIC = 0, 1
@@ -82,9 +83,9 @@ FCFS, PRIORITY = 0, 1
 # Floats of an engine.
 LAW_FIXED, LAW_SEQUENCE, LAW_PREFILL, LAW_CONTEXT = 0, 1, 2, 3
 CLOCK, RUN_START, BASE_SECONDS, NEXT_CHANGE, BUSY_SECONDS, SLOWNESS = 4, 5, 6, 7, 8, 9
-QUEUE_DELAY = 10
-FLOATS = 11
-"""For dynamic batches, these are followed by the end of the batch on each instance."""
+QUEUE_DELAY, LAW_LOADING, LAW_LOADING_TOKENS, LAW_HIDDEN = 10, 11, 12, 13
+FLOATS = 14
+"""Followed by the end of the batch on each instance, for dynamic batches, or by a step table."""
 
 # Histograms of an engine, in the order of EDGES.
 TTFT, ITL, TPOT, E2E, QUEUE, INFERENCE, PREFILL_TIME, DECODE_TIME = 0, 1, 2, 3, 4, 5, 6, 7
@@ -235,6 +236,8 @@ def new_engine(
     floats[LAW_SEQUENCE] = law.step_per_sequence_seconds
     floats[LAW_PREFILL] = law.prefill_per_token_seconds
     floats[LAW_CONTEXT] = law.context_per_token_seconds
+    floats[LAW_LOADING], floats[LAW_LOADING_TOKENS] = law.loading_seconds, law.loading_tokens
+    floats[LAW_HIDDEN] = law.hidden_tokens
     floats[NEXT_CHANGE] = float("inf")
     floats[SLOWNESS] = 1.0
     edges = histogram_edges(max_model_len)
@@ -247,6 +250,12 @@ def new_engine(
         counts=[0] * (offsets[-1] + HISTOGRAMS), sums=[0.0] * HISTOGRAMS,
         seen=[0] * session_count,
     )  # fmt: skip
+
+
+def follow_table(row: EngineRow, numbers: Sequence[float]) -> None:
+    """Let a new engine take its step times from a table, see `step_table`."""
+    row.ints[TABLE] = len(row.floats)
+    row.floats.extend(numbers)
 
 
 def make_dynamic(row: EngineRow, instances: int, queue_delay_seconds: float) -> None:

@@ -14,7 +14,7 @@ from servingslo.api.constraints import (
 )
 from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
+from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME, PRODUCT
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingRollout, LimitKind
 
 # Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
@@ -25,9 +25,31 @@ MAX_BATCHED_TOKENS = 524_288
 MAX_PROXIES = 1_000
 
 
+_BOTH_NAMES = "card and model together"
+
+
 class Engine(ApiModel):
     """What is known of the engine that its command line does not show."""
 
+    model_config = with_rules(
+        cel_rule(
+            "has(self.card) == has(self.model)",
+            allowed=_BOTH_NAMES,
+            got="one of them",
+            field_path=".card",
+        ),
+    )
+
+    card: Annotated[str, PRODUCT] | None = Field(
+        None,
+        description="The GPU, such as h100 or the node's label nvidia.com/gpu.product. With model "
+        "it gives a law that is assumed in the first windows, unless serviceLaw states one.",
+    )
+    model: Annotated[str, PRODUCT] | None = Field(
+        None,
+        description="The model on it, such as llama-3.1-8b, or any name with its size: my-13b, "
+        "my-30b-a3b. Its GPUs are gpusPerReplica, 1 by default.",
+    )
     max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
         None,
         description="Most sequences that run at once on one engine, 1 to 65536; by default what "
@@ -46,6 +68,12 @@ class Engine(ApiModel):
         "metrics do not show it. If the administrator lets the operator speak to the servers, "
         "it is read from them instead. Without either, measured saturation decides.",
     )
+
+    @model_validator(mode="after")
+    def _card_has_model(self) -> Self:
+        if (self.card is None) != (self.model is None):
+            raise not_allowed(_BOTH_NAMES, path=("card",), value=self.card or self.model)
+        return self
 
 
 class Batching(ApiModel):

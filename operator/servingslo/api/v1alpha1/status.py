@@ -179,8 +179,8 @@ class ModelStatus(StatusModel):
     source: str | None = told(
         "model.source",
         "Where the law comes from: fit, last-trusted (an earlier fit), spec "
-        "(spec.serviceLaw), of Triton counters (fitted to its metrics) or statistics (read from "
-        "its servers); saturation or none: no law is in use.",
+        "(spec.serviceLaw), assumed (spec.engine.card and model), of Triton counters (fitted to "
+        "its metrics) or statistics (read from its servers); saturation or none: no law is in use.",
     )
     runtime: str | None = told("runtime.name", "The engine that the pods were read as.")
 

@@ -25,6 +25,17 @@ from servingslo.estimation.law.least_squares import (
     standard_error,
 )
 from servingslo.estimation.law.rows import Row
+from servingslo.estimation.law.seen import (
+    Bend,
+    Cell,
+    add_windows,
+    band_ratios,
+    bent_law,
+    find_bend,
+    predicted_ratios,
+    reach_sequences,
+)
+from servingslo.estimation.windows.plausible import MOST_SEQUENCES
 from servingslo.models.engine.service_time import ServiceLaw
 
 # Windows before a prediction is scored.
@@ -56,6 +67,8 @@ PRIOR_SPREAD = 1.5
 
 # Residuals beyond this many standard deviations lose weight (Huber 1964).
 HUBER_DEVIATIONS = 2.5
+# A bend is searched again after a tenth more windows: a search takes ten milliseconds.
+SEARCH_RATIO = 1.1
 REMEMBERED_CONFIGURATIONS = 4
 
 
@@ -75,7 +88,9 @@ class LawFit:
     error_ratio, bias_ratio: moving averages of |predicted − observed| / observed and of its signed
     value, out of sample. window_count: windows used. sequences_high: largest concurrency observed
     (slowly forgotten); prefill_per_step_tokens: moving average. stated: the score of the resource's
-    stated law on this configuration; None without one. sequence_ratio: prior of b/a.
+    stated law on this configuration; None without one. sequence_ratio: prior of b/a. cells: what
+    was seen. bend: what they determine, None for a line. searched_count: windows at the last search
+    for it.
     """
 
     configuration: Configuration
@@ -90,6 +105,9 @@ class LawFit:
     inherited: bool = False
     stated: ScoredLaw | None = None
     sequence_ratio: float = PRIOR_SEQUENCE_RATIO
+    cells: tuple[Cell, ...] = ()
+    bend: Bend | None = None
+    searched_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +151,14 @@ def _new_fit(configuration: Configuration, others: tuple[LawFit, ...]) -> LawFit
         bias_ratio=0.0,
         inherited=True,
         stated=None,
+        cells=tuple(cell._replace(weight=keep * cell.weight) for cell in relative.cells),
+        searched_count=0,
     )
 
 
 def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
     """Score one tick's windows against the present law, then update the fit with them."""
-    fit = _with_rows(fit, rows, solution(fit)) if rows else fit
+    fit = _with_bend(_with_rows(fit, rows, law(fit)), rows) if rows else fit
     if fit.scored_count >= ERROR_MEMORY_WINDOWS and abs(fit.bias_ratio) > BIASED_RATIO:
         # Errors stay on one side: the engine itself changed under the same configuration, and the
         # trusted law was of another engine.
@@ -150,11 +170,23 @@ def learn(fit: LawFit, rows: Sequence[Row]) -> LawFit:
             scored_count=0,
             bias_ratio=0.0,
             trusted=None,
+            cells=(),
+            bend=None,
+            searched_count=0,
         )
     return fit
 
 
-def _with_rows(fit: LawFit, rows: Sequence[Row], law: Vector | None) -> LawFit:
+def _with_bend(fit: LawFit, rows: Sequence[Row]) -> LawFit:
+    """Return the fit with these windows among what was seen, and the bend if it is time to look."""
+    cells = add_windows(fit.cells, rows, 1.0 - 1.0 / FIT_MEMORY_WINDOWS)
+    fit = replace(fit, cells=cells)
+    if fit.window_count < SEARCH_RATIO * fit.searched_count or not cells:
+        return fit
+    return replace(fit, bend=find_bend(cells, fit.bend), searched_count=fit.window_count)
+
+
+def _with_rows(fit: LawFit, rows: Sequence[Row], law: ServiceLaw | None) -> LawFit:
     """Return the fit with more windows; a residual that stands out loses weight (Huber).
 
     law: predicts their busy time out of sample; None before there is a law.
@@ -164,10 +196,10 @@ def _with_rows(fit: LawFit, rows: Sequence[Row], law: Vector | None) -> LawFit:
     windows, sequences_high = fit.window_count, fit.sequences_high
     prefill_tokens, sequence_ratio = fit.prefill_per_step_tokens, fit.sequence_ratio
     weighted = []
-    for row in rows:
+    # Predicted over observed busy times.
+    ratios = [None] * len(rows) if law is None else predicted_ratios(law, rows)
+    for row, ratio in zip(rows, ratios, strict=True):
         weight = 1.0 / row.error_ratio**2
-        # Predicted over observed busy time.
-        ratio = None if law is None else row.predicted(law)
         if row.scored and ratio is not None and (windows >= LEAST_SCORED_WINDOWS or fit.inherited):
             # One wild window must not decide the trust gate, so its error is bounded.
             error = min(max(ratio - 1.0, -1.0), 1.0)
@@ -198,8 +230,16 @@ def _with_rows(fit: LawFit, rows: Sequence[Row], law: Vector | None) -> LawFit:
     )
 
 
+def law(fit: LawFit) -> ServiceLaw | None:
+    """Return the law of the fit: with its bend, if it has one; None before the first window."""
+    values = solution(fit)
+    if fit.bend is not None and fit.cells:
+        return bent_law(fit.cells, fit.bend)
+    return None if values is None else law_of(values)
+
+
 def solution(fit: LawFit) -> Vector | None:
-    """Return (a, b, c) of the fit, None before the first window."""
+    """Return (a, b, c) of the best line, None before the first window."""
     return _solved(fit.information, fit.sequence_ratio)
 
 
@@ -243,12 +283,27 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     sequences = JUDGED_CONCURRENCY_FACTOR * fit.sequences_high
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
+    if fit.bend is not None:
+        # Beyond what was seen a law that bends is used only as far as it reaches.
+        return float(band_ratios(fit.cells, fit.bend, (fit.sequences_high,))[0])
     prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
     variance = residual_variance(fit.information, values)
     error = standard_error(_with_prior(fit.information, fit.sequence_ratio), point, variance)
     return None if error is None or predicted <= 0 else error / predicted
+
+
+def reach_of(fit: LawFit) -> float | None:
+    """Return up to how many sequences a law that bends is known; None if nothing shows a bend.
+
+    Then it is a line, which predicts twice the concurrency seen or is not trusted.
+    """
+    if fit.bend is None or not fit.cells:
+        return None
+    return reach_sequences(
+        fit.cells, fit.bend, float(fit.configuration.max_num_seqs or MOST_SEQUENCES)
+    )
 
 
 def law_of(values: Vector) -> ServiceLaw:

@@ -44,6 +44,7 @@ class Row:
     """One equation 1 = x·(a, b, c), with its relative error.
 
     sequences: mean concurrency in it, 0 if nothing decodes. scored: whether it judges predictions.
+    prefill_share: of its steps, those with a prompt; None if x is no mean of decoding steps.
     sequence_ratio: prior of b/a for such engines, None for the general prior.
     """
 
@@ -53,6 +54,7 @@ class Row:
     prefill_per_step_tokens: float
     scored: bool = True
     sequence_ratio: float | None = None
+    prefill_share: float | None = None
 
     def predicted(self, law: tuple[float, float, float]) -> float:
         """Return x·(a, b, c): busy time by this law over the observed one."""
@@ -132,7 +134,13 @@ def _accounting_row(
         sequences=sequences,
         prefill_per_step_tokens=uncached_tokens / steps,
         scored=error_ratio <= LARGEST_SCORED_ERROR_RATIO,
+        prefill_share=_prefill_share((window.first_tokens or 0.0) / steps),
     )
+
+
+def _prefill_share(prompts_per_step: float) -> float:
+    """Return the share of steps with a prompt, for prompts that come at random."""
+    return -math.expm1(-prompts_per_step)
 
 
 def _one_token_row(window: Window, uncached_tokens: float, engine_count: int) -> Row | None:
@@ -192,6 +200,7 @@ def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float)
         error_ratio=math.hypot(INTER_TOKEN_ERROR_RATIO, _few_error(sequences)),
         sequences=sequences,
         prefill_per_step_tokens=prefill,
+        prefill_share=_prefill_share((window.first_tokens or 0.0) / window.seconds * step_seconds),
     )
 
 

@@ -1,4 +1,4 @@
-"""The service law that a resource states, used until a law fitted here is trusted.
+"""The service law that a resource states or names, used until a law fitted here is trusted.
 
 It is scored on the same windows as a fit, with the same bound. If it does not predict them it is
 dropped: measured saturation then decides, as without any law.
@@ -12,8 +12,8 @@ from servingslo.estimation.law.fit import (
     LawFit,
     ScoredLaw,
 )
-from servingslo.estimation.law.least_squares import Vector
 from servingslo.estimation.law.rows import Row
+from servingslo.estimation.law.seen import predicted_ratios
 from servingslo.models.engine.service_time import ServiceLaw
 
 
@@ -30,24 +30,26 @@ def score_stated(
     """
     score = fit.stated if fit.stated is not None and fit.stated.law == law else None
     judging = [row for row in rows if row.scored]
-    values = None if law is None or not judging else coefficients(law, context_tokens)
-    if law is not None and values is not None:
-        for row in judging:
-            predicted = sum(x * value for x, value in zip(row.x, values, strict=True))
+    here = None if law is None or not judging else at_context(law, context_tokens)
+    if law is not None and here is not None:
+        for predicted in predicted_ratios(here, judging):
             score = _with_window(score, law, predicted)
     return fit if score == fit.stated else replace(fit, stated=score)
 
 
-def coefficients(law: ServiceLaw, context_tokens: Callable[[], float | None]) -> Vector | None:
-    """Return (a, b + d·k̄, c) of the law, None while the mean context k̄ is needed and unknown."""
-    attended = 0.0
-    if law.context_per_token_seconds > 0.0:
-        context = context_tokens()
-        if context is None:
-            return None
-        attended = law.context_per_token_seconds * context
-    per_sequence = law.step_per_sequence_seconds + attended
-    return law.step_fixed_seconds, per_sequence, law.prefill_per_token_seconds
+def at_context(law: ServiceLaw, context_tokens: Callable[[], float | None]) -> ServiceLaw | None:
+    """Return the law with b + d·k̄ as b, None while the mean context k̄ is needed and unknown."""
+    if law.context_per_token_seconds <= 0.0:
+        return law
+    context = context_tokens()
+    if context is None:
+        return None
+    attended = law.context_per_token_seconds * context
+    return replace(
+        law,
+        step_per_sequence_seconds=law.step_per_sequence_seconds + attended,
+        context_per_token_seconds=0.0,
+    )
 
 
 def _with_window(score: ScoredLaw | None, law: ServiceLaw, predicted_ratio: float) -> ScoredLaw:

@@ -1,41 +1,57 @@
 """The fit of one configuration as JSON values: one table of fields for each class."""
 
+from collections.abc import Sequence
+
 from servingslo.copying import replace
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import ERROR_MEMORY_WINDOWS, LawFit, ScoredLaw
 from servingslo.estimation.law.least_squares import Information
+from servingslo.estimation.law.seen import MOST_CELLS, Cell, find_bend
 from servingslo.estimation.stored_fields import (
     COUNT,
     TEXT,
     Items,
     Keys,
+    Many,
     Number,
     Numbers,
     One,
     Record,
+    Scalar,
     decimal,
 )
-from servingslo.estimation.windows.plausible import is_law
+from servingslo.estimation.windows.plausible import SHORTEST_STEP_SECONDS, is_law
 from servingslo.models.engine.service_time import ServiceLaw
 
 # Normal equations lose digits if columns are nearly alike, as steps and tokens are.
 SIGNIFICANT_DIGITS = 9
 
 
-def _score(law_digits: int | None, error: Number) -> Record[ScoredLaw]:
-    """Table of a law and its score; digits: of each coefficient, None for all."""
-    return Record(
-        ScoredLaw,
-        Numbers(
-            Number("law.step_fixed_seconds", digits=law_digits, least=0.0),
-            Number("law.step_per_sequence_seconds", digits=law_digits, least=0.0),
-            Number("law.prefill_per_token_seconds", digits=law_digits, least=0.0),
-            Number("law.context_per_token_seconds", digits=law_digits, least=0.0),
-            error,
-            Number("window_count", digits=law_digits, least=0.0, whole=True),
-        ),
-        nested={"law": ServiceLaw},
-        finish=lambda score: score if score.law.step_fixed_seconds > 0.0 else None,
+def _score(law_digits: int | None, error: Number) -> Scalar:
+    """Table of a law and its score; digits: of each coefficient, None for all.
+
+    A line has no numbers for bends, as before laws had any.
+    """
+    line = ("step_fixed", "step_per_sequence", "prefill_per_token", "context_per_token")
+    bends = ("law.loading_seconds", "law.loading_tokens", "law.hidden_tokens")
+
+    def record(names: Sequence[str]) -> Record[ScoredLaw]:
+        return Record(
+            ScoredLaw,
+            Numbers(
+                *(Number(name, digits=law_digits, least=0.0) for name in names),
+                error,
+                Number("window_count", digits=law_digits, least=0.0, whole=True),
+            ),
+            nested={"law": ServiceLaw},
+            finish=lambda score: score if score.law.step_seconds(1.0) > 0.0 else None,
+        )
+
+    straight = record([f"law.{name}_seconds" for name in line])
+    bent = record([f"law.{name}_seconds" for name in line] + list(bends))
+    return Scalar(
+        lambda score: (bent if score.law.bends else straight).dump(score),
+        lambda stored: straight.load(stored) or bent.load(stored),
     )
 
 
@@ -49,7 +65,12 @@ def _plausible(fit: LawFit) -> LawFit | None:
     """Return the fit; None if no engine can have its trusted law."""
     if fit.trusted is not None and not is_law(fit.trusted.law):
         return None
-    return replace(fit, scored_count=min(fit.window_count, int(ERROR_MEMORY_WINDOWS)))
+    return replace(
+        fit,
+        scored_count=min(fit.window_count, int(ERROR_MEMORY_WINDOWS)),
+        bend=find_bend(fit.cells),
+        searched_count=fit.window_count,
+    )
 
 
 # Tables of fields.
@@ -73,6 +94,16 @@ INFORMATION = Record(
     ),
     finish=_with_positive_squares,
 )
+CELL = Record(
+    Cell,
+    Numbers(
+        Number("sequences", digits=5, least=1.0),
+        Number("prefill_tokens", digits=5, least=0.0),
+        Number("prefill_share", digits=5, least=0.0, most=1.0),
+        Number("seconds", digits=6, least=SHORTEST_STEP_SECONDS / 10.0),
+        Number("weight", digits=4, least=0.0),
+    ),
+)
 # A trusted law is fitted, and known to six digits at most.
 TRUSTED = _score(6, Number("error_ratio", digits=6, least=0.0))
 # Unrounded: it is compared with the law of the resource.
@@ -93,6 +124,7 @@ FIT = Record(
                 Number("prefill_per_step_tokens", digits=4, bounds=(0.0, float("inf"))),
             ),
             "trusted": One("trusted", TRUSTED),
+            "cells": Many("cells", CELL, MOST_CELLS),
         },
         needed=("of", "information", "windows", "reach"),
         sparse=("stated",),

@@ -20,11 +20,10 @@ from servingslo.estimation.law.fit import (
     LawFit,
     LawState,
     ScoredLaw,
-    law_of,
-    solution,
+    reach_of,
     standard_error_ratio,
 )
-from servingslo.estimation.law.least_squares import Vector
+from servingslo.estimation.law.fit import law as law_of_fit
 from servingslo.estimation.law.rows import BatchCounts
 from servingslo.estimation.windows.plausible import is_law
 from servingslo.models.engine.service_time import ServiceLaw
@@ -61,17 +60,23 @@ class LawSource(StrEnum):
     """The origin of the law that the planner uses.
 
     FIT: the running fit. LAST_TRUSTED: an earlier fit of this engine that still predicts. STATED:
-    the resource. COUNTERS, STATISTICS: a fit of whole requests, to a server's counters or to its
-    statistics by batch size. SATURATION: measured saturation decides, whatever law there is.
+    the resource. ASSUMED: names of card and model. COUNTERS, STATISTICS: a fit of whole requests,
+    to a server's counters or to its statistics by batch size. SATURATION: measured saturation
+    decides, whatever law there is.
     """
 
     FIT = "fit"
     LAST_TRUSTED = "last-trusted"
     STATED = "spec"
+    ASSUMED = "assumed"
     COUNTERS = "counters"
     STATISTICS = "statistics"
     SATURATION = "saturation"
     NONE = "none"
+
+
+# Sources that are no measurement of these engines.
+OF_SPEC = frozenset({LawSource.STATED, LawSource.ASSUMED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,9 @@ class LawEstimate:
     law: None if there is none at all. fit_error: mean out-of-sample error of a window's busy time,
     including the error of assumed limits. standard_error_ratio: of the step time at twice the
     concurrency seen. sample_count: windows behind the fit, or behind the error of a stated law.
-    stated_error_ratio: of a law that the resource states, if known. Use it only when `trusted`.
+    stated_error_ratio: of a law that the resource states, if known. seen_sequences: most that ran
+    at once on average of a window. reach_sequences: how many it is known for if it bends, None for
+    a line. Use it only when `trusted`.
     """
 
     law: ServiceLaw | None = None
@@ -92,6 +99,8 @@ class LawEstimate:
     sample_count: int = 0
     standard_error_ratio: float | None = None
     stated_error_ratio: float | None = None
+    seen_sequences: float | None = None
+    reach_sequences: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +118,18 @@ class BusyShares:
 
 
 def law_in_force(
-    law: LawState, stated: ServiceLaw | None, *, without_tokens: bool = False
+    law: LawState,
+    stated: ServiceLaw | None,
+    *,
+    assumed: bool = False,
+    without_tokens: bool = False,
 ) -> tuple[LawState, LawEstimate]:
     """Return the law to use: a trusted fit of the configuration in force, else the stated one.
 
-    stated: None without one. without_tokens: the engines generate none, so that there is no law. If
-    neither can be used, the estimate is not trusted. The reason then names the stated law, which
-    the user can correct.
+    stated: None without one. assumed: nobody measured it on this engine, so it counts no longer
+    than a fit needs to be trusted; from then on measurements decide. without_tokens: the engines
+    generate none, so that there is no law. If neither can be used, the estimate is not trusted. The
+    reason then names the stated law, which the user can correct.
     """
     if without_tokens:
         return law, LawEstimate(reason=Reason.NO_TOKENS_GENERATED)
@@ -126,21 +140,23 @@ def law_in_force(
     if stated is None or estimate.trusted:
         return law, estimate
     if score is None or score.law != stated:
-        return law, _stated_estimate(stated, None)
+        return law, _stated_estimate(stated, None, assumed=assumed)
     enough = score.window_count >= LEAST_SCORED_WINDOWS
     if enough and score.error_ratio > TRUSTED_ERROR_RATIO:
         refused = Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT
         return law, replace(estimate, reason=refused, stated_error_ratio=score.error_ratio)
-    return law, _stated_estimate(stated, score)
+    if assumed and score.window_count >= LEAST_WINDOWS:
+        return law, estimate
+    return law, _stated_estimate(stated, score, assumed=assumed)
 
 
-def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
+def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None, *, assumed: bool) -> LawEstimate:
     error_ratio = None if score is None else score.error_ratio
     return LawEstimate(
         law=law,
         trusted=True,
-        reason=Reason.LAW_FROM_SPEC,
-        source=LawSource.STATED,
+        reason=Reason.LAW_ASSUMED if assumed else Reason.LAW_FROM_SPEC,
+        source=LawSource.ASSUMED if assumed else LawSource.STATED,
         fit_error=error_ratio,
         sample_count=0 if score is None else score.window_count,
         stated_error_ratio=error_ratio,
@@ -149,11 +165,11 @@ def _stated_estimate(law: ServiceLaw, score: ScoredLaw | None) -> LawEstimate:
 
 def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     """Return the law to use from this fit, and the fit with its last trusted law updated."""
-    values = solution(fit)
+    found = law_of_fit(fit)
     error = standard_error_ratio(fit)
-    reason = _reason(fit, values, error)
+    reason = _reason(fit, found, error)
     wrong = fit.error_ratio is not None and fit.error_ratio > WRONG_RATIO
-    law = None if values is None or wrong else law_of(values)
+    law = None if wrong else found
     estimate = LawEstimate(
         law=law,
         reason=reason,
@@ -161,6 +177,8 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
         fit_error=fit.error_ratio,
         sample_count=fit.window_count,
         standard_error_ratio=error,
+        seen_sequences=fit.sequences_high,
+        reach_sequences=reach_of(fit),
     )
     if reason is Reason.MODEL_TRUSTED and estimate.law is not None:
         trusted = ScoredLaw(
@@ -246,11 +264,11 @@ def model_reason(law: LawEstimate, *, prepared: bool, limits_known: bool) -> Rea
     return Reason.MODEL_LEARNING if limits_known else Reason.LIMITS_UNKNOWN
 
 
-def _reason(fit: LawFit, values: Vector | None, error: float | None) -> Reason:
+def _reason(fit: LawFit, law: ServiceLaw | None, error: float | None) -> Reason:
     if fit.error_ratio is not None and fit.error_ratio > TRUSTED_ERROR_RATIO:
         return Reason.MODEL_DOES_NOT_PREDICT
-    if values is None or fit.window_count < LEAST_WINDOWS:
+    if law is None or fit.window_count < LEAST_WINDOWS:
         return Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_LEARNING
-    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(law_of(values)):
+    if error is None or error > TRUSTED_STANDARD_ERROR_RATIO or not is_law(law):
         return Reason.MODEL_NOT_IDENTIFIABLE
     return Reason.MODEL_TRUSTED

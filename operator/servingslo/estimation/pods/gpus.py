@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from servingslo.copying import replace
-from servingslo.estimation.law.stated import coefficients
+from servingslo.estimation.law.stated import at_context
 from servingslo.estimation.law.trust import BusyShares
 from servingslo.estimation.pods.batch_limits import counted_several_times
 from servingslo.estimation.pods.slowdown import PodSlowdown, slow_pods
@@ -117,14 +117,20 @@ def shares(
     context_tokens: returns the mean tokens that a running sequence attends.
     """
     seconds = state.compared_seconds
-    values = None if law is None or seconds <= 0.0 else coefficients(law, context_tokens)
-    if values is None:
+    here = None if law is None or seconds <= 0.0 else at_context(law, context_tokens)
+    if here is None:
         return None
-    a, b, c = values
+    busy = (
+        here.step_fixed_seconds * state.steps
+        + here.step_per_sequence_seconds * state.generated
+        + here.prefill_per_token_seconds * state.prefilled
+    )
+    if state.steps > 0.0:
+        busy += state.steps * here.loaded_seconds(state.generated / state.steps)
     measured = state.compared_busy_seconds / seconds
     return BusyShares(
         measured_ratio=measured,
-        law_ratio=(a * state.steps + b * state.generated + c * state.prefilled) / seconds,
+        law_ratio=busy / seconds,
         # No share varies more than one of 0 or 1; fading weights halve the sum of squares.
         standard_error_ratio=math.sqrt(
             measured * (1.0 - measured) * COLLECT_SECONDS / (2.0 * seconds)

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from servingslo.estimation.law.least_squares import Vector
 from servingslo.estimation.law.rows import Row
+from servingslo.estimation.law.seen import predicted_ratios
+from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.records import record
 
 # Windows of a pod that count: two minutes at 15 s scrapes.
@@ -44,7 +45,7 @@ class SlowPod:
 def observe(
     slowdowns: Sequence[PodSlowdown],
     rows: Mapping[str, Sequence[Row]],
-    law: Vector | None,
+    law: ServiceLaw | None,
     pods: frozenset[str],
 ) -> tuple[PodSlowdown, ...]:
     """Return the slowdowns after one tick's equations by pod, compared with the previous law.
@@ -55,8 +56,7 @@ def observe(
     if law is None:
         return tuple(known.values())
     for pod, equations in rows.items():
-        for row in equations:
-            predicted = row.predicted(law)
+        for row, predicted in zip(equations, predicted_ratios(law, equations), strict=True):
             if row.scored and predicted > 0:
                 known[pod] = _after(known.get(pod) or PodSlowdown(pod=pod), -math.log(predicted))
     return tuple(known.values())

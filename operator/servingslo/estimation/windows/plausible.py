@@ -152,6 +152,7 @@ def is_law(law: ServiceLaw) -> bool:
         SHORTEST_STEP_SECONDS / 10.0 <= shortest <= LONGEST_STEP_SECONDS
         and 0.0 <= law.prefill_per_token_seconds <= LONGEST_STEP_SECONDS
         and 0.0 <= law.context_per_token_seconds <= LONGEST_STEP_SECONDS
+        and 0.0 <= law.loading_seconds <= LONGEST_STEP_SECONDS
     )
 
 

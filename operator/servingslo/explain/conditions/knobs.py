@@ -38,6 +38,7 @@ _UNDER_WAY = frozenset(
         Reason.PENDING_PODS,
         Reason.STABILIZED,
         Reason.LAW_FROM_SPEC,
+        Reason.LAW_ASSUMED,
         Reason.ROLLOUT_IN_PROGRESS,
         Reason.RECOMMEND_ONLY,
         Reason.KILL_SWITCH,

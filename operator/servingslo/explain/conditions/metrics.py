@@ -24,7 +24,8 @@ _METRICS = {
 }
 _STATED_LAW = {
     Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
-    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "spec.serviceLaw does not match measurements; "
+    Reason.LAW_ASSUMED: "service law assumed from spec.engine.card and model, until one is fitted",
+    Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT: "the law of the spec does not match measurements; "
     "measured saturation decides meanwhile",
 }
 

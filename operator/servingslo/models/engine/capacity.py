@@ -87,21 +87,22 @@ def saturation(workload: Workload, law: ServiceLaw, limits: EngineLimits) -> Sat
     Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1;
     losses of the KV cache by renewal theory, within 0.5 % of simulation (docs/lab/findings.md).
     """
-    demand = request_demand(workload, law)
-    slots = min(float(limits.max_num_seqs), budget_concurrency(demand, limits))
+    budget = limits.max_num_batched_tokens
+    slots = budget_concurrency(request_demand(workload, law), limits)
+    slots = min(float(limits.max_num_seqs), slots)
     prompt = workload.prompt
     unused = 0.5 * prompt.second_moment_tokens2 / prompt.mean_tokens if prompt.mean_tokens else 0.0
     room = max(limits.kv_capacity_tokens - unused, 0.5 * limits.kv_capacity_tokens)
     held = room / (workload.held_tokens_per_sequence + 0.5 * limits.kv_block_tokens)
-    rate = mu_effective_per_second(demand, slots)
+    demand = request_demand(workload, law, min(slots, held), budget)
     if slots <= held:
         return Saturation(
             sequence_count=slots,
-            rate_per_second=rate,
+            rate_per_second=mu_effective_per_second(demand, slots),
             budget_binds=slots < limits.max_num_seqs,
         )
     preempted = _preempted_ratio(prompt, demand.output_mean_tokens, held)
-    again = preempted * law.prefill_per_token_seconds * prompt.mean_tokens
+    again = preempted * demand.prefill_per_token_seconds * prompt.mean_tokens
     work = demand.fixed_seconds + held * (demand.marginal_seconds + again)
     return Saturation(
         sequence_count=held,

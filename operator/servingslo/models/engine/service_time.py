@@ -1,10 +1,12 @@
 """The service law of one engine: the length of a step, and the work of one request."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from servingslo.models.numerics import SMALL_RATIO, TINY_SECONDS
 from servingslo.models.workload import Workload
 
 FloatArray = NDArray[np.float64]
@@ -13,29 +15,59 @@ ComplexArray = NDArray[np.complex128]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLaw:
-    """Step time of continuous batching: τ = a + b·n + c·p + d·k, in seconds.
+    """Step time of continuous batching, in seconds: τ = a + w·(1 − e^(−t/t₀)) + b·n + c·p′ + d·k.
 
-    n decoding sequences, p prompt tokens prefilled in the step, k context tokens attended by the
-    decoding sequences. Affine from about four sequences upwards; one to three sequences deviate.
-    Source: Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations", equation 1,
-    extended by prefill and context terms.
+    n decoding sequences, p prompt tokens prefilled in the step, t = n + p, k context tokens
+    attended by the decoding sequences. a: what every step loads. w: weights of experts, of which t
+    tokens touch a share. b: of a sequence. c: compute of a prompt token, for the p′ = max(p −
+    max(p₀ − n, 0), 0) that do not hide under the loading of memory. With w and p₀ zero the law is a
+    line, τ = a + b·n + c·p + d·k.
+    loading_seconds: w. loading_tokens: t₀. hidden_tokens: p₀.
+    Source: the line, Machine Learning Systems (V. J. Reddi), appendix "Inference Foundations",
+    equation 1, extended by prefill and context; the bends, measured kernels of vLLM
+    (docs/designs/0018-service-law.md).
     """
 
     step_fixed_seconds: float
     step_per_sequence_seconds: float
     prefill_per_token_seconds: float
     context_per_token_seconds: float = 0.0
+    loading_seconds: float = 0.0
+    loading_tokens: float = 0.0
+    hidden_tokens: float = 0.0
+
+    @property
+    def bends(self) -> bool:
+        """Whether the law is no line."""
+        return self.hidden_tokens > 0.0 or self.loading_seconds > 0.0
+
+    def growth_seconds(self, sequence_count: float) -> float:
+        """Return by how much one more sequence lengthens a step, context aside."""
+        if self.loading_tokens <= 0.0:
+            return self.step_per_sequence_seconds
+        left = self.loading_seconds * math.exp(-sequence_count / self.loading_tokens)
+        return self.step_per_sequence_seconds + left / self.loading_tokens
 
     def step_seconds(
         self, sequence_count: float, prefill_tokens: float = 0.0, context_tokens: float = 0.0
     ) -> float:
         """Return the duration of one step, in seconds."""
-        return (
+        hidden = max(self.hidden_tokens - sequence_count, 0.0)
+        seconds = (
             self.step_fixed_seconds
             + self.step_per_sequence_seconds * sequence_count
-            + self.prefill_per_token_seconds * prefill_tokens
+            + self.prefill_per_token_seconds * max(prefill_tokens - hidden, 0.0)
             + self.context_per_token_seconds * context_tokens
         )
+        if self.loading_tokens > 0.0:
+            seconds += self.loaded_seconds(sequence_count + prefill_tokens)
+        return seconds
+
+    def loaded_seconds(self, tokens: float) -> float:
+        """Return the seconds of the weights that so many tokens touch, w·(1 − e^(−t/t₀))."""
+        if self.loading_tokens <= 0.0:
+            return 0.0
+        return -self.loading_seconds * math.expm1(-tokens / self.loading_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +138,67 @@ class RequestDemand:
         object.__setattr__(self, "prefill_mean_seconds", prefill)
 
 
-def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillTime:
+    """What prompts add to the steps that compute them, on an engine that runs some sequences.
+
+    sequence_count: that decode. prompts_in_step: of a step that holds any; they share what hides
+    under the loading of memory. room_tokens: of a step, for prompts.
+    """
+
+    law: ServiceLaw
+    sequence_count: float
+    prompts_in_step: float = 1.0
+    room_tokens: float = math.inf
+
+    def seconds(self, tokens: FloatArray) -> FloatArray:
+        """Return the seconds that prompts with these tokens add, one for each."""
+        together = tokens * self.prompts_in_step
+        full, rest = np.divmod(together, self.room_tokens)
+        added = self._added(rest)
+        if full.any():
+            added += full * self._added(np.array([self.room_tokens]))
+        return added / self.prompts_in_step
+
+    def _added(self, tokens: FloatArray) -> FloatArray:
+        law, n = self.law, self.sequence_count
+        hidden = max(law.hidden_tokens - n, 0.0)
+        added: FloatArray = law.prefill_per_token_seconds * np.maximum(tokens - hidden, 0.0)
+        if law.loading_tokens > 0.0:
+            left = law.loading_seconds * math.exp(-n / law.loading_tokens)
+            added -= left * np.expm1(-tokens / law.loading_tokens)
+        return added
+
+
+def prefill_time(
+    workload: Workload, law: ServiceLaw, sequence_count: float, budget_tokens: float
+) -> PrefillTime:
+    """Return the prefill of this workload on an engine that runs so many sequences.
+
+    n/O prompts come in a step; of the steps that hold any, each holds this over the share of such
+    steps.
+    Source: balance of tokens; Poisson arrivals.
+    """
+    coming = max(sequence_count / max(workload.output.mean_tokens, 1.0), SMALL_RATIO)
+    return PrefillTime(
+        law=law,
+        sequence_count=sequence_count,
+        prompts_in_step=coming / -math.expm1(-coming),
+        room_tokens=max(budget_tokens - sequence_count, 1.0),
+    )
+
+
+def request_demand(
+    workload: Workload,
+    law: ServiceLaw,
+    sequence_count: float = 1.0,
+    budget_tokens: float = math.inf,
+) -> RequestDemand:
     """Return the work of this workload's average request on an engine with this law.
 
+    A law that bends is taken as its tangent where so many sequences run: closed forms of a line
+    hold around there. The moments of its prompts are those of their prefill, in tokens at the mean
+    seconds of one. A line is its own tangent, wherever it is asked.
     Source: balance of tokens over the steps of a request: Machine Learning Systems (V. J. Reddi),
     appendix "Inference Foundations", equation 1, with T_fixed = O·a.
     """
@@ -118,20 +208,34 @@ def request_demand(workload: Workload, law: ServiceLaw) -> RequestDemand:
     uncached = prompt.mean_tokens * uncached_ratio
     held = workload.held_tokens_per_sequence
     attended = law.context_per_token_seconds * held
+    fixed, per_sequence = law.step_fixed_seconds, law.step_per_sequence_seconds
+    per_token = law.prefill_per_token_seconds
+    second = prompt.second_moment_tokens2 * uncached_ratio**2
+    third = prompt.third_moment_tokens3 * uncached_ratio**3
+    if law.bends:
+        n = max(sequence_count, 1.0)
+        per_sequence = law.growth_seconds(n)
+        fixed = law.step_seconds(n) - per_sequence * n
+        if uncached > 0.0:
+            weights = np.array(prompt.weights)
+            tokens = np.array(prompt.tokens) * uncached_ratio
+            seconds = prefill_time(workload, law, n, budget_tokens).seconds(tokens)
+            per_token = float(weights @ seconds) / uncached
+            unit = max(per_token, TINY_SECONDS)
+            second = float(weights @ seconds**2) / unit**2
+            third = float(weights @ seconds**3) / unit**3
     return RequestDemand(
-        fixed_seconds=output * law.step_fixed_seconds,
+        fixed_seconds=output * fixed,
         marginal_seconds=(
-            output * law.step_per_sequence_seconds
-            + uncached * law.prefill_per_token_seconds
-            + max(output - 1.0, 0.0) * attended
+            output * per_sequence + uncached * per_token + max(output - 1.0, 0.0) * attended
         ),
-        step_fixed_seconds=law.step_fixed_seconds,
-        step_growth_seconds=law.step_per_sequence_seconds + attended,
-        prefill_per_token_seconds=law.prefill_per_token_seconds,
+        step_fixed_seconds=fixed,
+        step_growth_seconds=per_sequence + attended,
+        prefill_per_token_seconds=per_token,
         output_mean_tokens=output,
         output_dispersion=workload.output.second_moment_tokens2 / output**2 - 1.0,
         held_tokens=held,
         uncached_mean_tokens=uncached,
-        uncached_second_moment_tokens2=prompt.second_moment_tokens2 * uncached_ratio**2,
-        uncached_third_moment_tokens3=prompt.third_moment_tokens3 * uncached_ratio**3,
+        uncached_second_moment_tokens2=second,
+        uncached_third_moment_tokens3=third,
     )

@@ -34,10 +34,11 @@ def full_batch_moments(engine: EngineLaws, sequences: Sequence[int]) -> Moments:
     gaps a token takes s + r·c·I on average, s = a + β·n, with variance r·c²·E[I²]/g. A step has
     room for as much prefill as the token budget leaves.
     """
-    demand, gaps = engine.demand, engine.gaps.gaps
-    second = prefill_square_seconds2(demand)
-    means = [[mean_gap_seconds(demand, engine.budget_tokens, count)] for count in sequences]
-    started = np.array([[started_per_step(demand, count)] for count in sequences])
+    gaps = engine.gaps.gaps
+    demands = [engine.at_sequences(count) for count in sequences]
+    means = [[_mean_gap(engine, count)] for count in sequences]
+    started = np.array([[started_per_step(engine.demand, count)] for count in sequences])
+    second = np.array([[prefill_square_seconds2(demand)] for demand in demands])
     deviation = np.maximum(np.sqrt(started * second / gaps), TINY_SECONDS)
     mean = np.broadcast_to(np.array(means), deviation.shape)
     return Moments(mean, deviation)
@@ -49,13 +50,13 @@ def best_full_batch(engine: EngineLaws, tpot_seconds: float, most_sequences: int
     tpot_seconds: the time per output token that requests in time do not exceed. Above this batch
     the additional late requests outnumber the additional served ones; below it, capacity is unused.
     """
-    demand, span = engine.demand, range(1, max(most_sequences, 1) + 1)
+    span = range(1, max(most_sequences, 1) + 1)
     while True:
         trials = sorted({trial_of(span[0], span[-1], index) for index in range(TRIALS)})
         points = spread_points(full_batch_moments(engine, trials), engine.least_step_seconds)
         shares = np.sum((points <= tpot_seconds) * engine.gaps.spread_weights, axis=(1, 2))
         served = [
-            count / mean_gap_seconds(demand, engine.budget_tokens, count) * share
+            count / _mean_gap(engine, count) * share
             for count, share in zip(trials, shares.tolist(), strict=True)
         ]
         best = max(range(len(trials)), key=lambda index: served[index])
@@ -110,6 +111,10 @@ def full_batch_now(
 def started_per_step(demand: RequestDemand, sequences: int) -> float:
     """Return the requests r that start in a step with this many running sequences."""
     return sequences / max(demand.output_mean_tokens - 1.0, 1.0)
+
+
+def _mean_gap(engine: EngineLaws, sequences: int) -> float:
+    return mean_gap_seconds(engine.at_sequences(sequences), engine.budget_tokens, sequences)
 
 
 def mean_gap_seconds(demand: RequestDemand, budget_tokens: float, sequences: int) -> float:

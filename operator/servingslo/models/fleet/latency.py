@@ -13,6 +13,7 @@ from servingslo.models.fleet.batch_model import BatchPrediction, BatchServer
 from servingslo.models.fleet.load_laws import EngineLaws, load_laws
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
 from servingslo.models.fleet.prediction import Prediction
+from servingslo.models.fleet.tangents import Tangents
 from servingslo.models.objectives import LatencyMetric, Objective, Routing
 from servingslo.models.running.occupancy import NO_BUDGET, BudgetBound, service_dispersion
 from servingslo.models.running.replica_load import FleetLaw
@@ -57,11 +58,12 @@ class LatencyModel:
     )
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
-        demand = self.demand = request_demand(workload, law)
         full = capacity.saturation(workload, law, limits)
+        budget = float(limits.max_num_batched_tokens)
+        demand = self.demand = request_demand(workload, law, full.sequence_count, budget)
         self.cap = full.sequence_count
         self.saturation_rate_per_second = full.rate_per_second
-        budget, per_token = float(limits.max_num_batched_tokens), demand.prefill_per_token_seconds
+        per_token = demand.prefill_per_token_seconds
         correlation = workload.arrival_correlation_seconds
         binds = full.budget_binds
         fleet = FleetLaw(
@@ -75,18 +77,20 @@ class LatencyModel:
         )
         # Each decoding sequence takes one token of the budget.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
+        least = request_demand(workload, law)
         self.engine = EngineLaws(
             demand=demand,
             fleet=fleet,
             gaps=_output_gaps(workload.output),
             prompts=_prompt_work(*workload.prefilled, per_token),
             budget_tokens=budget,
-            least_step_seconds=demand.step_fixed_seconds + demand.step_growth_seconds,
+            least_step_seconds=least.step_fixed_seconds + least.step_growth_seconds,
             most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
             cap=self.cap,
             saturation_rate_per_second=self.saturation_rate_per_second,
             held=held_tokens(workload, limits.kv_block_tokens),
             kv_capacity_tokens=limits.kv_capacity_tokens,
+            tangents=Tangents(workload, law, limits, self.cap) if law.bends else None,
         )
         self.batches = None if limits.batcher is None else BatchServer(law, limits.batcher)
         if self.batches is not None:

@@ -40,7 +40,7 @@ class Prediction:
     @property
     def work_ratio(self) -> float:
         """λ·t_req of a replica."""
-        return capacity.work_ratio(self.engine.demand, self._rate)
+        return capacity.work_ratio(self.engine.at_rate(self._rate).demand, self._rate)
 
     @property
     def utilization(self) -> float:
@@ -75,7 +75,7 @@ class Prediction:
         """A cheap lower bound of `running_mean`: no token takes less than a bare step."""
         if self.laws is None:
             return math.inf
-        gaps, step = self.engine.gaps, self.engine.demand.step_fixed_seconds
+        gaps, step = self.engine.gaps, self.laws.demand.step_fixed_seconds
         decoding = step * float(gaps.weighted.sum()) * (1.0 - gaps.single_share)
         return min(self._rate * decoding, self.engine.cap)
 

@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servingslo.models.engine.service_time import ComplexArray, FloatArray, RequestDemand
+from servingslo.models.engine.service_time import (
+    ComplexArray,
+    FloatArray,
+    PrefillTime,
+    RequestDemand,
+)
 from servingslo.models.numerics import TINY_TOKENS
 from servingslo.models.transform import TERM_COUNT, frequencies, phases
 from servingslo.models.workload import LengthDistribution
@@ -127,12 +132,18 @@ def mean_steps(prompts: PromptWork, room_tokens: float) -> float:
 
 
 def prompt_work(
-    prompt: LengthDistribution, cached_ratio: float, prefill_per_token_seconds: float
+    prompt: LengthDistribution, cached_ratio: float, prefill_time: float | PrefillTime
 ) -> PromptWork:
-    """Return the prefill work of these prompts, compacted to a few points."""
+    """Return the prefill work of these prompts, compacted to a few points.
+
+    prefill_time: seconds of a token, or those of a law that bends.
+    """
     compact = prompt.compact(PROMPT_POINTS)
     tokens = np.array(compact.tokens) * (1.0 - cached_ratio)
-    seconds = tokens * prefill_per_token_seconds
+    if isinstance(prefill_time, PrefillTime):
+        seconds = prefill_time.seconds(tokens)
+    else:
+        seconds = tokens * prefill_time
     weights = np.array(compact.weights)
     return PromptWork(
         seconds=seconds,

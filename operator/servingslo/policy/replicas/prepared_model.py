@@ -29,6 +29,8 @@ MATERIAL_CHANGE_RATIO = 0.02
 MATERIAL_DISPERSION_RATIO = 0.1
 # Renewed after this time even without a material change, to follow many small ones.
 RENEWAL_SECONDS = 300.0
+# A law that bends is compared with all slots taken, and with this share of them.
+COMPARED_SHARE = 0.125
 # Shares of requests at which the law's percentiles replace a histogram.
 _SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
@@ -80,8 +82,18 @@ def renewed_model(
     """
     moved_ratio = math.inf
     if previous is not None and previous.limits == limits:
-        latest = Mix(request_demand(workload, law), workload.arrival_dispersion)
-        moved_ratio = mix_moved_ratio(previous.mix, latest)
+        cap, budget = previous.model.cap, limits.max_num_batched_tokens
+        bends = law.bends or previous.law.bends
+        moved_ratio = max(
+            mix_moved_ratio(
+                Mix(
+                    request_demand(previous.workload, previous.law, count, budget),
+                    previous.workload.arrival_dispersion,
+                ),
+                Mix(request_demand(workload, law, count, budget), workload.arrival_dispersion),
+            )
+            for count in (cap, COMPARED_SHARE * cap)[: 2 if bends else 1]
+        )
         if (
             moved_ratio <= max(MATERIAL_CHANGE_RATIO, error_ratio)
             and now_seconds - previous.at_seconds < RENEWAL_SECONDS

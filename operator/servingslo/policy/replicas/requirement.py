@@ -18,7 +18,12 @@ from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.reserve import reserve_need
 from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size
-from servingslo.policy.replicas.step_down import misses_surely, safe_count
+from servingslo.policy.replicas.step_down import (
+    count_tried,
+    is_overloaded,
+    is_seen_to_serve,
+    safe_count,
+)
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
 # Ceiling of utilization while the latency model is not trusted: beyond this knee, waits of every
@@ -97,6 +102,7 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
         calibration=context.estimate.calibration,
         slowness=context.slowness,
         capacity_ratio=context.state.shortage.ratio,
+        tried=count_tried(context, prepared),
     )
 
 
@@ -119,8 +125,8 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     sizing = size(case, demand.scale_up_load)
     carrying = context.current - targets.replicas.tolerated_failures - context.excluded
     young = _is_young(context)
-    unproven = young or not context.trusted
-    served = unproven and sizing.replicas > carrying and _is_seen_to_serve(context)
+    unproven = young or not context.proven
+    served = unproven and sizing.replicas > carrying and is_seen_to_serve(context)
     if served and not context.trusted:
         case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
         sizing = size(case, demand.scale_up_load)
@@ -136,7 +142,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
     if shared > wanted and context.trusted:
         inputs["sheddable_replicas"] = shared - wanted
         wanted = shared
-    if not context.trusted:
+    if not context.proven:
         measured = _measured_need(context)
         needs = (
             *needs,
@@ -202,31 +208,6 @@ def _is_young(context: TickContext) -> bool:
     return settled and (since is None or context.now_seconds - since < YOUNG_SECONDS)
 
 
-def _is_seen_to_serve(context: TickContext) -> bool:
-    """Whether the present count is observed to keep every objective, with nothing at its limit.
-
-    Its capacity is then known without a law. An untrusted or young law is no reason for more
-    replicas. The knee ceiling is used only if nothing else can show a shortage.
-    """
-    known = all(_is_resolved(context, objective) for objective in context.targets.objectives)
-    return known and not _is_overloaded(context)
-
-
-def _is_resolved(context: TickContext, objective: Objective) -> bool:
-    """Whether observations of the metric can show that an objective is kept.
-
-    They cannot if more requests than it lets miss lie in the histogram bucket of its threshold.
-    """
-    share = context.estimate.observed_share(objective)
-    return share is not None and share[1] - share[0] <= 1.0 - objective.percentile / 100.0
-
-
-def _is_overloaded(context: TickContext) -> bool:
-    """Whether a measured signal is beyond its limit, or misses exceed what chance explains."""
-    measured = saturation_need(context.estimate, context.targets, context.serving)
-    return measured.full or misses_surely(context.estimate.observed, context.targets.objectives)
-
-
 def _beyond_served(
     case: SizingCase, demand: Demand, wanted: int, carrying: int, *, believed: bool
 ) -> int:
@@ -248,7 +229,7 @@ def _beyond_served(
 def _with_growth(context: TickContext, binding: Constraint, wanted: int) -> tuple[Constraint, int]:
     """The count and what binds it, if more are in flight than latencies were observed of."""
     growing = _growth_need(context)
-    if context.trusted or growing.ratio <= 1.0 or growing.replicas <= wanted:
+    if context.proven or growing.ratio <= 1.0 or growing.replicas <= wanted:
         return binding, wanted
     return Constraint.SATURATION, growing.replicas
 
@@ -383,7 +364,7 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     Growth in flight needs no law and is ordered for. The same holds until a latency is observed
     after this memory began, for as long as latencies are averaged. After a restart, learnt state is
     there, but not whether the count keeps its objectives. A trusted law is believed, except over a
-    restart in the first minutes: what held it back then, see `_is_seen_to_serve`, is not seen yet.
+    restart in the first minutes: what held it back then, see `is_seen_to_serve`, is not seen yet.
     """
     since, began = context.state.first_fresh_seconds, context.state.started_seconds
     seen = 0.0 if since is None else context.now_seconds - since
@@ -393,7 +374,7 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     believed = context.trusted and not (learning and unseen)
     first = seen < FIRST_SIGHT_SECONDS or unseen
     carrying = context.current - context.excluded
-    if believed or proposal.replicas <= carrying or not first or _is_overloaded(context):
+    if believed or proposal.replicas <= carrying or not first or is_overloaded(context):
         return proposal
     most = min(max(_growth_need(context).replicas, carrying), proposal.replicas)
     return proposal.moved("sizing", most, Reason.WARMING_UP, seen_seconds=min(seen, here))

@@ -86,7 +86,9 @@ class SizingCase:
     none while the latency model is not trusted. calibration: observed over predicted, by metric.
     slowness: of pods that are slower than the others. capacity_ratio: what replicas are measured to
     serve over what the law says, see `saturation`. largest_count: where the search ends.
-    engines_per_replica: the frontier is of engines, and a data-parallel pod holds several.
+    engines_per_replica: the frontier is of engines, and a data-parallel pod holds several. tried:
+    the count that serves while saturation is beyond the reach of the law: its utilization then asks
+    for one more or one fewer at most; None if the law is known there.
     """
 
     frontier: Frontier
@@ -99,6 +101,7 @@ class SizingCase:
     calibration: Mapping[str, float] = field(default_factory=dict)
     slowness: Slowness = EVEN
     capacity_ratio: float = 1.0
+    tried: int | None = None
 
     @property
     def load_factor(self) -> float:
@@ -299,7 +302,8 @@ def _least_counts(
 def _utilization_need(case: SizingCase, load: Load) -> int:
     """Replicas at which arrival rate over saturation rate is at or below its target."""
     capacity = case.saturation_per_second * case.utilization_target_ratio
-    return whole_count(load.rate_per_second / capacity, UNBOUNDED_COUNT)
+    count = whole_count(load.rate_per_second / capacity, UNBOUNDED_COUNT)
+    return count if case.tried is None else min(max(count, case.tried - 1), case.tried + 1)
 
 
 def _backlog_need(case: SizingCase, load: Load) -> tuple[ConstraintNeed, ...]:

@@ -17,6 +17,8 @@ from servingslo.policy.context import TickContext
 from servingslo.policy.findings import sleep_block, suspect_block
 from servingslo.policy.replicas.demand import Demand, step_down_load
 from servingslo.policy.replicas.guards import StepDownBlock
+from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.saturation import saturation_need
 from servingslo.policy.replicas.sizing import SizingCase, least_safe_count
 from servingslo.reasons import Reason
 
@@ -101,10 +103,10 @@ def warming_up(context: TickContext) -> StepDownBlock | None:
 
 
 def _model_block(context: TickContext) -> StepDownBlock | None:
-    """Block an untrusted law from reducing a fleet, unless objectives are observed to be met."""
+    """Block a law that is not proven from reducing a fleet, unless objectives are seen as met."""
     if (
         context.prepared is None
-        or context.trusted
+        or context.proven
         or (context.demand is not None and context.demand.idle)
     ):
         return None
@@ -145,6 +147,45 @@ def misses_surely(observed: Mapping[str, HistogramDelta], objectives: Sequence[O
     return False
 
 
+def count_tried(context: TickContext, prepared: PreparedModel) -> int | None:
+    """The count to try from while the law does not reach saturation; None if it does.
+
+    Measured, the count serves: then the law alone neither orders more than one nor forbids one
+    fewer. At the first sign of a shortage the law decides again.
+    """
+    reach = context.estimate.law.reach_sequences
+    if reach is None or not context.trusted or reach >= prepared.model.cap:
+        return None
+    if not is_seen_to_serve(context):
+        return None
+    return context.current - context.excluded - context.targets.replicas.tolerated_failures
+
+
+def is_seen_to_serve(context: TickContext) -> bool:
+    """Whether the present count is observed to keep every objective, with nothing at its limit.
+
+    Its capacity is then known without a law. An untrusted or young law is no reason for more
+    replicas. The knee ceiling is used only if nothing else can show a shortage.
+    """
+    known = all(_is_resolved(context, objective) for objective in context.targets.objectives)
+    return known and not is_overloaded(context)
+
+
+def _is_resolved(context: TickContext, objective: Objective) -> bool:
+    """Whether observations of the metric can show that an objective is kept.
+
+    They cannot if more requests than it lets miss lie in the histogram bucket of its threshold.
+    """
+    share = context.estimate.observed_share(objective)
+    return share is not None and share[1] - share[0] <= 1.0 - objective.percentile / 100.0
+
+
+def is_overloaded(context: TickContext) -> bool:
+    """Whether a measured signal is beyond its limit, or misses exceed what chance explains."""
+    measured = saturation_need(context.estimate, context.targets, context.serving)
+    return measured.full or misses_surely(context.estimate.observed, context.targets.objectives)
+
+
 def safe_count(
     context: TickContext,
     case: SizingCase,
@@ -157,15 +198,31 @@ def safe_count(
     if wanted >= context.current:
         return context.current
     implied = implied_arrival_rate_per_second(context, case, demand)
-    least = least_safe_count(
-        case,
+    load, spare = (
         step_down_load(context.estimate, demand, implied),
-        infeasible,
-        lowest=wanted,
-        current=context.current,
-        spare=spare + _pods_behind(context, case),
+        _pods_behind(context, case) + spare,
     )
-    return least if context.trusted else max(least, context.current - 1)
+    least = least_safe_count(
+        case, load, infeasible, lowest=wanted, current=context.current, spare=spare
+    )
+    least = _within_reach(context, case, load.rate_per_second, least, spare)
+    return least if context.proven else max(least, context.current - 1)
+
+
+def _within_reach(
+    context: TickContext, case: SizingCase, rate_per_second: float, least: int, spare: int
+) -> int:
+    """The least count at which no more sequences run at once than the law is known for."""
+    reach = context.estimate.law.reach_sequences
+    if reach is None or not context.trusted:
+        return least
+    running = attrgetter("running_mean")
+    rate = case.load_factor * rate_per_second
+    while least < context.current:
+        if case.frontier.reading(running, rate, case.fleet(max(least - spare, 1))) <= reach:
+            break
+        least += 1
+    return least
 
 
 def _pods_behind(context: TickContext, case: SizingCase) -> int:

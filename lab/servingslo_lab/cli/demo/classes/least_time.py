@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from servingslo.models.engine_kinds import engine_kind
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import LANES
@@ -18,6 +17,7 @@ from servingslo.policy.knobs.in_flight.gateway import LIMIT
 from servingslo.traces.trace import Trace, chosen_requests
 from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.fleet import ClassSpec, FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas import layout

@@ -77,7 +77,7 @@ def misses_objective(context: TickContext) -> bool:
 def _by_law(context: TickContext, requirement: Requirement) -> float | None:
     """The share beyond what ready replicas carry; None without a trusted law or a rate."""
     arriving = _arriving_per_second(context)
-    if context.prepared is None or not context.trusted or not arriving:
+    if context.prepared is None or not context.proven or not arriving:
         return None
     if context.prepared.limits.batcher is not None:
         return None

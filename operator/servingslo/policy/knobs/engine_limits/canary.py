@@ -278,11 +278,11 @@ def _law_token_seconds(context: TickContext, limits: BatchLimits, sample: Sample
     """
     if context.prepared is None or not sample.mean_seconds or sample.seconds <= 0:
         return None
-    demand = request_demand(context.prepared.workload, context.prepared.law)
-    tokens_per_second = sample.requests_per_engine * demand.output_mean_tokens / sample.seconds
+    workload, output = context.prepared.workload, context.prepared.workload.output.mean_tokens
+    tokens_per_second = sample.requests_per_engine * output / sample.seconds
     running = min(tokens_per_second * sample.mean_seconds, limits.max_num_seqs)
-    served_per_second = mu_effective_per_second(demand, running)
-    return running / (served_per_second * demand.output_mean_tokens)
+    demand = request_demand(workload, context.prepared.law, running, limits.max_num_batched_tokens)
+    return running / (mu_effective_per_second(demand, running) * output)
 
 
 def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:

@@ -6,7 +6,7 @@ one pod before the others, and taken back if the measured latency is worse.
 
 from dataclasses import replace
 
-from servingslo.estimation.law.trust import LawSource
+from servingslo.estimation.law.trust import OF_SPEC
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts, LimitsChange
@@ -322,7 +322,7 @@ def _forbidden(turn: Turn) -> tuple[tuple[bool, Reason], ...]:
             Reason.LIMITS_STATED,
         ),
         # Do not restart pods because of a law that may still be refuted.
-        (context.estimate.law.source is LawSource.STATED, Reason.LAW_FROM_SPEC),
+        (context.estimate.law.source in OF_SPEC, context.estimate.law.reason),
     )
 
 

@@ -146,14 +146,15 @@ def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[
     """Replicas and bound in flight for these limits, and the rate that a few replicas carry."""
     case = replace(compared, calibration=batch.case.calibration)
     sizing, carried = size(case, batch.load), _carried(case)
+    rate = carried / (COMPARED_REPLICAS * case.engines_per_replica)
     plan = LimitsPlan(
         replicas=sizing.replicas,
         meets_objectives=all(need.replicas is not None for need in sizing.needs),
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         in_flight_limit=in_flight_bound(
-            case.model.demand,
-            carried / (COMPARED_REPLICAS * case.engines_per_replica),
+            case.model.engine.at_rate(rate).demand,
+            rate,
             EngineBound(
                 max_num_seqs=limits.max_num_seqs,
                 max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -194,9 +195,9 @@ def _may_reach(batch: BatchCase, budget: int, present: SizingCase, rate_per_seco
     n sequences serve at most n/(T_fixed + n·t_req), see `saturation`, so that r needs a batch of
     r·T_fixed/(1 − r·t_req). If the objectives do not hold with it, they hold with no larger one.
     """
-    demand = present.model.demand
     served = rate_per_second / present.utilization_target_ratio / COMPARED_REPLICAS
     served *= present.load_factor / present.engines_per_replica
+    demand = present.model.engine.at_rate(served).demand
     left = 1.0 - served * demand.marginal_seconds
     if left <= 0.0:
         return False
@@ -248,6 +249,7 @@ def full_step_budget(batch: BatchCase, case: SizingCase) -> int | None:
     if not running.stable:
         return None
     sequences = running.running_mean + BATCH_DEVIATIONS * math.sqrt(running.running_variance)
+    demand = case.model.engine.at_sequences(sequences)
     step = demand.step_fixed_seconds + demand.step_growth_seconds * sequences
     ratio = batch.case.ratio(LatencyMetric.TPOT)
     left = FULL_STEP_RATIO * min(thresholds) / ratio - step

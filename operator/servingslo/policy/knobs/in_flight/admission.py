@@ -29,7 +29,7 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
     serving = len(context.serving)
     if (
         context.prepared is None
-        or not context.trusted
+        or not context.proven
         or not serving
         or context.signals.no_metrics is not None
     ):
@@ -48,9 +48,8 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
         engine_count=engines,
         full_batch=_full_batch_now(context, context.prepared),
     )
-    in_flight = in_flight_bound(
-        context.prepared.model.demand, admitted / (serving * engines), bound
-    )
+    rate = admitted / (serving * engines)
+    in_flight = in_flight_bound(context.prepared.model.engine.at_rate(rate).demand, rate, bound)
     # Retried requests must be shed as well.
     arriving = context.estimate.offered_rate_per_second
     shed = None if arriving is None else shed_ratio(arriving, admitted)
@@ -72,6 +71,5 @@ def _full_batch_now(context: TickContext, prepared: PreparedModel) -> int | None
     )
     if sequences is None:
         return None
-    return full_batch_now(
-        prepared.model.demand, sequences, context.estimate.prefill_tokens_per_token
-    )
+    demand = prepared.model.engine.at_sequences(sequences)
+    return full_batch_now(demand, sequences, context.estimate.prefill_tokens_per_token)
