@@ -6,6 +6,7 @@ from dataclasses import field
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.past_arrivals import PastArrivals
+from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.gateway.fallback import FallbackUse
@@ -97,7 +98,8 @@ class Estimate:
     and the gateway's time of a whole one, by name, of those that are exported. gpus: None without
     GPUs, or if nothing is known about them. models: None if each engine serves one model without
     adapters. fallback: what the gateway counted of it, None without one. past: arrivals of the last
-    day.
+    day. window: what was newly counted of them. longer_ratios: prompts and answers of the last
+    minute over those of the workload, where they surely are longer.
     """
 
     arrival_rate_per_second: float | None
@@ -144,6 +146,8 @@ class Estimate:
     models: ServedModels | None = None
     fallback: FallbackUse | None = None
     past: PastArrivals = field(default_factory=PastArrivals)
+    window: RateWindow | None = None
+    longer_ratios: tuple[float, float] = (1.0, 1.0)
 
     @property
     def load_per_second(self) -> float | None:

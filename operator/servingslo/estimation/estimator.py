@@ -202,13 +202,8 @@ def _learn(
     moving = [window for window in windows if not window.still]
     flow, measured = arrivals.measure(before, moving, fresh, counted, fallback)
     demand, past = state.forecast, state.past
-    if measured.is_new and measured.first_attempts_per_second is not None:
-        window = RateWindow(
-            rate_per_second=measured.first_attempts_per_second,
-            seconds=measured.seconds,
-            dispersion=flow.dispersion,
-            error_ratio=measured.error_ratio,
-        )
+    window = _rate_window(measured, flow.dispersion)
+    if window is not None:
         demand = forecast.observe(demand, window, now)
         past = past_arrivals.observe(past, window.rate_per_second, window.seconds, now)
     histograms = pool(steps)
@@ -263,6 +258,18 @@ def _learn(
         routing = learn_routing(state.routing, awake, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
+
+
+def _rate_window(measured: ArrivalMeasurement, dispersion: float) -> RateWindow | None:
+    """Return what was newly counted of arrivals, None if nothing was."""
+    if not measured.is_new or measured.first_attempts_per_second is None:
+        return None
+    return RateWindow(
+        rate_per_second=measured.first_attempts_per_second,
+        seconds=measured.seconds,
+        dispersion=dispersion,
+        error_ratio=measured.error_ratio,
+    )
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
@@ -396,6 +403,8 @@ def _estimate(
         in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
+        longer_ratios=now_lengths.longer_ratios,
+        window=_rate_window(measured, state.arrivals.dispersion),
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
         past=state.past,
         backlog_requests=sum(e.waiting or 0.0 for e in _serving(fresh))

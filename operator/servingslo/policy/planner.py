@@ -102,8 +102,8 @@ def observe(
     facts = observe_knobs(stages.knobs, observation, state, now_seconds)
     state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
     estimate = facts.mark_pods(estimate)
-    if stages.mix is not None and estimate.workload is not None:
-        estimate = replace(estimate, workload=stages.mix(estimate.workload))
+    if stages.view is not None:
+        estimate = stages.view(estimate)
     signals = drop_families(add_doubts(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
         signals = zero.sleeping_signals(signals, observation, estimate)

@@ -1,9 +1,9 @@
 """Prefill and decode under one promise: how each threshold is divided between the two pools.
 
 A request waits and is prefilled in one pool, its KV cache is transferred, and it waits for a first
-step in the other. Decode is planned to keep the time per token, so a first token takes two of its
-steps and the transfer, whatever the mix: its part of a threshold is that, and prefill's the rest.
-Time per output token is decode's alone.
+step in the other. Decode is planned to keep the time per token, so a first token takes one or two
+of its steps and the transfer, whatever the mix: that is its part of a threshold, and prefill has
+the rest. Time per output token is decode's alone.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import partial
 
 from servingslo.estimation.estimate import Estimate
+from servingslo.estimation.requests.lengths import memory_seconds
+from servingslo.estimation.requests.mix_change import LONGEST_SECONDS
+from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.disaggregated.workloads import observed_decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric, Objective
@@ -21,7 +24,14 @@ from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.demand import forecast_of, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.state import FleetState, PoolLimits
-from servingslo.policy.stages import View
+from servingslo.policy.stages import (
+    Learner,
+    Stages,
+    calibrate,
+    choose_reserve,
+    measure_capacity,
+    steer_quantile,
+)
 
 # With so many requests through prefill, the others move no percentile of an objective at 99 %.
 WHOLLY_THROUGH_RATIO = 0.995
@@ -29,14 +39,14 @@ WHOLLY_THROUGH_RATIO = 0.995
 # Source: Splitwise (ISCA 2024), section 6; Llama 3.1 8B with 16 bits.
 ASSUMED_TRANSFER_SECONDS, ASSUMED_TOKENS_PER_SECOND = 5e-3, 190e3
 
-# Steps of decode until a first token: the rest of the one in progress, and its own.
-STEPS_TO_FIRST_TOKEN = 2.0
-# A transfer at a percentile over a mean one: it is in proportion to the prompt, and the 99th
-# percentile of the conversation's prompts is three and a half times their mean.
+# Steps of decode until a first token: its own, and half of the one in progress, or all of it.
+MEAN_STEPS, LONG_STEPS = 1.5, 2.0
+# A long transfer over a mean one: it is in proportion to the prompt, and the 99th percentile of the
+# conversation's prompts is three and a half times their mean.
 LONG_TRANSFER_RATIO = 3.5
 # Decode's part of a threshold without an objective on the time per token, which would bound its
-# steps; and the most of one that it may have.
-PLAIN_PART, LARGEST_PART = 0.25, 0.5
+# steps; and the most of one that it may have: of a first token, and of a whole answer.
+PLAIN_PART, LARGEST_PART, LARGEST_LATENCY_PART = 0.25, 0.5, 0.95
 # A new part that differs by less is no reason to divide anew: what is measured moves by as much.
 SAME_PART_RATIO = 0.25
 
@@ -57,14 +67,48 @@ def path_targets(targets: FleetTargets, limits: PoolLimits) -> FleetTargets:
     return targets.with_targets(found)
 
 
-def decode_view(through_ratio: float | None) -> View | None:
-    """The requests of a decode pool: most come with their cache, the others are prefilled there.
+def waits_for_room(decode: Seen) -> bool:
+    """Whether requests wait in decode for more than a moment, or lose their room again."""
+    signal = decode.context.estimate.saturation_signal
+    return signal.waiting_sustained or signal.preemptions_per_second > 0.0
 
-    One cached share for all would hide the few long prompts. None if all come with their cache.
+
+def path_view(role: Role, state: FleetState, stages: Stages, now_seconds: float) -> Stages:
+    """The stages of a pool, with what of its estimate is its own.
+
+    While decode waits for room an engine of prefill keeps the prompts that it has computed. Its
+    waits and its KV use are decode's then: nothing is learnt from them, and they order nothing. The
+    same holds while latencies of that time are observed. Pools of whole requests are divided by
+    their common demand, which knows no reserve yet.
     """
-    if through_ratio is None or through_ratio >= WHOLLY_THROUGH_RATIO:
-        return None
-    return partial(_with_direct, through_ratio=through_ratio)
+    if role is Role.COMBINED:
+        return _without(stages, choose_reserve)
+    at = state.no_room_seconds
+    blocked = role is Role.PREFILL and at is not None and now_seconds - at < RECENT_SECONDS
+    if blocked:
+        stages = _without(stages, calibrate, steer_quantile, measure_capacity)
+    through = state.through_ratio if role is Role.DECODE else None
+    return replace(stages, view=partial(_own_estimate, through_ratio=through, blocked=blocked))
+
+
+def _own_estimate(estimate: Estimate, *, through_ratio: float | None, blocked: bool) -> Estimate:
+    """What an estimate says of a pool itself; through_ratio: of a decode pool, None if unknown.
+
+    Most requests of a decode pool come with their cache, the others are prefilled there, and one
+    cached share for all would hide the few long prompts.
+    """
+    if blocked:
+        estimate = replace(estimate, ordering_ratio=0.0)
+    direct = through_ratio is not None and through_ratio < WHOLLY_THROUGH_RATIO
+    if estimate.workload is None or through_ratio is None or not direct:
+        return estimate
+    workload = observed_decode_workload(estimate.workload, through_ratio)
+    return replace(estimate, workload=workload)
+
+
+def _without(stages: Stages, *learners: Learner) -> Stages:
+    kept = tuple(one for one in stages.learners if one not in learners)
+    return replace(stages, learners=kept)
 
 
 def divide_path(
@@ -74,15 +118,18 @@ def divide_path(
     prefill, decode = (targets.of_role(role)[0] for role in (Role.PREFILL, Role.DECODE))
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
-    shares = {prefill.name: through, decode.name: 1.0}
+    # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
+    longer = [_at_lead(seen[prefill.name].context, 0), _at_lead(seen[decode.name].context, 1)]
+    shares = {prefill.name: through * longer[0], decode.name: max(longer)}
     transfer_seconds, source = _transfer(
         targets, seen[prefill.name].context, seen[decode.name].context
     )
     limits = state.limits_seconds
+    contexts = {name: one.context for name, one in seen.items()}
     # A pool that is not observed says nothing about a division: the last one stays.
     if all(one.planned for one in seen.values()):
-        parts = _decode_parts(targets, {n: one.context for n, one in seen.items()}, transfer_seconds)
-        limits = _kept_or_new(targets, limits, prefill.name, decode.name, parts)
+        divided = _divided(targets, contexts, transfer_seconds)
+        limits = _kept_or_new(limits, (prefill.name, decode.name), divided)
     own = path_targets(targets, limits)
     contexts = {
         name: replanned(
@@ -102,11 +149,15 @@ def divide_path(
     return {n: replace(one, context=contexts[n]) for n, one in seen.items()}, use, state
 
 
-def _with_direct(estimate: Estimate, through_ratio: float) -> Estimate:
-    if estimate.workload is None:
-        return estimate
-    workload = observed_decode_workload(estimate.workload, through_ratio)
-    return replace(estimate, workload=workload)
+def _at_lead(context: TickContext, kind: int) -> float:
+    """How many times as long requests will be at the lead as those of the mix; at least 1.
+
+    kind: 0 for prompts, 1 for answers. What is remembered is older by its memory than the last
+    minute, so what has grown between them grows on at that pace.
+    """
+    now = context.estimate.longer_ratios[kind]
+    ahead = context.lead_seconds + 0.5 * LONGEST_SECONDS
+    return now + (now - 1.0) * ahead / memory_seconds(context.estimate.load_per_second or 0.0)
 
 
 def _own_targets(pool: PoolTargets, limits: Mapping[str, float]) -> Targets:
@@ -132,59 +183,63 @@ def _transfer(
     return ASSUMED_TRANSFER_SECONDS + prompt / ASSUMED_TOKENS_PER_SECOND, "assumed"
 
 
-def _decode_parts(
+def _divided(
     targets: FleetTargets, contexts: Mapping[str, TickContext], transfer_seconds: float
-) -> dict[Objective, float]:
-    """Decode's part of each threshold, in seconds, without those of which nothing is known."""
+) -> dict[Objective, tuple[float, float]]:
+    """What prefill and decode may use of each threshold, in seconds; none while it is unknown.
+
+    Prefill has what a mean first token of decode leaves: where its times vary most, a percentile of
+    the sum is its own percentile and the other's mean. Decode has what its long ones take.
+    """
     objectives = targets.pools[0].targets.objectives
     steps = [o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT]
-    first = None
-    if steps:
-        first = STEPS_TO_FIRST_TOKEN * min(steps) + LONG_TRANSFER_RATIO * transfer_seconds
     found = {}
     for objective in objectives:
+        whole, mean, long = objective.threshold_seconds, None, None
         if not ROW_OF[objective.metric].along_path:
             continue
-        whole = objective.threshold_seconds
         if objective.metric is LatencyMetric.LATENCY:
-            share = _mean_share(targets, contexts)
-            if share is not None:
-                found[objective] = whole * share
-            continue
-        part = PLAIN_PART * whole if first is None else first
-        found[objective] = min(part, LARGEST_PART * whole)
+            mean = long = _mean_latency_part(targets, contexts, whole)
+        elif steps:
+            mean = MEAN_STEPS * min(steps) + transfer_seconds
+            long = LONG_STEPS * min(steps) + LONG_TRANSFER_RATIO * transfer_seconds
+        else:
+            mean = long = PLAIN_PART * whole
+        if mean is not None and long is not None:
+            most = LARGEST_PART * whole
+            if objective.metric is LatencyMetric.LATENCY:
+                most = LARGEST_LATENCY_PART * whole
+            found[objective] = whole - min(mean, most), min(long, most)
     return found
 
 
-def _mean_share(targets: FleetTargets, contexts: Mapping[str, TickContext]) -> float | None:
-    """Decode's share of the mean time of a whole request; None while one is not observed."""
-    means = {}
+def _mean_latency_part(
+    targets: FleetTargets, contexts: Mapping[str, TickContext], whole_seconds: float
+) -> float | None:
+    """Decode's part in proportion to mean times of requests; None while one is not observed."""
+    means = []
     for role in (Role.PREFILL, Role.DECODE):
         estimate = contexts[targets.of_role(role)[0].name].estimate
         key = LatencyMetric.LATENCY.value
         seen = estimate.observed.get(key) or estimate.means.get(key)
-        means[role] = None if seen is None else seen.mean
-    first, last = means[Role.PREFILL], means[Role.DECODE]
+        means.append(None if seen is None else seen.mean)
+    first, last = means
     if first is None or not last:
         return None
-    return max(last / (first + last), LARGEST_PART)
+    return whole_seconds * min(last / (first + last), LARGEST_LATENCY_PART)
 
 
 def _kept_or_new(
-    targets: FleetTargets,
     limits: PoolLimits,
-    prefill: str,
-    decode: str,
-    parts: Mapping[Objective, float],
+    names: tuple[str, str],
+    divided: Mapping[Objective, tuple[float, float]],
 ) -> PoolLimits:
     """The limits as they are, unless a part of decode differs by more than it is known to."""
-    before = limits.get(decode, {})
-    new: dict[str, dict[str, float]] = {prefill: {}, decode: {}}
-    for objective, part in parts.items():
+    new = {name: dict(limits.get(name, {})) for name in names}
+    for objective, parts in divided.items():
         key = objective_key(objective)
-        known = before.get(key)
-        if known is not None and abs(part / known - 1.0) <= SAME_PART_RATIO:
-            part = known  # noqa: PLW2901 - the part in force
-        new[decode][key] = part
-        new[prefill][key] = objective.threshold_seconds - part
-    return new
+        before = new[names[1]].get(key)
+        if before is None or abs(parts[1] / before - 1.0) > SAME_PART_RATIO:
+            for name, part in zip(names, parts, strict=True):
+                new[name][key] = part
+    return {name: own for name, own in new.items() if own}
