@@ -14,7 +14,7 @@ from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.lengths import memory_seconds
 from servingslo.estimation.requests.mix_change import LONGEST_SECONDS
 from servingslo.estimation.requests.observed import RECENT_SECONDS
-from servingslo.models.disaggregated.workloads import observed_decode_workload
+from servingslo.models.decode_workload import decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
@@ -102,7 +102,7 @@ def _own_estimate(estimate: Estimate, *, through_ratio: float | None, blocked: b
     direct = through_ratio is not None and through_ratio < WHOLLY_THROUGH_RATIO
     if estimate.workload is None or through_ratio is None or not direct:
         return estimate
-    workload = observed_decode_workload(estimate.workload, through_ratio)
+    workload = decode_workload(estimate.workload, through_ratio)
     return replace(estimate, workload=workload)
 
 
@@ -127,7 +127,8 @@ def divide_path(
     limits = state.limits_seconds
     contexts = {name: one.context for name, one in seen.items()}
     # A pool that is not observed says nothing about a division: the last one stays.
-    if all(one.planned for one in seen.values()):
+    known = contexts[prefill.name].estimate.prompt_tokens_mean is not None
+    if known and all(one.planned for one in seen.values()):
         divided = _divided(targets, contexts, transfer_seconds)
         limits = _kept_or_new(limits, (prefill.name, decode.name), divided)
     own = path_targets(targets, limits)
