@@ -41,7 +41,8 @@ class FleetSample:
     requests. sheddable: the names of those that order no replicas. batches: executions of servers
     of dynamic batches and their time in microseconds, by pod and size, since their model was
     loaded; empty if not read. fallback: the gateway's counts of a fallback. metrics: the state of
-    pods' metrics by name, as far as it is known already.
+    pods' metrics by name, as far as it is known already. held_up: these engines wait for another
+    pool of the path, so their times and their KV use are not of their own work.
     """
 
     time_seconds: float
@@ -50,6 +51,7 @@ class FleetSample:
     classes: Mapping[str, GatewaySample] = field(default_factory=dict)
     sheddable: frozenset[str] = frozenset()
     fallback: GatewaySample | None = None
+    held_up: bool = False
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
     history: RateHistory | None = None
     season_days: int | None = None

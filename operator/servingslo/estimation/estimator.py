@@ -251,6 +251,19 @@ def _learn(
         models=served_models.observe(state.models, fresh.engines, now),
         observed=observe_latencies(state.observed, latencies, now),
     )
+    if sample.held_up:
+        learnt = replace(
+            learnt,
+            law=state.law,
+            slowdowns=state.slowdowns,
+            health=state.health,
+            gpus=state.gpus,
+            lengths=replace(
+                learnt.lengths,
+                held_tokens=state.lengths.held_tokens,
+                held_by=state.lengths.held_by,
+            ),
+        )
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
         work = _work_ratio(learnt, share)
@@ -370,6 +383,9 @@ def _estimate(
         law=law_state,
         calibration=calibration.of_law(state.calibration, stated),
     )
+    ordering = 0.0 if sample.held_up else 1.0
+    if shed is not None:
+        ordering *= 1.0 - (shed.offered_ratio if shed.held_ratio is None else shed.held_ratio)
     offered = measured.offered_per_second
     rate = measured.first_attempts_per_second
     if rate is None and state.arrivals.recent_rates_per_second and fresh.engines:
@@ -435,9 +451,7 @@ def _estimate(
         discarded_per_second=measured.discarded_per_second,
         ledger=measured.ledger,
         sheddable_per_second=measured.sheddable_per_second,
-        ordering_ratio=1.0
-        if shed is None
-        else 1.0 - (shed.offered_ratio if shed.held_ratio is None else shed.held_ratio),
+        ordering_ratio=ordering,
         classes=classes,
         models=served_models.served_models(state.models, fresh.engines),
         gpus=gpus.use(state.gpus, sample.pods, compared, sample.stale_after_seconds),

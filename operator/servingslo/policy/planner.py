@@ -100,7 +100,9 @@ def observe(
         state.estimator.behind_seconds,
     )
     facts = observe_knobs(stages.knobs, observation, state, now_seconds)
-    state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
+    state, estimate = _update_estimate(
+        observation, targets, state, signals, facts, now_seconds, held_up=stages.held_up
+    )
     estimate = facts.mark_pods(estimate)
     if stages.view is not None:
         estimate = stages.view(estimate)
@@ -153,13 +155,15 @@ def finish(seen: Seen, draft: Draft, *, stages: Stages = STAGES) -> tuple[Decisi
     return assemble_decision(seen.context, seen.state, draft, notes, stages.knobs)
 
 
-def _update_estimate(
+def _update_estimate(  # noqa: PLR0913 - what a sample is made of
     observation: Observation,
     targets: Targets,
     state: PlannerState,
     signals: Signals,
     facts: Facts,
     now_seconds: float,
+    *,
+    held_up: bool,
 ) -> tuple[PlannerState, Estimate]:
     """The memory and the estimate after this tick's sample."""
     sample = FleetSample(
@@ -167,6 +171,7 @@ def _update_estimate(
         pods=observation.pods,
         gateway=observation.gateway,
         classes=observation.classes,
+        held_up=held_up,
         sheddable=frozenset(one.name for one in targets.classes if not one.orders),
         fallback=observation.fallback,
         stale_after_seconds=targets.fallback.stale_after_seconds,

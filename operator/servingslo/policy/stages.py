@@ -329,6 +329,7 @@ class Stages:
     """knobs: what is decided in addition to the count. learners: what updates the memory in a tick.
 
     guards: what may hold a count back. view: on the estimate, None if it is taken as it is.
+    held_up: the engines wait for another pool.
     """
 
     knobs: tuple[Knob, ...] = KNOBS
@@ -355,6 +356,7 @@ class Stages:
         report_pending,
     )
     view: View | None = None
+    held_up: bool = False
 
 
 STAGES = Stages()

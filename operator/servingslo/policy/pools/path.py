@@ -73,37 +73,31 @@ def waits_for_room(decode: Seen) -> bool:
     return signal.waiting_sustained or signal.preemptions_per_second > 0.0
 
 
-def path_view(role: Role, state: FleetState, stages: Stages, now_seconds: float) -> Stages:
-    """The stages of a pool, with what of its estimate is its own.
+def stages_of(role: Role, state: FleetState, stages: Stages, now_seconds: float) -> Stages:
+    """The stages of a pool, as far as others say what its observation means.
 
     While decode waits for room an engine of prefill keeps the prompts that it has computed. Its
     waits and its KV use are decode's then: nothing is learnt from them, and they order nothing. The
-    same holds while latencies of that time are observed. Pools of whole requests are divided by
-    their common demand, which knows no reserve yet.
+    same holds while latencies of that time are observed. Most requests of a decode pool come with
+    their cache, the others are prefilled there, and one cached share for all would hide the few
+    long prompts. Pools of whole requests are divided by their common demand, which knows no reserve
+    yet.
     """
     if role is Role.COMBINED:
         return _without(stages, choose_reserve)
-    at = state.no_room_seconds
-    blocked = role is Role.PREFILL and at is not None and now_seconds - at < RECENT_SECONDS
-    if blocked:
-        stages = _without(stages, calibrate, steer_quantile, measure_capacity)
-    through = state.through_ratio if role is Role.DECODE else None
-    return replace(stages, view=partial(_own_estimate, through_ratio=through, blocked=blocked))
+    at, through = state.no_room_seconds, state.through_ratio
+    if role is Role.PREFILL and at is not None and now_seconds - at < RECENT_SECONDS:
+        own = _without(stages, calibrate, steer_quantile, measure_capacity)
+        return replace(own, held_up=True)
+    if role is Role.DECODE and through is not None and through < WHOLLY_THROUGH_RATIO:
+        return replace(stages, view=partial(_with_direct, through_ratio=through))
+    return stages
 
 
-def _own_estimate(estimate: Estimate, *, through_ratio: float | None, blocked: bool) -> Estimate:
-    """What an estimate says of a pool itself; through_ratio: of a decode pool, None if unknown.
-
-    Most requests of a decode pool come with their cache, the others are prefilled there, and one
-    cached share for all would hide the few long prompts.
-    """
-    if blocked:
-        estimate = replace(estimate, ordering_ratio=0.0)
-    direct = through_ratio is not None and through_ratio < WHOLLY_THROUGH_RATIO
-    if estimate.workload is None or through_ratio is None or not direct:
+def _with_direct(estimate: Estimate, through_ratio: float) -> Estimate:
+    if estimate.workload is None:
         return estimate
-    workload = decode_workload(estimate.workload, through_ratio)
-    return replace(estimate, workload=workload)
+    return replace(estimate, workload=decode_workload(estimate.workload, through_ratio))
 
 
 def _without(stages: Stages, *learners: Learner) -> Stages:

@@ -27,7 +27,7 @@ from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
 from servingslo.policy.pools.latency import fleet_latency
 from servingslo.policy.pools.mixing import divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
-from servingslo.policy.pools.path import divide_path, path_targets, path_view, waits_for_room
+from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.stages import STAGES, Stages
@@ -75,7 +75,7 @@ def plan_pools(
             limits,
             state.pools.get(pool.name, PlannerState()),
             now_seconds,
-            stages=path_view(pool.role, state, stages, now_seconds),
+            stages=stages_of(pool.role, state, stages, now_seconds),
         )
         if pool.role is Role.DECODE and waits_for_room(found[pool.name]):
             state = replace(state, no_room_seconds=now_seconds)
