@@ -73,8 +73,8 @@ def scenarios(trace: Path = CONVERSATION) -> dict[str, Scenario]:
     name = "path-conversation half direct"
     rows[name] = one(name, "path-conversation", _HALF_DIRECT)
     rows["path-mix"] = one("path-mix", "path-mix", _LARGE_PATH)
-    name = "path-mix 12 gpus"
-    rows[name] = one(name, "path-mix", replace(_LARGE_PATH, gpu_quota=12))
+    name = "path-mix 20 gpus"
+    rows[name] = one(name, "path-mix", replace(_LARGE_PATH, gpu_quota=20))
     for case in VARIANT_CASES:
         for split, pools in _SPLITS.items():
             name = f"{case} {split}"

@@ -67,7 +67,7 @@ def most_prefill(decode_replicas: int) -> tuple[int, float]:
 
 
 def test_prefill_is_not_ordered_for_prompts_that_wait_for_room_in_decode():
-    """Its cache is full of them, and others wait behind; it has as many as where decode has room."""
+    """Its cache is full of them, and others wait; it has as many as where decode has room."""
     short, full = most_prefill(decode_replicas=1)
     ample, room = most_prefill(decode_replicas=6)
     assert full > 0.9
