@@ -34,6 +34,7 @@ LARGEST_RELATIVE_COST = 1.25
 """Cost over the best static counts in hindsight that the planner may have."""
 
 _PATH = PoolsSpec(prefill=FleetSpec(engine="l4-small"), decode=FleetSpec(engine="l4-small"))
+_LARGE_PATH = PoolsSpec(prefill=FleetSpec(engine="h100-8b"), decode=FleetSpec(engine="h100-8b"))
 # The median prompt of the conversation: half of the requests go to decode directly.
 _HALF_DIRECT = replace(_PATH, skip_prompt_tokens=1020)
 _CARDS = {"h100": FleetSpec(engine="h100-8b"), "l4": FleetSpec(engine="l4-small")}
@@ -60,7 +61,7 @@ class Line:
 
 
 def scenarios(trace: Path = CONVERSATION) -> dict[str, Scenario]:
-    """All rows: five of prefill and decode, three of two cards under each split."""
+    """All rows: eight of prefill and decode, three of two cards under each split."""
 
     def one(name: str, case: str, pools: AnyPools) -> Scenario:
         first = next(iter(pools.fleets.values()))
@@ -71,6 +72,9 @@ def scenarios(trace: Path = CONVERSATION) -> dict[str, Scenario]:
     rows = {case: one(case, case, _PATH) for case in PATH_CASES}
     name = "path-conversation half direct"
     rows[name] = one(name, "path-conversation", _HALF_DIRECT)
+    rows["path-mix"] = one("path-mix", "path-mix", _LARGE_PATH)
+    name = "path-mix 20 gpus"
+    rows[name] = one(name, "path-mix", replace(_LARGE_PATH, gpu_quota=20))
     for case in VARIANT_CASES:
         for split, pools in _SPLITS.items():
             name = f"{case} {split}"

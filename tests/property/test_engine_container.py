@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.fuzzing import fuzzed, unhurried
 
-from servingslo.adapters.kubernetes.batch_limits.writer import _patch as patch_of
-from servingslo.adapters.kubernetes.batch_limits.writer import container_at
+from servingslo.adapters.kubernetes.batch_limits.writer import changed_arguments, container_at
 from servingslo.adapters.kubernetes.pods.engine_container import FIELD, engine_container
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord, container_records
 from servingslo.errors import ArgumentsNotUnderstoodError
@@ -116,6 +115,13 @@ def _read(spec: dict[str, Any], **more: Any) -> ContainerRecord:
     return found
 
 
+def changes_of(spec):
+    """The changes that write a limit into the engine's container."""
+    item = _item(spec)
+    limits = EngineArguments(max_num_seqs=64)
+    return changed_arguments(item, container_at(item, None, "vllm"), limits, "vllm")
+
+
 @fuzzed
 @given(pod=_pods(engines=1))
 def test_the_engine_is_found_wherever_it_stands(pod) -> None:
@@ -136,9 +142,9 @@ def test_limits_are_written_into_the_engine_alone(pod) -> None:
     container = spec["containers"][at]
     if not container.get("command") and not container["image"].startswith("vllm/vllm-openai:"):
         with pytest.raises(ArgumentsNotUnderstoodError, match="start command of image"):
-            patch_of(_item(spec), None, EngineArguments(max_num_seqs=64), "vllm")
+            changes_of(spec)
         return
-    changes = patch_of(_item(spec), None, EngineArguments(max_num_seqs=64), "vllm")[1:]
+    changes = changes_of(spec)
     paths = {change["path"] for change in changes}
     assert paths
     assert all(path.startswith(f"/spec/template/spec/containers/{at}/") for path in paths)
@@ -157,7 +163,7 @@ def test_two_engines_are_reported_and_nothing_is_written(pod) -> None:
     assert FIELD in found.unread
     assert all(name in found.unread for name in engines)
     with pytest.raises(ArgumentsNotUnderstoodError, match=FIELD):
-        patch_of(_item(spec), None, EngineArguments(max_num_seqs=64), "vllm")
+        changes_of(spec)
 
 
 @fuzzed

@@ -65,9 +65,9 @@ def test_the_verdict_is_about_the_planner_where_static_counts_are_enough():
 
 
 def test_every_row_has_its_policies():
-    """Five rows of prefill and decode, three of variants for each of two splits."""
+    """Eight rows of prefill and decode, three of variants for each of two splits."""
     rows = scenarios(TRACE)
-    assert sum(isinstance(row.pools, PoolsSpec) for row in rows.values()) == 5
+    assert sum(isinstance(row.pools, PoolsSpec) for row in rows.values()) == 8
     assert sum(isinstance(row.pools, VariantsSpec) for row in rows.values()) == 6
     assert not any("," in name for name in rows), "--rows is a list with commas"
     path = cells_of(rows["path-crowd"], (), (1,))

@@ -105,3 +105,12 @@ def test_a_draft_makes_the_law_that_of_a_token() -> None:
         predicted = row.x[0] * token.step_fixed_seconds + row.x[1] * token.step_per_sequence_seconds
         assert predicted == pytest.approx(1.0, abs=0.03)
         assert row.sequences == pytest.approx(8.0, abs=1.1)
+
+
+@pytest.mark.parametrize(("tokens_each", "seen"), [(1.0, False), (40.0, True)])
+def test_a_prompt_token_of_each_request_shows_no_cost_of_prefill(tokens_each, seen) -> None:
+    """A decode engine computes the last one of a prompt that another has prefilled."""
+    window = _window(20.0)
+    window = replace(window, prompt_tokens=tokens_each * (window.first_tokens or 0.0))
+    (row,) = regression_rows(window)
+    assert (row.x[2] > 0.0) is seen

@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.estimation.requests.lengths import Lengths, LengthState, observe, publish
+from servingslo.estimation.requests.lengths import (
+    EXPONENTIAL_POINTS,
+    Lengths,
+    LengthState,
+    observe,
+    publish,
+)
+from servingslo.estimation.requests.mix_change import Evidence, longer_ratios
 from servingslo.estimation.windows.counters import Window
+from servingslo.models.workload import LengthDistribution
 
 STARTED = 300.0
 
@@ -134,3 +142,33 @@ def test_prefill_for_each_token_is_unknown_before_a_token_was_decoded() -> None:
     assert publish(LengthState())[1].prefill_tokens_per_token is None
     first = replace(_window(), generated_tokens=STARTED)
     assert _after(LengthState(), first)[1].prefill_tokens_per_token is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "expected"),
+    [
+        pytest.param(1000.0, 200.0, (1.0, 1.0), id="as-remembered"),
+        pytest.param(1040.0, 190.0, (1.0, 1.0), id="by-chance"),
+        pytest.param(1300.0, 200.0, (1.3, 1.0), id="longer-prompts"),
+        pytest.param(700.0, 280.0, (1.0, 1.4), id="longer-answers"),
+    ],
+)
+def test_requests_of_the_last_minute_that_surely_are_longer_are_told(prompt, output, expected):
+    """Shorter ones are followed by memory in time."""
+    tick = Evidence(
+        seconds=30.0, started=500.0, prompt_tokens=500.0 * prompt, generated_tokens=500.0 * output
+    )
+    known = _exponential(1000.0), _exponential(200.0)
+    assert longer_ratios(*known, (tick, tick)) == pytest.approx(expected)
+
+
+def test_few_requests_tell_nothing_of_their_length():
+    """Ten in a minute may be as long by chance."""
+    tick = Evidence(seconds=30.0, started=5.0, prompt_tokens=15_000.0, generated_tokens=3_000.0)
+    known = _exponential(1000.0), _exponential(200.0)
+    assert longer_ratios(*known, (tick, tick)) == (1.0, 1.0)
+
+
+def _exponential(mean: float) -> LengthDistribution:
+    points = tuple(mean * one for one in EXPONENTIAL_POINTS)
+    return LengthDistribution(tokens=points, weights=(0.2,) * len(points))

@@ -44,6 +44,7 @@ def fleet(gpus_max: int | None = None, minimum: int = 1, gpus: int = 1) -> Fleet
                     target=ScaleTarget(api_version="apps/v1", kind="Deployment", name=name),
                     replicas=ReplicaTargets(minimum=minimum, maximum=32, idle_seconds=600.0),
                     cost=CostTargets(gpu_hourly=2.0, gpus_per_replica=gpus),
+                    gpus_per_replica=gpus,
                 ),
             )
             for name, role in roles
@@ -75,12 +76,17 @@ def world(*counts: int, **others) -> dict[str, Seen]:
     }
 
 
-def drafts_of(seen, *counts):
-    """Drafts that want these counts."""
+def drafts_of(seen, *counts, needed=None):
+    """Drafts that want these counts without a law; needed: by demand, if guards hold more."""
     found = {}
-    for name, count in zip(NAMES, counts, strict=True):
+    for name, count, need in zip(NAMES, counts, needed or counts, strict=True):
         draft = draft_count(seen[name])
-        found[name] = replace(draft, proposal=replace(draft.proposal, replicas=count))
+        own = draft.requirement
+        found[name] = replace(
+            draft,
+            proposal=replace(draft.proposal, replicas=count),
+            requirement=replace(own, proposal=replace(own.proposal, replicas=need), sized=None),
+        )
     return found
 
 
@@ -154,6 +160,16 @@ def test_two_short_roles_are_balanced_within_the_ceiling():
     second = within_gpus(fleet(16), after, drafts_of(after, 8, 12))
     assert counts_of(second) == (7, 9)
     assert write_order(fleet(16), seen, first) == ("decode", "prefill")
+
+
+def test_what_a_pool_is_only_held_at_is_given_to_the_one_that_lacks():
+    """Prefill steps down slowly; while decode lacks, it keeps what it needs and what is left."""
+    seen = world(14, 6)
+    drafts = drafts_of(seen, 14, 10, needed=(8, 10))
+    assert counts_of(within_gpus(fleet(20), seen, drafts)) == (10, 6)
+    after = world(10, 6)
+    drafts = drafts_of(after, 10, 10, needed=(8, 10))
+    assert counts_of(within_gpus(fleet(20), after, drafts)) == (10, 10)
 
 
 def test_a_balance_that_gains_little_is_not_sought():

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.policy_world import TICK_SECONDS, steady
+import pytest
+from tests.unit.policy_world import TICK_SECONDS
 from tests.unit.pools_world import DECODE, PREFILL, pools_record, worlds
 
 from servingslo.api.convert import fleet_targets_of, parse_spec
@@ -47,11 +48,18 @@ def _limits(fleet: FleetDecision) -> dict[str, dict[str, float]]:
     return {name: dict(parts) for name, parts in fleet.path.limits_seconds.items()}
 
 
-def test_no_part_of_a_threshold_is_zero() -> None:
-    """From the first division on, by means and then by laws, each pool has a part to keep."""
-    divided = [parts for fleet in decided() if (parts := _limits(fleet))]
-    assert len(divided) > TICKS / 2
-    assert all(parts[name]["ttft:95"] > 0.02 for parts in divided for name in NAMES)
+def test_a_threshold_is_divided_by_decodes_steps_and_stays_divided() -> None:
+    """A first token of decode takes one or two steps of at most 60 ms, and the transfer."""
+    found = decided()
+    limits = [parts for fleet in found if (parts := _limits(fleet))]
+    assert len(limits) > TICKS / 2
+    first, last = limits[0], limits[-1]
+    assert first == last
+    path = next(fleet.path for fleet in found if _limits(fleet))
+    assert path is not None
+    transfer = path.transfer_seconds
+    assert first["prefill"]["ttft:95"] == pytest.approx(2.0 - 1.5 * 0.06 - transfer)
+    assert first["decode"]["ttft:95"] == pytest.approx(2.0 * 0.06 + 3.5 * transfer)
 
 
 def test_a_pool_that_is_not_observed_leaves_the_division_as_it_was() -> None:
@@ -69,19 +77,3 @@ def test_a_pool_that_was_never_observed_may_use_the_whole_threshold() -> None:
     assert all(_limits(fleet) == {} for fleet in found)
     prefill = found[-1].pools["prefill"]
     assert [one.threshold_seconds for one in prefill.objectives] == [2.0]
-
-
-def test_a_pool_that_queues_nothing_orders_nothing_while_the_other_one_is_short() -> None:
-    """However long requests wait in decode, prefill is left what it takes, up to half."""
-    found = decided(rate=steady(5.0), prefill=4, decode=1)
-    short = [
-        fleet
-        for fleet in found
-        if any((one.observed_seconds or 0.0) > 2.0 for one in fleet.pools["decode"].objectives)
-    ]
-    assert len(short) > TICKS / 2
-    for fleet in short:
-        prefill = fleet.pools["prefill"]
-        assert (prefill.recommended_replicas or 0) <= 4
-        (ttft,) = prefill.objectives
-        assert (ttft.observed_seconds or 0.0) < ttft.threshold_seconds <= 1.0

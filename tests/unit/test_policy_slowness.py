@@ -9,7 +9,13 @@ from tests.sizing_cases import WORKLOAD, case, sized
 from servingslo.estimation.law.rows import Row
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.replicas.sizing import EVEN, LEAST_SLOW_PERCENTILE, Slowness
+from servingslo.policy.replicas.sizing import (
+    EVEN,
+    LEAST_SLOW_PERCENTILE,
+    Load,
+    Slowness,
+    size_of_serving,
+)
 
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0)
 TPOT = Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=0.05)
@@ -45,6 +51,27 @@ def test_more_slow_pods_need_more_replicas():
     ]
     assert counts == sorted(counts)
     assert sized(case(TTFT, TPOT), RATE).replicas < counts[1] < counts[3]
+
+
+def test_fewer_replicas_are_judged_with_the_share_that_slow_pods_have_of_them():
+    """The count that is ordered is not ordered back: at it, with its share, no more are needed."""
+    reversed_before = 0
+    for serving in range(4, 24):
+        for rate in (30.0, 60.0, 90.0, 120.0, 150.0):
+            slow = 2.0
+            now = case(TTFT, TPOT, slowness=Slowness(share_ratio=slow / serving, ratio=2.0))
+            for found, judged in (
+                (sized(now, rate).replicas, False),
+                (size_of_serving(now, Load(rate_per_second=rate), serving)[1].replicas, True),
+            ):
+                if found >= serving:
+                    continue
+                share = min(slow / found, 1.0)
+                then = replace(now, slowness=Slowness(share_ratio=share, ratio=2.0))
+                back = sized(then, rate).replicas > found
+                reversed_before += back and not judged
+                assert not (back and judged)
+    assert reversed_before > 0
 
 
 def test_least_loaded_routing_spares_slow_pods():

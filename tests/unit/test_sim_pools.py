@@ -311,6 +311,25 @@ def test_blocks_stay_held_until_the_cache_is_sent():
     assert at_once.ttft_seconds == pytest.approx([own, 2 * own])
 
 
+def test_blocks_stay_held_until_decode_has_room():
+    """While decode's one slot is taken, prefill's memory is full of the prompt that waits there."""
+    prompt, output = 1000, 200
+    pool = replace(SMALL, initial_replicas=1)
+    tight = replace(pool, limits=replace(LIMITS, kv_capacity_tokens=1100))
+    one_slot = replace(pool, limits=replace(LIMITS, max_num_seqs=1))
+    spec = replace(AT_PREFILL, prefill=tight, decode=one_slot, transfer=AT_ONCE)
+    prefill, decode = Script(), Script()
+    found = agreeing(spec, requests(*[(8.0, prompt, output)] * 3), prefill, decode).result
+    own = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
+    own += LAW.prefill_per_token_seconds * prompt
+    assert found.ttft_seconds[:2] == pytest.approx([own, 2 * own])
+    # The third prompt begins when the first answer has ended, and so the second one is read.
+    assert found.ttft_seconds[2] == pytest.approx(found.latency_seconds[0] + own)
+    (engine,) = prefill.seen[0].pods[0].engines
+    assert engine.waiting == 1
+    assert engine.kv_usage_ratio > 0.9
+
+
 def test_a_preempted_sequence_is_computed_anew_prompt_and_all():
     """A decode engine whose blocks run out has lost the cache that the transfer brought."""
     prompt, output = 480, 200

@@ -18,8 +18,6 @@ import numpy as np
 from tests.silicon.beside import text
 from tests.validation.grid import PERCENTILES, Case, Comparison, Lengths, compare
 from tests.validation.sample import Group, groups, saturated
-from tests.validation.two_pools import HEADER as POOLS_HEADER
-from tests.validation.two_pools import bound_cases, exponential_cases, lines, pool_cases
 
 _SEEDS = (1, 2, 3)
 _HEADER = (
@@ -157,7 +155,6 @@ def main() -> None:
                 if not group.outside and target.kv_bound == group.kv_bound:
                     errors = bounds if group.bound else within
                     errors[target.name][label(case)] = target.error(results)
-    pools = _two_pools()
     saturation = _saturation()
     if ratios:
         out(f"-- work ratios {min(ratios):.2f} to {max(ratios):.2f}; targets, mean of the seeds\n")
@@ -166,7 +163,6 @@ def main() -> None:
             if errors[target.name]:
                 one = errors[target.name]
                 out(verdict(target.name, target.percent, one, bound=errors is bounds) + "\n")
-    out(pools)
     if saturation:
         out(verdict("saturation", 3.0, saturation) + "\n")
     out(f"{time.perf_counter() - started:.0f} s\n")
@@ -180,38 +176,6 @@ def _headed(group: Group) -> str:
     if group.bound:
         lines.append(f"   a bound: {group.bound}\n")
     return "".join(lines)
-
-
-def _two_pools() -> str:
-    """Lines of verdicts on TTFT of paths through two pools; cases are printed.
-
-    A target is a name, its percent, and whether more than is simulated is no miss.
-    """
-    out = sys.stdout.write
-    p95, p99 = ("TTFT p95, two pools", 10.0, False), ("TTFT p99, two pools", 15.0, True)
-    shared = ("p95, shared budget", 10.0, True)
-    found: dict[tuple[str, float, bool], dict[str, float]] = {p95: {}, p99: {}, shared: {}}
-    groups_of_pools = (
-        ("two pools, a prefill and a decode pool", pool_cases(), p95),
-        ("two pools whose prompts share a token budget: a bound", bound_cases(), shared),
-        ("two pools, exponential transfers: outside the targets", exponential_cases(), None),
-    )
-    words = sys.argv[1:]
-    for name, cases, target in groups_of_pools:
-        asked = [one for one in cases if not words or any(word in one.label for word in words)]
-        if asked:
-            out(f"-- {name}\n{POOLS_HEADER}\n")
-        for line, case, errors in lines(asked, _SEEDS):
-            out(line + "\n")
-            sys.stdout.flush()
-            if target is not None:
-                found[target][case] = errors[95.0]
-                found[p99][case] = errors[99.0]
-    return "".join(
-        verdict(name, percent, errors, bound=bound) + "\n"
-        for (name, percent, bound), errors in found.items()
-        if errors
-    )
 
 
 def _saturation() -> dict[str, float]:

@@ -1,19 +1,15 @@
 """A fixed small part of the grid of `make validate`: the models beside the simulation.
 
 Bounds are those promised where the KV cache does not bind and the work ratio is at most 0.85, plus
-two standard errors of the simulated percentile, from batch means. Where prompts share steps, by a
-token budget or with short outputs in a pool, no less latency is promised, and more is allowed.
+two standard errors of the simulated percentile, from batch means. Where prompts share steps by a
+token budget, no less latency is promised, and more is allowed.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.validation.grid import A100, H100, L4, Case, Comparison, Lengths, compare
-from tests.validation.two_pools import ROOMY, PoolsCase, Transfer, compare_pools
-
-from servingslo.models.objectives import LatencyMetric
 
 pytestmark = pytest.mark.slow("servingslo.models", "servingslo_lab.sim")
 
@@ -141,32 +137,6 @@ def test_first_token_matches_where_the_kv_cache_binds(rate):
 def test_saturation_throughput_matches_the_simulation(case):
     """An overloaded replica completes the predicted rate within 3 %, whatever binds."""
     assert compare(case).saturation_ratio == pytest.approx(1.0, abs=0.03)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(PoolsCase(work=(0.2, 0.2)), id="light"),
-        pytest.param(PoolsCase(work=(0.85, 0.55), transfer_seconds=0.005), id="busy-prefill"),
-        pytest.param(PoolsCase(work=(0.83, 0.85), prefill_count=5, decode=ROOMY), id="busy-decode"),
-        pytest.param(
-            PoolsCase(work=(0.5, 0.6), transfer_seconds=0.2, transfer=Transfer.CONSTANT),
-            id="long-transfer",
-        ),
-        pytest.param(PoolsCase(work=(0.8, 0.7), through_ratio=0.5), id="half-direct"),
-        pytest.param(
-            PoolsCase(work=(0.5, 0.5), through_ratio=0.75, short_direct=True), id="short-direct"
-        ),
-    ],
-)
-def test_first_token_of_two_pools_matches_the_simulation(case):
-    """TTFT p95 within 10 %, p99 within 15 % or late, with the noise of the simulation."""
-    result = compare_pools(replace(case, request_count=100_000))
-    for percentile, bound in ((95.0, 0.10), (99.0, 0.15)):
-        allowed = bound + noise(result.outcome.ttft, percentile)
-        error = result.ratio(LatencyMetric.TTFT, percentile) - 1.0
-        assert -allowed <= error, f"p{percentile:g}: {error:+.3f}"
-        assert error <= allowed or percentile > 95.0, f"p{percentile:g}: {error:+.3f}"
 
 
 def test_token_budget_has_a_cliff_where_the_model_says():

@@ -62,7 +62,6 @@ def carried_on(state: Memory, before: Plans, now: Plans) -> Memory:
         state,
         pools=_named(known, now),
         limits_seconds={},
-        divided_seconds=None,
         variants=state.variants.renamed(renames(targets_by_pool(before), now), len(now.pools)),
     )
 

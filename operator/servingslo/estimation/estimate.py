@@ -6,6 +6,7 @@ from dataclasses import field
 from servingslo.estimation.engine_steps import Doubt
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.past_arrivals import PastArrivals
+from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.gateway.fallback import FallbackUse
@@ -41,7 +42,8 @@ class FleetSample:
     those that order no replicas. batches: executions of servers of dynamic batches and their time
     in microseconds, by pod and size, since their model was loaded; empty if not read. fallback: the
     gateway's counts of a fallback. metrics: the state of pods' metrics by name, as far as it is
-    known already.
+    known already. held_up: these engines wait for another pool of the path, so their times and
+    their KV use are not of their own work.
     """
 
     time_seconds: float
@@ -50,6 +52,7 @@ class FleetSample:
     classes: Mapping[str, GatewaySample] = field(default_factory=dict)
     sheddable: frozenset[str] = frozenset()
     fallback: GatewaySample | None = None
+    held_up: bool = False
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
     history: RateHistory | None = None
     season_days: int | None = None
@@ -99,7 +102,8 @@ class Estimate:
     and the gateway's time of a whole one, by name, of those that are exported. gpus: None without
     GPUs, or if nothing is known about them. models: None if each engine serves one model without
     adapters. fallback: what the gateway counted of it, None without one. past: arrivals of the last
-    day.
+    day. window: what was newly counted of them. longer_ratios: prompts and answers of the last
+    minute over those of the workload, where they surely are longer.
     """
 
     arrival_rate_per_second: float | None
@@ -146,6 +150,8 @@ class Estimate:
     models: ServedModels | None = None
     fallback: FallbackUse | None = None
     past: PastArrivals = field(default_factory=PastArrivals)
+    window: RateWindow | None = None
+    longer_ratios: tuple[float, float] = (1.0, 1.0)
 
     @property
     def load_per_second(self) -> float | None:

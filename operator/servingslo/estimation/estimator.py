@@ -204,13 +204,8 @@ def _learn(
     moving = [window for window in windows if not window.still]
     flow, measured = arrivals.measure(before, moving, fresh, counted, fallback)
     demand, past = state.forecast, state.past
-    if measured.is_new and measured.first_attempts_per_second is not None:
-        window = RateWindow(
-            rate_per_second=measured.first_attempts_per_second,
-            seconds=measured.seconds,
-            dispersion=flow.dispersion,
-            error_ratio=measured.error_ratio,
-        )
+    window = _rate_window(measured, flow.dispersion)
+    if window is not None:
         demand = forecast.observe(demand, window, now)
         past = past_arrivals.observe(past, window.rate_per_second, window.seconds, now)
     histograms = pool(steps)
@@ -258,6 +253,19 @@ def _learn(
         models=served_models.observe(state.models, fresh.engines, now),
         observed=observe_latencies(state.observed, latencies, now),
     )
+    if sample.held_up:
+        learnt = replace(
+            learnt,
+            law=state.law,
+            slowdowns=state.slowdowns,
+            health=state.health,
+            gpus=state.gpus,
+            lengths=replace(
+                learnt.lengths,
+                held_tokens=state.lengths.held_tokens,
+                held_by=state.lengths.held_by,
+            ),
+        )
     if windows:
         steady = forecast.forecast(demand, now).unsettled_probability < STEADY_PROBABILITY
         work = _work_ratio(learnt, share)
@@ -265,6 +273,18 @@ def _learn(
         routing = learn_routing(state.routing, awake, work, now, steady=steady)
         learnt = replace(learnt, routing=routing)
     return learnt, measured
+
+
+def _rate_window(measured: ArrivalMeasurement, dispersion: float) -> RateWindow | None:
+    """Return what was newly counted of arrivals, None if nothing was."""
+    if not measured.is_new or measured.first_attempts_per_second is None:
+        return None
+    return RateWindow(
+        rate_per_second=measured.first_attempts_per_second,
+        seconds=measured.seconds,
+        dispersion=dispersion,
+        error_ratio=measured.error_ratio,
+    )
 
 
 def _serving(fresh: Freshness) -> list[EngineSample]:
@@ -370,6 +390,9 @@ def _estimate(
         law=law_state,
         calibration=calibration.of_law(state.calibration, stated),
     )
+    ordering = 0.0 if sample.held_up else 1.0
+    if shed is not None:
+        ordering *= 1.0 - (shed.offered_ratio if shed.held_ratio is None else shed.held_ratio)
     offered = measured.offered_per_second
     rate = measured.first_attempts_per_second
     if rate is None and state.arrivals.recent_rates_per_second and fresh.engines:
@@ -403,6 +426,8 @@ def _estimate(
         in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,
+        longer_ratios=now_lengths.longer_ratios,
+        window=_rate_window(measured, state.arrivals.dispersion),
         forecast=forecast.forecast(state.forecast, sample.time_seconds),
         past=state.past,
         backlog_requests=sum(e.waiting or 0.0 for e in _serving(fresh))
@@ -433,9 +458,7 @@ def _estimate(
         discarded_per_second=measured.discarded_per_second,
         ledger=measured.ledger,
         sheddable_per_second=measured.sheddable_per_second,
-        ordering_ratio=1.0
-        if shed is None
-        else 1.0 - (shed.offered_ratio if shed.held_ratio is None else shed.held_ratio),
+        ordering_ratio=ordering,
         classes=classes,
         models=served_models.served_models(state.models, fresh.engines),
         gpus=gpus.use(state.gpus, sample.pods, compared, sample.stale_after_seconds),

@@ -100,10 +100,12 @@ def observe(
         state.estimator.behind_seconds,
     )
     facts = observe_knobs(stages.knobs, observation, state, now_seconds)
-    state, estimate = _update_estimate(observation, targets, state, signals, facts, now_seconds)
+    state, estimate = _update_estimate(
+        observation, targets, state, signals, facts, now_seconds, held_up=stages.held_up
+    )
     estimate = facts.mark_pods(estimate)
-    if stages.mix is not None and estimate.workload is not None:
-        estimate = replace(estimate, workload=stages.mix(estimate.workload))
+    if stages.view is not None:
+        estimate = stages.view(estimate)
     signals = drop_families(add_doubts(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
         signals = zero.sleeping_signals(signals, observation, estimate)
@@ -153,13 +155,15 @@ def finish(seen: Seen, draft: Draft, *, stages: Stages = STAGES) -> tuple[Decisi
     return assemble_decision(seen.context, seen.state, draft, notes, stages.knobs)
 
 
-def _update_estimate(
+def _update_estimate(  # noqa: PLR0913 - what a sample is made of
     observation: Observation,
     targets: Targets,
     state: PlannerState,
     signals: Signals,
     facts: Facts,
     now_seconds: float,
+    *,
+    held_up: bool,
 ) -> tuple[PlannerState, Estimate]:
     """The memory and the estimate after this tick's sample."""
     batcher = facts.batcher or targets.stated_limits.batcher
@@ -169,6 +173,7 @@ def _update_estimate(
         pods=observation.pods,
         gateway=observation.gateway,
         classes=observation.classes,
+        held_up=held_up,
         sheddable=frozenset(one.name for one in targets.classes if not one.orders),
         fallback=observation.fallback,
         stale_after_seconds=targets.fallback.stale_after_seconds,

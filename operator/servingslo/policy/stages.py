@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
+from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.objective_metrics import metric_seconds
-from servingslo.models.workload import Workload
 from servingslo.policy.budget.guard import within_grant
 from servingslo.policy.context import TickContext
 from servingslo.policy.findings import failing_inputs
@@ -44,8 +44,8 @@ class Draft:
 
 Learner = Callable[[TickContext, PlannerState], PlannerState]
 Guard = Callable[[TickContext, Draft], Draft]
-# The requests as an engine computes them, from those that are observed.
-Mix = Callable[[Workload], Workload]
+# What an estimate says of the pool itself, where the others of its path are known.
+View = Callable[[Estimate], Estimate]
 
 
 def track_quiet(context: TickContext, state: PlannerState) -> PlannerState:
@@ -175,9 +175,6 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
 def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
     """Renew the rule that the past asks for, while a trusted law says what a replica carries."""
     if context.prepared is None or not context.trusted or context.signals.no_metrics is not None:
-        return state
-    if context.observation.pool:
-        # Pools are divided by their common demand, which knows no reserve yet.
         return state
     case = replace(sizing_case(context, context.prepared), capacity_ratio=state.shortage.ratio)
     return replace(state, reserve=renewed_reserve(context, case, state.reserve))
@@ -331,7 +328,8 @@ def report_pending(context: TickContext, draft: Draft) -> Draft:
 class Stages:
     """knobs: what is decided in addition to the count. learners: what updates the memory in a tick.
 
-    guards: what may hold a count back. mix: of the requests, None if they are as observed.
+    guards: what may hold a count back. view: on the estimate, None if it is taken as it is.
+    held_up: the engines wait for another pool.
     """
 
     knobs: tuple[Knob, ...] = KNOBS
@@ -357,7 +355,8 @@ class Stages:
         leave_to_reverter,
         report_pending,
     )
-    mix: Mix | None = None
+    view: View | None = None
+    held_up: bool = False
 
 
 STAGES = Stages()

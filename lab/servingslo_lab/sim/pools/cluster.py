@@ -65,7 +65,7 @@ class Pools(Together):
         )  # fmt: skip
 
     def lost(self, pool: Pool, place: int) -> None:
-        """Lose the transfers of a failed prefill engine."""
+        """Lose the transfers of a failed prefill engine; decode computes unread caches anew."""
         if pool is not self.prefill:
             return
         transfers, decode = self.transfers, self.decode.requests
@@ -73,6 +73,9 @@ class Pools(Together):
             if pool.requests.engine[r] == place:
                 decode.status[r] = layout.FAILED
                 decode.finish[r] = pool.now
+        for r in transfers.held[: transfers.ints[flow.HELD]]:
+            if pool.requests.engine[r] == place:
+                decode.cached[r] = 0
 
     def result(self, replica_seconds: float) -> RunResult:
         """The requests as clients see them: a first token from the pool that emits it to them."""
@@ -139,6 +142,7 @@ def _columns(spec: PoolsSpec, requests: int) -> dict[str, Column]:
         "wake": np.full(requests, -1.0),
         "place": np.full(requests, layout.NONE),
         "heap": np.full(max(requests, 1), layout.NONE),
+        "held": np.full(max(requests, 1), layout.NONE),
         "ints": ints,
         "floats": floats,
     }

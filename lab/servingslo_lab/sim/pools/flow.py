@@ -1,7 +1,7 @@
 """Requests through two pools: prefilled in one, transferred with their KV cache, decoded.
 
 A request is two ordinary requests of the kernel, one in the table of each pool. For a prefill
-engine it has one output token; its blocks then stay in use until the KV cache is sent. If that
+engine it has one output token; its blocks then stay in use until decode has read them. If that
 token is the answer's first one, the decode engine's prompt is the prompt plus the token, all but
 the token is cached by the transfer, and its output is the remaining tokens. If the token is thrown
 away, the decode engine computes the last prompt token again and emits the whole answer; as in vLLM
@@ -14,10 +14,10 @@ Source: Zhong et al., DistServe (OSDI 2024); Patel et al., Splitwise (ISCA 2024)
 `docs/features/disagg_prefill`, `v1/core/sched/scheduler.py` (`_update_waiting_for_remote_kv`);
 llm-d-inference-scheduler, `docs/disaggregation.md` (the sidecar's prefill with max_tokens=1; the
 prefix-based decider's nonCachedTokens). Approximations: a decode engine is picked when the cache
-has arrived, not before the prefill. The cache is sent immediately at the end of the prefill. A
-request that then waits for room in the decode pool uses no memory in either pool. A decode engine
-without free blocks computes the preempted sequence again, including the prompt, like vLLM. Written
-for the compiler, like `kernel`.
+has arrived, not before the prefill. The cache is sent immediately at the end of the prefill, and
+its blocks stay in use there until the decode engine has room: vLLM takes the room, then reads. A
+decode engine without free blocks computes the preempted sequence again, including the prompt, like
+vLLM. Written for the compiler, like `kernel`.
 """
 
 # ruff: noqa: I001 - one imported name a line would hide the code
@@ -38,6 +38,7 @@ from servingslo_lab.sim.replicas.layout import (
     PENDING,
     PREEMPTIONS,
     RUNNING,
+    WAITING,
     WAITING_COUNT,
     WAIT_HEAD,
     EngineRow,
@@ -50,20 +51,22 @@ from servingslo_lab.sim.replicas.timers import TIMERS, remove_timer, set_timer
 class Transfers(NamedTuple):
     """KV cache transfers: a timer for each running transfer.
 
-    wake, place, heap: of `timers`. ints, floats: see the constants.
+    wake, place, heap: of `timers`. held: requests whose blocks prefill keeps while they wait at
+    decode, HELD of them. ints, floats: see the constants.
     """
 
     wake: list[float]
     place: list[int]
     heap: list[int]
+    held: list[int]
     ints: list[int]
     floats: list[float]
 
 
 TRANSFER_FLOATS = frozenset({"wake", "floats"})
 
-SKIP_PROMPT_TOKENS, FIRST_AT_DECODE = TIMERS + 1, TIMERS + 2
-TRANSFER_INTS = TIMERS + 3
+SKIP_PROMPT_TOKENS, FIRST_AT_DECODE, HELD = TIMERS + 1, TIMERS + 2, TIMERS + 3
+TRANSFER_INTS = TIMERS + 4
 FIXED_SECONDS, TOKEN_SECONDS = 0, 1
 TRANSFER_FLOAT_COUNT = 2
 
@@ -93,38 +96,61 @@ def end_prefill(p: Requests, t: Transfers, row: EngineRow, remaining: list[int])
 
 
 def advance_decode(d: Requests, row: EngineRow, until: float) -> None:
-    """Like the kernel's `advance`, but a preempted request loses its transferred cache."""
+    """Like the kernel's `advance`, with `begin_decode`."""
     while row.floats[NEXT_CHANGE] <= until:
         advance(d, row, row.floats[NEXT_CHANGE])
         if row.ints[RUNNING] + row.ints[WAITING_COUNT] == 0 or row.floats[CLOCK] >= until:
             return
-        before = row.ints[PREEMPTIONS]
-        schedule(d, row)
-        r = row.ints[WAIT_HEAD]
-        for _ in range(row.ints[PREEMPTIONS] - before):
-            d.cached[r] = 0
-            r = d.next[r]
+        begin_decode(d, row)
     advance(d, row, until)
+
+
+def begin_decode(d: Requests, row: EngineRow) -> None:
+    """Begin the next steps of a decode engine; a preempted request loses its cache."""
+    before = row.ints[PREEMPTIONS]
+    schedule(d, row)
+    r = row.ints[WAIT_HEAD]
+    for _ in range(row.ints[PREEMPTIONS] - before):
+        d.cached[r] = 0
+        r = d.next[r]
+
+
+def release_read(
+    p: Requests, d: Requests, t: Transfers, prefill: list[EngineRow], now: float
+) -> None:
+    """Free the blocks of requests that decode has made room for, or will not serve."""
+    i = 0
+    while i < t.ints[HELD]:
+        r = t.held[i]
+        if d.status[r] == WAITING and d.scheduled[r] < 0.0:
+            i += 1
+            continue
+        t.ints[HELD] -= 1
+        t.held[i] = t.held[t.ints[HELD]]
+        row = prefill[p.engine[r]]
+        row.ints[FREE_BLOCKS] += blocks_of(p.prompt[r])
+        if row.floats[NEXT_CHANGE] == math.inf and row.ints[WAITING_COUNT] > 0:
+            row.floats[CLOCK] = now
+            row.floats[NEXT_CHANGE] = now
+            rest_when_full(p, row)
 
 
 def hand_over(
     p: Requests, d: Requests, t: Transfers, prefill: list[EngineRow], decode: list[EngineRow],
     serving: list[int], gateway: list[int],
 ) -> None:  # fmt: skip
-    """End the next transfer: free its blocks, and submit the request to a decode engine."""
+    """End the next transfer: submit the request to a decode engine, which may have no room yet."""
     r = t.heap[0]
     remove_timer(t, r)
     now = t.wake[r]
     if d.status[r] != PENDING:  # lost with the engine that sent it
         return
-    row = prefill[p.engine[r]]
-    row.ints[FREE_BLOCKS] += blocks_of(p.prompt[r])
-    if row.floats[NEXT_CHANGE] == math.inf and row.ints[WAITING_COUNT] > 0:
-        row.floats[CLOCK] = now
-        row.floats[NEXT_CHANGE] = now
-        rest_when_full(p, row)
     arrived = p.first_token[r] if t.ints[FIRST_AT_DECODE] == 1 else now
     enter_decode(d, decode, serving, gateway, r, arrived, now)
+    t.held[t.ints[HELD]] = r
+    t.ints[HELD] += 1
+    if d.status[r] != WAITING:  # refused
+        release_read(p, d, t, prefill, now)
 
 
 def enter_decode(
@@ -177,10 +203,17 @@ def serve_pools(
     taking: prefill engines that take requests; computing: those and the draining ones; serving
     and decoding: the same for the decode pool. remaining: tokens of each request that the decode
     pool emits.
-    Order at equal times: steps end, then caches arrive, then requests; steps begin last.
+    Order at equal times: steps end, then caches arrive, then requests; steps begin last, those of
+    decode before those of prefill. Decode engines are advanced by the way, but step by step while
+    prefill keeps blocks for them.
     """
     while True:
         change, begins, place = math.inf, 0, NONE
+        room, reader = math.inf, NONE
+        if t.ints[HELD] > 0:
+            for i in decoding:
+                if decode[i].ints[WAITING_COUNT] > 0 and decode[i].floats[NEXT_CHANGE] < room:
+                    room, reader = decode[i].floats[NEXT_CHANGE], i
         for i in computing:
             # The start of a step is after all other events of the same time.
             idle = 1 - prefill[i].ints[IN_STEP]
@@ -190,7 +223,7 @@ def serve_pools(
         transfer = t.wake[t.heap[0]] if t.ints[TIMERS] > 0 else math.inf
         r = gateway[NEXT_ARRIVAL]
         arrival = p.arrival[r] if r < gateway[REQUESTS] else math.inf
-        now = min(change, transfer, arrival)
+        now = min(change, transfer, arrival, room)
         if now > until:
             break
         if change == now and begins == 0:
@@ -201,6 +234,11 @@ def serve_pools(
             arrive(p, d, t, prefill, decode, taking, serving, gateway, decode_gateway)
         elif now == until:
             break
+        elif room == now:
+            advance_decode(d, decode[reader], now)
+            if decode[reader].ints[IN_STEP] == 0 and decode[reader].ints[WAITING_COUNT] > 0:
+                begin_decode(d, decode[reader])
+            release_read(p, d, t, prefill, now)
         else:
             schedule(p, prefill[place])
             rest_when_full(p, prefill[place])
@@ -209,3 +247,4 @@ def serve_pools(
             prefill[i].floats[CLOCK] = max(prefill[i].floats[CLOCK], until)
     for i in decoding:
         advance_decode(d, decode[i], until)
+    release_read(p, d, t, prefill, until)

@@ -28,6 +28,9 @@ LARGEST_SCORED_ERROR_RATIO = 0.1
 # a little apart. In a window with so many answers that is no accident.
 LARGEST_ONE_TOKEN_ANSWER = 1.02
 LEAST_ONE_TOKEN_ANSWERS = 3.0
+# Prompt tokens of a request below which its prefill is not seen: a step computes one for each token
+# that it makes, also for a request whose cache another engine has sent. Its cost is a sequence's.
+LEAST_PREFILLED_TOKENS = 2.0
 # Error of the busy time of an engine that only prefills, from its mean time to first token: 0.96 to
 # 1.01 of the truth in simulation of one engine that is busy between a tenth and 94 % of the time.
 ONE_TOKEN_ERROR_RATIO = 0.05
@@ -92,6 +95,8 @@ def regression_rows(
     if began or not window.paired or not window.generated_tokens:
         return ()
     uncached = max((window.prompt_tokens or 0.0) - (window.cached_tokens or 0.0), 0.0)
+    if uncached < LEAST_PREFILLED_TOKENS * (window.first_tokens or 0.0):
+        uncached = 0.0
     if not inter_token_sum:
         row = _one_token_row(window, uncached, engine_count)
         return () if row is None else (row,)

@@ -19,6 +19,7 @@ from servingslo.estimation.requests.mix_change import (
     enough,
     gather,
     is_longer,
+    longer_ratios,
     running_changes,
 )
 from servingslo.estimation.windows.counters import Window
@@ -95,6 +96,7 @@ class Lengths:
     got a first token and are in none of its counters, beyond chance; None with too few requests.
     prefill_tokens_per_token: prompt tokens computed for each token decoded, recently.
     mean_error_ratio: standard error of the less certain of both means, as a share of it.
+    longer_ratios: see there.
     """
 
     prompt: LengthDistribution | None = None
@@ -106,6 +108,7 @@ class Lengths:
     abort_ratio: float | None = None
     prefill_tokens_per_token: float | None = None
     mean_error_ratio: float = 0.0
+    longer_ratios: tuple[float, float] = (1.0, 1.0)
 
 
 def observe(
@@ -137,7 +140,7 @@ def _count(
         return state
     seconds = max(w.seconds for w in windows)
     begun = sum(w.first_tokens or 0.0 for w in windows)
-    keep = max(1.0 - seconds / _memory_seconds(begun / seconds if seconds > 0 else 0.0), 0.0)
+    keep = max(1.0 - seconds / memory_seconds(begun / seconds if seconds > 0 else 0.0), 0.0)
     keep_recent = max(1.0 - seconds / RECENT_PREFILL_SECONDS, 0.0)
 
     def after(old: float, values: Sequence[float | None]) -> float:
@@ -170,7 +173,7 @@ def _count(
     )
 
 
-def _memory_seconds(rate_per_second: float) -> float:
+def memory_seconds(rate_per_second: float) -> float:
     """Return how long lengths are remembered at this rate of requests.
 
     Source: the steady gain of a local-level model with little drift, proportional to the root of
@@ -227,6 +230,7 @@ def publish(state: LengthState) -> tuple[LengthState, Lengths]:
             else None
         ),
         mean_error_ratio=max(_mean_error_ratio(prompt, starts), _mean_error_ratio(output, ended)),
+        longer_ratios=longer_ratios(prompt, output, state.evidence),
     )
     return replace(state, published_prompt=prompt, published_output=output), lengths
 

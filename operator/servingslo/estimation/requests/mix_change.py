@@ -28,6 +28,8 @@ CHANGED_RATIO = 2.0
 # The change must also exceed this many standard deviations of the requests counted.
 # Judgement; measured by false changes on the hours of the Azure traces.
 CHANGED_DEVIATIONS = 5.0
+# Deviations by which the mean of the last minute is surely longer.
+SURE_DEVIATIONS = 3.0
 # In the steady state as many requests end as begin, within this share.
 STEADY_RATIO = 0.1
 
@@ -119,6 +121,31 @@ def enough(ticks: Sequence[Evidence]) -> Iterator[Evidence]:
         )
         if total.seconds >= LEAST_MIX_SECONDS and total.started >= LEAST_MIX_REQUESTS:
             yield total
+
+
+def longer_ratios(
+    prompt: LengthDistribution, output: LengthDistribution, ticks: Sequence[Evidence]
+) -> tuple[float, float]:
+    """Return how many times as long prompts and answers of the last minute are, where surely so.
+
+    1 where they are not: memory follows shorter ones in time, and chance is no change.
+    """
+    found = list(enough(ticks))
+    if not found:
+        return 1.0, 1.0
+    minute = found[-1]
+    return (
+        _longer_ratio(prompt, minute.prompt_mean_tokens, minute.started),
+        _longer_ratio(output, minute.output_mean_tokens, minute.ended),
+    )
+
+
+def _longer_ratio(known: LengthDistribution, mean_tokens: float, count: float) -> float:
+    if count < LEAST_MIX_REQUESTS:
+        return 1.0
+    ratio = mean_tokens / known.mean_tokens
+    spread = known.second_moment_tokens2 / (known.mean_tokens * known.mean_tokens)
+    return ratio if ratio > 1.0 + SURE_DEVIATIONS * math.sqrt(spread / count) else 1.0
 
 
 def running_changes(windows: Sequence[Window]) -> list[float]:

@@ -10,7 +10,7 @@ from functools import partial
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision
-from servingslo.policy.pools.guards import in_proportion
+from servingslo.policy.pools.guards import fitting
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.variants.learning import learned_split
@@ -55,7 +55,7 @@ def fleet_kept_per_gpu(
     low, high = after, dict(wanted)
     if gpus <= _gpus(after, each):
         most = _gpus(after, each) - min(each.values())
-        low, high = in_proportion(targets.pools, after, most), after
+        low, high = fitting(targets.pools, after, most), after
     apart = _gpus(high, each) - _gpus(low, each)
     if apart <= 0:
         return 0.0

@@ -1,9 +1,11 @@
 """Demand of the whole resource, and the part of it that each pool has to serve.
 
 The forecast is of the whole: how traffic is divided may change within minutes, as pods start and
-leave, while demand does not. A pool's forecast is its share of the whole.
+leave, while demand does not. It is learnt from the windows that the pools' own forecasts are learnt
+from. A pool's forecast is its share of the whole.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,7 +17,6 @@ from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.inputs import ForecastMode, Targets
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.agreement import is_explained
 from servingslo.policy.pools.inputs import FleetTargets, Role
 from servingslo.policy.pools.state import FleetState
 
@@ -27,25 +28,34 @@ THROUGH_MEMORY_SECONDS = 300.0
 LONGEST_STEP_SECONDS = 60.0
 # A sample of the share counts up to here: as far above 1 as none is below it.
 MOST_SAMPLED_RATIO = 2.0
+# Standard errors by which a share is surely below 1.
+SURE_DEVIATIONS = 3.0
 
 
-def whole_rate_per_second(
+def whole_window(
     targets: FleetTargets, seen: Mapping[str, Seen], through_ratio: float | None
-) -> float | None:
-    """The arrival rate of the whole resource; None while a pool's rate is unknown.
+) -> RateWindow | None:
+    """What was newly counted of the arrivals of the whole resource; None if nothing was.
 
     Every request passes a decode pool once. Behind a prefill pool that is full, the decode pool
-    sees fewer than arrive; so the rate is that of the prefill pool, over its share.
+    sees fewer than arrive; so the rate is that of the prefill pool, over its share. Of pools that
+    serve whole requests it is the sum.
     """
-    rates = pool_rates(seen)
-    if not targets.disaggregated:
-        known = [rate for rate in rates.values() if rate is not None]
-        return sum(known) if known else None
-    first = rates.get(_only(targets, Role.PREFILL))
-    last = rates.get(_only(targets, Role.DECODE))
-    if first is None or not through_ratio:
-        return last
-    return max(first / through_ratio, last or 0.0)
+    windows = {name: one.context.estimate.window for name, one in seen.items()}
+    known = [window for window in windows.values() if window is not None]
+    if targets.disaggregated:
+        first, last = (windows[_only(targets, role)] for role in (Role.PREFILL, Role.DECODE))
+        if first is None or not first.rate_per_second or not through_ratio:
+            return last
+        return replace(first, rate_per_second=first.rate_per_second / through_ratio)
+    if not known:
+        return None
+    return RateWindow(
+        rate_per_second=sum(rate or 0.0 for rate in pool_rates(seen).values()),
+        seconds=max(window.seconds for window in known),
+        dispersion=max(window.dispersion for window in known),
+        error_ratio=max(window.error_ratio for window in known),
+    )
 
 
 def pool_rates(seen: Mapping[str, Seen]) -> dict[str, float | None]:
@@ -55,28 +65,30 @@ def pool_rates(seen: Mapping[str, Seen]) -> dict[str, float | None]:
 
 def learn_through_ratio(
     targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
-) -> float | None:
-    """The share of requests that pass the prefill pool, smoothed; None while it is unknown.
+) -> FleetState:
+    """The memory with the share of requests that pass the prefill pool, as smoothed and as used.
 
     Behind a prefill pool where requests wait, the decode pool sees too few to compare. Learning
     begins at all requests: one comparison, such as of a pool that has just become ready, is no
     share, and the demand is the prefill pool's rate over it. Chance alone may show a share above
-    1, so the smoothed one is cut and not the sample.
+    1, so the smoothed one is cut and not the sample; and one that is not surely below 1 is 1.
     """
     if not targets.disaggregated:
-        return None
-    prefill, decode = _only(targets, Role.PREFILL), _only(targets, Role.DECODE)
+        return state
+    prefill, decode = (_only(targets, role) for role in (Role.PREFILL, Role.DECODE))
     rates = pool_rates(seen)
-    first, last = rates.get(prefill), rates.get(decode)
-    before = state.through_ratio
+    first, last = rates[prefill], rates[decode]
     if not first or not last or seen[prefill].context.estimate.waiting_requests > first:
-        return before
+        return state
     ratio = min(first / last, MOST_SAMPLED_RATIO)
-    before = 1.0 if before is None else before
+    before = 1.0 if state.smoothed_through_ratio is None else state.smoothed_through_ratio
     at = state.demand.time_seconds
     step = DEFAULT_SCRAPE_SECONDS if at is None else max(now_seconds - at, 0.0)
     weight = min(step, LONGEST_STEP_SECONDS) / THROUGH_MEMORY_SECONDS
-    return min(before + weight * (ratio - before), 1.0)
+    smoothed = min(before + weight * (ratio - before), 1.0)
+    chance = SURE_DEVIATIONS * math.sqrt(2.0 / (last * THROUGH_MEMORY_SECONDS))
+    used = smoothed if 1.0 - smoothed > chance else 1.0
+    return replace(state, smoothed_through_ratio=smoothed, through_ratio=used)
 
 
 def learn_demand(
@@ -86,34 +98,16 @@ def learn_demand(
     now_seconds: float,
     history: RateHistory | None = None,
 ) -> FleetState:
-    """The memory with this tick's rate of the whole resource, and its past where it was read.
-
-    Counts of prefill that decode contradicts are put off until its next reading; if that says the
-    same, they count.
-    """
+    """The memory with this tick's window of the whole resource, and its past where it was read."""
+    state = learn_through_ratio(targets, state, seen, now_seconds)
     known = state.demand
-    before = known.time_seconds
     if history is not None:
         days = targets.pools[0].targets.forecast.season_days
         known = forecasts.with_history(known, history, days)
-    lasted = DEFAULT_SCRAPE_SECONDS if before is None else max(now_seconds - before, 1.0)
-    doubted = _contradict(targets, seen, lasted) and not (
-        state.doubted and _is_newly_counted(targets, seen, now_seconds)
-    )
-    through = learn_through_ratio(targets, state, seen, now_seconds)
-    if doubted:
-        return replace(state, demand=known, doubted=True)
-    state = replace(state, through_ratio=through, demand=known, doubted=False)
-    states = [one.state.estimator for one in seen.values()]
-    rate = whole_rate_per_second(targets, seen, through)
-    if rate is None or all(one.forecast.time_seconds != now_seconds for one in states):
-        return state
-    window = RateWindow(
-        rate_per_second=rate,
-        seconds=lasted,
-        dispersion=max(one.arrivals.dispersion for one in states),
-    )
-    return replace(state, demand=forecasts.observe(known, window, now_seconds))
+    window = whole_window(targets, seen, state.through_ratio or 1.0)
+    if window is not None:
+        known = forecasts.observe(known, window, now_seconds)
+    return replace(state, demand=known)
 
 
 def forecast_of(targets: FleetTargets, state: FleetState, now_seconds: float) -> Forecast:
@@ -138,24 +132,6 @@ def replanned(
         estimate=replace(context.estimate, forecast=forecast),
         facts=context.facts,
     )
-
-
-def _contradict(targets: FleetTargets, seen: Mapping[str, Seen], seconds: float) -> bool:
-    """Whether prefill counted requests that decode should have seen by now."""
-    if not targets.disaggregated:
-        return False
-    prefill, decode = _only(targets, Role.PREFILL), _only(targets, Role.DECODE)
-    rates = pool_rates(seen)
-    first, last = rates.get(prefill), rates.get(decode)
-    if first is None or last is None:
-        return False
-    return not is_explained(seen[prefill], seen[decode], first, last, seconds)
-
-
-def _is_newly_counted(targets: FleetTargets, seen: Mapping[str, Seen], now_seconds: float) -> bool:
-    """Whether prefill's requests were counted anew at this tick, and not only looked at again."""
-    prefill = seen[_only(targets, Role.PREFILL)]
-    return prefill.state.estimator.forecast.time_seconds == now_seconds
 
 
 def _only(targets: FleetTargets, role: Role) -> str:

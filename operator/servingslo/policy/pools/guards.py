@@ -1,11 +1,11 @@
 """Guards over all pools, after the guards of each: unseen pools, roles at zero, GPUs.
 
 An unseen pool keeps the others from stepping down, never from growing. Pools sleep and wake
-together. Within a bound on GPUs a pool grows only into GPUs that no pod holds any more; prefill and
-decode that are both short are balanced, so that neither waits for the other.
+together. Within a bound on GPUs a pool grows only into GPUs that no pod holds any more; of prefill
+and decode the one that the path lacks has them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from servingslo.policy.budget.guard import shortage
@@ -14,6 +14,7 @@ from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import GpuUse
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.replicas.guards import limit_step
+from servingslo.policy.replicas.sizing import carried_rate_per_second
 from servingslo.policy.stages import Draft
 from servingslo.reasons import Reason
 
@@ -24,6 +25,8 @@ STAGE = "pools"
 LEAST_BALANCE_GAIN_RATIO = 0.1
 
 Drafts = Mapping[str, Draft]
+# Part of a pool's load that so many of its replicas carry; above 1 if they have room.
+CarriedOf = Callable[[int], float]
 
 
 def guard_pools(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -> Drafts:
@@ -72,13 +75,14 @@ def within_gpus(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts)
     wanted = {name: found[name].proposal.replicas for name in growing}
     granted = {name: seen[name].context.current for name in growing}
     free = targets.gpus_max - held_gpus(targets, seen)
+    carried = {name: _carried_of(found[name]) for name in growing}
     while room := [
         name
         for name in growing
         if granted[name] < wanted[name] and targets.pool(name).gpus_per_replica <= free
     ]:
-        # The pool that is shortest of what it wants gets the next replica.
-        name = min(room, key=lambda one: granted[one] / wanted[one])
+        # The pool that carries least of its load gets the next replica.
+        name = min(room, key=lambda one: carried[one](granted[one]))
         granted[name] += 1
         free -= targets.pool(name).gpus_per_replica
     for name in growing:
@@ -131,32 +135,49 @@ def _or(count: int | None, otherwise: int) -> int:
 
 
 def _balanced(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -> dict[str, Draft]:
-    """Move GPUs from a pool that has more of what it wants to one that has less.
+    """Move GPUs to the pool that the path lacks.
 
-    Requests pass one pool after the other, so the pool that is shortest decides how many are
-    served. A donor keeps a larger part of what it wants than that pool has: its step is safe.
+    Requests pass one pool after the other, so the pool that carries least of its load decides how
+    many are served, and gets the next replica until none is short. What is left stays with pools
+    that are only held at more than they need.
     """
-    found = dict(drafts)
-    most = targets.gpus_max or 0
-    wanted = {name: max(draft.proposal.replicas, 1) for name, draft in drafts.items()}
-    if _gpus(targets.pools, wanted) <= most or not all(one.planned for one in seen.values()):
+    found, most = dict(drafts), targets.gpus_max or 0
+    held = {name: max(draft.proposal.replicas, 1) for name, draft in drafts.items()}
+    if _gpus(targets.pools, held) <= most or not all(one.planned for one in seen.values()):
         return found
+    carried = {name: _carried_of(draft) for name, draft in drafts.items()}
+    needed = {
+        name: min(max(draft.requirement.proposal.replicas, 1), held[name])
+        for name, draft in drafts.items()
+    }
+    counts = fitting(targets.pools, needed, most, carried)
+    counts = fitting(targets.pools, held, most, carried, least=counts)
     current = {name: one.context.current for name, one in seen.items()}
-    share = min(current[name] / wanted[name] for name in wanted)
-    fitting = in_proportion(targets.pools, wanted, most)
-    gained = min(fitting[name] / wanted[name] for name in wanted)
-    if gained <= (1.0 + LEAST_BALANCE_GAIN_RATIO) * share:
+    now, then = (
+        min(carried[name](count) for name, count in each.items()) for each in (current, counts)
+    )
+    if min(then, 1.0) <= (1.0 + LEAST_BALANCE_GAIN_RATIO) * now:
         return found
     for name, draft in drafts.items():
-        if fitting[name] != draft.proposal.replicas:
-            found[name] = _bounded(targets, draft, fitting[name], drafts)
+        if counts[name] != draft.proposal.replicas:
+            found[name] = _bounded(targets, draft, counts[name], drafts)
     return found
+
+
+def _carried_of(draft: Draft) -> CarriedOf:
+    """What so many replicas carry of a pool's load; by their number while no law says it."""
+    sized, infeasible = draft.requirement.sized, draft.requirement.infeasible
+    needed = max(draft.requirement.proposal.replicas, 1)
+    if sized is None or not sized.load.rate_per_second:
+        return lambda count: count / needed
+    case, rate = sized.case, sized.load.rate_per_second
+    return lambda count: carried_rate_per_second(case, infeasible, count) / rate
 
 
 def _lowered(
     targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts, most: int
 ) -> dict[str, Draft]:
-    """Step down in proportion if what is kept of the present counts exceeds the bound."""
+    """Step down if what is kept of the present counts exceeds the bound."""
     found = dict(drafts)
     kept = {
         name: min(draft.proposal.replicas, seen[name].context.current)
@@ -164,9 +185,9 @@ def _lowered(
     }
     if _gpus(targets.pools, kept) <= most or _unseen(seen):
         return found
-    fitting = in_proportion(targets.pools, kept, most)
+    counts = fitting(targets.pools, kept, most, {n: _carried_of(d) for n, d in drafts.items()})
     for name, draft in drafts.items():
-        context, count = seen[name].context, fitting[name]
+        context, count = seen[name].context, counts[name]
         if count < kept[name]:
             moved = _bounded(targets, draft, count, drafts, Reason.BUDGET_MOVED)
             # Others wait for what a grant takes: no step is too large for that.
@@ -191,25 +212,38 @@ def _all_partial(seen: Seen) -> bool:
     return bool(serving) and serving <= set(signals.unseen_pods)
 
 
-def in_proportion(
-    pools: Sequence[PoolTargets], wanted: Mapping[str, int], most: int
+def fitting(
+    pools: Sequence[PoolTargets],
+    wanted: Mapping[str, int],
+    most: int,
+    carried: Mapping[str, CarriedOf] | None = None,
+    *,
+    least: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Counts in the ratio of those wanted that fit into this many GPUs, none below its minimum.
+    """Counts up to those wanted that fit into this many GPUs, none below its minimum.
 
-    A pool that wants none has none.
+    Each replica goes to the pool that carries least of its load; without `carried` to the one that
+    has the least part of what it wants. A pool that wants none has none. least: counts to begin at.
     """
-    least = {
-        pool.name: min(max(pool.targets.replicas.minimum, 1), wanted[pool.name]) for pool in pools
-    }
-    found = dict(least)
+    found = dict(
+        least
+        or {
+            pool.name: min(max(pool.targets.replicas.minimum, 1), wanted[pool.name])
+            for pool in pools
+        }
+    )
+
+    def filled(pool: PoolTargets) -> float:
+        count = found[pool.name]
+        return count / wanted[pool.name] if carried is None else carried[pool.name](count)
+
     while room := [
         pool
         for pool in pools
         if found[pool.name] < wanted[pool.name]
         and _gpus(pools, found) + pool.gpus_per_replica <= most
     ]:
-        pool = min(room, key=lambda one: found[one.name] / wanted[one.name])
-        found[pool.name] += 1
+        found[min(room, key=filled).name] += 1
     return found
 
 

@@ -42,9 +42,7 @@ class PoolTargets:
     @property
     def gpus_per_replica(self) -> int:
         """GPUs of one replica; 1 if none are stated."""
-        cost = self.targets.cost
-        of_price = 1 if cost is None else cost.gpus_per_replica
-        return self.gpus or self.targets.gpus_per_replica or of_price
+        return self.gpus or self.targets.gpus_per_replica or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

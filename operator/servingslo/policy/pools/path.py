@@ -1,19 +1,20 @@
 """Prefill and decode under one promise: how each threshold is divided between the two pools.
 
 A request waits and is prefilled in one pool, its KV cache is transferred, and it waits for a first
-step in the other. The cheapest pair of counts at which the law of the sum keeps every objective
-decides how much of each threshold a pool may use. Time per output token is decode's alone.
+step in the other. Decode is planned to keep the time per token, so a first token takes one or two
+of its steps and the transfer, whatever the mix: that is its part of a threshold, and prefill has
+the rest. Time per output token is decode's alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from servingslo.models.disaggregated.division import PairRole, divide
-from servingslo.models.disaggregated.pair import cheapest_pair
-from servingslo.models.disaggregated.path import Path, TransferLaw
-from servingslo.models.disaggregated.pools import PoolModel
-from servingslo.models.disaggregated.workloads import observed_decode_workload
+from servingslo.estimation.estimate import Estimate
+from servingslo.estimation.requests.lengths import memory_seconds
+from servingslo.estimation.requests.mix_change import LONGEST_SECONDS
+from servingslo.estimation.requests.observed import RECENT_SECONDS
+from servingslo.models.decode_workload import decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.context import TickContext
@@ -23,10 +24,14 @@ from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.demand import forecast_of, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.state import FleetState, PoolLimits
-from servingslo.policy.replicas.prepared_model import RENEWAL_SECONDS
-from servingslo.policy.replicas.requirement import sizing_case
-from servingslo.policy.replicas.sizing import KV_PERCENTILE
-from servingslo.policy.stages import Mix
+from servingslo.policy.stages import (
+    Learner,
+    Stages,
+    calibrate,
+    choose_reserve,
+    measure_capacity,
+    steer_quantile,
+)
 
 # With so many requests through prefill, the others move no percentile of an objective at 99 %.
 WHOLLY_THROUGH_RATIO = 0.995
@@ -34,13 +39,16 @@ WHOLLY_THROUGH_RATIO = 0.995
 # Source: Splitwise (ISCA 2024), section 6; Llama 3.1 8B with 16 bits.
 ASSUMED_TRANSFER_SECONDS, ASSUMED_TOKENS_PER_SECOND = 5e-3, 190e3
 
-# The least part of a threshold that is divided in proportion to means.
-# Judgement: as `models.disaggregated.division` keeps of each threshold at least.
-LEAST_SHARE = 0.05
-# What a pool has at least, over its observed percentile, while that is within half of a threshold.
-# Judgement: rounding and the next window's scatter stay below; measured by orders of a pool that
-# queues nothing while the other one is short.
-LEAST_OVER_OBSERVED = 1.25
+# Steps of decode until a first token: its own, and half of the one in progress, or all of it.
+MEAN_STEPS, LONG_STEPS = 1.5, 2.0
+# A long transfer over a mean one: it is in proportion to the prompt, and the 99th percentile of the
+# conversation's prompts is three and a half times their mean.
+LONG_TRANSFER_RATIO = 3.5
+# Decode's part of a threshold without an objective on the time per token, which would bound its
+# steps; and the most of one that it may have: of a first token, and of a whole answer.
+PLAIN_PART, LARGEST_PART, LARGEST_LATENCY_PART = 0.25, 0.5, 0.95
+# A new part that differs by less is no reason to divide anew: what is measured moves by as much.
+SAME_PART_RATIO = 0.25
 
 
 def objective_key(objective: Objective) -> str:
@@ -59,15 +67,42 @@ def path_targets(targets: FleetTargets, limits: PoolLimits) -> FleetTargets:
     return targets.with_targets(found)
 
 
-def decode_mix(state: FleetState) -> Mix | None:
-    """The requests of a decode pool: most come with their cache, the others are prefilled there.
+def waits_for_room(decode: Seen) -> bool:
+    """Whether requests wait in decode for more than a moment, or lose their room again."""
+    signal = decode.context.estimate.saturation_signal
+    return signal.waiting_sustained or signal.preemptions_per_second > 0.0
 
-    One cached share for all would hide the few long prompts. None if all come with their cache.
+
+def stages_of(role: Role, state: FleetState, stages: Stages, now_seconds: float) -> Stages:
+    """The stages of a pool, as far as others say what its observation means.
+
+    While decode waits for room an engine of prefill keeps the prompts that it has computed. Its
+    waits and its KV use are decode's then: nothing is learnt from them, and they order nothing. The
+    same holds while latencies of that time are observed. Most requests of a decode pool come with
+    their cache, the others are prefilled there, and one cached share for all would hide the few
+    long prompts. Pools of whole requests are divided by their common demand, which knows no reserve
+    yet.
     """
-    through = state.through_ratio
-    if through is None or through >= WHOLLY_THROUGH_RATIO:
-        return None
-    return partial(observed_decode_workload, through_ratio=through)
+    if role is Role.COMBINED:
+        return _without(stages, choose_reserve)
+    at, through = state.no_room_seconds, state.through_ratio
+    if role is Role.PREFILL and at is not None and now_seconds - at < RECENT_SECONDS:
+        own = _without(stages, calibrate, steer_quantile, measure_capacity)
+        return replace(own, held_up=True)
+    if role is Role.DECODE and through is not None and through < WHOLLY_THROUGH_RATIO:
+        return replace(stages, view=partial(_with_direct, through_ratio=through))
+    return stages
+
+
+def _with_direct(estimate: Estimate, through_ratio: float) -> Estimate:
+    if estimate.workload is None:
+        return estimate
+    return replace(estimate, workload=decode_workload(estimate.workload, through_ratio))
+
+
+def _without(stages: Stages, *learners: Learner) -> Stages:
+    kept = tuple(one for one in stages.learners if one not in learners)
+    return replace(stages, learners=kept)
 
 
 def divide_path(
@@ -77,46 +112,47 @@ def divide_path(
     prefill, decode = (targets.of_role(role)[0] for role in (Role.PREFILL, Role.DECODE))
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
-    shares = {prefill.name: through, decode.name: 1.0}
+    # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
+    longer = [_at_lead(seen[prefill.name].context, 0), _at_lead(seen[decode.name].context, 1)]
+    shares = {prefill.name: through * longer[0], decode.name: max(longer)}
+    transfer_seconds, source = _transfer(
+        targets, seen[prefill.name].context, seen[decode.name].context
+    )
     limits = state.limits_seconds
+    contexts = {name: one.context for name, one in seen.items()}
+    # A pool that is not observed says nothing about a division: the last one stays.
+    known = contexts[prefill.name].estimate.prompt_tokens_mean is not None
+    if known and all(one.planned for one in seen.values()):
+        divided = _divided(targets, contexts, transfer_seconds)
+        limits = _kept_or_new(limits, (prefill.name, decode.name), divided)
     own = path_targets(targets, limits)
     contexts = {
-        name: replanned(one.context, forecast.share(shares[name]), own.pool(name).targets)
-        if forecast.known
-        else one.context
+        name: replanned(
+            one.context,
+            forecast.share(shares[name]) if forecast.known else one.context.estimate.forecast,
+            own.pool(name).targets,
+        )
         for name, one in seen.items()
     }
-    transfer_seconds, source = _transfer(targets, contexts[prefill.name], contexts[decode.name])
-    path = Path(
-        through_ratio=through,
-        transfer=TransferLaw(
-            mean_seconds=transfer_seconds,
-            fixed_seconds=min(ASSUMED_TRANSFER_SECONDS, transfer_seconds),
-        ),
-    )
-    # A pool that is not observed says nothing about a division: the last one stays.
-    observed = all(one.planned for one in seen.values())
-    if observed and _is_due(state, contexts, now_seconds):
-        models = {pool.name: _pool_model(pool, contexts[pool.name]) for pool in (prefill, decode)}
-        found = _by_laws(targets, prefill, decode, models, path, contexts)
-        divided = found or _in_proportion(targets, (prefill, decode), contexts, transfer_seconds)
-        if divided and divided != limits:
-            limits = divided
-            own = path_targets(targets, limits)
-            contexts = {
-                name: replanned(one, one.estimate.forecast, own.pool(name).targets)
-                for name, one in contexts.items()
-            }
-        state = replace(
-            state, limits_seconds=limits, divided_seconds=now_seconds if found else None
-        )
     use = PathUse(
         through_ratio=through,
         transfer_seconds=transfer_seconds,
         transfer_source=source,
         limits_seconds=limits,
     )
+    state = replace(state, limits_seconds=limits)
     return {n: replace(one, context=contexts[n]) for n, one in seen.items()}, use, state
+
+
+def _at_lead(context: TickContext, kind: int) -> float:
+    """How many times as long requests will be at the lead as those of the mix; at least 1.
+
+    kind: 0 for prompts, 1 for answers. What is remembered is older by its memory than the last
+    minute, so what has grown between them grows on at that pace.
+    """
+    now = context.estimate.longer_ratios[kind]
+    ahead = context.lead_seconds + 0.5 * LONGEST_SECONDS
+    return now + (now - 1.0) * ahead / memory_seconds(context.estimate.load_per_second or 0.0)
 
 
 def _own_targets(pool: PoolTargets, limits: Mapping[str, float]) -> Targets:
@@ -142,98 +178,63 @@ def _transfer(
     return ASSUMED_TRANSFER_SECONDS + prompt / ASSUMED_TOKENS_PER_SECOND, "assumed"
 
 
-def _is_due(state: FleetState, contexts: Mapping[str, TickContext], now_seconds: float) -> bool:
-    """Whether thresholds are to be divided anew: a mix or a law changed, or time has passed."""
-    at = state.divided_seconds
-    if at is None or now_seconds - at >= RENEWAL_SECONDS:
-        return True
-    prepared = [one.prepared for one in contexts.values()]
-    return any(one is not None and one.at_seconds > at for one in prepared)
+def _divided(
+    targets: FleetTargets, contexts: Mapping[str, TickContext], transfer_seconds: float
+) -> dict[Objective, tuple[float, float]]:
+    """What prefill and decode may use of each threshold, in seconds; none while it is unknown.
 
-
-def _pool_model(pool: PoolTargets, context: TickContext) -> PoolModel | None:
-    """The pool for the search of a pair; None while its law does not decide."""
-    if context.prepared is None or context.demand is None or not context.trusted:
-        return None
-    case = sizing_case(context, context.prepared)
-    return PoolModel(
-        frontier=case.frontier,
-        engines_per_replica=case.engines_per_replica,
-        routing=case.routing,
-        price=pool.replica_price,
-        least=max(context.bounds.minimum, 1),
-        most=case.largest_count,
-        utilization_ceiling_ratio=case.utilization_target_ratio,
-        kv_ceiling_ratio=case.kv_cache_target_ratio,
-        kv_percentile=KV_PERCENTILE,
-        calibration=case.calibration,
-    )
-
-
-def _by_laws(
-    targets: FleetTargets,
-    prefill: PoolTargets,
-    decode: PoolTargets,
-    models: Mapping[str, PoolModel | None],
-    path: Path,
-    contexts: Mapping[str, TickContext],
-) -> PoolLimits | None:
-    """Thresholds by the cheapest pair; None while a law is missing or nothing arrives."""
-    first, second = models[prefill.name], models[decode.name]
-    demand = contexts[decode.name].demand
-    if first is None or second is None or demand is None or demand.idle:
-        return None
-    rate = demand.scale_up_load.rate_per_second
-    objectives = targets.pools[0].targets.objectives
-    current = contexts[prefill.name].current, contexts[decode.name].current
-    parts = divide(cheapest_pair(first, second, path, objectives, rate, current))
-    return {
-        pool.name: {objective_key(one): seconds for one, seconds in parts[role].items()}
-        for pool, role in ((prefill, PairRole.PREFILL), (decode, PairRole.DECODE))
-    }
-
-
-def _in_proportion(
-    targets: FleetTargets,
-    pools: Sequence[PoolTargets],
-    contexts: Mapping[str, TickContext],
-    transfer_seconds: float,
-) -> dict[str, dict[str, float]]:
-    """Thresholds in proportion to the mean times that requests take in the two pools now.
-
-    An objective with an unknown mean is not divided. A mean of zero has a small part: no count
-    could keep a threshold of zero. A pool that keeps half of the threshold is not to be faster than
-    it is, however long requests wait in the other one.
+    Prefill has what a mean first token of decode leaves: where its times vary most, a percentile of
+    the sum is its own percentile and the other's mean. Decode has what its long ones take.
     """
-    found: dict[str, dict[str, float]] = {pool.name: {} for pool in pools}
-    first, second = (pool.name for pool in pools)
-    for objective in targets.pools[0].targets.objectives:
+    objectives = targets.pools[0].targets.objectives
+    steps = [o.threshold_seconds for o in objectives if o.metric is LatencyMetric.TPOT]
+    found = {}
+    for objective in objectives:
+        whole, mean, long = objective.threshold_seconds, None, None
         if not ROW_OF[objective.metric].along_path:
             continue
-        means = {pool.name: _mean_seconds(contexts[pool.name], objective.metric) for pool in pools}
-        left = objective.threshold_seconds
-        if not ROW_OF[objective.metric].only_waits:
-            left = max(left - transfer_seconds, 0.5 * left)
-        known = {name: mean for name, mean in means.items() if mean is not None}
-        whole = sum(known.values())
-        if len(known) < len(means) or whole <= 0.0:
-            continue
-        share = min(max(known[first] / whole, LEAST_SHARE), 1.0 - LEAST_SHARE)
-        least, of_other = (_least_part(contexts[name], objective, left) for name in (first, second))
-        part = min(max(left * share, least), left - of_other)
-        found[first][objective_key(objective)] = part
-        found[second][objective_key(objective)] = left - part
-    return {name: limits for name, limits in found.items() if limits}
+        if objective.metric is LatencyMetric.LATENCY:
+            mean = long = _mean_latency_part(targets, contexts, whole)
+        elif steps:
+            mean = MEAN_STEPS * min(steps) + transfer_seconds
+            long = LONG_STEPS * min(steps) + LONG_TRANSFER_RATIO * transfer_seconds
+        else:
+            mean = long = PLAIN_PART * whole
+        if mean is not None and long is not None:
+            most = LARGEST_PART * whole
+            if objective.metric is LatencyMetric.LATENCY:
+                most = LARGEST_LATENCY_PART * whole
+            found[objective] = whole - min(mean, most), min(long, most)
+    return found
 
 
-def _least_part(context: TickContext, objective: Objective, left_seconds: float) -> float:
-    """What a pool needs of a threshold as it is now, at most; half of it if it may be more."""
-    seen = context.estimate.observed.get(objective.metric.value)
-    bucket = None if seen is None else seen.bucket_of(objective.percentile)
-    return 0.0 if bucket is None else min(LEAST_OVER_OBSERVED * bucket[1], 0.5 * left_seconds)
+def _mean_latency_part(
+    targets: FleetTargets, contexts: Mapping[str, TickContext], whole_seconds: float
+) -> float | None:
+    """Decode's part in proportion to mean times of requests; None while one is not observed."""
+    means = []
+    for role in (Role.PREFILL, Role.DECODE):
+        estimate = contexts[targets.of_role(role)[0].name].estimate
+        key = LatencyMetric.LATENCY.value
+        seen = estimate.observed.get(key) or estimate.means.get(key)
+        means.append(None if seen is None else seen.mean)
+    first, last = means
+    if first is None or not last:
+        return None
+    return whole_seconds * min(last / (first + last), LARGEST_LATENCY_PART)
 
 
-def _mean_seconds(context: TickContext, metric: LatencyMetric) -> float | None:
-    """The mean that was observed; None if nothing was."""
-    seen = context.estimate.observed.get(metric.value) or context.estimate.means.get(metric.value)
-    return None if seen is None else seen.mean
+def _kept_or_new(
+    limits: PoolLimits,
+    names: tuple[str, str],
+    divided: Mapping[Objective, tuple[float, float]],
+) -> PoolLimits:
+    """The limits as they are, unless a part of decode differs by more than it is known to."""
+    new = {name: dict(limits.get(name, {})) for name in names}
+    for objective, parts in divided.items():
+        key = objective_key(objective)
+        before = new[names[1]].get(key)
+        if before is None or abs(parts[1] / before - 1.0) > SAME_PART_RATIO:
+            for name, part in zip(names, parts, strict=True):
+                new[name][key] = part
+    return {name: own for name, own in new.items() if own}

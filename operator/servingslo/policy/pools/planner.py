@@ -27,7 +27,7 @@ from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
 from servingslo.policy.pools.latency import fleet_latency
 from servingslo.policy.pools.mixing import divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
-from servingslo.policy.pools.path import decode_mix, divide_path, path_targets
+from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.stages import STAGES, Stages
@@ -66,17 +66,20 @@ def plan_pools(
     targets = targets.within_grants({name: one.grant for name, one in observations.items()})
     divided = path_targets(targets, state.limits_seconds)
     counted = own_counts(targets, observations)
-    seen = {
-        pool.name: observe(
+    found: dict[str, Seen] = {}
+    # What decode shows says what prefill's waits mean.
+    for pool in sorted(divided.pools, key=lambda one: one.role is Role.PREFILL):
+        found[pool.name] = observe(
             replace(counted[pool.name], history=None),
             pool.targets,
             limits,
             state.pools.get(pool.name, PlannerState()),
             now_seconds,
-            stages=replace(stages, mix=decode_mix(state) if pool.role is Role.DECODE else None),
+            stages=stages_of(pool.role, state, stages, now_seconds),
         )
-        for pool in divided.pools
-    }
+        if pool.role is Role.DECODE and waits_for_room(found[pool.name]):
+            state = replace(state, no_room_seconds=now_seconds)
+    seen = {pool.name: found[pool.name] for pool in divided.pools}
     history = next((one.history for one in observations.values() if one.history), None)
     state = learn_demand(targets, state, seen, now_seconds, history)
     if targets.disaggregated:

@@ -42,9 +42,10 @@ class FleetState:
     """Memory of a resource with several pools; the default was never observed.
 
     pools: of each pool, by its name. demand: forecast of the demand of the whole resource.
-    through_ratio: share of requests that pass the prefill pool, smoothed; None before it was seen.
-    doubted: what the two pools counted last was contradictory.
-    limits_seconds: how thresholds are divided; divided_seconds: when that was last decided.
+    through_ratio: share of requests that pass the prefill pool, 1 unless it is surely less; None
+    before it was seen. smoothed_through_ratio: as counted.
+    limits_seconds: how thresholds are divided. no_room_seconds: when requests last waited for room
+    in decode.
     variants: of several Combined pools. latency: its parts over all pools while the objectives were
     met.
     """
@@ -52,8 +53,8 @@ class FleetState:
     pools: Mapping[str, PlannerState] = field(default_factory=dict)
     demand: ForecastState = field(default_factory=ForecastState)
     through_ratio: float | None = None
-    doubted: bool = False
+    smoothed_through_ratio: float | None = None
     limits_seconds: PoolLimits = field(default_factory=dict)
-    divided_seconds: float | None = None
+    no_room_seconds: float | None = None
     variants: VariantMemory = field(default_factory=VariantMemory)
     latency: LatencyMemory = NO_MEMORY

@@ -54,6 +54,7 @@ def restore_pools(stored: object, targets: FleetTargets, now_seconds: float) -> 
     known = stored_by_target(stored)
     through, lost = stored.get("through"), stored.get("losses")
     losses = lost if isinstance(lost, Mapping) else {}
+    through_ratio = min(max(float(through), 0.0), 1.0) if is_number(through) else None
     variants = VariantMemory(
         split=SPLIT.load(stored.get("split")) or SplitState(),
         losses={
@@ -69,7 +70,8 @@ def restore_pools(stored: object, targets: FleetTargets, now_seconds: float) -> 
             if target_name(pool.targets.target) in known
         },
         demand=estimator_memory.restore(stored.get("demand")).forecast,
-        through_ratio=min(max(float(through), 0.0), 1.0) if is_number(through) else None,
+        through_ratio=through_ratio,
+        smoothed_through_ratio=through_ratio,
         variants=variants.renamed(renames(_stored_targets(stored), targets), len(targets.pools)),
     )
 

@@ -17,7 +17,7 @@ from servingslo.policy.replicas.guards import DEMAND_STAGE, Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.reserve import reserve_need
 from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
-from servingslo.policy.replicas.sizing import Sized, SizingCase, size
+from servingslo.policy.replicas.sizing import Sized, SizingCase, size, size_of_serving
 from servingslo.policy.replicas.step_down import (
     count_tried,
     is_overloaded,
@@ -121,8 +121,8 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
 
 def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
     """The least count that satisfies every constraint, with spare ones for failures."""
-    case, targets = sizing_case(context, prepared), context.targets
-    sizing = size(case, demand.scale_up_load)
+    targets, case = context.targets, sizing_case(context, prepared)
+    case, sizing = size_of_serving(case, demand.scale_up_load, len(context.serving))
     carrying = context.current - targets.replicas.tolerated_failures - context.excluded
     young = _is_young(context)
     unproven = young or not context.proven

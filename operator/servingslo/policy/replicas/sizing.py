@@ -1,7 +1,7 @@
 """Find the least replica count at which every constraint holds, and which constraint binds."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servingslo.models.fleet.crossing import IDLE_UTILIZATION
 from servingslo.models.fleet.frontier import (
@@ -255,6 +255,22 @@ def least_safe_count(
     )
     counts = [count for count in found if count is not None]
     return max(counts) + spare if len(counts) == len(found) else current
+
+
+def size_of_serving(case: SizingCase, load: Load, serving: int) -> tuple[SizingCase, Sizing]:
+    """The sizing of a fleet with so many replicas, and the case that it holds for.
+
+    Pods that are slower are a larger share of fewer: a count below the present one is judged with
+    their share of it, so that it is not ordered back at once.
+    """
+    sizing = size(case, load)
+    slow = case.slowness.share_ratio * serving
+    if not slow or sizing.replicas >= serving:
+        return case, sizing
+    share = min(slow / max(sizing.replicas, 1), 1.0)
+    case = replace(case, slowness=replace(case.slowness, share_ratio=share))
+    again = size(case, load)
+    return case, replace(again, replicas=min(max(again.replicas, sizing.replicas), serving))
 
 
 def carried_rate_per_second(
