@@ -31,6 +31,8 @@ from servingslo.models.numerics import ALMOST_ONE
 CELL_RATIO = 1.25
 # Concurrency varies by a factor of ten at most while a configuration lasts, prefill by three.
 MOST_CELLS = 32
+# Windows show t₀ and p₀ less well than single steps: every other point of the grid will do.
+COARSE = 2
 # Cells before a bend is looked for: two more than a law has unknowns.
 LEAST_CELLS = 7
 # What each of a bend's two parameters must explain of the squared error, over what it leaves. At
@@ -147,8 +149,8 @@ def find_bend(cells: tuple[Cell, ...], held: Bend | None = None) -> Bend | None:
         return None
     grid = {
         (float(t), float(p)): fit_at(steps, float(t), float(p))
-        for t in LOADING_TOKENS
-        for p in HIDDEN_TOKENS
+        for t in LOADING_TOKENS[::COARSE]
+        for p in HIDDEN_TOKENS[::COARSE]
     }
     # A step takes time, however few tokens it has.
     grid = {at: one for at, one in grid.items() if one.law.step_fixed_seconds > 0.0}
