@@ -55,10 +55,11 @@ def observe(
     known = {slowdown.pod: slowdown for slowdown in slowdowns if slowdown.pod in pods}
     if law is None:
         return tuple(known.values())
-    for pod, equations in rows.items():
-        for row, predicted in zip(equations, predicted_ratios(law, equations), strict=True):
-            if row.scored and predicted > 0:
-                known[pod] = _after(known.get(pod) or PodSlowdown(pod=pod), -math.log(predicted))
+    every = [(pod, row) for pod, equations in rows.items() for row in equations]
+    ratios = predicted_ratios(law, [row for _, row in every])
+    for (pod, row), predicted in zip(every, ratios, strict=True):
+        if row.scored and predicted > 0:
+            known[pod] = _after(known.get(pod) or PodSlowdown(pod=pod), -math.log(predicted))
     return tuple(known.values())
 
 
