@@ -6,13 +6,22 @@ promise is in force. Shares of the copy are corrected by the share that was real
 plain rule, the planner without a reserve, is one of them, so that calm demand pays nothing.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from servingslo.estimation.forecast.past_arrivals import BIN_SECONDS
-from servingslo.models.fleet.fluid import Replica, Rule, cheapest_floor, live, wanted_replicas
+from servingslo.models.fleet.fluid import (
+    PLAIN,
+    Replica,
+    Rule,
+    cheapest_floor,
+    habit_of,
+    live,
+    wanted_replicas,
+)
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport, StepValue
@@ -28,14 +37,15 @@ from servingslo.reasons import Constraint
 # three from a minute to the two hours of a working day's hump. Margins: from none to double.
 WINDOWS_SECONDS = (0.0, 60.0, 180.0, 600.0, 1_800.0, 7_200.0)
 MARGIN_RATIOS = (1.0, 1.15, 1.3, 1.6, 2.0)
-PLAIN = Rule(0.0, 1.0)
-"""What the planner does without a reserve, as far as a fluid shows it."""
 # Less past says nothing of a habit: the shortest that holds two episodes of misses.
-LEAST_SECONDS = 1_200.0
+LEAST_SECONDS = 300.0
 # Of a window that is a larger part of the past, the past does not show what it costs.
 SHORT_MEMORIES = 4.0
 # A choice takes about as long as a tick of twenty resources.
-RENEWAL_SECONDS = 600.0
+RENEWAL_SECONDS = 60.0
+RENEWAL_SHARE = 1.0 / 144.0
+KEPT_LEADS = 10.0
+FEW_BURSTS = 4
 
 
 def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState) -> ReserveState:
@@ -44,7 +54,10 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     if at_seconds is not None and context.now_seconds - at_seconds < RENEWAL_SECONDS:
         return state
     rates = _known(context)
-    if len(rates) * BIN_SECONDS < LEAST_SECONDS:
+    lasted = len(rates) * BIN_SECONDS
+    if lasted < LEAST_SECONDS:
+        return state
+    if at_seconds is not None and context.now_seconds - at_seconds < RENEWAL_SHARE * lasted:
         return state
     if not rates.max() > 0.0:
         return ReserveState(at_seconds=context.now_seconds)
@@ -58,8 +71,19 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     target = context.targets.error_budget_target_ratio
     allowed = (1.0 - target) * ALLOWED_SHARE / correction_ratio(state, target)
     replica = _replica(context, case, planned, kept)
+    habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
+    known = habit.bursts > FEW_BURSTS
+    least = 0 if known else math.ceil(habit.peak_per_second / replica.planned_per_second)
     tried = [
-        cheapest_floor(Rule(window, margin), rates, replica, BIN_SECONDS, most_missed=allowed)
+        cheapest_floor(
+            Rule(window, margin),
+            rates,
+            replica,
+            BIN_SECONDS,
+            habit=habit.begins,
+            most_missed=allowed,
+            least=least,
+        )
         for window in WINDOWS_SECONDS
         if SHORT_MEMORIES * window <= len(rates) * BIN_SECONDS
         for margin in MARGIN_RATIOS
@@ -77,7 +101,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     return replace(
         state,
         lived=lived,
-        cheaper=live(less, rates, replica, BIN_SECONDS),
+        cheaper=live(less, rates, replica, BIN_SECONDS, habit=habit.begins),
         planned_ratio=planned,
         kept_ratio=kept,
         at_seconds=context.now_seconds,
