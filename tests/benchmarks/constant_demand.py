@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.constant_demand [--workloads 60] [--processes 2]
 
-Poisson workloads of fifteen minutes, each with its own rate and lengths. Every fleet begins with
-the least count that keeps the objectives at its mean rate. A change of the count is an order.
+Poisson workloads, each with its own rate and lengths. After some minutes in which the law is
+learnt and the count found, every change of the count in a quarter of an hour is an order.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.production import Production, benchmark_targets
 from servingslo_lab.sim.scenario import objectives_of
 
-MINUTES = 15.0
+LEARNING_MINUTES, MINUTES = 7.0, 15.0
 # Of the mean rates, per second: fleets of one to some ten replicas.
 RATES = (2.0, 80.0)
 # The utilization, by mean rate, at which fleets begin: below the ceiling, as a plan with a margin.
@@ -32,20 +32,21 @@ UTILIZATION = 0.8
 
 
 def played(number: int) -> tuple[float, list[int]]:
-    """The share in SLO, and the counts that were ordered one after the other."""
+    """The share in SLO, the settled count, and those that were ordered after it."""
     rate = float(np.exp(np.random.default_rng(number).uniform(*np.log(RATES))))
-    course = points((0.0, rate), (MINUTES, rate))
+    course = points((0.0, rate), (LEARNING_MINUTES + MINUTES, rate))
     row = Row(name="constant", fleet=fleet_of("h100"), traffic=traffic_of(lambda _: course))
     trace, fleet = row.played(number)
-    # Work per interval is in replicas; half as many again leave room to go wrong.
+    # Work is in busy replicas; half as many again leave room to go wrong.
     needed = math.ceil(float(interval_work(fleet, trace).mean()) / UTILIZATION)
     fleet = replace(fleet, initial_replicas=needed, max_replicas=needed + needed // 2 + 2)
     targets = benchmark_targets(max_replicas=fleet.max_replicas)
     planner = Production(targets)
     result = simulate(fleet, trace, planner, seed=number)
-    counts = [fleet.initial_replicas, *(d.replicas_after for d in planner.decisions)]
+    begin = 60.0 * LEARNING_MINUTES
+    counts = [d.replicas_after for d in planner.decisions if d.time_seconds >= begin]
     moved = [after for before, after in pairwise(counts) if after != before]
-    return objectives_of(targets).share_of(result), [fleet.initial_replicas, *moved]
+    return objectives_of(targets).share_of(result), [counts[0], *moved]
 
 
 def main() -> None:

@@ -137,12 +137,12 @@ def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
 
 @pytest.mark.acceptance
 def test_one_crowd_is_waited_for_again_for_as_long_as_its_return_would_cost_more():
-    """One burst: what it needed is kept for five leads after its end, and released after that."""
-    story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(1800)
+    """One burst: what it needed is kept for ten leads after its end, and released after that."""
+    story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(2250)
     assert max(d.replicas_after for d in story.between(600.0, 840.0)) > 4
     assert story.at(1200.0).replicas_after > 4
     assert Reason.RESERVE_BOUND in reasons(story.at(1200.0))
-    assert story.at(1800.0).replicas_after <= 4
+    assert story.at(2250.0).replicas_after <= 4
 
 
 def test_slow_pods_are_replaced_by_more_of_them():

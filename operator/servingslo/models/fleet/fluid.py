@@ -97,12 +97,12 @@ def habit_of(
 ) -> Habit:
     """Return the bursts that the plain rule misses, as far as they may be a habit.
 
-    Bursts are of one habit if each comes within this time after the one before, and the last is no
-    older.
+    A burst is of bins in which every request misses. Bursts are of one habit if each comes within
+    this time after the one before, and the last is no older.
     """
     wanted = _by_rate(PLAIN, _a_bin_late(rates_per_second), replica, bin_seconds)
     missed = _missed(np.maximum(wanted, 1.0), rates_per_second, replica, bin_seconds)
-    places = np.flatnonzero(missed > 0.0)
+    places = np.flatnonzero((missed >= rates_per_second) & (missed > 0.0))
     begins = len(rates_per_second)
     for place in reversed(places.tolist()):
         if (begins - place) * bin_seconds > open_seconds:

@@ -19,11 +19,11 @@ SCRAPE_SECONDS = 15.0
 SURGE_PROBABILITY = 0.9
 # Quantile of the demand that is planned for in calm, at a lead of two minutes. What it does not
 # keep, the reserve shows. Of 0.7, 0.8 and 0.9 on the guard's rows (docs/designs/0017-reserve.md).
-CALM_PROBABILITY = 0.8
+CALM_PROBABILITY = 0.75
 # A released replica must not be missed before a new one could be ready, even less in a surge. So a
 # step down is planned at a normal score larger by 0.6. Chosen from pairs tried on the guard's rows
 # (docs/lab/planner.md).
-DOWN_PROBABILITY = 0.925
+DOWN_PROBABILITY = 0.9
 DOWN_SURGE_PROBABILITY = 0.95
 # The lead for which quantiles are stated. A shortage lasts until the ordered replicas are ready, so
 # its cost grows with the lead. The odds of enough capacity that are planned for grow with it,

@@ -1,9 +1,10 @@
 """The reserve: the count that the workload's own past asks for, whatever the forecast says.
 
 A forecast says how demand goes on, not what comes suddenly. Rules of scaling are lived again over
-the arrivals of the last day (`models.fleet.fluid`), and the cheapest that would have kept the
-promise is in force. Shares of the copy are corrected by the share that was really attained. The
-plain rule, the planner without a reserve, is one of them, so that calm demand pays nothing.
+the arrivals that are known of the last day (`models.fleet.fluid`), and the cheapest that would have
+kept the promise is in force. Shares of the copy are corrected by the share that was really
+attained. The plain rule, the planner without a reserve, is one of them, so that calm demand pays
+nothing. A burst is kept for until its return is overdue.
 """
 
 import math
@@ -37,14 +38,17 @@ from servingslo.reasons import Constraint
 # three from a minute to the two hours of a working day's hump. Margins: from none to double.
 WINDOWS_SECONDS = (0.0, 60.0, 180.0, 600.0, 1_800.0, 7_200.0)
 MARGIN_RATIOS = (1.0, 1.15, 1.3, 1.6, 2.0)
-# Less past says nothing of a habit: the shortest that holds two episodes of misses.
+# Two leads at the shortest cold start: less past holds no rise and what followed it.
 LEAST_SECONDS = 300.0
 # Of a window that is a larger part of the past, the past does not show what it costs.
 SHORT_MEMORIES = 4.0
-# A choice takes about as long as a tick of twenty resources.
-RENEWAL_SECONDS = 60.0
-RENEWAL_SHARE = 1.0 / 144.0
+# A choice takes as long as the past is: 20 ms for a day, which is renewed every ten minutes.
+RENEWAL_SECONDS, RENEWAL_SHARE = 60.0, 1.0 / 144.0
+# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick). If a burst
+# returns within a lead, its misses cost as much as keeping its replicas for ten leads.
 KEPT_LEADS = 10.0
+# Of so many bursts, the next exceeds all with a chance of one in five. A rule that serves just
+# them is no habit yet: then the greatest rate of the present habit is kept.
 FEW_BURSTS = 4
 
 
@@ -71,16 +75,20 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     target = context.targets.error_budget_target_ratio
     allowed = (1.0 - target) * ALLOWED_SHARE / correction_ratio(state, target)
     replica = _replica(context, case, planned, kept)
-    habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
-    known = habit.bursts > FEW_BURSTS
-    least = 0 if known else math.ceil(habit.peak_per_second / replica.planned_per_second)
+    begins, least = None, 0
+    if state.missed > (1.0 - target) * state.requests:
+        # A burst that was served without a reserve needs none.
+        habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
+        begins = habit.begins
+        if habit.bursts <= FEW_BURSTS:
+            least = math.ceil(habit.peak_per_second / replica.planned_per_second)
     tried = [
         cheapest_floor(
             Rule(window, margin),
             rates,
             replica,
             BIN_SECONDS,
-            habit=habit.begins,
+            habit=begins,
             most_missed=allowed,
             least=least,
         )
@@ -101,7 +109,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     return replace(
         state,
         lived=lived,
-        cheaper=live(less, rates, replica, BIN_SECONDS, habit=habit.begins),
+        cheaper=live(less, rates, replica, BIN_SECONDS, habit=begins),
         planned_ratio=planned,
         kept_ratio=kept,
         at_seconds=context.now_seconds,
