@@ -75,20 +75,16 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     target = context.targets.error_budget_target_ratio
     allowed = (1.0 - target) * ALLOWED_SHARE / correction_ratio(state, target)
     replica = _replica(context, case, planned, kept)
-    begins, least = None, 0
-    if state.missed > (1.0 - target) * state.requests:
-        # A burst that was served without a reserve needs none.
-        habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
-        begins = habit.begins
-        if habit.bursts <= FEW_BURSTS:
-            least = math.ceil(habit.peak_per_second / replica.planned_per_second)
+    habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
+    known = habit.bursts > FEW_BURSTS
+    least = 0 if known else math.ceil(habit.peak_per_second / replica.planned_per_second)
     tried = [
         cheapest_floor(
             Rule(window, margin),
             rates,
             replica,
             BIN_SECONDS,
-            habit=begins,
+            habit=habit.begins,
             most_missed=allowed,
             least=least,
         )
@@ -109,7 +105,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     return replace(
         state,
         lived=lived,
-        cheaper=live(less, rates, replica, BIN_SECONDS, habit=begins),
+        cheaper=live(less, rates, replica, BIN_SECONDS, habit=habit.begins),
         planned_ratio=planned,
         kept_ratio=kept,
         at_seconds=context.now_seconds,
