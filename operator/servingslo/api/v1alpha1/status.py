@@ -10,7 +10,7 @@ from servingslo.api.v1alpha1.status_base import (
     StatusModel,
     Timestamp,
 )
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.pools.inputs import MOST_POOLS
@@ -407,6 +407,9 @@ class ServingSLOStatus(StatusModel):
     cost: CostStatus | None = Field(None, description="What the desired count costs.")
     error_budget: ErrorBudgetStatus | None = Field(
         None, description="The error budget, if spec.errorBudget is set."
+    )
+    reserve: ReserveStatus | None = Field(
+        None, description="The reserve, if past demand asks for one."
     )
     latency: LatencyStatus | None = Field(
         None, description="The parts of the time of a request, and which of them grew."

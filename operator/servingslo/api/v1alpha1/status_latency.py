@@ -1,4 +1,4 @@
-"""The parts of the status about where time goes, and how many requests are answered."""
+"""The parts of the status about where time goes, what is answered, and what the promise costs."""
 
 from pydantic import Field
 
@@ -47,4 +47,25 @@ class AvailabilityStatus(StatusModel):
     met: bool | None = Field(None, description="Whether the share is at least the objective.")
     uncounted: tuple[str, ...] = Field(
         (), description="Which of refused, failed and aborted requests no one counts."
+    )
+
+
+class ReserveStatus(StatusModel):
+    """The replicas that past demand asks for beyond the forecast, and what they are worth."""
+
+    rule: str = Field(
+        description="What is ordered for: the greatest rate of a time or the rate at the lead "
+        "time, times a margin, and never fewer replicas than a floor."
+    )
+    mean_replicas: float | None = Field(
+        None, description="Mean count of this rule over the last day's demand."
+    )
+    missed: float | None = Field(
+        None, description="Share of that day's requests that it would have missed."
+    )
+    cheaper_mean_replicas: float | None = Field(
+        None, description="Mean count of the next cheaper rule."
+    )
+    cheaper_missed: float | None = Field(
+        None, description="Share that the next cheaper rule would have missed."
     )

@@ -1,12 +1,14 @@
-"""The parts of the latency and the availability of a decision, as fields of a status."""
+"""Latency, availability and reserve of a decision, as fields of a status."""
 
 from typing import Any
 
 from servingslo.adapters.kubernetes.api.timestamps import timestamp_from_seconds
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
 from servingslo.controller.reporting.rounding import rounded
+from servingslo.policy.decision_parts import ReserveReport
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport, PartReport
+from servingslo.units import format_duration
 
 
 def latency_status(report: LatencyReport | None) -> LatencyStatus | None:
@@ -55,6 +57,21 @@ def availability_status(report: AvailabilityReport | None) -> AvailabilityStatus
         target=round(report.target_ratio, 6),
         met=None if answered is None else answered >= report.target_ratio,
         uncounted=report.uncounted,
+    )
+
+
+def reserve_status(report: ReserveReport | None) -> ReserveStatus | None:
+    """The reserve in force; None if past demand asks for none."""
+    if report is None:
+        return None
+    window = report.window_seconds
+    rate = f"greatest rate of {format_duration(window)}" if window else "rate at the lead time"
+    return ReserveStatus(
+        rule=f"{rate} x {report.margin_ratio:g}, at least {report.floor_replicas} replicas",
+        mean_replicas=rounded(report.mean_replicas),
+        missed=rounded(report.missed_ratio),
+        cheaper_mean_replicas=rounded(report.cheaper_mean_replicas),
+        cheaper_missed=rounded(report.cheaper_missed_ratio),
     )
 
 

@@ -30,7 +30,11 @@ from servingslo.api.v1alpha1.status import (
     PredictedStatus,
     ReplicaStatus,
 )
-from servingslo.controller.reporting.latency_status import availability_status, latency_status
+from servingslo.controller.reporting.latency_status import (
+    availability_status,
+    latency_status,
+    reserve_status,
+)
 from servingslo.controller.reporting.rounding import rounded
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
@@ -55,6 +59,7 @@ _NOISY = frozenset(
         "degradation",
         "cost",
         "errorBudget",
+        "reserve",
         "latency",
         "availability",
         "summary",
@@ -85,6 +90,7 @@ _DECIDED_FIELDS = (
     "degradation",
     "cost",
     "errorBudget",
+    "reserve",
     "latency",
     "availability",
 )
@@ -114,6 +120,7 @@ def status_fields(
         degradation=_degradation(decision),
         cost=None if decision.cost is None else _cost(decision.cost),
         error_budget=None if decision.error_budget is None else _budget(decision.error_budget),
+        reserve=reserve_status(decision.reserve),
         latency=latency_status(decision.latency),
         availability=availability_status(decision.availability),
     )

@@ -26,11 +26,6 @@ EPISODE_SECONDS = 600.0
 LONGEST_EPISODE_SHARE = 0.25
 
 
-# A rise to so many times what replicas are ordered for is a burst: ordered at a utilization of 0.85,
-# they are then beyond saturation, whatever the forecast's quantile. Gentler rises are followed.
-BURST_RATIO = 1.3
-
-
 class Rule(NamedTuple):
     """Order for the greatest rate of a window, times a margin, and never below a floor.
 
@@ -100,7 +95,7 @@ def wanted_replicas(
 def habit_of(
     rates_per_second: Rates, replica: Replica, bin_seconds: float, open_seconds: float
 ) -> Habit:
-    """Return the bursts that the plain rule does not foresee, as far as they may be a habit.
+    """Return the bursts that saturate what the plain rule orders, as far as they may be a habit.
 
     Bursts are of one habit if each comes within this time after the one before, and the last is no
     older.
@@ -108,8 +103,7 @@ def habit_of(
     wanted = _by_rate(PLAIN, _a_bin_late(rates_per_second), replica, bin_seconds)
     lead = _bins(replica.lead_seconds, bin_seconds)
     serving = _sliding(np.minimum, np.maximum(wanted, 1.0), lead)
-    foreseen = serving * replica.planned_per_second
-    places = np.flatnonzero(rates_per_second > BURST_RATIO * foreseen)
+    places = np.flatnonzero(rates_per_second > serving * replica.saturation_per_second)
     begins = len(rates_per_second)
     for place in reversed(places.tolist()):
         if (begins - place) * bin_seconds > open_seconds:

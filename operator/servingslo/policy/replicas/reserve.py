@@ -77,7 +77,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     replica = _replica(context, case, planned, kept)
     habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
     known = habit.bursts > FEW_BURSTS
-    least = 0 if known else math.ceil(habit.peak_per_second / replica.planned_per_second)
+    least = 0 if known else math.ceil(habit.peak_per_second / replica.kept_per_second)
     tried = [
         cheapest_floor(
             Rule(window, margin),
