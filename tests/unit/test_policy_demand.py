@@ -84,24 +84,6 @@ def test_a_peak_of_the_season_within_the_lead_keeps_what_it_needs() -> None:
     assert _kept(60.0) < 30.0
 
 
-def test_an_order_in_calm_needs_more_evidence_than_what_is_then_ordered() -> None:
-    """The median must need more; in a surge what is planned for is evidence enough."""
-    _, unknown = update(EstimatorState(), FleetSample(time_seconds=0.0, pods=()))
-    fleet = Fleet(serving=10, coming=0, saturation_rate_per_second=16.0)
-    shares = []
-    for rates in ([20.0] * 40, [20.0] * 40 + [45.0, 80.0]):
-        state = ForecastState()
-        for tick, rate in enumerate(rates):
-            state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), 15.0 * tick)
-        known = forecast(state, 15.0 * (len(rates) - 1))
-        estimate = replace(unknown, arrival_rate_per_second=rates[-1], forecast=known)
-        demand = expected_demand(estimate, fleet, lead=PLAIN_LEAD_SECONDS, wait_budget=1.0)
-        assert demand is not None
-        planned = demand.scale_up_load.rate_per_second
-        shares.append(demand.order_load.rate_per_second / planned)
-    assert shares[0] < 0.99 < shares[1] <= 1.0
-
-
 def test_a_queue_inside_engines_is_no_work_for_new_replicas() -> None:
     """20,000 requests that wait at engines drain there; those at a gateway can be moved."""
     _, unknown = update(EstimatorState(), FleetSample(time_seconds=0.0, pods=()))

@@ -71,6 +71,8 @@ class Habit(NamedTuple):
 class Lived(NamedTuple):
     """How a rule did: the share of requests that missed, and the mean of the ordered replicas.
 
+    orders_per_second: replicas that were ordered beyond those there were.
+
     habitual_ratio: the share without the largest episode of misses before the present habit. What
     came once is no habit.
     """
@@ -79,6 +81,7 @@ class Lived(NamedTuple):
     missed_ratio: float
     habitual_ratio: float
     mean_replicas: float
+    orders_per_second: float = 0.0
 
 
 def wanted_replicas(
@@ -179,6 +182,8 @@ def _live(
         missed_ratio=all_missed / total,
         habitual_ratio=max(all_missed - largest, 0.0) / total,
         mean_replicas=float(ordered.mean()),
+        orders_per_second=float(np.maximum(np.diff(ordered), 0.0).sum())
+        / (len(rates) * bin_seconds),
     )
 
 

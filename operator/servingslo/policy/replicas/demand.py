@@ -21,9 +21,6 @@ SURGE_PROBABILITY = 0.9
 # keep, the reserve shows. 0.8 costs 1 % more hours, at 0.7 a row loses a point of share
 # (docs/designs/0017-reserve.md).
 CALM_PROBABILITY = 0.75
-# An order needs evidence beyond the noise of its own rate: in calm the median of the demand must
-# need more than there is. What is then ordered is for the quantile above.
-ORDER_PROBABILITY = 0.5
 # A released replica must not be missed before a new one could be ready, even less in a surge. So a
 # step down is planned at a normal score larger by 0.6. Chosen from pairs tried on the guard's rows
 # (docs/lab/planner.md).
@@ -51,9 +48,8 @@ class Demand:
     """Demand now and at the lead time.
 
     lead_seconds: cold start and reaction. scale_up_load: the load for which to have capacity then.
-    probability: of the forecast's quantile in that load. order_load: the load that is sure enough
-    for an order; in calm less than the one that is then ordered for. idle: no requests arrive and
-    none are in the system.
+    probability: of the forecast's quantile in that load. idle: no requests arrive and none are in
+    the system.
     """
 
     lead_seconds: float
@@ -62,7 +58,6 @@ class Demand:
     backlog_at_lead_requests: float
     scale_up_load: Load
     probability: float
-    order_load: Load
     idle: bool
 
 
@@ -132,12 +127,6 @@ def expected_demand(
         estimate.forecast.quantile_per_second(lead, probability),
         estimate.forecast.risen_per_second(lead),
     )
-    unsettled = estimate.forecast.unsettled_probability
-    order_probability = ORDER_PROBABILITY + (probability - ORDER_PROBABILITY) * unsettled
-    sure = max(
-        estimate.forecast.quantile_per_second(lead, order_probability),
-        estimate.forecast.risen_per_second(lead),
-    )
     backlog = _backlog_at_lead(
         max(estimate.backlog_requests - fleet.queued_requests, 0.0) * estimate.ordering_ratio,
         fleet,
@@ -152,7 +141,6 @@ def expected_demand(
         backlog_at_lead_requests=backlog,
         scale_up_load=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
-        order_load=Load(rate_per_second=min(sure, high), drain_per_second=backlog / DRAIN_SECONDS),
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
 

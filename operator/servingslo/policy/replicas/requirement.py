@@ -17,7 +17,7 @@ from servingslo.policy.replicas.guards import DEMAND_STAGE, Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.reserve import reserve_need
 from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
-from servingslo.policy.replicas.sizing import Sized, SizingCase, size, size_order
+from servingslo.policy.replicas.sizing import Sized, SizingCase, size
 from servingslo.policy.replicas.step_down import misses_surely, safe_count
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
 
@@ -116,8 +116,8 @@ def utilization_ceiling_ratio(context: TickContext) -> float:
 def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
     """The least count that satisfies every constraint, with spare ones for failures."""
     case, targets = sizing_case(context, prepared), context.targets
+    sizing = size(case, demand.scale_up_load)
     carrying = context.current - targets.replicas.tolerated_failures - context.excluded
-    sizing = size_order(case, demand.scale_up_load, demand.order_load, carrying)
     young = _is_young(context)
     unproven = young or not context.trusted
     served = unproven and sizing.replicas > carrying and _is_seen_to_serve(context)

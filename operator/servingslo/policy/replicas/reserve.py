@@ -94,10 +94,15 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     ]
     keeps = [one for one in tried if one.habitual_ratio <= allowed]
     if keeps:
-        # Where the plain rule keeps the promise no other is needed, and of equals that moves least.
+        # Where the plain rule keeps the promise no other is needed. An order is charged its cold
+        # start once more, so that of about equal rules that wins which moves least.
         lived = min(
             keeps,
-            key=lambda one: (one.rule != PLAIN, one.mean_replicas, -one.rule.window_seconds),
+            key=lambda one: (
+                one.rule != PLAIN,
+                one.mean_replicas + one.orders_per_second * context.lead_seconds,
+                -one.rule.window_seconds,
+            ),
         )
     else:
         lived = min(tried, key=lambda one: (one.habitual_ratio, one.mean_replicas))

@@ -1,7 +1,7 @@
 """Find the least replica count at which every constraint holds, and which constraint binds."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from servingslo.models.fleet.crossing import IDLE_UTILIZATION
 from servingslo.models.fleet.frontier import (
@@ -221,17 +221,6 @@ def size(case: SizingCase, load: Load) -> Sizing:
         needs=tuple(needs),
         infeasible=infeasible_objectives(needs),
     )
-
-
-def size_order(case: SizingCase, load: Load, sure: Load, carrying: int) -> Sizing:
-    """The sizing under a load, at the present count if the sure load needs no more.
-
-    Then the need has moved within the noise of its rate.
-    """
-    sizing = size(case, load)
-    if sizing.replicas > carrying > 0 and size(case, sure).replicas <= carrying:
-        return replace(sizing, replicas=carrying)
-    return sizing
 
 
 def infeasible_objectives(needs: Iterable[ConstraintNeed]) -> tuple[Objective, ...]:
