@@ -168,14 +168,14 @@ def test_a_retry_storm_is_not_taken_for_demand_for_good():
     world = World(
         rate=stepped((0, 6.0), (300, 18.0), (780, 6.0)), replicas=3, max_queued=24, retries=4
     )
-    story = run(world).until(1200)
+    story = run(world).until(1650)
     storm = story.between(330.0, 450.0)
     assert max(d.demand.arrival_rate_per_second for d in storm) > 20.0
     assert max(d.replicas_after for d in storm) >= 6
     settled = story.between(630.0, 780.0)
     assert max(d.demand.arrival_rate_per_second for d in settled) < 23.0
     assert story.at(780.0).replicas_after <= 10
-    assert story.at(1200.0).replicas_after <= 4
+    assert story.at(1650.0).replicas_after <= 4
 
 
 def test_pods_that_go_finish_what_they_have_and_are_no_capacity():
