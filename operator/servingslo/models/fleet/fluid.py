@@ -26,6 +26,10 @@ EPISODE_SECONDS = 600.0
 LONGEST_EPISODE_SHARE = 0.25
 
 
+# A burst is over when the rate has fallen by this factor, about what it had to rise by.
+OVER_RATIO = 1.3
+
+
 class Rule(NamedTuple):
     """Order for the greatest rate of a window, times a margin, and never below a floor.
 
@@ -100,8 +104,8 @@ def habit_of(
 ) -> Habit:
     """Return the bursts that saturate what the plain rule orders, as far as they may be a habit.
 
-    Bursts are of one habit if each comes within this time after the one before, and the last is no
-    older.
+    Bursts are of one habit if each comes within this time after the end of the one before, and the
+    last has ended no longer ago.
     """
     wanted = _by_rate(PLAIN, _a_bin_late(rates_per_second), replica, bin_seconds)
     lead = _bins(replica.lead_seconds, bin_seconds)
@@ -109,7 +113,9 @@ def habit_of(
     places = np.flatnonzero(rates_per_second > serving * replica.saturation_per_second)
     begins = len(rates_per_second)
     for place in reversed(places.tolist()):
-        if (begins - place) * bin_seconds > open_seconds:
+        fallen = rates_per_second[place:begins] < rates_per_second[place] / OVER_RATIO
+        lasted = int(fallen.argmax()) if fallen.any() else begins - place
+        if (begins - place - lasted) * bin_seconds > open_seconds:
             break
         begins = place
     apart = np.diff(places) * bin_seconds > replica.lead_seconds
