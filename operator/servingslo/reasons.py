@@ -48,8 +48,6 @@ class Reason(StrEnum):
     NO_WAKE_UP_SIGNAL = "NoWakeUpSignal"
     DEMAND_MET = "DemandMet"
     INFEASIBLE_OBJECTIVE = "InfeasibleObjective"
-    ERROR_BUDGET_BURNING = "ErrorBudgetBurning"
-    QUANTILE_EARNED = "QuantileEarned"
 
     # Bounds and guards
     MIN_REPLICAS_REACHED = "MinReplicasReached"
@@ -135,7 +133,6 @@ class Reason(StrEnum):
     SEASON_NOT_FOUND = "SeasonNotFound"
     HISTORY_TOO_SHORT = "HistoryTooShort"
     SEASON_EXPECTED = "SeasonExpected"
-    SURGES_RECUR = "SurgesRecur"
 
     # Ownership and mode
     SCALER_CONFLICT = "ScalerConflict"

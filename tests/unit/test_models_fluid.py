@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.models.fleet.fluid import Replica, Rule, cheapest_floor, live, wanted_replicas
+from servingslo.models.fleet.fluid import (
+    Replica,
+    Rule,
+    cheapest_floor,
+    habit_of,
+    live,
+    wanted_replicas,
+)
 
 BIN = 30.0
 ONE = Replica(
@@ -77,6 +84,18 @@ def test_what_came_once_is_no_habit():
     assert once.missed_ratio > 0.05
     assert often.rule.floor >= 8
     assert often.habitual_ratio <= 0.005
+
+
+def test_a_burst_is_a_habit_until_its_return_is_overdue():
+    """One that has just ended asks for a floor, and so does one that others followed in time."""
+    plain, open_seconds = Rule(0.0, 1.0), 1_200.0
+    found = []
+    for begins in ((280,), (200,), (245, 262, 280), (50, 280)):
+        rates = bursts(*begins)
+        habit = habit_of(rates, ONE, BIN, open_seconds).begins
+        floor = cheapest_floor(plain, rates, ONE, BIN, most_missed=0.005, habit=habit).rule.floor
+        found.append((habit, floor >= 8))
+    assert found == [(560, True), (600, False), (490, True), (560, True)]
 
 
 def test_misses_all_the_time_are_no_episode():

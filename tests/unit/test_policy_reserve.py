@@ -1,14 +1,16 @@
 """The reserve: what the workload's own past asks for."""
 
+import re
 from dataclasses import replace
 
 import pytest
-from tests.unit.policy_world import REPLICAS_ONLY, Run, World, steady
+from tests.unit.policy_world import REPLICAS_ONLY, Run, World, steady, stepped
 
+from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.requests.misses import Misses
 from servingslo.models.fleet.fluid import Lived, Rule
-from servingslo.policy.inputs import Limits
+from servingslo.policy.inputs import ForecastMode, ForecastTargets, Limits
 from servingslo.policy.replicas.reserve_state import ReserveState, correction_ratio, count_misses
 from servingslo.reasons import Constraint, Reason
 
@@ -27,10 +29,10 @@ def past(*begins, lasts=6):
     )
 
 
-def lived(history):
+def lived(history, targets=REPLICAS_ONLY):
     """Ten minutes at the low rate with this past."""
     world = World(rate=steady(LOW), replicas=2, history=history)
-    return Run(world, REPLICAS_ONLY, Limits()).until(600.0)
+    return Run(world, targets, Limits()).until(600.0)
 
 
 def test_bursts_that_return_are_waited_for():
@@ -43,6 +45,32 @@ def test_bursts_that_return_are_waited_for():
     needs = {need.constraint: need.replicas for need in step.needs}
     assert needs[Constraint.RESERVE] == step.replicas_after == run.world.desired
     assert numbers["reserve_missed_ratio"] <= 0.005
+    told = status_fields(step, generation=1, last_batch_change_seconds=None)["reserve"]
+    assert told["missed"] < told["cheaperMissed"]
+    assert told["cheaperMeanReplicas"] < told["meanReplicas"]
+    assert re.fullmatch(r"(greatest rate of \w+|rate at the lead time) x .*replicas", told["rule"])
+    calm_status = status_fields(calm.decisions[-1], generation=1, last_batch_change_seconds=None)
+    assert calm_status["reserve"] is None
+
+
+def test_a_forecast_that_is_off_has_no_reserve():
+    """Who asks for present demand gets it, whatever the past."""
+    off = replace(REPLICAS_ONLY, forecast=ForecastTargets(mode=ForecastMode.OFF))
+    run = lived(past(*range(60, 1440, 60)), off)
+    assert all(d.reason is not Reason.RESERVE_BOUND for d in run.decisions)
+    assert run.world.desired <= 2
+
+
+def test_a_burst_of_its_own_minutes_is_kept_for_until_its_return_is_overdue():
+    """Without any past: for ten leads after it, and no longer."""
+    world = World(rate=stepped((0, LOW), (600, HIGH), (840, LOW)), replicas=2)
+    run = Run(world, REPLICAS_ONLY, Limits()).until(2700.0)
+    needed = max(d.replicas_after for d in run.decisions)
+    kept = [d for d in run.decisions if 1000.0 < d.time_seconds < 1500.0]
+    late = [d for d in run.decisions if d.time_seconds > 2400.0]
+    assert min(d.replicas_after for d in kept) >= 4
+    assert needed >= 4
+    assert max(d.replicas_after for d in late) <= 2
 
 
 @pytest.mark.parametrize("history", [None, past(), past(700)])

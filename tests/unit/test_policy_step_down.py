@@ -1,15 +1,17 @@
 """What runs against what should run: longer requests are told by those in flight first."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from policy_world import World, run, stepped
+from policy_world import TARGETS, World, run, stepped
 from tests.validation.grid import L4
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Fleet, Frontier
 from servingslo.models.fleet.latency import LatencyModel, Routing
 from servingslo.models.workload import LengthDistribution, Workload
+from servingslo.policy.inputs import ForecastMode, ForecastTargets
 from servingslo.policy.replicas.step_down import LARGEST_RATIO, implied_arrival_rate_per_second
 
 RATE = 9.0
@@ -97,7 +99,9 @@ def test_nothing_is_explained_without_arrivals():
 def _least_after_the_change():
     """The count before the rate halves while answers become four times as long; the least after."""
     world = World(rate=stepped((0, 20.0), (900, 10.0)), replicas=8)
-    story = run(world).until(900)
+    # The reserve alone would keep them, too.
+    present = replace(TARGETS, forecast=ForecastTargets(mode=ForecastMode.OFF))
+    story = run(world, present).until(900)
     world.output_median *= 4.0
     story.until(1020)
     return story.at(900.0).replicas_after, min(

@@ -15,7 +15,7 @@ from servingslo.policy.decision_parts import PromiseReport
 from servingslo.policy.knobs.trial.comparison import Sample, worse_in_words
 from servingslo.policy.latency.growth import Seen, are_met
 from servingslo.policy.latency.report import LatencyReport, Part, PartReport, PartSource
-from servingslo.policy.replicas.promise import SAFE_SCORE, PromiseState, steer
+from servingslo.policy.replicas.promise import PromiseState, after_window
 
 TTFT = "vllm:time_to_first_token_seconds"
 # Edges of vLLM around these thresholds.
@@ -67,17 +67,16 @@ def test_a_percentile_is_told_by_its_bound_while_nothing_is_known_of_the_objecti
     assert "or more" not in text(_wanted(0.2, 0.25))
 
 
-def test_only_sure_misses_and_sure_hits_move_the_quantile():
-    """Requests in the threshold's bucket do neither; both ends of the share are told."""
+def test_requests_in_the_thresholds_bucket_are_neither_missed_nor_in_time():
+    """Both ends of the share are told."""
     state = PromiseState(at_seconds=0.0)
     for tick in range(1, 20):
         seen = Misses(requests=100.0, least=0.0, most=100.0)
-        state = steer(state, seen, target_ratio=0.95, period_seconds=1e5, now_seconds=15.0 * tick)
-    assert state.score == SAFE_SCORE
+        state = after_window(state, seen, period_seconds=1e5, now_seconds=15.0 * tick)
     assert (state.missed, state.unsure) == (0.0, pytest.approx(1900.0, rel=0.01))
     report = PromiseReport(
         attained_ratio=0.0, attained_most_ratio=1.0, target_ratio=0.95, period_seconds=3600.0,
-        observed_seconds=3600.0, probability=0.8, safe_probability=0.8,
+        observed_seconds=3600.0,
     )  # fmt: skip
     assert "0.0 % to 100.0 % of requests attained" in text(replace(SCALE_UP, promise=report))
 

@@ -118,8 +118,8 @@ def test_bursts_that_recur_find_the_capacity_of_the_last_ones(bursty):
     assert bursty.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
     assert bursty.share_within(1.0, 0.05, start=1560.0, end=1680.0) > 0.95
     assert bursty.share_within(1.0, 0.05, start=2040.0, end=2160.0) > 0.95
-    assert Reason.SURGES_RECUR in reasons(bursty.at(1500.0))
-    assert Reason.SURGES_RECUR in reasons(bursty.at(1020.0))
+    assert Reason.RESERVE_BOUND in reasons(bursty.at(1500.0))
+    assert Reason.RESERVE_BOUND in reasons(bursty.at(1020.0))
 
 
 @pytest.mark.acceptance
@@ -130,19 +130,19 @@ def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
     for observation in bursty.observations:
         at = observation.time_seconds
         decisions[at], state = plan(observation, off, Limits(), state, at)
-    assert all(Reason.SURGES_RECUR not in reasons(d) for d in decisions.values())
+    assert all(Reason.RESERVE_BOUND not in reasons(d) for d in decisions.values())
     calm = [d for at, d in decisions.items() if 1440.0 <= at < 1560.0]
     assert min(d.recommended_replicas for d in calm) < bursty.at(1500.0).recommended_replicas
 
 
 @pytest.mark.acceptance
 def test_one_crowd_is_waited_for_again_for_as_long_as_its_return_would_cost_more():
-    """One burst: what it needed is kept for five leads after its end, and released after that."""
-    story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(1800)
+    """One burst: what it needed is kept for ten leads after its end, and released after that."""
+    story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(2250)
     assert max(d.replicas_after for d in story.between(600.0, 840.0)) > 4
     assert story.at(1200.0).replicas_after > 4
-    assert Reason.SURGES_RECUR in reasons(story.at(1200.0))
-    assert story.at(1800.0).replicas_after <= 4
+    assert Reason.RESERVE_BOUND in reasons(story.at(1200.0))
+    assert story.at(2250.0).replicas_after <= 4
 
 
 def test_slow_pods_are_replaced_by_more_of_them():
@@ -168,14 +168,14 @@ def test_a_retry_storm_is_not_taken_for_demand_for_good():
     world = World(
         rate=stepped((0, 6.0), (300, 18.0), (780, 6.0)), replicas=3, max_queued=24, retries=4
     )
-    story = run(world).until(1200)
+    story = run(world).until(1650)
     storm = story.between(330.0, 450.0)
     assert max(d.demand.arrival_rate_per_second for d in storm) > 20.0
     assert max(d.replicas_after for d in storm) >= 6
     settled = story.between(630.0, 780.0)
     assert max(d.demand.arrival_rate_per_second for d in settled) < 23.0
     assert story.at(780.0).replicas_after <= 10
-    assert story.at(1200.0).replicas_after <= 4
+    assert story.at(1650.0).replicas_after <= 4
 
 
 def test_pods_that_go_finish_what_they_have_and_are_no_capacity():

@@ -27,7 +27,6 @@ from servingslo.estimation.forecast.season_offset import (
     LOG_ODDS_BOUND,
     SeasonState,
 )
-from servingslo.estimation.forecast.surges import Surge
 from servingslo.estimation.law.calibration import RATIO_BOUNDS, CalibrationState
 from servingslo.estimation.law.fit import LawFit, LawState
 from servingslo.estimation.law.stored_fit import FIT
@@ -54,8 +53,6 @@ VERSION = 1
 # Two configurations (before and after a rollout) and these sizes keep it below 3 KiB.
 STORED_CONFIGURATIONS = 2
 STORED_STARTS = 8
-# A few surges of an hour show how likely the next one is.
-REMEMBERED_SURGES = 5
 # Five probabilities of four digits each sum to one within this.
 PROBABILITY_ROUNDING = 0.01
 
@@ -82,24 +79,13 @@ def _with_image_in_loading(start: StartRecord) -> StartRecord:
     )
 
 
-def _in_order(surge: Surge) -> Surge | None:
-    """Return the surge; None if it ends before it begins."""
-    if surge.start_seconds > surge.last_seconds:
-        return None
-    # An earlier version stored 1 for a surge that was over.
-    ended = surge.ended_seconds
-    return replace(surge, ended_seconds=None if ended is None else max(ended, surge.last_seconds))
-
-
 def _whole(state: ForecastState) -> ForecastState | None:
-    """Forecast without surges of the future; None if its bank of filters is incomplete."""
-    bank, at = state.filters, state.time_seconds or 0.0
+    """Forecast; None if its bank of filters is incomplete."""
+    bank = state.filters
     if len(bank) != len(MODELS):
         return None
-    if abs(sum(f.probability for f in bank) - 1.0) >= PROBABILITY_ROUNDING:
-        return None
-    past = tuple(surge for surge in state.errors.surges if surge.last_seconds <= at + 1.0)
-    return replace(state, errors=replace(state.errors, surges=past))
+    whole = abs(sum(f.probability for f in bank) - 1.0) < PROBABILITY_ROUNDING
+    return state if whole else None
 
 
 # Tables of fields. Digits are few, to keep a status small: no value here is known to a thousandth.
@@ -162,18 +148,6 @@ FILTER = Record(
         )
     ),
 )
-# Whole seconds: scrapes are no finer.
-SURGE = Record(
-    Surge,
-    Numbers(
-        Number("start_seconds", decimals=0),
-        Number("last_seconds", decimals=0),
-        Number("peak_per_second", digits=4, least=0.0),
-        Number("expected_per_second", digits=4, least=0.0),
-        Number("ended_seconds", decimals=0, least=0.0, zero_for_none=True),
-    ),
-    finish=_in_order,
-)
 # Today's offset from the season. The season itself is found again from history.
 SEASON = Record(
     SeasonState,
@@ -220,7 +194,6 @@ FORECAST = Record(
                     bounds=(0.0, LARGEST_SQUARED_ERROR),
                 )
             ),
-            "bursts": Many("errors.surges", SURGE, most=REMEMBERED_SURGES, newest_last=True),
         },
         needed=("at", "usual", "odds", "errors"),
     ),

@@ -210,7 +210,7 @@ def _cold_start(start: ColdStartReport) -> str:
 
 
 def _promise(decision: Decision) -> Iterator[str]:
-    """The attained and the declared share, and the quantile of demand earned by it."""
+    """The attained and the declared share."""
     promise = decision.promise
     if promise is None or promise.attained_ratio is None:
         return
@@ -218,9 +218,7 @@ def _promise(decision: Decision) -> Iterator[str]:
     over = 60.0 * max(round(min(promise.period_seconds, promise.observed_seconds) / 60.0), 1)
     yield (
         f"All objectives: {_between(attained, most or attained)} of requests attained, "
-        f"{percent(promise.target_ratio)} declared, over {seconds(over)}; planned at quantile "
-        f"{promise.probability:.2f} of demand, a new workload begins at "
-        f"{promise.safe_probability:.2f}"
+        f"{percent(promise.target_ratio)} declared, over {seconds(over)}"
     )
 
 

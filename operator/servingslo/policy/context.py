@@ -254,7 +254,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             fleet,
             lead=lead,
             wait_budget=budget,
-            score=state.promise.score,
         ),
         latency=latency_report(estimate, targets.objectives, alone=not observation.pool),
     )

@@ -131,20 +131,16 @@ class DemandReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseReport:
-    """The attained and the declared share of requests, and the demand quantile earned by it.
+    """The attained and the declared share of requests.
 
     attained_ratio, attained_most_ratio: over the last period_seconds, as far as observed
-    (observed_seconds), at least and at most; None before the first request. probability: of the
-    demand quantile planned for in calm at a cold start of two minutes. safe_probability: of the
-    quantile that a new workload starts with.
+    (observed_seconds), at least and at most; None before the first request.
     """
 
     attained_ratio: float | None
     target_ratio: float
     period_seconds: float
     observed_seconds: float
-    probability: float
-    safe_probability: float
     attained_most_ratio: float | None = None
 
 

@@ -9,23 +9,17 @@ from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
-from servingslo.policy.replicas.demand import kept_rate_per_second
 from servingslo.policy.replicas.guards import StepDownBlock
-from servingslo.policy.replicas.promise import SAFE_PROBABILITY
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
 FAILING_INPUT = "failing_pods"
-KEPT_RATE_KNOB = "arrival-rate-kept"
 SEASON_KNOB = "season"
-QUANTILE_KNOB = "demand-quantile"
 # A step of a decision is one line of a log, so it names at most this many slow or unreliable pods.
 MOST_SLOW_NAMED = 5
 MOST_NAMED = 3
 # If the season changes less than this share of the rate, the change is not worth reporting.
 TOLD_SHARE = 0.1
-# A quantile that has moved by less from the safe one is reported as the safe one.
-LEAST_MOVED = 0.01
 
 
 def _step(
@@ -193,39 +187,6 @@ def _season_found(context: TickContext) -> DecisionStep | None:
     )  # fmt: skip
 
 
-def recurrence_step(context: TickContext) -> DecisionStep | None:
-    """The rate that capacity is kept for after a surge, if the forecast alone is lower.
-
-    before: the forecast at the lead time. after: the rate that surges of the last hour reached.
-    """
-    demand, known = context.demand, context.estimate.forecast.recurrence
-    if demand is None or known is None:
-        return None
-    forecast = demand.scale_up_load.rate_per_second
-    kept = kept_rate_per_second(context.estimate.forecast, demand.lead_seconds)
-    if kept <= forecast:
-        return None
-    return _step(
-        "forecast", KEPT_RATE_KNOB, Reason.SURGES_RECUR, before=forecast, after=kept,
-        bursts=known.count, interval_seconds=known.interval_seconds,
-        return_probability=known.probability,
-    )  # fmt: skip
-
-
-def quantile_step(context: TickContext) -> DecisionStep | None:
-    """How the attained share changed the quantile planned for; None while it has no effect."""
-    promise = context.state.promise
-    moved = promise.probability - SAFE_PROBABILITY
-    if abs(moved) < LEAST_MOVED:
-        return None
-    reason = Reason.QUANTILE_EARNED if moved < 0.0 else Reason.ERROR_BUDGET_BURNING
-    return _step(
-        "margin", QUANTILE_KNOB, reason, before=SAFE_PROBABILITY, after=promise.probability,
-        attained_ratio=promise.attained_ratio,
-        target_ratio=context.targets.error_budget_target_ratio,
-    )  # fmt: skip
-
-
 def slow_pods_step(context: TickContext) -> DecisionStep | None:
     """The slow pods by name, with how many times as long their steps take; None without any."""
     slow = context.estimate.slow_pods
@@ -274,8 +235,6 @@ _STEPS = (
     retries_step,
     unscraped_pods_step,
     season_step,
-    recurrence_step,
-    quantile_step,
     slow_pods_step,
     latency_step,
     growth_step,

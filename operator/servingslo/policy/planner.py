@@ -190,9 +190,7 @@ def _update_estimate(  # noqa: PLR0913 - what a sample is made of
     )
     estimator_state, estimate = estimator.update(state.estimator, sample)
     if targets.forecast.mode is ForecastMode.OFF:
-        present = replace(
-            estimate.forecast, season=None, furthest_lead_seconds=0.0, recurrence=None
-        )
+        present = replace(estimate.forecast, season=None, furthest_lead_seconds=0.0)
         estimate = replace(estimate, forecast=present)
     if signals.no_metrics is not None:
         return replace(state, estimator=estimator_state), estimate

@@ -11,7 +11,7 @@ from servingslo.models.fleet.objective_metrics import metric_seconds
 from servingslo.policy.budget.guard import within_grant
 from servingslo.policy.context import TickContext
 from servingslo.policy.findings import failing_inputs
-from servingslo.policy.inputs import Actuation
+from servingslo.policy.inputs import Actuation, ForecastMode
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.latency.availability import count_answers
@@ -19,10 +19,11 @@ from servingslo.policy.latency.growth import are_met, remember, seen_by_engines
 from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.promise import misses_of, period_seconds, steer, with_degraded
+from servingslo.policy.replicas.promise import after_window as promise_after
+from servingslo.policy.replicas.promise import misses_of, period_seconds, with_degraded
 from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement, sizing_case
 from servingslo.policy.replicas.reserve import renewed_reserve
-from servingslo.policy.replicas.reserve_state import count_misses
+from servingslo.policy.replicas.reserve_state import ReserveState, count_misses
 from servingslo.policy.replicas.saturation import MISSED_MARGIN, after_window, settles
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 from servingslo.policy.replicas.step_down import misses_surely, step_down_blocks
@@ -92,8 +93,8 @@ def calibrate(context: TickContext, state: PlannerState) -> PlannerState:
     return replace(state, estimator=learnt, fleet=compared)
 
 
-def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
-    """Update the planned quantile from the attained share of this tick's requests.
+def count_promise(context: TickContext, state: PlannerState) -> PlannerState:
+    """Count this tick's requests in the attained share, also beside the reserve's own.
 
     Refused requests missed every objective. Requests without a whole answer for another cause count
     in the share alone: more replicas would not have answered them.
@@ -112,11 +113,10 @@ def steer_quantile(context: TickContext, state: PlannerState) -> PlannerState:
     if seen is None:
         return state
     seen = with_degraded(seen, _degraded(context) * seconds, targets)
-    promise = steer(
+    promise = promise_after(
         state.promise,
         seen,
         lost=((failed or 0.0) + (aborted or 0.0)) * seconds,
-        target_ratio=targets.error_budget_target_ratio,
         period_seconds=period_seconds(targets),
         now_seconds=context.now_seconds,
     )
@@ -174,6 +174,8 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
 
 def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
     """Renew the rule that the past asks for, while a trusted law says what a replica carries."""
+    if context.targets.forecast.mode is ForecastMode.OFF:
+        return replace(state, reserve=ReserveState())
     if context.prepared is None or not context.trusted or context.signals.no_metrics is not None:
         return state
     case = replace(sizing_case(context, context.prepared), capacity_ratio=state.shortage.ratio)
@@ -336,7 +338,7 @@ class Stages:
     learners: tuple[Learner, ...] = (
         track_quiet,
         calibrate,
-        steer_quantile,
+        count_promise,
         measure_capacity,
         choose_reserve,
         track_latency,

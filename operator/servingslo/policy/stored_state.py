@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from servingslo.estimation import stored_estimator as estimator_memory
-from servingslo.estimation.stored_fields import count_of, is_number, items_of, number_of, text_of
+from servingslo.estimation.stored_fields import count_of, items_of, number_of, text_of
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
 from servingslo.policy.replicas.behavior import BehaviorState
-from servingslo.policy.replicas.promise import HIGHEST_SCORE, LOWEST_SCORE, PromiseState
+from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reverts import Reverts
 from servingslo.policy.state import PlannerState
 
@@ -108,31 +108,26 @@ def _without_nulls(value: object) -> object:
 
 def _dump_promise(state: PromiseState) -> dict[str, float]:
     return {
-        "score": round(state.score, 4),
         "requests": round(state.requests, 1),
         "missed": round(state.missed, 2),
         "unsure": round(state.unsure, 2),
-        "rate": round(state.rate_per_second, 4),
         "seconds": round(state.seconds),
     }
 
 
 def _load_promise(stored: object) -> PromiseState:
-    """The stored promise; the safe quantile if it is malformed."""
+    """The stored promise; an empty one if it is malformed."""
     if not isinstance(stored, Mapping):
         return PromiseState()
-    score = stored.get("score")
-    numbers = [number_of(stored.get(name)) for name in ("requests", "missed", "rate", "seconds")]
-    if not is_number(score) or any(number is None for number in numbers):
+    numbers = [number_of(stored.get(name)) for name in ("requests", "missed", "seconds")]
+    if any(number is None for number in numbers):
         return PromiseState()
-    requests, missed, rate, seconds = (number or 0.0 for number in numbers)
+    requests, missed, seconds = (number or 0.0 for number in numbers)
     unsure = number_of(stored.get("unsure")) or 0.0
     return PromiseState(
-        score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
         requests=requests,
         missed=min(missed, requests),
         unsure=max(min(unsure, requests - missed), 0.0),
-        rate_per_second=rate,
         seconds=seconds,
     )
 

@@ -115,7 +115,7 @@ class Forecast(ApiModel):
     mode: ForecastMode = Field(
         ForecastMode.AUTO,
         description="Auto (default: demand as it is expected when capacity ordered now would be "
-        "ready) or Off (demand as it is now).",
+        "ready, and the reserve that past demand asks for) or Off (demand as it is now).",
     )
     season: SeasonStated = Field(
         SeasonStated.AUTO,

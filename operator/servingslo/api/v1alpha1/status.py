@@ -12,7 +12,7 @@ from servingslo.api.v1alpha1.status_base import (
     rounded,
     told,
 )
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.classes.inputs import MOST_CLASSES
@@ -506,6 +506,7 @@ class ServingSLOStatus(StatusModel):
     error_budget: ErrorBudgetStatus | None = told(
         "error_budget", "The error budget, if spec.errorBudget is set."
     )
+    reserve: ReserveStatus | None = told("reserve", "The reserve, if past demand asks for one.")
     latency: LatencyStatus | None = told(
         "latency", "The parts of the time of a request, and which of them grew."
     )

@@ -1,9 +1,10 @@
-"""The parts of the status about where time goes, and how many requests are answered."""
+"""The parts of the status about where time goes, what is answered, and what the promise costs."""
 
 from servingslo.api.v1alpha1.status_base import StatusModel, Timestamp, rounded, told
+from servingslo.policy.decision_parts import ReserveReport
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport, PartReport
-from servingslo.units import timestamp_from_seconds
+from servingslo.units import format_duration, timestamp_from_seconds
 
 # 99.95 % and 99.9 % differ.
 _DIGITS_OF_A_SHARE = 6
@@ -100,4 +101,33 @@ class AvailabilityStatus(StatusModel):
         "uncounted",
         default=(),
         description="Which of refused, failed and aborted requests no one counts.",
+    )
+
+
+def _rule(report: ReserveReport) -> str:
+    window = report.window_seconds
+    rate = f"greatest rate of {format_duration(window)}" if window else "rate at the lead time"
+    return f"{rate} x {report.margin_ratio:g}, at least {report.floor_replicas} replicas"
+
+
+class ReserveStatus(StatusModel):
+    """The replicas that past demand asks for beyond the forecast, and what they are worth."""
+
+    rule: str = told(
+        _rule,
+        "What is ordered for: the greatest rate of a time or the rate at the lead time, times a "
+        "margin, and never fewer replicas than a floor.",
+        default=...,
+    )
+    mean_replicas: float | None = told(
+        "mean_replicas", "Mean count of this rule over the last day's demand."
+    )
+    missed: float | None = told(
+        "missed_ratio", "Share of that day's requests that it would have missed."
+    )
+    cheaper_mean_replicas: float | None = told(
+        "cheaper_mean_replicas", "Mean count of the next cheaper rule."
+    )
+    cheaper_missed: float | None = told(
+        "cheaper_missed_ratio", "Share that the next cheaper rule would have missed."
     )

@@ -38,6 +38,7 @@ _NOISY = frozenset(
         "degradation",
         "cost",
         "errorBudget",
+        "reserve",
         "latency",
         "availability",
         "summary",
@@ -68,6 +69,7 @@ _DECIDED_FIELDS = (
     "degradation",
     "cost",
     "errorBudget",
+    "reserve",
     "latency",
     "availability",
 )

@@ -28,7 +28,6 @@ from servingslo.estimation.forecast.realized_errors import (
     EMPTY_LOG,
     HORIZONS_SECONDS,
     LEAST_INTERVAL_SECONDS,
-    SURGE_HORIZON,
     DueForecast,
     ErrorLog,
     at_horizon,
@@ -36,7 +35,6 @@ from servingslo.estimation.forecast.realized_errors import (
 )
 from servingslo.estimation.forecast.season_offset import NO_SEASON, SeasonForecast, SeasonState
 from servingslo.estimation.forecast.season_profile import RateHistory, find_season
-from servingslo.estimation.forecast.surges import Recurrence, recurrence
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 from servingslo.records import record
 
@@ -84,7 +82,7 @@ class Forecast:
     """Future arrival rate, as a mixture of normal laws cut at zero.
 
     age_seconds: time since the last window used. furthest_lead_seconds: beyond it demand is assumed
-    constant. recurrence: unforeseen rises that may come again. trend_damping: share of predicted
+    constant. trend_damping: share of predicted
     trend rises that came true far ahead. share_ratio: part of the demand that this forecast is of.
     rise_per_second2: of a rise that is surely one, else 0.
     Before the first window nothing is known, not even an arrival rate.
@@ -98,17 +96,13 @@ class Forecast:
     age_seconds: float = 0.0
     season: SeasonForecast | None = None
     furthest_lead_seconds: float = math.inf
-    recurrence: Recurrence | None = None
     trend_damping: float = 1.0
     share_ratio: float = 1.0
     rise_per_second2: float = 0.0
 
     def share(self, ratio: float) -> "Forecast":
         """Return the forecast of this share of the demand, above 1 if it comes several times."""
-        surges = self.recurrence
-        if surges is not None:
-            surges = replace(surges, rate_per_second=ratio * surges.rate_per_second)
-        return replace(self, share_ratio=ratio * self.share_ratio, recurrence=surges)
+        return replace(self, share_ratio=ratio * self.share_ratio)
 
     @property
     def known(self) -> bool:
@@ -227,7 +221,6 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
         ),
         age_seconds=max(now_seconds - state.time_seconds, 0.0),
         season=season_offset.season_forecast(state.season, state.time_seconds),
-        recurrence=recurrence(state.errors.surges, _level_before_surges(state), now_seconds),
         trend_damping=state.errors.trend.damping,
         rise_per_second2=_rise_per_second2(state.latest),
     )
@@ -243,12 +236,6 @@ def _rise_per_second2(latest: Sequence[tuple[float, float, float]]) -> float:
     (begin, first, first_variance), (end, last, last_variance) = latest[0], latest[-1]
     chance = SURE_DEVIATIONS * math.sqrt(first_variance + last_variance)
     return (last - first) / (end - begin) if last - first > chance else 0.0
-
-
-def _level_before_surges(state: ForecastState) -> float:
-    """Return the level now, or a lead ago if it was lower: the rise since may be a surge."""
-    level = sum(f.probability * f.level for f in state.filters)
-    return min([level, *(p.level_per_second for p in state.errors.due[SURGE_HORIZON][:1])])
 
 
 def with_history(

@@ -1,10 +1,9 @@
 """Score each forecast when its time comes, and learn from its errors.
 
-The outcome of a forecast shows five things: how wrong predicted spreads are, how far trends carry,
-how likely demand returns to its usual mean, whether a season holds, and unforeseen rises
-(`surges`). Trends are damped by the regression of realized on predicted rises, with a prior at one.
-Workloads differ: a ramp continues, but if demand swings around a level, a trend predicts its
-opposite.
+The outcome of a forecast shows four things: how wrong predicted spreads are, how far trends carry,
+how likely demand returns to its usual mean, and whether a season holds. Trends are damped by the
+regression of realized on predicted rises, with a prior at one. Workloads differ: a ramp continues,
+but if demand swings around a level, a trend predicts its opposite.
 Source: R. J. Hyndman and G. Athanasopoulos, "Forecasting: Principles and Practice", damped trend
 methods, where the damping is estimated from the series.
 """
@@ -13,17 +12,14 @@ import math
 from dataclasses import dataclass
 
 from servingslo.copying import replace
-from servingslo.estimation.forecast import season_offset, surges
+from servingslo.estimation.forecast import season_offset
 from servingslo.estimation.forecast.rate_filters import RateWindow
-from servingslo.estimation.forecast.surges import Surge
 from servingslo.records import record
 
 # Cold starts of the evaluation protocol, 30 and 240 s, and one in between.
 HORIZONS_SECONDS = (30.0, 90.0, 240.0)
 # The horizon at which trend damping is learnt; up to the previous one trends carry fully.
 TREND_HORIZON = 2
-# The horizon at which it is too late to meet an unexpected rise.
-SURGE_HORIZON = 1
 # Forecasts that wait at once: 16 at the longest horizon and 15 s, and the same number in reserve.
 DUE_PER_HORIZON = 32
 # Outcomes that the realized error is averaged over, ten minutes of 15 s windows. Measured with
@@ -53,8 +49,7 @@ LARGEST_SQUARE = 4.0
 LARGEST_DEVIATIONS = 3.0
 # Forecasts are scored by windows of at least this length. Windows between scrapes 15 s apart,
 # Prometheus' default, are long enough, although they jitter. A window of 5 s swings by the root of
-# three as much and comes three times as often: one surge would fall and rise several times within
-# itself and look like surges that recur. The filters use every window.
+# three as much and comes three times as often. The filters use every window.
 LEAST_INTERVAL_SECONDS = 12.0
 
 
@@ -97,15 +92,14 @@ class ErrorLog:
     """What realized errors have taught, by horizon, and the forecasts that wait.
 
     squared_errors: moving average of squared error over predicted variance. return_log_odds:
-    evidence that demand returns to its usual mean. surges: unforeseen rises of the last hour.
-    interval: recent windows that are together still too short to score, None without any.
+    evidence that demand returns to its usual mean. interval: recent windows that are together still
+    too short to score, None without any.
     """
 
     due: tuple[tuple[DueForecast, ...], ...] = ((),) * len(HORIZONS_SECONDS)
     squared_errors: tuple[float, ...] = (1.0,) * len(HORIZONS_SECONDS)
     return_log_odds: tuple[float, ...] = (RETURN_PRIOR_LOG_ODDS,) * len(HORIZONS_SECONDS)
     trend: TrendEvidence = TrendEvidence()
-    surges: tuple[Surge, ...] = ()
     interval: RateWindow | None = None
 
     @property
@@ -187,8 +181,6 @@ def score_due(
                 error, log_odds = _judge(newest, rate, noise, error, log_odds)
                 if index == TREND_HORIZON and newest.surge_probability <= SURGE_SLOPE_PROBABILITY:
                     log = replace(log, trend=_trend_after(log.trend, newest, rate, noise))
-            if index == SURGE_HORIZON:
-                log = _with_surge(log, newest, rate, noise, now_seconds, made_seconds)
         errors.append(error)
         odds.append(log_odds)
         seasons.append(season_odds)
@@ -202,22 +194,6 @@ def with_forecasts(log: ErrorLog, made: tuple[DueForecast, ...]) -> ErrorLog:
     """Return the log with one more forecast at each horizon."""
     due = zip(log.due, made, strict=True)
     return replace(log, due=tuple((*queue, one)[-DUE_PER_HORIZON:] for queue, one in due))
-
-
-def _with_surge(
-    log: ErrorLog,
-    newest: DueForecast,
-    rate: float,
-    noise: float,
-    now_seconds: float,
-    made_seconds: float,
-) -> ErrorLog:
-    # A rise is measured from the actual level, not only from a predicted fall.
-    expected = max(newest.mean_per_second, newest.level_per_second)
-    found = surges.note_window(
-        log.surges, rate, expected, noise, now_seconds, expected_since_seconds=made_seconds
-    )
-    return replace(log, surges=found)
 
 
 def _season_judged(one: DueForecast, rate: float, noise: float, log_odds: float) -> float:

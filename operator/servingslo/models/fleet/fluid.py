@@ -26,6 +26,10 @@ EPISODE_SECONDS = 600.0
 LONGEST_EPISODE_SHARE = 0.25
 
 
+# A burst is over when the rate has fallen by this factor, about what it had to rise by.
+OVER_RATIO = 1.3
+
+
 class Rule(NamedTuple):
     """Order for the greatest rate of a window, times a margin, and never below a floor.
 
@@ -35,6 +39,10 @@ class Rule(NamedTuple):
     window_seconds: float
     margin_ratio: float
     floor: int = 0
+
+
+PLAIN = Rule(0.0, 1.0)
+"""What the planner does without a reserve, as far as a fluid shows it."""
 
 
 class Replica(NamedTuple):
@@ -52,16 +60,32 @@ class Replica(NamedTuple):
     wait_seconds: float
 
 
+class Habit(NamedTuple):
+    """Bursts that may come again.
+
+    begins: the bin with which the present habit begins; the number of bins without one. bursts: of
+    the whole past, each a lead after the one before. peak_per_second: since it began.
+    """
+
+    begins: int
+    bursts: int
+    peak_per_second: float
+
+
 class Lived(NamedTuple):
     """How a rule did: the share of requests that missed, and the mean of the ordered replicas.
 
-    habitual_ratio: the share without the largest episode of misses. What came once is no habit.
+    orders_per_second: replicas that were ordered beyond those there were.
+
+    habitual_ratio: the share without the largest episode of misses before the present habit. What
+    came once is no habit.
     """
 
     rule: Rule
     missed_ratio: float
     habitual_ratio: float
     mean_replicas: float
+    orders_per_second: float = 0.0
 
 
 def wanted_replicas(
@@ -75,25 +99,69 @@ def wanted_replicas(
     return int(max(_by_rate(rule, rates, replica, bin_seconds)[-1], rule.floor, 1))
 
 
-def live(rule: Rule, rates_per_second: Rates, replica: Replica, bin_seconds: float) -> Lived:
-    """Live the rule over these rates, of consecutive bins."""
+def habit_of(
+    rates_per_second: Rates, replica: Replica, bin_seconds: float, open_seconds: float
+) -> Habit:
+    """Return the bursts that saturate what the plain rule orders, as far as they may be a habit.
+
+    Bursts are of one habit if each comes within this time after the end of the one before, and the
+    last has ended no longer ago.
+    """
+    wanted = _by_rate(PLAIN, _a_bin_late(rates_per_second), replica, bin_seconds)
+    lead = _bins(replica.lead_seconds, bin_seconds)
+    serving = _sliding(np.minimum, np.maximum(wanted, 1.0), lead)
+    places = np.flatnonzero(rates_per_second > serving * replica.saturation_per_second)
+    begins = len(rates_per_second)
+    for place in reversed(places.tolist()):
+        fallen = rates_per_second[place:begins] < rates_per_second[place] / OVER_RATIO
+        lasted = int(fallen.argmax()) if fallen.any() else begins - place
+        if (begins - place - lasted) * bin_seconds > open_seconds:
+            break
+        begins = place
+    apart = np.diff(places) * bin_seconds > replica.lead_seconds
+    return Habit(
+        begins=begins,
+        bursts=int(apart.sum()) + bool(len(places)),
+        peak_per_second=float(rates_per_second[begins:].max(initial=0.0)),
+    )
+
+
+def live(
+    rule: Rule,
+    rates_per_second: Rates,
+    replica: Replica,
+    bin_seconds: float,
+    *,
+    habit: int | None = None,
+) -> Lived:
+    """Live the rule over these rates, of consecutive bins.
+
+    habit: the bin with which it begins, None without one.
+    """
     wanted = _by_rate(rule, _a_bin_late(rates_per_second), replica, bin_seconds)
-    return _live(wanted, rule, rates_per_second, replica, bin_seconds)
+    return _live(wanted, rule, rates_per_second, replica, bin_seconds, habit)
 
 
 def cheapest_floor(
-    rule: Rule, rates_per_second: Rates, replica: Replica, bin_seconds: float, *, most_missed: float
+    rule: Rule,
+    rates_per_second: Rates,
+    replica: Replica,
+    bin_seconds: float,
+    *,
+    most_missed: float,
+    least: int = 0,
+    habit: int | None = None,
 ) -> Lived:
     """Live the rule with the least floor at which the habitual share is at most this.
 
-    The floor that carries the greatest rate, if none is low enough.
+    least: floor that is tried. The floor that carries the greatest rate, if none is low enough.
     """
     wanted = _by_rate(rule, _a_bin_late(rates_per_second), replica, bin_seconds)
-    low, high = 0, math.ceil(float(rates_per_second.max()) / replica.planned_per_second)
+    low, high = least, math.ceil(float(rates_per_second.max()) / replica.planned_per_second)
 
     def lived(floor: int) -> Lived:
         tried = rule._replace(floor=floor)
-        return _live(wanted, tried, rates_per_second, replica, bin_seconds)
+        return _live(wanted, tried, rates_per_second, replica, bin_seconds, habit)
 
     found = lived(high)
     while low < high:
@@ -106,8 +174,27 @@ def cheapest_floor(
     return found
 
 
-def _live(wanted: Rates, rule: Rule, rates: Rates, replica: Replica, bin_seconds: float) -> Lived:
+def _live(
+    wanted: Rates, rule: Rule, rates: Rates, replica: Replica, bin_seconds: float, habit: int | None
+) -> Lived:
     ordered = np.maximum(wanted, max(rule.floor, 1))
+    missed = _missed(ordered, rates, replica, bin_seconds)
+    total = max(float(rates.sum()), 1e-9)
+    before = _episodes(missed[:habit], bin_seconds, longest=LONGEST_EPISODE_SHARE * len(rates))
+    largest = max((float(part.sum()) for part in before), default=0.0)
+    all_missed = float(missed.sum())
+    return Lived(
+        rule=rule,
+        missed_ratio=all_missed / total,
+        habitual_ratio=max(all_missed - largest, 0.0) / total,
+        mean_replicas=float(ordered.mean()),
+        orders_per_second=float(np.maximum(np.diff(ordered), 0.0).sum())
+        / (len(rates) * bin_seconds),
+    )
+
+
+def _missed(ordered: Rates, rates: Rates, replica: Replica, bin_seconds: float) -> Rates:
+    """Return the missed requests per second of each bin."""
     serving = _sliding(np.minimum, ordered, _bins(replica.lead_seconds, bin_seconds))
     capacity = serving * replica.saturation_per_second
     net = np.cumsum((rates - capacity) * bin_seconds)
@@ -116,16 +203,7 @@ def _live(wanted: Rates, rule: Rule, rates: Rates, replica: Replica, bin_seconds
     late[1:] |= late[:-1].copy()
     room = max(replica.saturation_per_second - replica.kept_per_second, 1e-9)
     beyond = np.clip((rates / serving - replica.kept_per_second) / room, 0.0, 1.0)
-    missed = np.where(late, 1.0, beyond) * rates
-    total = max(float(rates.sum()), 1e-9)
-    largest = max((float(part.sum()) for part in _episodes(missed, bin_seconds)), default=0.0)
-    all_missed = float(missed.sum())
-    return Lived(
-        rule=rule,
-        missed_ratio=all_missed / total,
-        habitual_ratio=max(all_missed - largest, 0.0) / total,
-        mean_replicas=float(ordered.mean()),
-    )
+    return np.where(late, 1.0, beyond) * rates
 
 
 def _by_rate(rule: Rule, known: Rates, replica: Replica, bin_seconds: float) -> Rates:
@@ -161,11 +239,11 @@ def _sliding(extreme: np.ufunc, values: Rates, count: int) -> Rates:
     return found
 
 
-def _episodes(missed: Rates, bin_seconds: float) -> Iterator[Rates]:
-    """Yield misses in groups that are further apart than an episode, and short."""
+def _episodes(missed: Rates, bin_seconds: float, longest: float) -> Iterator[Rates]:
+    """Yield misses in groups that are further apart than an episode, of at most so many bins."""
     places = np.flatnonzero(missed > 0.0)
     if len(places):
         cuts = np.flatnonzero(np.diff(places) * bin_seconds > EPISODE_SECONDS) + 1
         for group in np.split(places, cuts):
-            if group[-1] - group[0] <= LONGEST_EPISODE_SHARE * len(missed):
+            if group[-1] - group[0] <= longest:
                 yield missed[group]

@@ -114,7 +114,7 @@ def forecast_of(targets: FleetTargets, state: FleetState, now_seconds: float) ->
     """The forecast of the whole resource."""
     found = forecasts.forecast(state.demand, now_seconds)
     if targets.pools[0].targets.forecast.mode is ForecastMode.OFF:
-        found = replace(found, season=None, furthest_lead_seconds=0.0, recurrence=None)
+        found = replace(found, season=None, furthest_lead_seconds=0.0)
     return found
 
 

@@ -29,8 +29,8 @@ from servingslo.policy.stages import (
     Stages,
     calibrate,
     choose_reserve,
+    count_promise,
     measure_capacity,
-    steer_quantile,
 )
 
 # With so many requests through prefill, the others move no percentile of an objective at 99 %.
@@ -87,7 +87,7 @@ def stages_of(role: Role, state: FleetState, stages: Stages, now_seconds: float)
         return _without(stages, choose_reserve)
     at, through = state.no_room_seconds, state.through_ratio
     if role is Role.PREFILL and at is not None and now_seconds - at < RECENT_SECONDS:
-        own = _without(stages, calibrate, steer_quantile, measure_capacity)
+        own = _without(stages, calibrate, count_promise, measure_capacity)
         return replace(own, held_up=True)
     if role is Role.DECODE and through is not None and through < WHOLLY_THROUGH_RATIO:
         return replace(stages, view=partial(_with_direct, through_ratio=through))

@@ -1,7 +1,6 @@
 """The demand of a plan: arrivals and backlog at the time when capacity ordered now serves."""
 
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.forecast.demand import Forecast
@@ -16,12 +15,16 @@ from servingslo.policy.replicas.sizing import Load
 SCRAPE_SECONDS = 15.0
 # Quantile of the demand that is planned for in a surge. Every request behind a backlog misses, so
 # the quantile rises with the probability of a surge, or of a jump: the first window of a surge
-# looks like one. In calm the quantile is earned (`promise`).
+# looks like one.
 SURGE_PROBABILITY = 0.9
+# Quantile of the demand that is planned for in calm, at a lead of two minutes. What it does not
+# keep, the reserve shows. 0.8 costs 1 % more hours, at 0.7 a row loses a point of share
+# (docs/designs/0017-reserve.md).
+CALM_PROBABILITY = 0.75
 # A released replica must not be missed before a new one could be ready, even less in a surge. So a
-# step down is planned at a normal score larger by this: 0.9 if an order is planned at 0.75. Chosen
-# from pairs tried on the guard's rows (docs/lab/findings.md).
-DOWN_SCORE = 0.6
+# step down is planned at a normal score larger by 0.6. Chosen from pairs tried on the guard's rows
+# (docs/lab/findings.md).
+DOWN_PROBABILITY = 0.9
 DOWN_SURGE_PROBABILITY = 0.95
 # The lead for which quantiles are stated. A shortage lasts until the ordered replicas are ready, so
 # its cost grows with the lead. The odds of enough capacity that are planned for grow with it,
@@ -30,9 +33,6 @@ PLAIN_LEAD_SECONDS = 120.0
 LARGEST_LEAD_RATIO = 4.0
 # The quantile that is planned for is never below the median.
 LEAST_PROBABILITY = 0.5
-# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick). If a surge
-# returns within a lead, its misses cost as much as keeping its replicas for ten leads.
-KEPT_LEADS = 10.0
 # If a season rises and falls within a lead, its peak may be inside: the lead is checked in
 # quarters. Without a season, demand moves one way for that long.
 LEAD_PARTS = 4
@@ -41,7 +41,6 @@ LEAD_PARTS = 4
 DRAIN_SECONDS = 15.0
 # Waits that a queue may cause if no objective limits waiting, in seconds.
 DEFAULT_WAIT_BUDGET_SECONDS = 1.0
-_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +48,8 @@ class Demand:
     """Demand now and at the lead time.
 
     lead_seconds: cold start and reaction. scale_up_load: the load for which to have capacity then.
-    probability: of the forecast's quantile in that load. score: normal score of the quantile in
-    calm, at a lead of two minutes. idle: no requests arrive and none are in the system.
+    probability: of the forecast's quantile in that load. idle: no requests arrive and none are in
+    the system.
     """
 
     lead_seconds: float
@@ -59,7 +58,6 @@ class Demand:
     backlog_at_lead_requests: float
     scale_up_load: Load
     probability: float
-    score: float
     idle: bool
 
 
@@ -117,17 +115,13 @@ def expected_demand(
     *,
     lead: float,
     wait_budget: float,
-    score: float,
 ) -> Demand | None:
-    """Demand at the lead time; None while no arrival rate is known.
-
-    score: normal score of the quantile in calm, at a lead of two minutes.
-    """
+    """Demand at the lead time; None while no arrival rate is known."""
     rate = estimate.arrival_rate_per_second
     if rate is None or not estimate.forecast.known:
         return None
     mean = estimate.forecast.mean_per_second(lead)
-    probability = planned_probability(estimate.forecast, lead, score)
+    probability = planned_probability(estimate.forecast, lead)
     # Most rises that are sure go on for a lead, and an order for one that ends costs some minutes.
     high = max(
         estimate.forecast.quantile_per_second(lead, probability),
@@ -147,7 +141,6 @@ def expected_demand(
         backlog_at_lead_requests=backlog,
         scale_up_load=Load(rate_per_second=high, drain_per_second=backlog / DRAIN_SECONDS),
         probability=probability,
-        score=score,
         idle=rate <= 0.0 and estimate.running_requests + estimate.waiting_requests <= 0.0,
     )
 
@@ -159,44 +152,34 @@ def step_down_load(
 
     A released replica is back one lead time after it is missed. So the odds of keeping enough grow
     with long leads, like those of an order. Short leads do not lower them, because a dip of a few
-    scrapes happens at any lead. The level of a surge is kept while its return would cost more.
+    scrapes happens at any lead.
     implied_arrival_rate_per_second: the rate that explains the running requests, see `step_down`.
     """
     forecast = estimate.forecast
-    probability = step_down_probability(forecast, demand.lead_seconds, demand.score)
+    probability = step_down_probability(forecast, demand.lead_seconds)
     parts = 1 if forecast.season is None else LEAD_PARTS
     times = (demand.lead_seconds * part / parts for part in range(parts + 1))
     highest = max(
         *(forecast.quantile_per_second(at, probability) for at in times),
         implied_arrival_rate_per_second,
     )
-    highest = max(highest, kept_rate_per_second(forecast, demand.lead_seconds))
     return Load(rate_per_second=highest, drain_per_second=demand.scale_up_load.drain_per_second)
 
 
-def kept_rate_per_second(forecast: Forecast, lead_seconds: float) -> float:
-    """The rate that capacity is kept for after a surge; 0 without a recent one."""
-    known = forecast.recurrence
-    if known is None or known.over_seconds > KEPT_LEADS * known.probability * lead_seconds:
-        return 0.0
-    return known.rate_per_second
-
-
-def planned_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
+def planned_probability(forecast: Forecast, lead_seconds: float) -> float:
     """The quantile of demand to plan for: the calm one, moved to a surge's as far as this is one.
 
-    The calm one rises with the lead, because a shortage lasts for a lead. score: its normal score
-    at a lead of two minutes.
+    The calm one rises with the lead, because a shortage lasts for a lead.
     """
     share = forecast.unsettled_probability
-    calm = _with_odds(_NORMAL.cdf(score), _lead_odds(lead_seconds), SURGE_PROBABILITY)
+    calm = _with_odds(CALM_PROBABILITY, _lead_odds(lead_seconds), SURGE_PROBABILITY)
     return calm + (SURGE_PROBABILITY - calm) * share
 
 
-def step_down_probability(forecast: Forecast, lead_seconds: float, score: float) -> float:
+def step_down_probability(forecast: Forecast, lead_seconds: float) -> float:
     """The quantile of demand to be carried after a scale-down, see `step_down_load`."""
     odds = max(_lead_odds(lead_seconds), 1.0)
-    calm = _with_odds(_NORMAL.cdf(score + DOWN_SCORE), odds, DOWN_SURGE_PROBABILITY)
+    calm = _with_odds(DOWN_PROBABILITY, odds, DOWN_SURGE_PROBABILITY)
     return calm + (DOWN_SURGE_PROBABILITY - calm) * forecast.unsettled_probability
 
 

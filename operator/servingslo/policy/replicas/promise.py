@@ -1,18 +1,7 @@
-"""The quantile of demand that is planned for, earned by the attained share of requests.
-
-A new workload is planned for at a safe quantile of its demand. At every tick the share of requests
-that met all objectives is compared with the declared one. While fewer miss than the target allows,
-the quantile goes down slowly. Each miss moves it back in proportion to the allowed misses: at a
-target of 99 %, a hundred times as far as one request in time moved it down. So the margin shrinks
-only as far as it was shown to be unnecessary, whatever the demand does. Source: I. Gibbs and E.
-Candès, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021, equation 2; A.
-Angelopoulos, E. Candès and R. Tibshirani, "Conformal PID Control for Time Series Prediction",
-NeurIPS 2023, for the bounded integral of errors.
-"""
+"""The attained share of requests beside the declared one, and the error budget's report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.misses import (
@@ -33,20 +22,8 @@ from servingslo.models.objectives import Objective
 from servingslo.policy.decision_parts import BudgetReport, BurnRate, PromiseReport
 from servingslo.policy.inputs import Observation, Targets
 
-_NORMAL = NormalDist()
-# Quantiles at a cold start of two minutes. At the safe one, a working day with two peaks keeps 99.8
-# %; at 0.65 it keeps 98.5 %, for 3 % fewer replica-hours. Only misses lead to the highest. Below
-# the lowest nothing is saved, because counts are whole. Measured over the guard's rows
-# (docs/lab/findings.md).
-SAFE_PROBABILITY = 0.8
-LOWEST_PROBABILITY, HIGHEST_PROBABILITY = 0.6, 0.9
-# Time without a miss that moves the quantile from the safe to the lowest: over a hundred cold
-# starts of a minute and a half, each an occasion on which it could have been too low.
-EARNED_SECONDS = 10_800.0
 # The attained share is reported over this time if no error budget states another.
 DEFAULT_PERIOD_SECONDS = 86_400.0
-# Memory of the rate against which a miss is weighed.
-RATE_MEMORY_SECONDS = 3_600.0
 # After a longer gap between two readings, the attained share inside the gap is unknown.
 LONGEST_GAP_SECONDS = 300.0
 
@@ -58,26 +35,19 @@ BURN_SECONDS = tuple(
 # Readings come about every minute; an older one says nothing about the present.
 OLDEST_READING_SECONDS = 900.0
 
-SAFE_SCORE = _NORMAL.inv_cdf(SAFE_PROBABILITY)
-LOWEST_SCORE = _NORMAL.inv_cdf(LOWEST_PROBABILITY)
-HIGHEST_SCORE = _NORMAL.inv_cdf(HIGHEST_PROBABILITY)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseState:
-    """The present quantile, and the recently attained share.
+    """The recently attained share.
 
-    score: normal score of the quantile in calm, at a cold start of two minutes. requests, missed:
-    of the period, weighed less the older they are; unsure: of which buckets and several objectives
-    do not show whether they missed. rate_per_second: mean of the last hour. seconds:
-    time for which the share was observed. at_seconds: when it was observed last.
+    requests, missed: of the period, weighed less the older they are; unsure: of which buckets and
+    several objectives do not show whether they missed. seconds: time for which the share was
+    observed. at_seconds: when it was observed last.
     """
 
-    score: float = SAFE_SCORE
     requests: float = 0.0
     missed: float = 0.0
     unsure: float = 0.0
-    rate_per_second: float = 0.0
     seconds: float = 0.0
     at_seconds: float | None = None
 
@@ -86,11 +56,6 @@ class PromiseState:
         """Share of requests that surely met all objectives; None before the first observation."""
         missed = self.missed + self.unsure
         return 1.0 - missed / self.requests if self.requests > 0.0 else None
-
-    @property
-    def probability(self) -> float:
-        """The quantile in calm, at a cold start of two minutes."""
-        return _NORMAL.cdf(self.score)
 
 
 def misses_of(
@@ -122,46 +87,29 @@ def with_degraded(seen: Misses, degraded: float, targets: Targets) -> Misses:
     )
 
 
-def steer(
+def after_window(
     state: PromiseState,
     seen: Misses,
     *,
-    target_ratio: float,
     period_seconds: float,
     now_seconds: float,
     lost: float = 0.0,
 ) -> PromiseState:
     """The state after the requests of a window.
 
-    target_ratio: share of requests that must meet every objective. Nothing is known of the requests
-    in the bucket that holds a threshold: sure misses move the quantile up, and only requests that
-    are surely in time move it down. lost: requests without a whole answer that
-    no replica would have answered; they count in the share, and do not move the quantile.
+    lost: requests without a whole answer that no replica would have answered.
     """
     if state.at_seconds is None:
         return replace(state, at_seconds=now_seconds)
     seconds = min(now_seconds - state.at_seconds, LONGEST_GAP_SECONDS)
     if seconds <= 0.0:
         return state
-    observed = state.seconds + seconds
-    rate = state.rate_per_second + seconds / min(observed, RATE_MEMORY_SECONDS) * (
-        seen.requests / seconds - state.rate_per_second
-    )
-    # Seconds of ordinary traffic by which misses exceeded the allowed ones; negative if fewer.
-    least, most = (
-        (missed / (1.0 - target_ratio) - seen.requests) / rate for missed in (seen.least, seen.most)
-    )
-    owed_seconds = max(least, min(most, 0.0))
-    earned_per_second = (SAFE_SCORE - LOWEST_SCORE) / EARNED_SECONDS
-    score = state.score + earned_per_second * max(owed_seconds, -seconds)
     kept = max(1.0 - seconds / period_seconds, 0.0)
     return PromiseState(
-        score=min(max(score, LOWEST_SCORE), HIGHEST_SCORE),
         requests=kept * state.requests + seen.requests + lost,
         missed=kept * state.missed + seen.least + lost,
         unsure=kept * state.unsure + seen.most - seen.least,
-        rate_per_second=rate,
-        seconds=observed,
+        seconds=state.seconds + seconds,
         at_seconds=now_seconds,
     )
 
@@ -176,8 +124,6 @@ def promise_report(targets: Targets, state: PromiseState) -> PromiseReport | Non
         target_ratio=targets.error_budget_target_ratio,
         period_seconds=period_seconds(targets),
         observed_seconds=state.seconds,
-        probability=state.probability,
-        safe_probability=SAFE_PROBABILITY,
     )
 
 

@@ -1,18 +1,28 @@
 """The reserve: the count that the workload's own past asks for, whatever the forecast says.
 
 A forecast says how demand goes on, not what comes suddenly. Rules of scaling are lived again over
-the arrivals of the last day (`models.fleet.fluid`), and the cheapest that would have kept the
-promise is in force. Shares of the copy are corrected by the share that was really attained. The
-plain rule, the planner without a reserve, is one of them, so that calm demand pays nothing.
+the arrivals that are known of the last day (`models.fleet.fluid`), and the cheapest that would have
+kept the promise is in force. Shares of the copy are corrected by the share that was really
+attained. The plain rule, the planner without a reserve, is one of them, so that calm demand pays
+nothing. A burst is kept for until its return is overdue.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from servingslo.estimation.forecast.past_arrivals import BIN_SECONDS
-from servingslo.models.fleet.fluid import Replica, Rule, cheapest_floor, live, wanted_replicas
+from servingslo.models.fleet.fluid import (
+    PLAIN,
+    Replica,
+    Rule,
+    cheapest_floor,
+    habit_of,
+    live,
+    wanted_replicas,
+)
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION
 from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport, StepValue
@@ -28,14 +38,18 @@ from servingslo.reasons import Constraint
 # three from a minute to the two hours of a working day's hump. Margins: from none to double.
 WINDOWS_SECONDS = (0.0, 60.0, 180.0, 600.0, 1_800.0, 7_200.0)
 MARGIN_RATIOS = (1.0, 1.15, 1.3, 1.6, 2.0)
-PLAIN = Rule(0.0, 1.0)
-"""What the planner does without a reserve, as far as a fluid shows it."""
-# Less past says nothing of a habit: the shortest that holds two episodes of misses.
-LEAST_SECONDS = 1_200.0
+# Two leads at the shortest cold start: less past holds no rise and what followed it.
+LEAST_SECONDS = 300.0
 # Of a window that is a larger part of the past, the past does not show what it costs.
 SHORT_MEMORIES = 4.0
-# A choice takes about as long as a tick of twenty resources.
-RENEWAL_SECONDS = 600.0
+# A choice takes as long as the past is: 20 ms for a day, which is renewed every ten minutes.
+RENEWAL_SECONDS, RENEWAL_SHARE = 60.0, 1.0 / 144.0
+# One point of share costs as much as 10 % of the replica-hours (the guard's yardstick). If a burst
+# returns within a lead, its misses cost as much as keeping its replicas for ten leads.
+KEPT_LEADS = 10.0
+# Of so many bursts, the next exceeds all with a chance of one in five. A rule that serves just
+# them is no habit yet: then the greatest rate of the present habit is kept.
+FEW_BURSTS = 4
 
 
 def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState) -> ReserveState:
@@ -44,7 +58,10 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     if at_seconds is not None and context.now_seconds - at_seconds < RENEWAL_SECONDS:
         return state
     rates = _known(context)
-    if len(rates) * BIN_SECONDS < LEAST_SECONDS:
+    lasted = len(rates) * BIN_SECONDS
+    if lasted < LEAST_SECONDS:
+        return state
+    if at_seconds is not None and context.now_seconds - at_seconds < RENEWAL_SHARE * lasted:
         return state
     if not rates.max() > 0.0:
         return ReserveState(at_seconds=context.now_seconds)
@@ -58,18 +75,34 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     target = context.targets.error_budget_target_ratio
     allowed = (1.0 - target) * ALLOWED_SHARE / correction_ratio(state, target)
     replica = _replica(context, case, planned, kept)
+    habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)
+    known = habit.bursts > FEW_BURSTS
+    least = 0 if known else math.ceil(habit.peak_per_second / replica.kept_per_second)
     tried = [
-        cheapest_floor(Rule(window, margin), rates, replica, BIN_SECONDS, most_missed=allowed)
+        cheapest_floor(
+            Rule(window, margin),
+            rates,
+            replica,
+            BIN_SECONDS,
+            habit=habit.begins,
+            most_missed=allowed,
+            least=least,
+        )
         for window in WINDOWS_SECONDS
         if SHORT_MEMORIES * window <= len(rates) * BIN_SECONDS
         for margin in MARGIN_RATIOS
     ]
     keeps = [one for one in tried if one.habitual_ratio <= allowed]
     if keeps:
-        # Where the plain rule keeps the promise no other is needed, and of equals that moves least.
+        # Where the plain rule keeps the promise no other is needed. An order is charged its cold
+        # start once more, so that of about equal rules that wins which moves least.
         lived = min(
             keeps,
-            key=lambda one: (one.rule != PLAIN, one.mean_replicas, -one.rule.window_seconds),
+            key=lambda one: (
+                one.rule != PLAIN,
+                one.mean_replicas + one.orders_per_second * context.lead_seconds,
+                -one.rule.window_seconds,
+            ),
         )
     else:
         lived = min(tried, key=lambda one: (one.habitual_ratio, one.mean_replicas))
@@ -77,7 +110,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     return replace(
         state,
         lived=lived,
-        cheaper=live(less, rates, replica, BIN_SECONDS),
+        cheaper=live(less, rates, replica, BIN_SECONDS, habit=habit.begins),
         planned_ratio=planned,
         kept_ratio=kept,
         at_seconds=context.now_seconds,

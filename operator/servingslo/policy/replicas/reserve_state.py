@@ -39,15 +39,16 @@ def count_misses(
     state: ReserveState, seen: Misses, *, target_ratio: float, seconds: float
 ) -> ReserveState:
     """The state after the requests of a window, next to what the copy says of as many."""
-    if state.lived is None or seconds <= 0.0:
+    if seconds <= 0.0:
         return state
+    said = 0.0 if state.lived is None else state.lived.missed_ratio
     kept = max(1.0 - seconds / SECONDS_PER_DAY, 0.0)
     least = (1.0 - target_ratio) * ALLOWED_SHARE
     return replace(
         state,
         missed=kept * state.missed + 0.5 * (seen.least + seen.most),
         # A copy without misses says that there are few, not that one is impossible.
-        expected=kept * state.expected + max(state.lived.missed_ratio, least) * seen.requests,
+        expected=kept * state.expected + max(said, least) * seen.requests,
         requests=kept * state.requests + seen.requests,
         seconds=kept * state.seconds + seconds,
     )
