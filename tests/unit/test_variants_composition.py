@@ -71,16 +71,6 @@ class TestWorked:
         spare = found(32.0, l4(tolerated_failures=1), h100())
         assert spare.counts == {"h100": 2, "l4": 5}
 
-    def test_spare_replicas_carry_nothing(self):
-        """They are expected to be missing."""
-        assert found(32.0, h100(), l4(spare=2)).counts == {"h100": 2, "l4": 6}
-
-    def test_a_spare_pod_of_a_slow_pool_is_counted_where_pods_share(self):
-        """Evenly by pod, a slow pod gets its part while it is there: 3/s each."""
-        composition = found(20.0, h100(), l4(minimum=1, spare=1, maximum=1), split=EVEN)
-        assert composition.counts == {"h100": 6, "l4": 1}
-        assert found(20.0, h100(), l4(minimum=1, spare=1)).counts == {"h100": 2, "l4": 1}
-
     def test_cold_starts_count_for_an_hour(self):
         """11 l4 are there: two h100 for seven of them save 0.6 and cost 0.42 to start."""
         now = (h100(present=0), l4(present=11))

@@ -1,7 +1,7 @@
 """Variants under one promise: how many replicas of each card, and the part of demand of each.
 
 Where every law is trusted, the composition of least price decides all counts together, with its
-moves and the pods that are lost. Otherwise each pool plans for the share that it receives now.
+moves. Otherwise each pool plans for the share that it receives now.
 """
 
 import math
@@ -17,18 +17,8 @@ from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.variants.composition import Choice, Variant
 from servingslo.policy.pools.variants.learning import SplitSample, learn_split, learned_split
-from servingslo.policy.pools.variants.losses import (
-    LossEstimate,
-    LossSample,
-    LossState,
-    loss_estimate,
-    observe_losses,
-    spare_counts,
-    with_spare,
-)
 from servingslo.policy.pools.variants.moves import MoveReason, Order, next_order
 from servingslo.policy.pools.variants.present_fleet import DemandAhead, Standing
-from servingslo.policy.pools.variants.search import least_price_composition
 from servingslo.policy.pools.variants.split import (
     RateOf,
     carried_rate_per_second,
@@ -71,7 +61,6 @@ def divide_demand(
 ) -> Mixture:
     """How the demand is divided at this tick."""
     forecast = forecast_of(targets, state, now_seconds)
-    state = _with_losses(state, seen, now_seconds)
     cases = {name: _case(one.context) for name, one in seen.items()}
     known = {name: case for name, case in cases.items() if case is not None}
     if not forecast.known or len(known) < len(seen):
@@ -124,23 +113,6 @@ def _rate_of(case: SizingCase) -> RateOf:
     return carried
 
 
-def _with_losses(state: FleetState, seen: Mapping[str, Seen], now_seconds: float) -> FleetState:
-    found = dict(state.variants.losses)
-    for name, one in seen.items():
-        context = one.context
-        if context.observation.desired_replicas is None:
-            continue
-        sample = LossSample(
-            time_seconds=now_seconds,
-            pods=context.observation.pods,
-            desired=context.observation.desired_replicas,
-            rollout=context.observation.rollout_in_progress,
-            cold_start_seconds=context.cold_start_seconds,
-        )
-        found[name] = observe_losses(found.get(name, LossState()), sample)
-    return replace(state, variants=replace(state.variants, losses=found))
-
-
 def _with_split(
     state: FleetState,
     seen: Mapping[str, Seen],
@@ -183,8 +155,6 @@ def _composed(
         split=split,
         gpus_max=targets.gpus_max,
     )
-    losses = _losses(state, whole)
-    choice = _with_lost_pods(choice, losses, demand)
     standing = {pool.name: _standing(whole[pool.name]) for pool in targets.pools}
     order, moves = next_order(choice, standing, demand, state.variants.moves, now_seconds)
     parts = shares(split, order.counts, rate_of)
@@ -196,7 +166,6 @@ def _composed(
             order,
             name,
             _safe_count(choice, order, whole, name),
-            _lost(choice, losses[name], name),
             limit,
         )
         for name, one in shared.items()
@@ -238,28 +207,6 @@ def _variant(pool: PoolTargets, context: TickContext, rate_of: Mapping[str, Rate
     )
 
 
-def _losses(state: FleetState, whole: Mapping[str, TickContext]) -> dict[str, LossEstimate]:
-    """How many pods of each pool vanish."""
-    return {
-        name: loss_estimate(
-            state.variants.losses.get(name, LossState()),
-            len(context.serving),
-            context.cold_start_seconds,
-        )
-        for name, context in whole.items()
-    }
-
-
-def _with_lost_pods(
-    choice: Choice, losses: Mapping[str, LossEstimate], demand: DemandAhead
-) -> Choice:
-    """The choice with the replicas that are expected to be missing, in pools that lose pods."""
-    if not any(one.spare for one in losses.values()):
-        return choice
-    counts = least_price_composition(choice, demand.greatest_per_second).counts
-    return with_spare(choice, spare_counts(choice, counts, losses))
-
-
 def _standing(context: TickContext) -> Standing:
     """The pool as it is; pods without a place keep new ones from being ordered there."""
     return Standing(
@@ -267,14 +214,6 @@ def _standing(context: TickContext) -> Standing:
         serving=len(context.serving),
         placeable=not context.unschedulable and not context.queued,
     )
-
-
-def _lost(choice: Choice, losses: LossEstimate, name: str) -> dict[str, float]:
-    """Replicas of a pool that are ordered for pods expected to be missing, and how many vanish."""
-    spare = next(one.spare for one in choice.variants if one.name == name)
-    if not spare:
-        return {}
-    return {"spare_replicas": spare, "losses_per_hour": losses.losses_per_hour}
 
 
 def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Reason | None:
@@ -297,7 +236,6 @@ def _requirement(
     order: Order,
     name: str,
     safe: int,
-    lost: Mapping[str, float],
     limit: Reason | None,
 ) -> Requirement:
     """What a pool needs by itself for its share, with the count that was decided for all.
@@ -315,8 +253,6 @@ def _requirement(
         price_hourly=order.target.price_hourly,
     )
     proposal = replace(proposal, limited_by=limit or proposal.limited_by)
-    if lost:
-        proposal = proposal.noted(STAGE, wanted, Reason.PODS_LOST, **lost)
     return replace(own, proposal=proposal, safe_replicas=safe)
 
 

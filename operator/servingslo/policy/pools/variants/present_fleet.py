@@ -39,8 +39,8 @@ class DemandAhead:
 class PresentFleet:
     """The pools at this tick.
 
-    choice: with the ordered replicas as present ones. bare: without tolerated failures and spare
-    ones, for what really serves. ordered, serving: counts by pool.
+    choice: with the ordered replicas as present ones. bare: without tolerated failures, for what
+    really serves. ordered, serving: counts by pool.
     """
 
     choice: Choice

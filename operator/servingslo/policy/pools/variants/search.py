@@ -89,7 +89,7 @@ def _what_binds(choice: Choice, counts: Counts, demand: float) -> Binding:
     full = {one.name: 2 * one.maximum for one in choice.variants if counts[one.name] == one.maximum}
     if full and _cheaper(choice.bounded(most=full), demand, cost):
         return Binding.MAXIMUM
-    reserve = any(one.tolerated_failures or one.spare for one in choice.variants)
+    reserve = any(one.tolerated_failures for one in choice.variants)
     if reserve and _cheaper(choice.without_reserve(), demand, cost):
         return Binding.RESERVE
     return Binding.DEMAND
