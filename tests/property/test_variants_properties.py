@@ -131,11 +131,7 @@ class World:
     def standing(self):
         """What the planner sees."""
         return {
-            name: Standing(
-                ordered=self.ordered[name],
-                serving=self.serving[name],
-                starting_seconds=tuple(self.starting[name]),
-            )
+            name: Standing(ordered=self.ordered[name], serving=self.serving[name])
             for name in self.ordered
         }
 

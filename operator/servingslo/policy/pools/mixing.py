@@ -149,7 +149,7 @@ def _composed(
     demand = _demand_ahead(whole)
     if demand is None:
         return _by_observed_share(state, seen, forecast)
-    split = learned_split(state.variants.split).split
+    split = learned_split(state.variants.split)
     choice = Choice(
         variants=tuple(_variant(pool, whole[pool.name], rate_of) for pool in targets.pools),
         split=split,

@@ -8,9 +8,7 @@ Two pools at 2.5 and 0.8 an hour carry 10/s and 3/s a replica. A demand of 32/s 
 first alone and 8.8 on the second; two and four carry it for 8.2 if the split is by load.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from servingslo.policy.pools.variants.split import (
     Counts,
@@ -19,19 +17,8 @@ from servingslo.policy.pools.variants.split import (
     Split,
     carried_rate_per_second,
     remembered,
-    shares,
 )
 from servingslo.units import SECONDS_PER_HOUR
-
-
-class Binding(StrEnum):
-    """What makes the cheapest composition cost as much as it does."""
-
-    DEMAND = "Demand"
-    RESERVE = "Reserve"
-    MINIMUM = "MinReplicas"
-    MAXIMUM = "MaxReplicas"
-    GPUS = "GPUs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +49,6 @@ class Variant:
             new = count - self.present
             cost += self.price_hourly * new * self.cold_start_seconds / SECONDS_PER_HOUR
         return cost
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """Counts by pool, and what they give.
-
-    shares_ratio: of the demand, by pool. price_hourly: without cold starts. kept_per_second: the
-    greatest demand that is carried with any tolerated failure. carries: whether that is at least
-    the demand; otherwise these counts carry most of all within bounds.
-    """
-
-    counts: Counts
-    shares_ratio: Mapping[str, float]
-    price_hourly: float
-    gpus: int
-    kept_per_second: float
-    carries: bool
-    binding: Binding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,17 +126,3 @@ class Choice:
         return replace(
             self, variants=tuple(replace(one, tolerated_failures=0) for one in self.variants)
         )
-
-
-def composition_of(choice: Choice, counts: Counts, demand: float, binding: Binding) -> Composition:
-    """What these counts give under a demand, requests per second."""
-    kept = choice.kept_per_second(counts)
-    return Composition(
-        counts=counts,
-        shares_ratio=shares(choice.split, counts, choice.rate_of),
-        price_hourly=choice.price_hourly(counts),
-        gpus=choice.gpus(counts),
-        kept_per_second=kept,
-        carries=kept >= demand,
-        binding=binding,
-    )
