@@ -6,12 +6,12 @@ moves. Otherwise each pool plans for the share that it receives now.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.policy.context import TickContext
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.decision import SplitUse
+from servingslo.policy.pools.decision import PathUse, SplitUse
 from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
@@ -43,45 +43,43 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """What is decided over variants at a tick.
+class Division:
+    """How the promise is divided at this tick.
 
-    seen: each pool with its part of the demand. requirements: counts decided together; empty while
-    a law is missing.
+    seen: each pool with its part of demand and objectives. requirements: of the pools whose count
+    was decided together; the others decide by themselves. path, split: for the report.
     """
 
     seen: Mapping[str, Seen]
-    requirements: Mapping[str, Requirement]
-    split: SplitUse | None
-    state: FleetState
+    requirements: Mapping[str, Requirement] = field(default_factory=dict)
+    path: PathUse | None = None
+    split: SplitUse | None = None
 
 
 def divide_demand(
     targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
-) -> Mixture:
-    """How the demand is divided at this tick."""
+) -> tuple[Division, FleetState]:
+    """How the demand is divided at this tick, and the memory for the next."""
     forecast = forecast_of(targets, state, now_seconds)
     cases = {name: _case(one.context) for name, one in seen.items()}
     known = {name: case for name, case in cases.items() if case is not None}
     if not forecast.known or len(known) < len(seen):
-        return _by_observed_share(state, seen, forecast)
+        return _by_observed_share(seen, forecast), state
     rate_of = {name: remembered(_rate_of(case)) for name, case in known.items()}
     state = _with_split(state, seen, rate_of, now_seconds)
     return _composed(targets, state, seen, forecast, rate_of, now_seconds)
 
 
-def _by_observed_share(state: FleetState, seen: Mapping[str, Seen], forecast: Forecast) -> Mixture:
+def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
     """Each pool with the share of the demand that it receives now."""
     rates = {name: rate or 0.0 for name, rate in pool_rates(seen).items()}
     whole = sum(rates.values())
     if not forecast.known or whole <= 0.0:
-        return Mixture(seen=seen, requirements={}, split=None, state=state)
+        return Division(seen=seen)
     parts = {name: rate / whole for name, rate in rates.items()}
-    return Mixture(
+    return Division(
         seen=_shared(seen, forecast, parts),
-        requirements={},
         split=SplitUse(rule="Observed", source="observed", shares_ratio=parts),
-        state=state,
     )
 
 
@@ -143,12 +141,12 @@ def _composed(
     forecast: Forecast,
     rate_of: Mapping[str, RateOf],
     now_seconds: float,
-) -> Mixture:
+) -> tuple[Division, FleetState]:
     """Counts by the composition of least price, and the moves to it."""
     whole = {name: replanned(one.context, forecast) for name, one in seen.items()}
     demand = _demand_ahead(whole)
     if demand is None:
-        return _by_observed_share(state, seen, forecast)
+        return _by_observed_share(seen, forecast), state
     split = learned_split(state.variants.split)
     choice = Choice(
         variants=tuple(_variant(pool, whole[pool.name], rate_of) for pool in targets.pools),
@@ -171,12 +169,9 @@ def _composed(
         for name, one in shared.items()
         if one.planned
     }
-    return Mixture(
-        seen=shared,
-        requirements=requirements,
-        split=SplitUse(rule=split.rule.value, source=split.source, shares_ratio=parts),
-        state=replace(state, variants=replace(state.variants, moves=moves)),
-    )
+    used = SplitUse(rule=split.rule.value, source=split.source, shares_ratio=parts)
+    division = Division(seen=shared, requirements=requirements, split=used)
+    return division, replace(state, variants=replace(state.variants, moves=moves))
 
 
 def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
