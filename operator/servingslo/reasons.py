@@ -82,7 +82,6 @@ class Reason(StrEnum):
     PRIORITY_BOUNDED = "PriorityBounded"
     LEAST_COST = "LeastCost"
     MOVE_DOES_NOT_PAY = "MoveDoesNotPay"
-    PODS_LOST = "PodsLost"
 
     # Signals
     METRICS_FRESH = "MetricsFresh"

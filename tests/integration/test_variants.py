@@ -134,8 +134,6 @@ def test_a_mix_of_cards_serves_while_one_of_them_loses_pods(
         tenant.wait(lambda gone=pod: gone not in _pods(tenant, "slow"), what="a pod vanished")
         tenant.wait(lambda: tenant.ready_replicas(CARDS[1].target) > 0, what="it is replaced")
         ticks_pass(operator, 2)
-    # Three losses say little beside hours without any: no replica is ordered on top.
-    assert not any("PodsLost" in _reasons(tenant, card.name) for card in CARDS)
     tenant.wait(lambda: not clients.running, what="the clients end", timeout_seconds=SECONDS)
     records = read_records(path)
     good = [one for one in records if one.meets(TTFT_SECONDS, TPOT_SECONDS)]

@@ -42,7 +42,6 @@ def variants(draw, name, most=6):
         maximum=maximum,
         minimum=draw(st.integers(0, 1)),
         tolerated_failures=draw(st.sampled_from([0, 0, 1, 2])),
-        spare=draw(st.sampled_from([0, 0, 1])),
         gpus_per_replica=draw(st.integers(1, 2)),
         present=draw(st.sampled_from([None, 0, 2])),
         cold_start_seconds=draw(st.sampled_from([30.0, 300.0, 900.0])),
@@ -132,11 +131,7 @@ class World:
     def standing(self):
         """What the planner sees."""
         return {
-            name: Standing(
-                ordered=self.ordered[name],
-                serving=self.serving[name],
-                starting_seconds=tuple(self.starting[name]),
-            )
+            name: Standing(ordered=self.ordered[name], serving=self.serving[name])
             for name in self.ordered
         }
 

@@ -138,7 +138,6 @@ def test_a_change_names_its_pool_in_line_event_and_key() -> None:
         Reason.GPUS_REACHED,
         Reason.LEAST_COST,
         Reason.MOVE_DOES_NOT_PAY,
-        Reason.PODS_LOST,
     ],
 )
 def test_what_pools_are_held_by_has_a_sentence(reason: Reason) -> None:

@@ -1,4 +1,4 @@
-"""Variants in a closed loop: one composition for both cards, and replicas for pods that vanish."""
+"""Variants in a closed loop: one composition for both cards."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,14 +9,13 @@ from servingslo.policy.inputs import CostTargets, Limits, ReplicaTargets, ScaleT
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState, VariantMemory
-from servingslo.policy.pools.variants.losses import LossState
+from servingslo.policy.pools.stored import learned_pools, restore_pools
+from servingslo.policy.pools.variants.learning import PoolTally, SplitState
 from servingslo.reasons import Reason
 
 PRICES = {"dear": 4.0, "spot": 1.0}
 RATE_PER_SECOND = 6.0
 TICKS = 80
-# Twenty pods lost in ten hours of pods: with starts of five minutes one is missing at times.
-SPOT = LossState(losses=20.0, pod_hours=10.0)
 
 
 def fleet() -> FleetTargets:
@@ -40,9 +39,9 @@ def fleet() -> FleetTargets:
 
 
 @cache
-def lived(losses=()):
-    """Decisions of both pools. losses: what was learnt of pods that vanish, by pool."""
-    targets, state = fleet(), FleetState(variants=VariantMemory(losses=dict(losses)))
+def lived():
+    """Decisions of both pools."""
+    targets, state = fleet(), FleetState()
     worlds = {
         name: World(rate=steady(RATE_PER_SECOND), replicas=4, seed=seed)
         for seed, name in enumerate(PRICES, start=1)
@@ -98,19 +97,10 @@ def test_the_split_is_reported_with_its_source():
     assert split.source in {"assumed", "learned"}
 
 
-def test_pods_that_vanish_are_ordered_on_top():
-    """With the losses an hour that were measured; none without a loss."""
-
-    def steps(told):
-        return [
-            step
-            for one in told
-            for decision in one.pools.values()
-            for step in decision.steps
-            if step.reason is Reason.PODS_LOST
-        ]
-
-    assert not steps(lived())
-    lost = steps(lived((("spot", SPOT),)))
-    assert lost
-    assert all(step.inputs["spare_replicas"] >= 1 for step in lost)
+def test_state_of_a_version_that_counted_losses_is_read():
+    """Its counts are left out, and what was learnt of the split is kept."""
+    reference = tuple(PoolTally(pool=name, serving=2, requests=600.0) for name in PRICES)
+    split = SplitState(by_pool=5.0, belongs=1, reference=reference)
+    stored = learned_pools(FleetState(variants=VariantMemory(split=split)), fleet(), 0.0)
+    former = {**stored, "losses": {"spot": [2.0, 40.0, 0.5]}}
+    assert restore_pools(former, fleet(), 60.0).variants.split == split

@@ -84,7 +84,7 @@ def test_too_much_demand_has_no_schedule():
 
 def test_failures_are_not_counted():
     """Nothing fails in hindsight."""
-    tolerant = choice(h100(tolerated_failures=1), l4(tolerated_failures=2, spare=1))
+    tolerant = choice(h100(tolerated_failures=1), l4(tolerated_failures=2))
     found = cheapest_schedule(tolerant, [32.0], interval_seconds=HOUR)
     assert found.price == pytest.approx(8.2)
 

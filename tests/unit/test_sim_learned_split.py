@@ -114,7 +114,7 @@ def played(rate, **gateway):
 def test_the_rule_of_a_gateway_is_learnt(rule, rate, gateway):
     """Over forty minutes in which counts change four times."""
     learner, _ = played(rate, **gateway)
-    split = learned_split(learner.state).split
+    split = learned_split(learner.state)
     assert (split.rule, split.source) == (rule, "learned")
     if rule is SplitRule.FIXED_WEIGHTS:
         assert split.weights["h100-8b"] == pytest.approx(0.6, abs=0.03)
@@ -123,7 +123,7 @@ def test_the_rule_of_a_gateway_is_learnt(rule, rate, gateway):
 def test_least_in_flight_carries_what_its_shares_allow_and_not_the_sum():
     """The l4 are full while the h100 could take more: measured weights know, added rates do not."""
     learner, _ = played(25.0, routing=Routing.LEAST_LOADED)
-    split = learned_split(learner.state).split
+    split = learned_split(learner.state)
     carried = [carried_rate_per_second(split, counts, RATES) for counts in COUNTS]
     summed = [sum(RATES[name](count) for name, count in counts.items()) for counts in COUNTS]
     assert all(0.6 < one / most < 0.85 for one, most in zip(carried, summed, strict=True))

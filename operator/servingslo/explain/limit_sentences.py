@@ -41,7 +41,6 @@ LIMIT_SENTENCES = {
     Reason.GPUS_UNKNOWN: "GPUs of a replica are unknown, and nothing grows within a number of them",
     Reason.LEAST_COST: "another division over the pools costs least",
     Reason.MOVE_DOES_NOT_PAY: "a move to the cheaper pool would not pay for its cold starts",
-    Reason.PODS_LOST: "pods vanish, and replicas for the missing capacity are ordered on top",
     Reason.BACKLOG_BOUND: "the ready pods are too few, and the starting ones are needed",
     Reason.NOBODY_SCALES: "no autoscaler of the target would set the replica count",
     Reason.SCALER_NOT_SERVED: "actuation is Keda, and the operator serves no KEDA scaler",

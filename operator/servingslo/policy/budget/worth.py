@@ -81,7 +81,7 @@ def _kept(
         ]
         return max(rates.values()) * min(shares, default=0.0)
     rate_of = {name: partial(_carried, fleet.pools[name], sized[name]) for name in counts}
-    split = learned_split(state.variants.split).split
+    split = learned_split(state.variants.split)
     return min(sum(rates.values()), carried_together(split, counts, rate_of))
 
 

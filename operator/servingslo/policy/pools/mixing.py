@@ -1,34 +1,24 @@
 """Variants under one promise: how many replicas of each card, and the part of demand of each.
 
 Where every law is trusted, the composition of least price decides all counts together, with its
-moves and the pods that are lost. Otherwise each pool plans for the share that it receives now.
+moves. Otherwise each pool plans for the share that it receives now.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.policy.context import TickContext
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.decision import SplitUse
+from servingslo.policy.pools.decision import PathUse, SplitUse
 from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.variants.composition import Choice, Variant
 from servingslo.policy.pools.variants.learning import SplitSample, learn_split, learned_split
-from servingslo.policy.pools.variants.losses import (
-    LossEstimate,
-    LossSample,
-    LossState,
-    loss_estimate,
-    observe_losses,
-    spare_counts,
-    with_spare,
-)
 from servingslo.policy.pools.variants.moves import MoveReason, Order, next_order
 from servingslo.policy.pools.variants.present_fleet import DemandAhead, Standing
-from servingslo.policy.pools.variants.search import least_price_composition
 from servingslo.policy.pools.variants.split import (
     RateOf,
     carried_rate_per_second,
@@ -53,46 +43,43 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """What is decided over variants at a tick.
+class Division:
+    """How the promise is divided at this tick.
 
-    seen: each pool with its part of the demand. requirements: counts decided together; empty while
-    a law is missing.
+    seen: each pool with its part of demand and objectives. requirements: of the pools whose count
+    was decided together; the others decide by themselves. path, split: for the report.
     """
 
     seen: Mapping[str, Seen]
-    requirements: Mapping[str, Requirement]
-    split: SplitUse | None
-    state: FleetState
+    requirements: Mapping[str, Requirement] = field(default_factory=dict)
+    path: PathUse | None = None
+    split: SplitUse | None = None
 
 
 def divide_demand(
     targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
-) -> Mixture:
-    """How the demand is divided at this tick."""
+) -> tuple[Division, FleetState]:
+    """How the demand is divided at this tick, and the memory for the next."""
     forecast = forecast_of(targets, state, now_seconds)
-    state = _with_losses(state, seen, now_seconds)
     cases = {name: _case(one.context) for name, one in seen.items()}
     known = {name: case for name, case in cases.items() if case is not None}
     if not forecast.known or len(known) < len(seen):
-        return _by_observed_share(state, seen, forecast)
+        return _by_observed_share(seen, forecast), state
     rate_of = {name: remembered(_rate_of(case)) for name, case in known.items()}
     state = _with_split(state, seen, rate_of, now_seconds)
     return _composed(targets, state, seen, forecast, rate_of, now_seconds)
 
 
-def _by_observed_share(state: FleetState, seen: Mapping[str, Seen], forecast: Forecast) -> Mixture:
+def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
     """Each pool with the share of the demand that it receives now."""
     rates = {name: rate or 0.0 for name, rate in pool_rates(seen).items()}
     whole = sum(rates.values())
     if not forecast.known or whole <= 0.0:
-        return Mixture(seen=seen, requirements={}, split=None, state=state)
+        return Division(seen=seen)
     parts = {name: rate / whole for name, rate in rates.items()}
-    return Mixture(
+    return Division(
         seen=_shared(seen, forecast, parts),
-        requirements={},
         split=SplitUse(rule="Observed", source="observed", shares_ratio=parts),
-        state=state,
     )
 
 
@@ -122,23 +109,6 @@ def _rate_of(case: SizingCase) -> RateOf:
         return carried_of_case(case, infeasible, count) if count > 0 else 0.0
 
     return carried
-
-
-def _with_losses(state: FleetState, seen: Mapping[str, Seen], now_seconds: float) -> FleetState:
-    found = dict(state.variants.losses)
-    for name, one in seen.items():
-        context = one.context
-        if context.observation.desired_replicas is None:
-            continue
-        sample = LossSample(
-            time_seconds=now_seconds,
-            pods=context.observation.pods,
-            desired=context.observation.desired_replicas,
-            rollout=context.observation.rollout_in_progress,
-            cold_start_seconds=context.cold_start_seconds,
-        )
-        found[name] = observe_losses(found.get(name, LossState()), sample)
-    return replace(state, variants=replace(state.variants, losses=found))
 
 
 def _with_split(
@@ -171,20 +141,18 @@ def _composed(
     forecast: Forecast,
     rate_of: Mapping[str, RateOf],
     now_seconds: float,
-) -> Mixture:
+) -> tuple[Division, FleetState]:
     """Counts by the composition of least price, and the moves to it."""
     whole = {name: replanned(one.context, forecast) for name, one in seen.items()}
     demand = _demand_ahead(whole)
     if demand is None:
-        return _by_observed_share(state, seen, forecast)
-    split = learned_split(state.variants.split).split
+        return _by_observed_share(seen, forecast), state
+    split = learned_split(state.variants.split)
     choice = Choice(
         variants=tuple(_variant(pool, whole[pool.name], rate_of) for pool in targets.pools),
         split=split,
         gpus_max=targets.gpus_max,
     )
-    losses = _losses(state, whole)
-    choice = _with_lost_pods(choice, losses, demand)
     standing = {pool.name: _standing(whole[pool.name]) for pool in targets.pools}
     order, moves = next_order(choice, standing, demand, state.variants.moves, now_seconds)
     parts = shares(split, order.counts, rate_of)
@@ -196,18 +164,14 @@ def _composed(
             order,
             name,
             _safe_count(choice, order, whole, name),
-            _lost(choice, losses[name], name),
             limit,
         )
         for name, one in shared.items()
         if one.planned
     }
-    return Mixture(
-        seen=shared,
-        requirements=requirements,
-        split=SplitUse(rule=split.rule.value, source=split.source, shares_ratio=parts),
-        state=replace(state, variants=replace(state.variants, moves=moves)),
-    )
+    used = SplitUse(rule=split.rule.value, source=split.source, shares_ratio=parts)
+    division = Division(seen=shared, requirements=requirements, split=used)
+    return division, replace(state, variants=replace(state.variants, moves=moves))
 
 
 def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
@@ -238,28 +202,6 @@ def _variant(pool: PoolTargets, context: TickContext, rate_of: Mapping[str, Rate
     )
 
 
-def _losses(state: FleetState, whole: Mapping[str, TickContext]) -> dict[str, LossEstimate]:
-    """How many pods of each pool vanish."""
-    return {
-        name: loss_estimate(
-            state.variants.losses.get(name, LossState()),
-            len(context.serving),
-            context.cold_start_seconds,
-        )
-        for name, context in whole.items()
-    }
-
-
-def _with_lost_pods(
-    choice: Choice, losses: Mapping[str, LossEstimate], demand: DemandAhead
-) -> Choice:
-    """The choice with the replicas that are expected to be missing, in pools that lose pods."""
-    if not any(one.spare for one in losses.values()):
-        return choice
-    counts = least_price_composition(choice, demand.greatest_per_second).counts
-    return with_spare(choice, spare_counts(choice, counts, losses))
-
-
 def _standing(context: TickContext) -> Standing:
     """The pool as it is; pods without a place keep new ones from being ordered there."""
     return Standing(
@@ -267,14 +209,6 @@ def _standing(context: TickContext) -> Standing:
         serving=len(context.serving),
         placeable=not context.unschedulable and not context.queued,
     )
-
-
-def _lost(choice: Choice, losses: LossEstimate, name: str) -> dict[str, float]:
-    """Replicas of a pool that are ordered for pods expected to be missing, and how many vanish."""
-    spare = next(one.spare for one in choice.variants if one.name == name)
-    if not spare:
-        return {}
-    return {"spare_replicas": spare, "losses_per_hour": losses.losses_per_hour}
 
 
 def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Reason | None:
@@ -297,7 +231,6 @@ def _requirement(
     order: Order,
     name: str,
     safe: int,
-    lost: Mapping[str, float],
     limit: Reason | None,
 ) -> Requirement:
     """What a pool needs by itself for its share, with the count that was decided for all.
@@ -315,8 +248,6 @@ def _requirement(
         price_hourly=order.target.price_hourly,
     )
     proposal = replace(proposal, limited_by=limit or proposal.limited_by)
-    if lost:
-        proposal = proposal.noted(STAGE, wanted, Reason.PODS_LOST, **lost)
     return replace(own, proposal=proposal, safe_replicas=safe)
 
 

@@ -6,7 +6,7 @@ those over all of them: an unseen pool, roles at zero, GPUs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.decision import Decision
@@ -20,33 +20,18 @@ from servingslo.policy.pools.admission import (
     with_facts,
     writing_pool,
 )
-from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
+from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
 from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
 from servingslo.policy.pools.latency import fleet_latency
-from servingslo.policy.pools.mixing import divide_demand
+from servingslo.policy.pools.mixing import Division, divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.replicas.requirement import Requirement
 from servingslo.policy.stages import STAGES, Stages
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """How the promise is divided at this tick.
-
-    seen: each pool with its part of demand and objectives. requirements: of the pools whose count
-    was decided together; the others decide by themselves. path, split: for the report.
-    """
-
-    seen: Mapping[str, Seen]
-    requirements: Mapping[str, Requirement]
-    path: PathUse | None = None
-    split: SplitUse | None = None
 
 
 def plan_pools(
@@ -84,13 +69,9 @@ def plan_pools(
     state = learn_demand(targets, state, seen, now_seconds, history)
     if targets.disaggregated:
         seen, path, state = divide_path(targets, state, seen, now_seconds)
-        division = Division(seen=seen, requirements={}, path=path)
+        division = Division(seen=seen, path=path)
     else:
-        mixture = divide_demand(targets, state, seen, now_seconds)
-        division = Division(
-            seen=mixture.seen, requirements=mixture.requirements, split=mixture.split
-        )
-        state = mixture.state
+        division, state = divide_demand(targets, state, seen, now_seconds)
     drafts: Drafts = {
         name: draft_count(one, division.requirements.get(name), stages=stages)
         for name, one in division.seen.items()

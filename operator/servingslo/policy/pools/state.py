@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from servingslo.estimation.forecast.demand import ForecastState
 from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
 from servingslo.policy.pools.variants.learning import SplitState, renamed_split
-from servingslo.policy.pools.variants.losses import LossState
 from servingslo.policy.pools.variants.moves import MoveState
 from servingslo.policy.state import PlannerState
 
@@ -16,7 +15,7 @@ PoolLimits = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantMemory:
-    """What is remembered of variants: who splits the traffic, a move that pays, pods lost by pool.
+    """What is remembered of variants: who splits the traffic, and a move that pays.
 
     split_seconds: when the split was observed last.
     """
@@ -24,17 +23,13 @@ class VariantMemory:
     split: SplitState = field(default_factory=SplitState)
     split_seconds: float | None = None
     moves: MoveState = field(default_factory=MoveState)
-    losses: Mapping[str, LossState] = field(default_factory=dict)
 
     def renamed(self, names: Mapping[str, str], pools: int) -> "VariantMemory":
         """The memory under a changed spec. A move is decided anew.
 
         names: present names by former ones, of pools whose target stayed. pools: so many now.
         """
-        return VariantMemory(
-            split=renamed_split(self.split, names, pools),
-            losses={names[name]: one for name, one in self.losses.items() if name in names},
-        )
+        return VariantMemory(split=renamed_split(self.split, names, pools))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState, VariantMemory
 from servingslo.policy.pools.variants.learning import SPLIT, SplitState
-from servingslo.policy.pools.variants.losses import LOSSES
 from servingslo.policy.state import PlannerState
 from servingslo.policy.stored_state import LEARNED_VERSION, learned, lost_parts, restore
 
@@ -36,7 +35,6 @@ def learned_pools(state: FleetState, targets: FleetTargets, now_seconds: float) 
         "demand": estimator_memory.learned(EstimatorState(forecast=state.demand)),
         "through": None if state.through_ratio is None else round(state.through_ratio, 4),
         "split": SPLIT.dump(state.variants.split),
-        "losses": {name: LOSSES.dump(one) for name, one in state.variants.losses.items()},
         POOLS: {
             pool.name: {
                 TARGET: target_name(pool.targets.target),
@@ -52,17 +50,9 @@ def restore_pools(stored: object, targets: FleetTargets, now_seconds: float) -> 
     if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
         return FleetState()
     known = stored_by_target(stored)
-    through, lost = stored.get("through"), stored.get("losses")
-    losses = lost if isinstance(lost, Mapping) else {}
+    through = stored.get("through")
     through_ratio = min(max(float(through), 0.0), 1.0) if is_number(through) else None
-    variants = VariantMemory(
-        split=SPLIT.load(stored.get("split")) or SplitState(),
-        losses={
-            str(name): found
-            for name, one in losses.items()
-            if (found := LOSSES.load(one)) is not None
-        },
-    )
+    variants = VariantMemory(split=SPLIT.load(stored.get("split")) or SplitState())
     return FleetState(
         pools={
             pool.name: restore(known[target_name(pool.targets.target)], now_seconds)

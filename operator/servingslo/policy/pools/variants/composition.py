@@ -1,16 +1,14 @@
 """The least price at which variants carry a demand together: integer counts, exactly.
 
-A composition is how many replicas each pool has. It holds if it carries the demand without its
-spare replicas, and with the stated number of failures in any one pool too. `search` finds the
+A composition is how many replicas each pool has. It holds if it carries the demand, and with the
+stated number of failures in any one pool too. `search` finds the
 cheapest: by `enumeration` with bounds, or as an `integer_program` on tabulated rates.
 
 Two pools at 2.5 and 0.8 an hour carry 10/s and 3/s a replica. A demand of 32/s costs 10.0 on the
 first alone and 8.8 on the second; two and four carry it for 8.2 if the split is by load.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from servingslo.policy.pools.variants.split import (
     Counts,
@@ -19,19 +17,8 @@ from servingslo.policy.pools.variants.split import (
     Split,
     carried_rate_per_second,
     remembered,
-    shares,
 )
 from servingslo.units import SECONDS_PER_HOUR
-
-
-class Binding(StrEnum):
-    """What makes the cheapest composition cost as much as it does."""
-
-    DEMAND = "Demand"
-    RESERVE = "Reserve"
-    MINIMUM = "MinReplicas"
-    MAXIMUM = "MaxReplicas"
-    GPUS = "GPUs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +28,6 @@ class Variant:
     price_hourly: of one replica. rate_of: what so many replicas carry, requests per second; rises
     with the count, and a replica carries no less in a larger pool, up to a thousandth.
     minimum, maximum: of its count. tolerated_failures: replicas of this pool that may be lost.
-    spare: replicas that are expected to be missing, on top of those that carry the demand.
     present: replicas that exist or were ordered; each one beyond them costs its cold start as well,
     which has to pay within an hour. None: the cold start is not counted.
     """
@@ -52,7 +38,6 @@ class Variant:
     maximum: int
     minimum: int = 0
     tolerated_failures: int = 0
-    spare: int = 0
     gpus_per_replica: int = 1
     present: int | None = None
     cold_start_seconds: float = 0.0
@@ -64,24 +49,6 @@ class Variant:
             new = count - self.present
             cost += self.price_hourly * new * self.cold_start_seconds / SECONDS_PER_HOUR
         return cost
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
-    """Counts by pool, and what they give.
-
-    shares_ratio: of the demand, by pool. price_hourly: without cold starts. kept_per_second: the
-    greatest demand that is carried with any tolerated failure. carries: whether that is at least
-    the demand; otherwise these counts carry most of all within bounds.
-    """
-
-    counts: Counts
-    shares_ratio: Mapping[str, float]
-    price_hourly: float
-    gpus: int
-    kept_per_second: float
-    carries: bool
-    binding: Binding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,25 +77,19 @@ class Choice:
         return carried_rate_per_second(self.split, counts, self.rate_of)
 
     def kept_per_second(self, counts: Counts) -> float:
-        """The greatest demand that is carried with spare ones missing, and failures in any pool."""
+        """The greatest demand that is carried with the tolerated failures in any pool."""
         key = tuple(counts[one.name] for one in self.variants)
         if key not in self._kept:
             self._kept[key] = min(self.carried_per_second(left) for left in self.left_of(counts))
         return self._kept[key]
 
     def left_of(self, counts: Counts) -> list[Counts]:
-        """The counts that serve: without spare ones, with all, and with failures of each pool."""
-        left = {one.name: max(counts[one.name] - one.spare, 0) for one in self.variants}
-        found: list[Counts] = [left]
-        if left != counts:
-            # Where pods share the traffic, spare ones of a slow pool get their part of it too.
-            found.append(counts)
-        found += [
-            {**left, one.name: max(left[one.name] - one.tolerated_failures, 0)}
+        """The counts that serve: all, and with the failures of each pool."""
+        return [counts] + [
+            {**counts, one.name: max(counts[one.name] - one.tolerated_failures, 0)}
             for one in self.variants
-            if one.tolerated_failures and left[one.name] > 0
+            if one.tolerated_failures and counts[one.name] > 0
         ]
-        return found
 
     def price_hourly(self, counts: Counts) -> float:
         """Price of an hour, without cold starts."""
@@ -161,22 +122,7 @@ class Choice:
         )
 
     def without_reserve(self) -> "Choice":
-        """The same pools without tolerated failures and spare replicas."""
+        """The same pools without tolerated failures."""
         return replace(
-            self,
-            variants=tuple(replace(one, tolerated_failures=0, spare=0) for one in self.variants),
+            self, variants=tuple(replace(one, tolerated_failures=0) for one in self.variants)
         )
-
-
-def composition_of(choice: Choice, counts: Counts, demand: float, binding: Binding) -> Composition:
-    """What these counts give under a demand, requests per second."""
-    kept = choice.kept_per_second(counts)
-    return Composition(
-        counts=counts,
-        shares_ratio=shares(choice.split, counts, choice.rate_of),
-        price_hourly=choice.price_hourly(counts),
-        gpus=choice.gpus(counts),
-        kept_per_second=kept,
-        carries=kept >= demand,
-        binding=binding,
-    )

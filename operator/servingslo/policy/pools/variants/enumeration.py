@@ -79,14 +79,13 @@ def boxes(choice: Choice) -> Iterator[dict[str, Bounds]]:
 
 def _parts(variant: Variant, choice: Choice) -> Iterator[Bounds]:
     low, high = variant.minimum, variant.maximum
-    spare, lost = variant.spare, variant.spare + variant.tolerated_failures
+    lost = variant.tolerated_failures
     if choice.split.sums_rates or choice.split.rule is SplitRule.FIXED_WEIGHTS:
         edges = [(low, high)]
     else:
         edges = [
             (low, min(high, 0)),
-            (max(low, 1), min(high, spare)),
-            (max(low, spare + 1), min(high, lost)),
+            (max(low, 1), min(high, lost)),
             (max(low, lost + 1), high),
         ]
     return ((least, most) for least, most in edges if least <= most)
@@ -154,7 +153,7 @@ class _BoxSearch:
         worth, lost = self._choice.split.pod_weight(one.name), 0.0
         if self._choice.split.sums_rates:
             worth = self._best_rate(one, high)
-            if one.tolerated_failures and not one.spare and one.maximum > 0:
+            if one.tolerated_failures and one.maximum > 0:
                 lost = one.rate_of(1) * (1.0 - UNEVENNESS_RATIO)
         return _Worth(one, low, high, worth, lost)
 
@@ -169,7 +168,7 @@ class _BoxSearch:
             return self._demand
         needs = [0.0]
         for pool in pools:
-            if pool.low > pool.variant.spare and pool.worth > 0.0:
+            if pool.low > 0 and pool.worth > 0.0:
                 rate = self._best_rate(pool.variant, pool.high)
                 needs.append(self._demand * pool.worth / rate if rate > 0.0 else math.inf)
         return max(needs)

@@ -12,7 +12,7 @@ excluded if it does not hold.
 Source: HiGHS, Q. Huangfu and J. A. J. Hall, 2018, as `scipy.optimize.milp`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,23 +43,13 @@ class _Table:
         self.pool: Integers = np.array([index for index, _ in self.columns], dtype=np.int64)
         self.count: Integers = np.array([count for _, count in self.columns], dtype=np.int64)
 
-    def left(self, missing: Sequence[int]) -> Integers:
-        """Counts without so many replicas of each pool."""
-        left: Integers = np.maximum(self.count - np.array(missing)[self.pool], 0)
-        return left
-
     def scenarios(self) -> Iterator[Integers]:
-        """Counts with all replicas, without spare ones, and with the failures of each pool too."""
-        variants = self.choice.variants
-        spare = [one.spare for one in variants]
-        yield self.left(spare)
-        if any(spare):
-            yield self.count
-        for index, one in enumerate(variants):
+        """Counts with all replicas, and with the failures of each pool."""
+        yield self.count
+        for index, one in enumerate(self.choice.variants):
             if one.tolerated_failures:
-                lost = list(spare)
-                lost[index] += one.tolerated_failures
-                yield self.left(lost)
+                lost = np.where(self.pool == index, one.tolerated_failures, 0)
+                yield np.maximum(self.count - lost, 0)
 
     def rates(self, counts: Integers) -> Floats:
         """What each column's pool carries with these counts."""

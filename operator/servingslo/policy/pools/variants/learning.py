@@ -20,7 +20,7 @@ Source: A. Wald, "Sequential Tests of Statistical Hypotheses", 1945, with a boun
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from servingslo.estimation.stored_fields import (
     COUNT,
@@ -94,20 +94,6 @@ class SplitSample:
     requests: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedSplit:
-    """The split to plan with, and what it was learnt from.
-
-    shares_ratio: observed, of the last whole block. error_ratio: their standard errors, from the
-    number of requests. requests: so many.
-    """
-
-    split: Split
-    shares_ratio: Mapping[str, float] = field(default_factory=dict)
-    error_ratio: Mapping[str, float] = field(default_factory=dict)
-    requests: float = 0.0
-
-
 def learn_split(state: SplitState, sample: SplitSample, rate_of: Rates) -> SplitState:
     """The state after one more tick, at which all pools with pods were read.
 
@@ -154,25 +140,13 @@ def renamed_split(state: SplitState, names: Mapping[str, str], pools: int) -> Sp
     )
 
 
-def learned_split(state: SplitState) -> LearnedSplit:
+def learned_split(state: SplitState) -> Split:
     """The split to plan with: evenly by pod until the evidence is for another."""
     requests = sum(tally.requests for tally in state.reference)
     observed = {tally.pool: tally.requests / requests for tally in state.reference if requests}
-    return LearnedSplit(
-        split=_split(state, observed),
-        shares_ratio=observed,
-        error_ratio={
-            pool: math.sqrt(max(share * (1.0 - share), 0.0) / requests)
-            for pool, share in observed.items()
-        },
-        requests=requests,
-    )
-
-
-def _split(state: SplitState, observed: Mapping[str, float]) -> Split:
     if state.belongs > 0 and observed:
         return Split(rule=SplitRule.FIXED_WEIGHTS, source="learned", weights=observed)
-    if state.belongs < 0 and state.evenness > 0:
+    if state.belongs < 0 and state.evenness > 0 and observed:
         # Never the summed rates: shares that fit them at one pair of counts did not at others, and
         # the card that got more than its part missed its objective.
         weights = {t.pool: observed[t.pool] / t.serving for t in state.reference}

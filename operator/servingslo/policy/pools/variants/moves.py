@@ -20,12 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from servingslo.policy.pools.variants.composition import Choice, Composition
+from servingslo.policy.pools.variants.composition import Choice
 from servingslo.policy.pools.variants.present_fleet import DemandAhead, PresentFleet, Standing
 from servingslo.policy.pools.variants.rises import rise_of
-from servingslo.policy.pools.variants.search import least_price_composition
+from servingslo.policy.pools.variants.search import Composition, least_price_composition
 from servingslo.policy.pools.variants.split import Counts
-from servingslo.units import SECONDS_PER_HOUR
 
 
 class MoveReason(StrEnum):
@@ -56,15 +55,13 @@ class Order:
     """Counts to order now, and why.
 
     target: the composition of least price for the greatest demand, cold starts not counted.
-    saving_hourly: of the target, against the replicas that are ordered. payback_seconds: time after
-    which the saving has paid for the cold starts; None if nothing is saved.
+    saving_hourly: of the target, against the replicas that are ordered.
     """
 
     counts: Counts
     reason: MoveReason
     target: Composition
     saving_hourly: float = 0.0
-    payback_seconds: float | None = None
 
 
 def next_order(
@@ -83,14 +80,12 @@ def next_order(
     fleet = PresentFleet(
         choice=_present(choice, standing),
         bare=choice.without_reserve(),
-        standing=standing,
         demand=demand,
         ordered=ordered,
         serving={name: min(standing[name].serving, count) for name, count in ordered.items()},
     )
     target = least_price_composition(_present(choice, None), demand.greatest_per_second)
     saving = choice.price_hourly(ordered) - target.price_hourly
-    payback = _payback_seconds(fleet.choice, target.counts, saving)
     rise, pays = rise_of(fleet), False
     if rise is None:
         (counts, reason), pays = _move(fleet, state, now_seconds)
@@ -103,7 +98,6 @@ def next_order(
         reason=reason,
         target=target,
         saving_hourly=saving,
-        payback_seconds=payback,
     ), MoveState(pays_since_seconds=since if pays else None)
 
 
@@ -121,13 +115,6 @@ def _present(choice: Choice, standing: Mapping[str, Standing] | None) -> Choice:
         most = one.maximum if at.placeable else max(min(one.maximum, at.ordered), one.minimum)
         variants.append(replace(one, present=at.ordered, maximum=most))
     return replace(choice, variants=tuple(variants))
-
-
-def _payback_seconds(choice: Choice, counts: Counts, saving_hourly: float) -> float | None:
-    if saving_hourly <= 0.0:
-        return None
-    starts = choice.cost(counts) - choice.price_hourly(counts)
-    return starts / saving_hourly * SECONDS_PER_HOUR
 
 
 def _move(fleet: PresentFleet, state: MoveState, now_seconds: float) -> tuple[_Ordered, bool]:

@@ -1,6 +1,6 @@
 """The pools of variants as they are at a tick, and the demand that is expected of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -12,13 +12,12 @@ from servingslo.policy.pools.variants.split import Counts, SplitRule
 class Standing:
     """A pool as it is: replicas ordered, and those of them that serve.
 
-    starting_seconds: time left until each starting one serves; those without a time take a whole
-    cold start. placeable: whether new pods find a place now.
+    Those that start are taken to need a whole cold start. placeable: whether new pods find a place
+    now.
     """
 
     ordered: int
     serving: int
-    starting_seconds: Sequence[float] = ()
     placeable: bool = True
 
 
@@ -39,30 +38,20 @@ class DemandAhead:
 class PresentFleet:
     """The pools at this tick.
 
-    choice: with the ordered replicas as present ones. bare: without tolerated failures and spare
-    ones, for what really serves. ordered, serving: counts by pool.
+    choice: with the ordered replicas as present ones. bare: without tolerated failures, for what
+    really serves. ordered, serving: counts by pool.
     """
 
     choice: Choice
     bare: Choice
-    standing: Mapping[str, Standing]
     demand: DemandAhead
     ordered: dict[str, int] = field(default_factory=dict)
     serving: dict[str, int] = field(default_factory=dict)
 
     def ready_by(self, seconds: float) -> dict[str, int]:
         """Replicas of those ordered that serve after so many seconds."""
-        found = {}
-        for one in self.choice.variants:
-            serving, ordered = self.serving[one.name], self.ordered[one.name]
-            left = sorted(self.standing[one.name].starting_seconds)[: ordered - serving]
-            late = ordered - serving - len(left)
-            found[one.name] = (
-                serving
-                + sum(time <= seconds for time in left)
-                + (late if one.cold_start_seconds <= seconds else 0)
-            )
-        return found
+        soon = {one.name for one in self.choice.variants if one.cold_start_seconds <= seconds}
+        return {**self.serving, **{name: self.ordered[name] for name in soon}}
 
     def least_carried(self, low: Counts, high: Counts) -> float:
         """The least demand that any counts between these carry, bounds included.

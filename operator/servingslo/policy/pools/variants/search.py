@@ -1,18 +1,13 @@
-"""The cheapest composition of variants for a demand, and what makes it cost as much.
+"""The cheapest composition of variants for a demand.
 
 If no counts within bounds carry the demand, those that carry most are found, at the least price.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 
 from servingslo.policy.pools.variants import enumeration, integer_program
-from servingslo.policy.pools.variants.composition import (
-    Binding,
-    Choice,
-    Composition,
-    composition_of,
-)
+from servingslo.policy.pools.variants.composition import Choice
 from servingslo.policy.pools.variants.split import Counts
 
 # Source: time of both on two cores: enumeration of three pools takes some milliseconds, and the
@@ -25,6 +20,21 @@ SAME_DEMAND_RATIO = 1e-5
 Search = Callable[[Choice, float], Counts | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Counts by pool, and what they give.
+
+    price_hourly: without cold starts. kept_per_second: the greatest demand that is carried with any
+    tolerated failure. carries: whether that is at least the demand; otherwise these counts carry
+    most of all within bounds.
+    """
+
+    counts: Counts
+    price_hourly: float
+    kept_per_second: float
+    carries: bool
+
+
 def least_price_composition(choice: Choice, demand: float) -> Composition:
     """The counts of least cost that carry the demand (requests per second) with failures.
 
@@ -35,8 +45,13 @@ def least_price_composition(choice: Choice, demand: float) -> Composition:
     counts = cheapest_counts(choice, demand)
     if counts is None:
         counts = _most_carrying(choice)
-        return composition_of(choice, counts, demand, _what_prevents(choice, demand))
-    return composition_of(choice, counts, demand, _what_binds(choice, counts, demand))
+    kept = choice.kept_per_second(counts)
+    return Composition(
+        counts=counts,
+        price_hourly=choice.price_hourly(counts),
+        kept_per_second=kept,
+        carries=kept >= demand,
+    )
 
 
 def cheapest_counts(choice: Choice, demand: float) -> Counts | None:
@@ -64,37 +79,3 @@ def _most_carrying(choice: Choice) -> Counts:
             best, least = found, choice.kept_per_second(found)
         asked = (least + most) / 2.0
     return cheapest_counts(choice, least) or best
-
-
-def _what_prevents(choice: Choice, demand: float) -> Binding:
-    """The bound that keeps every composition from carrying the demand."""
-    if choice.gpus_max is not None:
-        free = replace(choice, gpus_max=None)
-        if cheapest_counts(free, demand) is not None:
-            return Binding.GPUS
-    return Binding.MAXIMUM
-
-
-def _what_binds(choice: Choice, counts: Counts, demand: float) -> Binding:
-    """What the cost of the cheapest composition comes from."""
-    if all(counts[one.name] == one.minimum for one in choice.variants):
-        return Binding.MINIMUM
-    cost = choice.cost(counts)
-    if choice.gpus_max is not None:
-        spare = choice.gpus_max - choice.gpus(counts)
-        if spare < max(one.gpus_per_replica for one in choice.variants) and _cheaper(
-            replace(choice, gpus_max=None), demand, cost
-        ):
-            return Binding.GPUS
-    full = {one.name: 2 * one.maximum for one in choice.variants if counts[one.name] == one.maximum}
-    if full and _cheaper(choice.bounded(most=full), demand, cost):
-        return Binding.MAXIMUM
-    reserve = any(one.tolerated_failures or one.spare for one in choice.variants)
-    if reserve and _cheaper(choice.without_reserve(), demand, cost):
-        return Binding.RESERVE
-    return Binding.DEMAND
-
-
-def _cheaper(choice: Choice, demand: float, cost: float) -> bool:
-    found = cheapest_counts(choice, demand)
-    return found is not None and choice.cost(found) < cost * (1.0 - enumeration.SAME_COST_RATIO)
