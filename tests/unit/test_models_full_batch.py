@@ -16,10 +16,10 @@ from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.tokens.output_laws import AtomLaw, Moments, time_per_output_token_law
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.baselines.clairvoyant import Static
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.traces.trace import read_trace
 from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 TRACE = read_trace(
