@@ -183,7 +183,6 @@ def test_stability_frontier_is_exact(workload, law, limit, count):
         assert math.isfinite(metric_seconds(below, metric, 99.0))
         assert metric_seconds(above, metric, 99.0) == math.inf
     assert above.running_mean == math.inf
-    assert above.share_within(1e9, 1e9) == 0.0
 
 
 @settings(deadline=None, max_examples=60)
@@ -313,7 +312,6 @@ def test_corners_give_ordered_numbers(
         values = [metric_seconds(prediction, metric, q) for q in (50.0, 95.0, 99.9)]
         assert all(math.isfinite(value) and value >= 0.0 for value in values), metric
         assert values == sorted(values)
-    assert 0.0 <= prediction.share_within(1.0, 0.05, 10.0) <= 1.0
 
 
 @settings(deadline=None, max_examples=40)

@@ -47,10 +47,6 @@ class AtomLaw(NamedTuple):
         """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
         return float(np.interp(probability, self.probability, self.seconds))
 
-    def share_within(self, seconds: float) -> float:
-        """Return P(T ≤ t) for t in seconds."""
-        return float(np.interp(seconds, self.seconds, self.probability, left=0.0, right=1.0))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputGaps:
