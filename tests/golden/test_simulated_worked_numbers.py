@@ -387,6 +387,6 @@ def test_utilization_of_a_small_batch():
     rate = 3.0 * 0.8 / law.work_ratio
     assert law_of(card, rate).utilization == pytest.approx(0.97, abs=0.005)
     saturated = run(card, 8.0, count=60_000)
-    assert law.saturation_rate_per_second / saturated.departed_per_second == pytest.approx(
+    assert law.engine.saturation_rate_per_second / saturated.departed_per_second == pytest.approx(
         1.0, abs=0.005
     )

@@ -48,11 +48,6 @@ class Prediction:
         return self._rate / self.engine.saturation_rate_per_second
 
     @property
-    def saturation_rate_per_second(self) -> float:
-        """Requests per second at which one replica saturates."""
-        return self.engine.saturation_rate_per_second
-
-    @property
     def running_mean(self) -> float:
         """Mean running sequences of one replica; inf when unstable.
 
@@ -78,11 +73,6 @@ class Prediction:
     def running_variance(self) -> float:
         """Variance over time of the running sequences of one replica; inf when unstable."""
         return self.laws.running.variance if self.laws else math.inf
-
-    @property
-    def wait_probability(self) -> float:
-        """Share of arrivals that find every slot taken; 1 when unstable."""
-        return self.laws.running.wait_probability if self.laws else 1.0
 
     @property
     def kv_usage_ratio(self) -> float:

@@ -52,13 +52,11 @@ class AtomLaw(NamedTuple):
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
-    weights: sum to 1 over these. weighted: weights times gaps. spread_weights: of the quadrature
-    over lengths and deviates. single_share: share of requests with one token, which have no such
-    time.
+    weighted: weights, which sum to 1 over these, times gaps. spread_weights: of the quadrature over
+    lengths and deviates. single_share: share of requests with one token, which have no such time.
     """
 
     gaps: FloatArray
-    weights: FloatArray
     weighted: FloatArray
     spread_weights: FloatArray
     single_share: float
@@ -97,7 +95,6 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
-        weights=kept,
         weighted=kept * gaps,
         spread_weights=kept[:, None] * DEVIATE_WEIGHTS[: len(kept)],
         # Exactly 0 without such requests: rounding would add a row of points for requests of one
