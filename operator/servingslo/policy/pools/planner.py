@@ -30,7 +30,7 @@ from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.requirement import Requirement
-from servingslo.policy.stages import STAGES
+from servingslo.policy.stages import STAGES, Stages
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
@@ -55,6 +55,8 @@ def plan_pools(
     limits: Limits,
     state: FleetState,
     now_seconds: float,
+    *,
+    stages: Stages = STAGES,
 ) -> tuple[FleetDecision, FleetState]:
     """The decision for this tick of all pools, and the memory for the next.
 
@@ -73,7 +75,7 @@ def plan_pools(
             limits,
             state.pools.get(pool.name, PlannerState()),
             now_seconds,
-            stages=stages_of(pool.role, state, STAGES, now_seconds),
+            stages=stages_of(pool.role, state, stages, now_seconds),
         )
         if pool.role is Role.DECODE and waits_for_room(found[pool.name]):
             state = replace(state, no_room_seconds=now_seconds)
@@ -90,12 +92,12 @@ def plan_pools(
         )
         state = mixture.state
     drafts: Drafts = {
-        name: draft_count(one, division.requirements.get(name))
+        name: draft_count(one, division.requirements.get(name), stages=stages)
         for name, one in division.seen.items()
     }
     drafts = guard_pools(targets, division.seen, drafts)
     route = observations[writing_pool(targets)].gateway
-    return _finish(targets, state, division, drafts, route)
+    return _finish(targets, state, division, drafts, route, stages)
 
 
 def _finish(
@@ -104,6 +106,7 @@ def _finish(
     division: Division,
     drafts: Drafts,
     route: GatewaySample | None,
+    stages: Stages,
 ) -> tuple[FleetDecision, FleetState]:
     """The decision of all pools, in the order of their writes."""
     decisions: dict[str, Decision] = {}
@@ -117,7 +120,7 @@ def _finish(
         known = {**state.pools, **memories}
         trying = any(is_trying(one) for name, one in known.items() if name != pool.name)
         seen = with_facts(seen, replace(seen.context.facts, trial_elsewhere=trying))
-        decisions[pool.name], memories[pool.name] = finish(seen, drafts[pool.name])
+        decisions[pool.name], memories[pool.name] = finish(seen, drafts[pool.name], stages=stages)
     objectives = path_objectives(targets, division.seen, decisions, division.path)
     now_seconds = division.seen[writer].context.now_seconds
     latency, memory = fleet_latency(
