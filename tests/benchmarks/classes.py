@@ -21,13 +21,13 @@ from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.inputs import AdmissionMode, Observation
 from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import LIMIT
-from servingslo.traces.trace import Trace, chosen_requests
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ClassSpec, FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.production import Production, benchmark_targets
 from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.traces.trace import Trace, chosen_requests
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 CHAT, JOB = "chat", "job"

@@ -16,9 +16,9 @@ import numpy as np
 from tests.unit.estimation_fleet import SimulatedFleet, Traffic, engine_sample, poisson
 
 from servingslo.estimation.sample import EngineSample
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 SCRAPE_SECONDS, STEP_SECONDS, BETWEEN_STARTS_SECONDS = 15.0, 0.05, 30.0

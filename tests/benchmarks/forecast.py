@@ -16,7 +16,7 @@ from tests.benchmarks.seasons import season_rows
 
 from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.forecast.rate_filters import RateWindow
-from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 WINDOW_SECONDS = 15.0

@@ -36,7 +36,6 @@ from tests.benchmarks.matrix import ROOT, TRACE
 
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.policy.decision import Decision
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim import policies
 from servingslo_lab.sim.backtest import _workers
 from servingslo_lab.sim.bounds.hindsight import best_static
@@ -52,6 +51,7 @@ from servingslo_lab.sim.pools.production import ProductionPools
 from servingslo_lab.sim.pools.replay import first_fleets, scaler_of
 from servingslo_lab.sim.production import Production
 from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of
+from servingslo_lab.sim.traces.trace import Trace
 
 BASELINE = Path(__file__).with_name("guard_baseline.json")
 KEPT_BASELINE = Path(__file__).with_name("guard_kept_baseline.json")

@@ -17,9 +17,9 @@ from tests.benchmarks.guard_traffic import (
 from tests.benchmarks.guard_unseen import fleet_of
 from tests.benchmarks.matrix_blind_cases import CARD_RATES, CARDS, CASES, trace_of
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, SlowPods
 from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import generated, uniform_lengths
 
 _TAG = 89  # of random generators

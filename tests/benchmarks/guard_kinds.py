@@ -10,10 +10,10 @@ from tests.benchmarks.guard_unseen import fleet_of
 from tests.benchmarks.matrix import LARGE
 from tests.benchmarks.matrix_blind_cases import points
 
-from servingslo.traces.trace import IntArray, Trace
 from servingslo_lab.sim.fleets.fleet import ClientSpec, FleetSpec
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.pools.fleet import PoolsSpec
+from servingslo_lab.sim.traces.trace import IntArray, Trace
 from servingslo_lab.sim.traces.transforms import superposed
 from servingslo_lab.sim.traces.workloads import RateCourse, generated
 

@@ -12,9 +12,9 @@ from tests.benchmarks.guard_row import Row, rates_of
 from tests.benchmarks.guard_unseen import fleet_of
 from tests.benchmarks.matrix import TRACE
 
-from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from servingslo_lab.sim.past import BIN_SECONDS, RECENT_BIN_SECONDS
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.transforms import scaled, window
 from servingslo_lab.sim.traces.workloads import RateCourse, generated, lengths_of
 

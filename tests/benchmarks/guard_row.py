@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_DAY
 from servingslo_lab.sim.bounds.oracle import interval_work
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.past import BIN_SECONDS, RECENT_BIN_SECONDS, Past
 from servingslo_lab.sim.pools.fleet import AnyPools
 from servingslo_lab.sim.scenario import WARM_SECONDS
+from servingslo_lab.sim.traces.trace import Trace
 
 # None of them is a seed of the benchmark (1 to 3), of the search for settings, or of the blind
 # cases (31, 32).

@@ -21,9 +21,9 @@ from tests.benchmarks.matrix_blind_cases import (
     trace_of,
 )
 
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.standard import standard_case
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.workloads import (
     LengthSource,
     RateCourse,

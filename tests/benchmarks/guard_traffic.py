@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from tests.benchmarks.matrix_blind_cases import points
 
-from servingslo.traces.trace import IntArray, Trace
+from servingslo_lab.sim.traces.trace import IntArray, Trace
 from servingslo_lab.sim.traces.transforms import superposed
 from servingslo_lab.sim.traces.workloads import LengthSource, RateCourse, generated
 

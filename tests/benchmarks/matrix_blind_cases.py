@@ -8,8 +8,8 @@ import numpy as np
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, SMALL, TRACE
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.workloads import (
     RateCourse,
     generated,

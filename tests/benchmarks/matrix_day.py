@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from tests.benchmarks.matrix import COLD_START_SECONDS, KEPT, SMALL, TRACE
 
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.backtest import run_cell
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.policies import ORACLE, OURS, policy_of
 from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.transforms import scaled, superposed
 from servingslo_lab.sim.traces.workloads import diurnal

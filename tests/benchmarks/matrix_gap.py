@@ -16,12 +16,12 @@ import numpy as np
 from tests.benchmarks.simulator import Still
 
 from servingslo.models.engine.service_time import FloatArray
-from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.bounds.bound import least_work_seconds
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scenario import Scenario
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 SOURCE = Path(__file__)

@@ -15,12 +15,12 @@ from tests.benchmarks import seasons
 from tests.benchmarks.matrix import COLD_START_SECONDS, KEPT, SMALL, TRACE, outcomes
 from tests.benchmarks.seasons import BIN_SECONDS, DAY, DAY_DEVIATION, HOUR, MONDAY, offices
 
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.past import Past
 from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC, Policy, policy_of
 from servingslo_lab.sim.scenario import Cell, Scenario
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.workloads import RateCourse, generated, lengths_of
 

@@ -21,13 +21,13 @@ from tests.benchmarks.matrix import KEPT, LARGE, SMALL, scenario
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.models.fleet.frontier import whole_count
 from servingslo.policy.inputs import Observation
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.backtest import oracle_of
 from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.policies import ORACLE, policy_of
 from servingslo_lab.sim.scenario import LARGEST_FLEET, Cell, fleet_of
+from servingslo_lab.sim.traces.trace import Trace
 
 DELAYS_SECONDS = (0.0, 15.0, 30.0, 45.0, 60.0)
 SCRAPE_SECONDS, FINE_SECONDS = 15.0, 5.0

@@ -15,8 +15,8 @@ import numpy as np
 from tests.unit.estimation_fleet import SimulatedFleet, Traffic, engine_sample, poisson
 
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 REPLICAS = 4

@@ -22,7 +22,6 @@ from tests.benchmarks.guard_rows import ROWS
 from tests.benchmarks.matrix import COLD_START_SECONDS, LARGE, ROOT, SMALL, TRACE
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.kept import source_digest, store
@@ -30,6 +29,7 @@ from servingslo_lab.sim.policies import OURS, REAL, REAL_RULES, policy_of
 from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.scenario import Scenario, autoscaler_of, objectives_of
 from servingslo_lab.sim.standard import CASE_NAMES, standard_case
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 
 KEPT = ROOT / "out" / "peers"
 # Beside the grid: where a step of it is wide, between a setting that is too dear and one too low.

@@ -28,10 +28,10 @@ from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.production import benchmark_targets
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.workloads import generated, lengths_of
 
 # Requests per second that a pod serves within the objectives of the benchmark.

@@ -24,10 +24,10 @@ from servingslo.estimation.law.rows import Row, regression_rows
 from servingslo.estimation.pods import slowdown as pod_slowdown
 from servingslo.estimation.windows.counters import EngineMemory, advance
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import EngineKind, engine_kind
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 REPLICAS = 4

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from servingslo.policy.inputs import Observation
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.compiling import compiler_installed
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.replicas.backend import INTERPRETED, Backend, compiled_backend
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 CONVERSATION = Path("examples/traces/azure_llm_2023_conversation.csv")

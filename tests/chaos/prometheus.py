@@ -13,7 +13,6 @@ from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL, NOW, build_queries
 from servingslo.errors import MetricsUnavailableError
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 from servingslo_lab.sim.replicas import layout
 
 SCRAPE_SECONDS = 15.0
@@ -180,7 +179,7 @@ class FakePrometheus:
         self.clock_ahead = self.slow_seconds = self.behind_seconds = 0.0
         self.second_source = False
         self.readings = 0
-        self._queries = build_queries(CATALOGUE, DCGM, CONFIG)
+        self._queries = build_queries(CATALOGUE, CONFIG)
         self._rng = random.Random(0)
         self._turn = 0
         self.told_at = 0.0

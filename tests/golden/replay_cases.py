@@ -36,11 +36,11 @@ from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
 from servingslo_lab.sim.fleets.pods import WORKLOAD_NAME
 from servingslo_lab.sim.production import limits_wanted
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import (
     RateCourse,
     constant,

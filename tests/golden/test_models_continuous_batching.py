@@ -120,7 +120,7 @@ def test_utilization_is_not_the_work_ratio_where_memory_binds(conversation):
     prediction = predict(
         conversation.at_rate(rate), ReplicaGroup(law=law, limits=limits, replica_count=1)
     )
-    assert prediction.saturation_rate_per_second == pytest.approx(8.38, abs=0.03)
+    assert prediction.engine.saturation_rate_per_second == pytest.approx(8.38, abs=0.03)
     assert prediction.utilization == pytest.approx(rate / 8.38, abs=0.004)
 
 

@@ -98,7 +98,7 @@ def test_waiting_above_the_cap_is_a_birth_death_chain(utilization):
             replica_count=1,
         ),
     )
-    assert prediction.wait_probability == pytest.approx(waiting, rel=0.06)
+    assert prediction.laws.running.wait_probability == pytest.approx(waiting, rel=0.06)
     ratio = rate / mu_effective_per_second(exact, slots)
     drained = mu_effective_per_second(exact, slots) * (1.0 - ratio)
     wait = max(math.log(waiting / 0.05), 0.0) / drained

@@ -92,7 +92,7 @@ def test_erlang_b_and_c(offered, servers, blocked, delayed):
 )
 def test_cost_of_tokens(utilization, cost_per_megatoken):
     """$4/h at 1,200 tokens/s. Source: Tradeoffs, cost table."""
-    assert cost.cost_per_megatoken(4.0, 1200.0, utilization) == pytest.approx(
+    assert cost.cost_per_megatoken(4.0, 1200.0 * utilization) == pytest.approx(
         cost_per_megatoken, abs=0.005
     )
 

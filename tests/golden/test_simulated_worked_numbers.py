@@ -203,19 +203,19 @@ def test_errors_where_the_kv_cache_binds():
 
 
 SAME_LOAD = [
-    pytest.param(1, True, 0.958, 0.005, 0.9638, id="one"),
-    pytest.param(8, False, 0.958, 0.005, 0.9638, id="eight-random", marks=pytest.mark.acceptance),
-    pytest.param(8, True, 0.9986, 0.0004, 0.9981, id="eight-least-loaded"),
+    pytest.param(1, True, 0.958, 0.005, id="one"),
+    pytest.param(8, False, 0.958, 0.005, id="eight-random", marks=pytest.mark.acceptance),
+    pytest.param(8, True, 0.9986, 0.0004, id="eight-least-loaded"),
 ]
 
 
-@pytest.mark.parametrize(("replicas", "least_loaded", "share", "noise", "law_share"), SAME_LOAD)
-def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share):
+@pytest.mark.parametrize(("replicas", "least_loaded", "share", "noise"), SAME_LOAD)
+def test_same_load_three_answers(replicas, least_loaded, share, noise):
     """At 14/s per replica 97.0, 95.9 and 99.9 % are within TTFT 1 s and TPOT 50 ms.
 
     Random routing makes a replica what one alone is, so 97.0 and 95.9 are one number: 95.8, with
     eight seeds of 400,000 requests 95.9 ± 0.15 and 95.8 ± 0.1. Single hours of one replica scatter
-    by 0.7, from 94.5 to 96.6. The law has 96.4 for both.
+    by 0.7, from 94.5 to 96.6.
     """
     outcomes = [
         run(H100, 14.0, replicas=replicas, least_loaded=least_loaded, seed=seed)
@@ -223,9 +223,6 @@ def test_same_load_three_answers(replicas, least_loaded, share, noise, law_share
     ]
     simulated = float(np.mean([share_within(outcome) for outcome in outcomes]))
     assert simulated == pytest.approx(share, abs=noise)
-    routing = Routing.POOLED if least_loaded else Routing.RANDOM
-    law = law_of(H100, 14.0, replicas=replicas, routing=routing).share_within(*THRESHOLDS)
-    assert law == pytest.approx(law_share, abs=0.0003)
 
 
 @pytest.mark.parametrize(
@@ -349,16 +346,16 @@ def exponential_lengths(count: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("budget", "tpot_ms", "ttft_ms", "share", "law_error"),
     [
-        pytest.param(512, 22.9, 793, 0.999, (-0.007, 0.091, -0.0019), id="512"),
-        pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.165, -0.0004), id="1024"),
-        pytest.param(2048, 56.6, 469, 0.983, (0.193, 0.171, -0.0061), id="2048"),
-        pytest.param(8192, 58.5, 427, 0.981, (0.195, 0.037, -0.0045), id="8192"),
+        pytest.param(512, 22.9, 793, 0.999, (-0.007, 0.091), id="512"),
+        pytest.param(1024, 38.1, 530, 1.000, (0.025, 0.165), id="1024"),
+        pytest.param(2048, 56.6, 469, 0.983, (0.193, 0.171), id="2048"),
+        pytest.param(8192, 58.5, 427, 0.981, (0.195, 0.037), id="8192"),
     ],
 )
 def test_long_prompts_by_budget(budget, tpot_ms, ttft_ms, share, law_error):
     """At 9/s per replica of 8: the stated TPOT p99, TTFT p99 and share, and the law beside them.
 
-    The law is on the safe side: TPOT p99 up to 20 %, TTFT p99 up to 17 % late, share 0.6 below.
+    The law is on the safe side: TPOT p99 up to 20 %, TTFT p99 up to 17 % late.
 
     The shape of the lengths is not stated. Exponential ones with outputs of at least six tokens
     have all twelve figures, and no other shape that was tried (gamma, lognormal, even, or another
@@ -378,11 +375,9 @@ def test_long_prompts_by_budget(budget, tpot_ms, ttft_ms, share, law_error):
         output=LengthDistribution.from_samples(outputs.tolist()).compact(400),
     )
     law = law_of(card, 9.0, replicas=8, workload=workload)
-    tpot_error, ttft_error, share_error = law_error
+    tpot_error, ttft_error = law_error
     assert law.tpot_seconds(99.0) / high(outcome.tpot) - 1.0 == pytest.approx(tpot_error, abs=0.008)
     assert law.ttft_seconds(99.0) / high(outcome.ttft) - 1.0 == pytest.approx(ttft_error, abs=0.015)
-    difference = law.share_within(*THRESHOLDS) - share_within(outcome)
-    assert difference == pytest.approx(share_error, abs=0.0006)
 
 
 def test_utilization_of_a_small_batch():
@@ -392,6 +387,6 @@ def test_utilization_of_a_small_batch():
     rate = 3.0 * 0.8 / law.work_ratio
     assert law_of(card, rate).utilization == pytest.approx(0.97, abs=0.005)
     saturated = run(card, 8.0, count=60_000)
-    assert law.saturation_rate_per_second / saturated.departed_per_second == pytest.approx(
+    assert law.engine.saturation_rate_per_second / saturated.departed_per_second == pytest.approx(
         1.0, abs=0.005
     )

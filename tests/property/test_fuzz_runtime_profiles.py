@@ -12,7 +12,6 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.errors import InvalidInputError
-from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
 _WORDS = st.text(max_size=12) | st.sampled_from(
@@ -54,7 +53,7 @@ def test_a_profile_with_anything_in_one_place_is_taken_or_refused(data: Any, val
     else:
         place[data.draw(_WORDS)] = value
     profiles = parsed(document) or ()
-    queries = build_queries(profiles, DCGM, PrometheusConfig(url="http://localhost"))
+    queries = build_queries(profiles, PrometheusConfig(url="http://localhost"))
     asked = (queries.gauges, queries.counters, *queries.histograms)
     names = (name for one in profiles for name in one.metric_names)
     labels = (label for one in profiles for label in (one.engine_label, *one.part_labels))

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import PLAIN_COLUMNS, Trace, read_trace
+from servingslo_lab.sim.traces.trace import PLAIN_COLUMNS, Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 
 _GAPS = st.lists(st.integers(0, 60), min_size=1, max_size=30)

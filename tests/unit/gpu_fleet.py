@@ -11,8 +11,8 @@ from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import GPUSample, PodSample
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 IDLE_WATTS, BUSY_WATTS = 70.0, 500.0

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from servingslo.policy.inputs import Observation
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas.backend import INTERPRETED, compiled_backend
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 FLEET = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=60, variation_ratio=0.0))

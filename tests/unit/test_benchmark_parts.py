@@ -6,10 +6,10 @@ from tests.benchmarks.matrix_parts import PARTS, PresentForecast, without
 
 from servingslo.estimation.forecast.demand import ForecastState, forecast, observe
 from servingslo.estimation.forecast.rate_filters import RateWindow
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.production import Production, benchmark_targets
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import RateCourse, generated, ramp, uniform_lengths
 
 FLEET = FleetSpec(

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tests.benchmarks.pools import Line, cells_of, lines_of, misses, scenarios, table
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.backtest import run
 from servingslo_lab.sim.outcome import Outcome
 from servingslo_lab.sim.pools.fleet import PoolsSpec, VariantsSpec
 from servingslo_lab.sim.scoring import PoolCost, Score
+from servingslo_lab.sim.traces.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "examples/traces/azure_llm_2023_conversation.csv"

@@ -11,7 +11,6 @@ import yaml
 from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
 from tests.unit.cli_calls import MANIFEST
 
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.policies import IN_POOLS, policy_of
 from servingslo_lab.sim.pools.cluster import simulate_pools
 from servingslo_lab.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
@@ -19,6 +18,7 @@ from servingslo_lab.sim.pools.hindsight import best_counts
 from servingslo_lab.sim.pools.replay import costs_of
 from servingslo_lab.sim.pools.scaling import Constant
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import read_trace
 
 ROOT = Path(__file__).parents[2]
 POOLS = """\

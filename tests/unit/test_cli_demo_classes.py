@@ -9,7 +9,6 @@ import pytest
 
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.traces.trace import Trace
 from servingslo_lab.cli.demo.classes.least_time import (
     JobTraffic,
     _ConstantLane,
@@ -31,6 +30,7 @@ from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.traces.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 SECONDS, JOB_BEGINS, JOB_SECONDS = 400.0, 100.0, 120.0

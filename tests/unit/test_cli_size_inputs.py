@@ -7,7 +7,6 @@ import pytest
 from tests.golden.decisions import SCALE_UP
 
 from servingslo.policy.decision_parts import ColdStartReport, DemandReport
-from servingslo.traces.trace import read_trace
 from servingslo.units import format_short_duration, parse_short_duration_seconds
 from servingslo_lab.cli.sizing.inputs import (
     busiest_minute_per_second,
@@ -16,6 +15,7 @@ from servingslo_lab.cli.sizing.inputs import (
     traced_workload,
 )
 from servingslo_lab.cli.sizing.live import course_of, with_observed
+from servingslo_lab.sim.traces.trace import read_trace
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.windows.counters import Window
 from servingslo.policy.replicas.behavior import Behavior, ScalingRules
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.bounds.oracle import interval_work
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.production import Production, benchmark_targets
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 # Of one l4-small at these lengths 1.43 requests/s are 85 % of what it can serve.

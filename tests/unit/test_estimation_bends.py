@@ -19,8 +19,8 @@ from servingslo.estimation.law.trust import judge
 from servingslo.estimation.stored_estimator import learned, restore
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 HERE = Configuration(template_hash="t1", image="vllm:1", max_num_seqs=256)

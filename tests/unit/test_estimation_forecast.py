@@ -11,7 +11,7 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.stored_estimator import learned, restore
-from servingslo.traces.trace import read_trace
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 WINDOW_SECONDS = 15.0

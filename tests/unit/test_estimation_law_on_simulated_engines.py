@@ -12,9 +12,9 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.models.workload import LengthDistribution
 from servingslo.reasons import Reason
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import EngineKind, engine_kind
 from servingslo_lab.sim.fleets.service import Routing
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 # E[O·(P + O/2)]/E[O] of the trace: tokens that a running sequence holds.

@@ -13,7 +13,6 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.sample import GPUSample, PodSample
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 from servingslo_lab.cli.fitting.pages import engines_of_page
 from servingslo_lab.rig.simulated.engine_host import EngineHost, Fault, FaultKind
 
@@ -24,7 +23,7 @@ SPEED = 0.02
 
 
 def _gpus(page: str) -> tuple[GPUSample, ...]:
-    assembly = Assembly(CATALOGUE, DCGM, PrometheusConfig(url="http://prometheus.test"))
+    assembly = Assembly(CATALOGUE, PrometheusConfig(url="http://prometheus.test"))
     assembly.add_gpus(
         {"metric": {"__name__": one.name, **one.labels}, "value": [0, repr(one.value)]}
         for family in text_string_to_metric_families(page)

@@ -12,10 +12,10 @@ from servingslo.models.engine.law_fit import fit, predicted_seconds
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
 from servingslo.models.fleet.latency import LatencyModel, Routing
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
+from servingslo_lab.sim.traces.trace import read_trace
 from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

@@ -14,10 +14,10 @@ from servingslo.models.fleet.batch_model import BatchPrediction
 from servingslo.models.objectives import LatencyMetric, Routing
 from servingslo.models.waits.dynamic_batches import BatchTimes, saturation_per_second
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, DynamicBatching, FleetSpec
 from servingslo_lab.sim.replicas.backend import compiled_backend
+from servingslo_lab.sim.traces.trace import Trace
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.06, step_per_sequence_seconds=0.01, prefill_per_token_seconds=0.0

@@ -16,10 +16,10 @@ from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.tokens.output_laws import AtomLaw, Moments, time_per_output_token_law
 from servingslo.models.workload import LengthDistribution, Workload
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.baselines.clairvoyant import Static
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import FleetSpec
+from servingslo_lab.sim.traces.trace import read_trace
 from servingslo_lab.sim.traces.workloads import constant, generated, lengths_of
 
 TRACE = read_trace(
@@ -63,7 +63,8 @@ def _tokens_in_time(count: int, threshold_seconds: float) -> float:
     room = DEMAND.prefill_per_token_seconds * (ENGINE.budget_tokens - count)
     step = DEMAND.step_fixed_seconds + DEMAND.step_growth_seconds * count
     step += min(started * DEMAND.prefill_mean_seconds, max(room, 0.0))
-    return count / step * full_batch_tpot(count).share_within(threshold_seconds)
+    law = full_batch_tpot(count)
+    return count / step * np.interp(threshold_seconds, law.seconds, law.probability, left=0.0)
 
 
 @pytest.mark.parametrize("in_flight", [60, 120, 145])

@@ -12,11 +12,11 @@ from servingslo.models.fleet.latency import LatencyMetric, Objective
 from servingslo.policy.replicas import step_down
 from servingslo.policy.replicas.step_down import count_tried
 from servingslo.reasons import Constraint
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.production import Production, benchmark_targets
 from servingslo_lab.sim.standard import standard_case
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 RATE = 100.0

@@ -8,7 +8,6 @@ import pytest
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 
 CONFIG = PrometheusConfig(url="http://prometheus.test:9090")
 TOKENS, LATENCY = "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds"
@@ -22,7 +21,7 @@ def _series(name: str, value: float, **labels: str) -> dict[str, Any]:
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_series_that_an_answer_repeats_counts_once(times: int) -> None:
     """A proxy in front of several servers may hand the same series on more than once."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     assembly.add_numbers(times * [_series(TOKENS, 500.0, model_name="m")])
     assembly.add_histograms(
         times
@@ -42,7 +41,7 @@ def test_a_series_that_an_answer_repeats_counts_once(times: int) -> None:
 
 def test_the_parts_of_a_counter_are_added() -> None:
     """Requests of two models of one engine are different requests."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     assembly.add_numbers(_series(TOKENS, 500.0, model_name=model) for model in ("base", "lora"))
     (engine,) = assembly.pods()["team", "chat-0"].engines
     assert engine.generation_tokens_total == 1000.0
@@ -51,7 +50,7 @@ def test_the_parts_of_a_counter_are_added() -> None:
 @pytest.mark.parametrize("edge", ["soon", "NaN", ""])
 def test_a_bucket_whose_edge_is_no_number_spoils_its_own_histogram_alone(edge: str) -> None:
     """A page is a tenant's: the others of the cluster are read as ever."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     assembly.add_numbers([_series(TOKENS, 500.0), _series(TOKENS, 700.0, pod="chat-1")])
     good = [_series(f"{LATENCY}_bucket", 5.0, le="+Inf"), _series(f"{LATENCY}_sum", 4.0)]
     bad = [_series(f"{LATENCY}_bucket", 5.0, le=edge, pod="chat-1")]
@@ -65,7 +64,7 @@ def test_a_bucket_whose_edge_is_no_number_spoils_its_own_histogram_alone(edge: s
 
 def test_a_capacity_of_thousands_of_digits_is_none() -> None:
     """Python itself refuses to read it, and the reading of all with it."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     digits = "9" * 5000
     assembly.add_numbers(
         [
@@ -80,7 +79,7 @@ def test_a_capacity_of_thousands_of_digits_is_none() -> None:
 def test_scrapes_and_engines_by_the_thousand_take_their_number_of_steps() -> None:
     """A pod names both by labels of its own, and all pods are read in one thread."""
     name, number = "vllm:num_requests_running", 5000
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     of_pods = [_series(name, 1.0, engine="", prometheus_replica=f"{n}") for n in range(number)]
     of_engines = [_series(name, 2.0, engine=f"{n}", prometheus_replica="0") for n in range(number)]
     assembly.add_numbers([*of_pods, *of_engines])

@@ -6,7 +6,6 @@ from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusCo
 from servingslo.adapters.prometheus.queries import build_queries
 from servingslo.errors import InvalidInputError, MetricsUnavailableError
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind
 
 URL = "http://prometheus:9090"
@@ -45,7 +44,7 @@ def test_a_bad_configuration_is_refused_with_field_and_range(settings, message):
 
 def test_every_name_of_every_profile_is_asked_for_and_created_series_are_not():
     """All alternatives of all metrics are in the queries, whole, and nothing by prefix."""
-    queries = build_queries(CATALOGUE, DCGM, PrometheusConfig(url=URL))
+    queries = build_queries(CATALOGUE, PrometheusConfig(url=URL))
     for known in CATALOGUE:
         for metric in known.metrics:
             text = {
@@ -64,7 +63,7 @@ def test_every_name_of_every_profile_is_asked_for_and_created_series_are_not():
 def test_an_operator_of_some_namespaces_asks_for_their_engines_alone():
     """Every query of engines names them, whole, under the administrator's label."""
     config = PrometheusConfig(url=URL, namespace_label="ns", namespaces=("team-a", "team-b"))
-    queries = build_queries(CATALOGUE, DCGM, config)
+    queries = build_queries(CATALOGUE, config)
     for promql in (*queries.gauges, *queries.counters, *queries.histograms):
         assert 'ns=~"team-a|team-b"' in promql
     ages = " ".join(queries.ages)
@@ -76,7 +75,7 @@ def test_administrators_labels_replace_the_usual_ones_everywhere():
     config = PrometheusConfig(
         url=URL, namespace_label="exported_ns", pod_label="exported_pd", source_labels=("replica",)
     )
-    queries = build_queries(CATALOGUE, DCGM, config)
+    queries = build_queries(CATALOGUE, config)
     for promql in (*queries.gauges, *queries.counters, *queries.histograms):
         assert 'exported_pd!=""' in promql
         assert ", pod," not in promql
@@ -87,8 +86,8 @@ def test_administrators_labels_replace_the_usual_ones_everywhere():
 def test_queries_are_fixed_by_profiles_and_configuration():
     """The same configuration gives the same few queries, one for each histogram field."""
     config = PrometheusConfig(url=URL)
-    queries = build_queries(CATALOGUE, DCGM, config)
-    assert queries == build_queries(CATALOGUE, DCGM, config)
+    queries = build_queries(CATALOGUE, config)
+    assert queries == build_queries(CATALOGUE, config)
     assert len(queries.histograms) == 11
 
 

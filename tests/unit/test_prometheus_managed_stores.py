@@ -22,7 +22,6 @@ from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import QueryRefusedError
 from servingslo.runtimes import gateways
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind
 from servingslo_lab.cli.past import exported
 
@@ -68,7 +67,7 @@ def _series(numbers, histograms) -> list[Series]:
 
 def _directly(series: list[Series]):
     """The pods of these series without any query between."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     as_answer = [{"metric": s.labels, "value": [NOW, f"{s.value}"]} for s in series]
     ends = tuple(f"{name}{suffix}" for name in _HISTOGRAMS for suffix in HISTOGRAM_SUFFIXES)
     assembly.add_numbers([one for one in as_answer if one["metric"]["__name__"] not in ends])
@@ -109,7 +108,7 @@ def _undated(pods):
 
 def test_no_query_of_any_kind_needs_what_a_managed_store_refuses() -> None:
     """Neither a reading, nor a gateway's counts, nor past rates."""
-    queries = build_queries(CATALOGUE, DCGM, CONFIG)
+    queries = build_queries(CATALOGUE, CONFIG)
     each = [*queries.gauges, *queries.counters, *queries.ages, *queries.histograms]
     each += queries.adapters
     each += [*queries.newest, queries.gpus, past_rates_query(CATALOGUE, CONFIG)]
@@ -141,7 +140,7 @@ def test_a_query_is_never_longer_than_an_address_may_be(namespaces) -> None:
 
 def test_the_number_of_queries_is_as_small_as_before() -> None:
     """Whole names fit into one query of each kind, for every runtime that is known."""
-    queries = build_queries(CATALOGUE, DCGM, CONFIG)
+    queries = build_queries(CATALOGUE, CONFIG)
     assert (len(queries.gauges), len(queries.counters), len(queries.ages)) == (1, 1, 1)
     assert len(queries.adapters) == 1
 

@@ -19,7 +19,6 @@ from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges, native_histogram
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 
 NOW = 1_000_000.0
 CONFIG = PrometheusConfig(url="http://prometheus.test")
@@ -52,7 +51,7 @@ def series(pod: str, histogram: dict, name: str = TTFT, **labels: str) -> dict:
 
 def assembled(found, ages=("native",), known: NativeEdges | None = None, numbers=()):
     """Engines of pods by name from these series, all with these ages."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     pods = {one["metric"]["pod"]: one["metric"]["namespace"] for one in found}
     for group in ages:
         assembly.add_ages(
@@ -231,7 +230,7 @@ def test_native_histograms_are_asked_for_where_classic_ones_are_missing(suffix) 
 def test_one_query_asks_for_all_native_histograms() -> None:
     """In many namespaces there are several, each no longer than an address may be."""
     assert len(native_queries(CATALOGUE, CONFIG)) == 1
-    assert len(build_queries(CATALOGUE, DCGM, CONFIG).ages) == 1
+    assert len(build_queries(CATALOGUE, CONFIG).ages) == 1
     many = PrometheusConfig(url=CONFIG.url, namespaces=tuple(f"team-{n:03}" for n in range(50)))
     longest = max(map(len, native_queries(CATALOGUE, many, 'pod=~".*[^0]"')))
     assert longest <= LONGEST_QUERY_CHARACTERS

@@ -20,7 +20,6 @@ from servingslo.estimation.requests.served_models import (
 )
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.runtimes.catalogue import CATALOGUE
-from servingslo.runtimes.dcgm import DCGM
 
 PAGE = Path(__file__).parents[1] / "golden" / "data" / "vllm_0.32.0_adapters.txt"
 CONFIG = PrometheusConfig(url="http://prometheus.test:9090")
@@ -45,7 +44,7 @@ def _adapters(at: float, running: str, waiting: str = "", slots: str = "2") -> d
 
 
 def _engine(*series: dict[str, Any]) -> EngineSample:
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     assembly.add_numbers([_series(RUNNING, 3.0, engine="0", model_name="base"), *series])
     (engine,) = assembly.pods()["team", "chat-0"].engines
     return engine
@@ -85,7 +84,7 @@ def test_an_idle_engine_has_slots_and_no_adapters() -> None:
 
 def test_the_page_of_an_engine_with_two_adapters_and_a_slot() -> None:
     """By contract: one of them waits, and its requests are deferred."""
-    assembly = Assembly(CATALOGUE, DCGM, CONFIG)
+    assembly = Assembly(CATALOGUE, CONFIG)
     families = text_string_to_metric_families(PAGE.read_text(encoding="utf-8"))
     assembly.add_numbers(
         _series(one.name, one.value, **one.labels) for family in families for one in family.samples
@@ -107,7 +106,7 @@ def test_engines_that_share_a_pod_share_its_series() -> None:
 
 def test_one_query_asks_each_scrape_for_its_newest_set() -> None:
     """However many sets an engine ever ran."""
-    queries = build_queries(CATALOGUE, DCGM, CONFIG)
+    queries = build_queries(CATALOGUE, CONFIG)
     (asked,) = queries.adapters
     assert ADAPTERS in asked
     assert asked.startswith("topk by (namespace, pod")

@@ -11,7 +11,6 @@ import pytest
 from servingslo.errors import InvalidInputError, ServingSLOError
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim import kept
 from servingslo_lab.sim.backtest import run, run_cell, runs_of
 from servingslo_lab.sim.bounds.hindsight import best_foresight, best_static, refined
@@ -26,6 +25,7 @@ from servingslo_lab.sim.production import benchmark_targets
 from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
 from servingslo_lab.sim.scoring import Objectives, Score, interval, score
 from servingslo_lab.sim.summary import beats, summaries
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.workloads import flash_crowd, generated, uniform_lengths
 

@@ -7,11 +7,11 @@ import pytest
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.bounds.bound import least_replica_hours, least_work_seconds
 from servingslo_lab.sim.bounds.oracle import find_oracle
 from servingslo_lab.sim.fleets.fleet import DynamicBatching, FleetSpec
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import flash_crowd, generated, uniform_lengths
 
 LAW = ServiceLaw(

@@ -8,7 +8,6 @@ import pytest
 from tests.variant_choices import BY_LOAD, EVEN, by_weights, choice, every, h100, l4, pooling
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.pools.cases import pool_case
@@ -16,6 +15,7 @@ from servingslo_lab.sim.pools.cheapest_schedule import cheapest_schedule, compos
 from servingslo_lab.sim.pools.fleet import VariantsSpec
 from servingslo_lab.sim.pools.variant_choice import choice_of, demand_of
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 

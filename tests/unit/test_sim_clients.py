@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sim_fleets import FLEET, Script, agreeing, run, trace
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, read_fleet
 from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.traces.trace import Trace
 
 
 def burst(count: int, output: int = 400, seconds: float = 120.0) -> Trace:

@@ -8,11 +8,11 @@ from sim_fleets import FLEET, Script, agreeing, run, trace
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ColdStart, SlowPods, read_fleet
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.traces.trace import Trace
 
 
 def test_ordered_pod_is_ready_one_cold_start_later_and_paid_for_from_the_order():

@@ -9,7 +9,6 @@ from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import (
     ClientSpec,
@@ -21,6 +20,7 @@ from servingslo_lab.sim.fleets.fleet import (
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import compiled_backend
+from servingslo_lab.sim.traces.trace import Trace
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.010, step_per_sequence_seconds=0.002, prefill_per_token_seconds=0.0

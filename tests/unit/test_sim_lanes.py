@@ -6,11 +6,11 @@ import numpy as np
 
 from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ClassSpec, FleetSpec
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.scoring import Objectives, score
+from servingslo_lab.sim.traces.trace import Trace
 
 OBJECTIVES = Objectives(ttft_seconds=1.0, tpot_seconds=0.05, share=0.99)
 FLEET = FleetSpec(

@@ -12,13 +12,13 @@ from servingslo.policy.pools.variants.learning import (
     learned_split,
 )
 from servingslo.policy.pools.variants.split import SplitRule, carried_rate_per_second
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.pools.cluster import simulate_pools
 from servingslo_lab.sim.pools.fleet import VariantsSpec
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 
 CONVERSATION = read_trace(
     Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"

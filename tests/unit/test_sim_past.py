@@ -6,10 +6,10 @@ import pytest
 from servingslo.adapters.prometheus.past import rates as past_rates
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import Observation
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim import past
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.past import Past, Remembering, history_of_arrivals, past_of_history
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.transforms import window
 
 DAY = 86400.0

@@ -16,7 +16,6 @@ from sim_fleets import Script, run, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods, Spot
 from servingslo_lab.sim.fleets.service import Routing
@@ -33,6 +32,7 @@ from servingslo_lab.sim.pools.together import PoolsResult
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import INTERPRETED, compiled_backend
 from servingslo_lab.sim.replicas.timers import TIMERS
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))

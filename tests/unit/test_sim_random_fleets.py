@@ -15,7 +15,6 @@ import pytest
 from sim_fleets import Script, agreeing, with_sessions
 
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Cluster, Wanted
 from servingslo_lab.sim.fleets.fleet import (
     ClientSpec,
@@ -28,6 +27,7 @@ from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import INTERPRETED
 from servingslo_lab.sim.replicas.engine import Scheduling
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 SECONDS = 60.0

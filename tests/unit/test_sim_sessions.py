@@ -8,9 +8,9 @@ from sim_fleets import FLEET, Script, agreeing, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.service import Routing, Service
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.transforms import scaled, superposed, window
 

@@ -8,13 +8,13 @@ import pytest
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.bounds.oracle import find_oracle, schedule
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import DynamicBatching, SlowPods
 from servingslo_lab.sim.production import Production, benchmark_targets
 from servingslo_lab.sim.replicas.backend import compiled_backend
 from servingslo_lab.sim.standard import CASE_NAMES, Case, standard_case
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACES = Path(__file__).parents[2] / "examples" / "traces"
 CONVERSATION = read_trace(TRACES / "azure_llm_2023_conversation.csv")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import Trace, read_trace
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.transforms import (
     repeated,

@@ -26,10 +26,10 @@ from servingslo.controller.recordings.recording import HEADER, observations
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.state import PlannerState
-from servingslo.traces.trace import Trace
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.workloads import RateCourse, generated, uniform_lengths
 

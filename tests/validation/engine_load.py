@@ -11,7 +11,7 @@ import numpy as np
 from tests.validation.engine_process import FIRST_PLAIN_TOKEN, MODEL_NAME, VOCABULARY_COUNT
 from tests.validation.engine_requests import Served
 
-from servingslo.traces.trace import Trace
+from servingslo_lab.sim.traces.trace import Trace
 
 _LONGEST_REQUEST_SECONDS = 300.0
 # What the last part of an answer says that has all its tokens: an engine that aborts says "abort".

@@ -111,7 +111,7 @@ class Comparison:
     def saturation_ratio(self) -> float:
         """Predicted saturation over simulated departures, for a case that is overloaded."""
         departures = self.outcome.departed_per_second / self.case.replica_count
-        return self.prediction.saturation_rate_per_second / departures
+        return self.prediction.engine.saturation_rate_per_second / departures
 
 
 @cache

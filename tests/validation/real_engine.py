@@ -29,10 +29,10 @@ from tests.validation.engine_requests import Served, read_served, write_served
 from servingslo.adapters.clock import SystemClock
 from servingslo.api.crd import custom_resource_definition
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
-from servingslo.traces.trace import read_trace
 from servingslo_lab.cli.fitting.sources import recorded_samples
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"
 NAMESPACE, NAME = "inference", "tiny"

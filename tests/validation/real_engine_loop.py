@@ -31,10 +31,10 @@ from tests.validation.engine_requests import Served, write_served
 from tests.validation.real_engine_pods import GRACE_SECONDS, HEALTH_ANNOTATIONS, RealEngines
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
-from servingslo.traces.trace import read_trace
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.waiting import http_get
+from servingslo_lab.sim.traces.trace import read_trace
 
 TRACE = Path(__file__).parents[2] / "examples/traces/azure_llm_2023_conversation.csv"
 NAMESPACE, NAME = "inference", "tiny"

@@ -185,7 +185,7 @@ def _saturation() -> dict[str, float]:
     for case in chosen(saturated()):
         result = compare(case)
         departures = result.outcome.departed_per_second
-        predicted = result.prediction.saturation_rate_per_second
+        predicted = result.prediction.engine.saturation_rate_per_second
         errors[label(case)] = 100.0 * (result.saturation_ratio - 1.0)
         sys.stdout.write(
             f"{label(case):40s} model {predicted:7.3f} simulated {departures:7.3f} "

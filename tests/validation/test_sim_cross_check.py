@@ -5,7 +5,6 @@ import pytest
 from tests.validation import step_simulation
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import FINISHING_SECONDS, Wanted, simulate
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.fleet import FleetSpec
@@ -13,6 +12,7 @@ from servingslo_lab.sim.fleets.service import Routing, Service
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import compiled_backend
 from servingslo_lab.sim.replicas.engine import Engine, Outcome
+from servingslo_lab.sim.traces.trace import Trace
 
 pytestmark = pytest.mark.slow("servingslo.models", "servingslo_lab.sim")
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.bounds.hindsight import Tried, best_foresight, best_static, refined
 from servingslo_lab.sim.bounds.oracle import Oracle, find_oracle
 from servingslo_lab.sim.fleets.cluster import simulate
@@ -29,6 +28,7 @@ from servingslo_lab.sim.policies import FORESIGHT, ORACLE, STATIC, Policy
 from servingslo_lab.sim.pools.replay import run_pools
 from servingslo_lab.sim.production import Production
 from servingslo_lab.sim.scenario import LARGEST_FLEET, Cell, autoscaler_of, fleet_of
+from servingslo_lab.sim.traces.trace import Trace
 
 _OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 _ORACLE: TypeAdapter[OracleOutcome] = TypeAdapter(OracleOutcome)

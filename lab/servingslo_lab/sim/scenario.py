@@ -10,7 +10,6 @@ import numpy as np
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.policy.pools.inputs import FleetTargets
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.sim.baselines.setting import Setting
 from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
 from servingslo_lab.sim.fleets.cluster import Autoscaler
@@ -22,6 +21,7 @@ from servingslo_lab.sim.pools.fleet import AnyPools
 from servingslo_lab.sim.production import Knobs, Production, benchmark_targets
 from servingslo_lab.sim.scoring import Objectives
 from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS, standard_case
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.transforms import scaled, window
 
 # Largest fleet without an oracle and without a maximum in the resource.

@@ -7,8 +7,8 @@ from types import MappingProxyType
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.transforms import scaled, window
 from servingslo_lab.sim.traces.workloads import (
     LONG_CONTEXT,

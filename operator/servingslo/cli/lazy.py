@@ -68,7 +68,7 @@ COMMANDS: dict[str, Entry] = {
     "migrate": Entry(
         summary="Write a ServingSLO from an HPA or a KEDA ScaledObject.",
     ),
-    "crd": Entry(module="servingslo.cli.crd", summary="Print the CustomResourceDefinition."),
+    "crd": Entry(module="servingslo.cli.schema", summary="Print the CustomResourceDefinition."),
     "schema": Entry(
         module="servingslo.cli.schema",
         summary="Print the JSON schema of a file format.",

@@ -52,7 +52,7 @@ def _root(
 ) -> None:
     if runtime_profiles is not None:
         # Help and small commands start without pydantic.
-        from servingslo.cli.runtimes import add_runtimes  # noqa: PLC0415
+        from servingslo.cli.manifest import add_runtimes  # noqa: PLC0415
 
         add_runtimes(runtime_profiles)
 

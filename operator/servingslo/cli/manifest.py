@@ -1,4 +1,4 @@
-"""Reads the spec of a ServingSLO from a manifest, and lines from a file or standard input."""
+"""Reads manifests, an administrator's runtimes, and lines from a file or standard input."""
 
 import re
 import sys
@@ -10,9 +10,11 @@ from typing import IO, Any
 import yaml
 
 from servingslo.api.convert import parse_spec
+from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.errors import InvalidInputError
-from servingslo.parsing import OnceLoader, parsed_documents, yaml_problem
+from servingslo.parsing import OnceLoader, parsed_documents, parsed_yaml, yaml_problem
+from servingslo.runtimes import catalogue
 
 STANDARD_INPUT = "-"
 _BYTE_ORDER_MARK = "\ufeff"
@@ -34,15 +36,8 @@ def read_spec(path: Path) -> Mapping[str, Any]:
 
     Raises: InvalidInputError naming the file, the field's path, the value and what is allowed.
     """
-    try:
+    with _readable(path, "-f", "a manifest"):
         documents = parsed_documents(path.read_text(encoding="utf-8"), Loader)
-    except OSError as error:
-        raise InvalidInputError("-f", str(path), f"a readable file ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInputError("-f", str(path), "a manifest in YAML, as UTF-8") from error
-    except yaml.YAMLError as error:
-        allowed = f"a manifest in YAML ({yaml_problem(error)})"
-        raise InvalidInputError("-f", str(path), allowed) from error
     found = [d for d in documents if isinstance(d, dict) and d.get("kind") == KIND]
     if len(found) != 1:
         raise InvalidInputError(f"{path}: kind", f"{len(found)} of kind {KIND}", "exactly one")
@@ -52,6 +47,30 @@ def read_spec(path: Path) -> Mapping[str, Any]:
     with blamed_on(str(path)):
         parse_spec(spec)
     return spec
+
+
+def add_runtimes(path: Path) -> None:
+    """Know the runtimes that an administrator's file adds or changes from here on.
+
+    Raises: InvalidInputError naming file or field, value and range.
+    """
+    with _readable(path, "--runtime-profiles", "a file"):
+        document = parsed_yaml(path.read_text(encoding="utf-8"), Loader)
+    catalogue.add(runtimes_of(document))
+
+
+@contextmanager
+def _readable(path: Path, flag: str, what: str) -> Iterator[None]:
+    """Raises: InvalidInputError naming flag and file, for one that is no such YAML."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(flag, str(path), f"a readable file ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(flag, str(path), f"{what} in YAML, as UTF-8") from error
+    except yaml.YAMLError as error:
+        allowed = f"{what} in YAML ({yaml_problem(error)})"
+        raise InvalidInputError(flag, str(path), allowed) from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`servingslo schema`: JSON schemas of what is exchanged in files, from the dataclasses in use."""
+"""`servingslo crd` and `schema`: the CustomResourceDefinition, and JSON schemas of files."""
 
 import json
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import typer
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from servingslo.api.crd import render_budget_crd, render_crd
 from servingslo.cli import lab
 from servingslo.controller.recordings.recording import Header, Outcome
 from servingslo.policy.decision import Decision
@@ -48,6 +49,14 @@ _TYPES: dict[Document, Any] = {
 }
 # The last edge of a histogram is infinite, which JSON has no number for.
 _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
+
+
+def crd() -> None:
+    """Print the CustomResourceDefinition.
+
+    Example: servingslo crd | kubectl apply --server-side -f -
+    """
+    typer.echo(f"{render_crd()}---\n{render_budget_crd()}")
 
 
 def schema(

@@ -36,7 +36,7 @@ class FleetSample:
 
     time_seconds: when it was read. stale_after_seconds: metrics older than this are not used.
     history: past arrival rates, set at the tick that read them. season_days: 1 or 7 if a daily or
-    weekly season is stated. cold_start_seconds, service_law, stated_limits: set if stated.
+    weekly season is stated. service_law, stated_limits: set if stated.
     law_assumed: it comes from the names of card and model. runtime: of the engines; None if no
     default limit may be assumed. classes: counts of each class of requests. sheddable: the names of
     those that order no replicas. batches: executions of servers of dynamic batches and their time
@@ -56,7 +56,6 @@ class FleetSample:
     stale_after_seconds: float = DEFAULT_STALE_AFTER_SECONDS
     history: RateHistory | None = None
     season_days: int | None = None
-    cold_start_seconds: float | None = None
     service_law: ServiceLaw | None = None
     law_assumed: bool = False
     stated_limits: StatedLimits = NOTHING_STATED

@@ -169,7 +169,7 @@ class Numbers:
 
     def read(self, stored: object) -> Fields | None:
         """Return the fields; None if a number is missing, surplus or out of range."""
-        row = numbers_of(stored, None) if isinstance(stored, list | tuple) else None
+        row = numbers_of(stored) if isinstance(stored, list | tuple) else None
         if row is None:
             return None
         fields: Fields = {}
@@ -286,12 +286,10 @@ def round_digits(values: Sequence[float], digits: int) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def numbers_of(stored: object, count: int | None) -> tuple[float, ...] | None:
-    """Return finite numbers; exactly count of them unless count is None."""
+def numbers_of(stored: object) -> tuple[float, ...] | None:
+    """Return finite numbers; None if there is anything else."""
     values = items_of(stored)
-    if (count is not None and len(values) != count) or not all(map(is_number, values)):
-        return None
-    return tuple(float(v) for v in values)
+    return tuple(float(v) for v in values) if all(map(is_number, values)) else None
 
 
 def is_number(value: Any) -> TypeGuard[float]:

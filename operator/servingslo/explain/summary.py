@@ -12,7 +12,7 @@ from servingslo.explain.latency_text import growth_line
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision
-from servingslo.policy.decision_parts import DecisionStep, PredictedCount, StepValue
+from servingslo.policy.decision_parts import DecisionStep, PredictedCount
 from servingslo.policy.replicas.guards import STEP_DOWN_STAGE
 from servingslo.reasons import Constraint, Reason
 
@@ -85,8 +85,8 @@ def because(decision: Decision) -> str:
 
 def _on_top(decision: Decision) -> Iterator[str]:
     """Replicas beyond the need of the demand, and what would save them."""
-    spare = _input(decision, Reason.TOLERATED_FAILURES, "tolerated_failures")
-    if spare:
+    more = next((s for s in decision.steps if s.reason is Reason.TOLERATED_FAILURES), None)
+    if more and (spare := more.inputs.get("tolerated_failures")):
         fewer = f"demand alone needs {spare} fewer"
         yield f"Spare: {spare} more for replicas.toleratedFailures; {fewer}"
     pods = unreliable_pods(decision)
@@ -103,11 +103,6 @@ def _out_of_reach(decision: Decision) -> Iterator[str]:
     for objective in decision.objectives:
         if message := infeasible_message(decision, objective):
             yield f"Out of reach according to the model: {message}; {_WAY_OUT}"
-
-
-def _input(decision: Decision, reason: Reason, name: str) -> StepValue:
-    """The input of this name of the step with this reason; None without one."""
-    return next((s.inputs.get(name) for s in decision.steps if s.reason is reason), None)
 
 
 def _certainty(decision: Decision) -> str:

@@ -37,10 +37,6 @@ class TabulatedLaw(NamedTuple):
         """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
         return float(np.interp(probability, self.probability, self.seconds))
 
-    def share_within(self, seconds: float) -> float:
-        """Return P(T ≤ t) for t in seconds."""
-        return float(np.interp(seconds, self.seconds, self.probability))
-
     def cumulants(self) -> tuple[float, float]:
         """Return mean and variance, in seconds and their square."""
         mass = np.diff(self.probability)

@@ -179,7 +179,6 @@ def _update_estimate(  # noqa: PLR0913 - what a sample is made of
         stale_after_seconds=targets.fallback.stale_after_seconds,
         history=observation.history,
         season_days=targets.forecast.season_days,
-        cold_start_seconds=targets.cold_start_seconds,
         # Names tell nothing of batches of whole requests.
         service_law=None if named_only else targets.service_law,
         law_assumed=targets.law_assumed,

@@ -15,12 +15,12 @@ from servingslo.errors import InvalidInputError
 from servingslo.estimation.estimate import FleetSample
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.runtimes.gateways import GatewayProfile
-from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import SECONDS_PER_DAY, format_duration, parse_duration_seconds
 from servingslo_lab.cli.backtesting.pasts import read_past, write_past
 from servingslo_lab.cli.options import check_writable, flag_named, written_whole
 from servingslo_lab.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo_lab.sim.traces.rebuilt import trace_from_metrics
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.api.convert import targets_from_spec
 from servingslo.cli.manifest import read_spec
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import read_trace
 from servingslo.units import SECONDS_PER_MINUTE, format_duration
 from servingslo_lab.cli.demo import dashboard, playback, report, story, view
 from servingslo_lab.cli.demo.batch_limits import run_limits
@@ -45,6 +44,7 @@ from servingslo_lab.rig.programs.downloads import TRITON_WHEELS, UPSTREAM_CRDS, 
 from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS, GATEWAY_TOOLS, Tool
 from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
+from servingslo_lab.sim.traces.trace import read_trace
 from servingslo_lab.sim.traces.transforms import window
 
 # The trace alone needs three replicas of the small card at rest; the surge, more than twice that.

@@ -11,7 +11,6 @@ from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
 from servingslo.runtimes.catalogue import known
-from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 # Labels are those of a scrape; the address is never asked.
@@ -27,7 +26,7 @@ def engines_of_page(
     Raises: InvalidInputError when it is no metrics page or holds no known engine.
     """
     profiles = known() if profiles is None else profiles
-    assembly = Assembly(profiles, DCGM, _CONFIG)
+    assembly = Assembly(profiles, _CONFIG)
     names = {name for profile in profiles for name in _names(profile)}
     histograms = {name for profile in profiles for name in _histogram_names(profile)}
     try:

@@ -20,7 +20,6 @@ from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import known
-from servingslo.runtimes.dcgm import DCGM
 
 
 def prometheus_now_seconds(config: PrometheusConfig) -> float:
@@ -45,13 +44,13 @@ def read_history(
     Raises: MetricsUnavailableError if Prometheus does not answer in full.
     """
     profiles = known()
-    queries = build_queries(profiles, DCGM, config)
+    queries = build_queries(profiles, config)
     client = PrometheusClient(config)
     seen, edges = SeenServers(), NativeEdges()
     try:
         for at_seconds in times_seconds:
             deadline = time.monotonic() + config.reading_timeout_seconds
-            assembly = Assembly(profiles, DCGM, config, seen)
+            assembly = Assembly(profiles, config, seen)
             adders: tuple[tuple[str, Callable[[Any], object]], ...] = (
                 *((promql, assembly.add_numbers) for promql in queries.gauges),
                 *((promql, assembly.add_numbers) for promql in queries.counters),

@@ -20,7 +20,6 @@ from servingslo.runtimes.engines.vllm_defaults import (
 )
 from servingslo.runtimes.engines.vllm_defaults import default_limits
 from servingslo.runtimes.profile import EngineSetting
-from servingslo.traces.trace import Trace, read_trace
 from servingslo.units import (
     SECONDS_PER_MINUTE,
     format_duration,
@@ -28,6 +27,7 @@ from servingslo.units import (
     parse_short_duration_seconds,
 )
 from servingslo_lab.sim.fleets.engine_kinds import ENGINE_KINDS, engine_kind
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 
 # Bounds of the resource: a count sized here can be written into one.
 MOST_GPUS = 1024

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from servingslo.traces.trace import Trace, read_trace
 from servingslo_lab.rig.simulated.gateway_metrics import RouteReading
 from servingslo_lab.sim.fleets.service import Routing, Service, WhenNoEngine
 from servingslo_lab.sim.replicas.engine import Outcome, RequestRecord
+from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.transforms import repeated, scaled, sped_up, with_surge
 
 _RECENT_SECONDS = 30.0

@@ -14,10 +14,10 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import FloatArray
-from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace
 
 # Number of tried splits of the fixed cost between tokens and KV memory. Every split gives a bound,
 # so the largest bound is valid. The bound is linear in the split except for the requests allowed to

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.baselines.clairvoyant import Foresight, Static
 from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, Oracle, Schedule, interval_work
 from servingslo_lab.sim.fleets.cluster import simulate
@@ -18,6 +17,7 @@ from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas.backend import Backend
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace
 
 LARGEST_ATTEMPTS = 36
 _WORK_STEPS = 8

@@ -14,12 +14,12 @@ import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec, SlowPods
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas.backend import Backend
 from servingslo_lab.sim.standard import SHARE_TARGET, TPOT_SECONDS, TTFT_SECONDS
+from servingslo_lab.sim.traces.trace import Trace
 
 INTERVAL_SECONDS = 60.0
 _STEPS = 9

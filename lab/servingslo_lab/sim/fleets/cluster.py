@@ -16,7 +16,6 @@ import numpy as np
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
 from servingslo.runtimes.engines.vllm import VLLM
-from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleets.columns import client_table, request_columns, since_first_attempt
 from servingslo_lab.sim.fleets.events import publish
@@ -39,6 +38,7 @@ from servingslo_lab.sim.replicas.backend import Backend, best_backend
 from servingslo_lab.sim.replicas.engine import POLICIES
 from servingslo_lab.sim.replicas.layout import EngineRow
 from servingslo_lab.sim.replicas.routing import REQUESTS, new_gateway
+from servingslo_lab.sim.traces.trace import Trace
 
 FINISHING_SECONDS = 120.0
 """Requests must end within this time after the last arrival, or they miss."""

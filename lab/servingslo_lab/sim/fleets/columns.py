@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.fleet import ClientSpec
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas import clients, layout
 from servingslo_lab.sim.replicas.backend import Backend, Column
 from servingslo_lab.sim.replicas.clients import Clients
 from servingslo_lab.sim.replicas.layout import Requests
+from servingslo_lab.sim.traces.trace import Trace
 
 
 def request_columns(trace: Trace, cached_ratio: float) -> dict[str, Column]:

@@ -10,11 +10,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.pods import PodPhase, SimulatedPod
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.layout import EngineRow, Requests
 from servingslo_lab.sim.replicas.runs import step_end
+from servingslo_lab.sim.traces.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.pools import flow
 from servingslo_lab.sim.pools.backend import flow_of, transfer_table
@@ -22,6 +21,7 @@ from servingslo_lab.sim.pools.variants import Variants
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import Backend, Column, best_backend
 from servingslo_lab.sim.replicas.timers import TIMERS
+from servingslo_lab.sim.traces.trace import Trace
 
 
 class Pools(Together):

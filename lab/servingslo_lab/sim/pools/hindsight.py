@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from servingslo.policy.pools.inputs import Role
-from servingslo.traces.trace import Trace, chosen_requests
 from servingslo_lab.sim.bounds.oracle import interval_work
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.pools.cluster import simulate_pools
@@ -15,6 +14,7 @@ from servingslo_lab.sim.pools.fleet import AnyPools, PoolsSpec
 from servingslo_lab.sim.pools.scaling import Constant
 from servingslo_lab.sim.pools.together import PoolsResult
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace, chosen_requests
 
 _FIRST_WORK, _GROWTH = 0.8, 1.5
 # Counts of one pool beyond this multiple of its sufficient count are not tried to save on another.

@@ -14,7 +14,6 @@ from scipy.sparse import lil_matrix
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.policy.inputs import Observation
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec, SlowPods
@@ -23,6 +22,7 @@ from servingslo_lab.sim.pools.cluster import simulate_pools
 from servingslo_lab.sim.pools.fleet import VariantsSpec
 from servingslo_lab.sim.pools.together import PoolsResult
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace
 
 _LOWEST_WORK, _HIGHEST_WORK, _STEPS = 0.2, 1.1, 8
 # Solutions within 0.1 % of the best one, or the best of half a minute, are good enough to compare.

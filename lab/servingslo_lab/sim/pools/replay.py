@@ -13,7 +13,6 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Targets
 from servingslo.policy.pools.inputs import Role
-from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.result import Tick
@@ -42,6 +41,7 @@ from servingslo_lab.sim.production import Production
 from servingslo_lab.sim.replicas.routing import LEAST_LOADED, LEAST_OF_TWO
 from servingslo_lab.sim.scenario import LARGEST_FLEET, Cell, Scenario, autoscaler_of, fleet_of
 from servingslo_lab.sim.scoring import PoolCost
+from servingslo_lab.sim.traces.trace import Trace
 
 DECIDES = {
     Role.PREFILL: frozenset({LatencyMetric.TTFT, LatencyMetric.QUEUE_TIME}),

@@ -6,13 +6,13 @@ The kinds of pools differ in how requests pass through them: `cluster` and `vari
 from dataclasses import dataclass
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.cluster import FINISHING_SECONDS, Cluster
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.pods import PodPhase
 from servingslo_lab.sim.fleets.result import RunResult, Tick
 from servingslo_lab.sim.pools.scaling import FleetAutoscaler
 from servingslo_lab.sim.replicas.backend import Backend
+from servingslo_lab.sim.traces.trace import Trace
 
 POOL_SEED = 1 << 20
 """Added to the seed of each further pool, so that starts and failures of pools differ."""

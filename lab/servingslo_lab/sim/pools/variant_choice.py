@@ -17,11 +17,11 @@ from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.pools.variants.composition import Choice, Variant
 from servingslo.policy.pools.variants.split import Split, SplitRule
 from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second
-from servingslo.traces.trace import Trace
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.pools.fleet import VariantsSpec
 from servingslo_lab.sim.scoring import Objectives
+from servingslo_lab.sim.traces.trace import Trace
 
 # Quantiles of a trace's lengths: 40 points of equal weight, as many as an engine's histogram has.
 _POINTS = 40

@@ -8,13 +8,13 @@ is.
 
 import numpy as np
 
-from servingslo.traces.trace import Trace, chosen_requests
 from servingslo_lab.sim.fleets.result import RunResult, results_of
 from servingslo_lab.sim.fleets.service import RULES
 from servingslo_lab.sim.pools.fleet import VariantsSpec
 from servingslo_lab.sim.pools.together import POOL_SEED, Pool, Together, check_trace
 from servingslo_lab.sim.replicas.backend import Backend
 from servingslo_lab.sim.replicas.routing import RULE
+from servingslo_lab.sim.traces.trace import Trace, chosen_requests
 
 
 class Variants(Together):

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray
-from servingslo.traces.trace import IntArray
 from servingslo_lab.compiling import cache_directory, compiler_installed
 from servingslo_lab.sim.replicas import (
     batches,
@@ -30,6 +29,7 @@ from servingslo_lab.sim.replicas import (
 )
 from servingslo_lab.sim.replicas.clients import Clients
 from servingslo_lab.sim.replicas.layout import FLOAT_PARTS, EngineRow, Requests
+from servingslo_lab.sim.traces.trace import IntArray
 
 Column = FloatArray | IntArray
 _KERNEL_MODULES = (

@@ -1,5 +1,5 @@
 """Where does a trace come from, and how is it changed?
 
-Generated workloads, transformations, traces rebuilt from metrics, files.
+Files of requests, generated workloads, transformations, traces rebuilt from metrics.
 Must not import any other package of sim.
 """

@@ -24,7 +24,7 @@ from servingslo.estimation.windows.counters import EngineMemory, advance
 from servingslo.estimation.windows.scrapes import histograms_time_seconds
 from servingslo.estimation.windows.unscraped_pods import counting_for_seconds
 from servingslo.models.workload import LengthDistribution
-from servingslo.traces.trace import IntArray, Trace
+from servingslo_lab.sim.traces.trace import IntArray, Trace
 
 # With fewer ended requests lengths are uncertain, so intervals are merged until there are enough.
 _LEAST_LENGTHS = 100.0

@@ -1,12 +1,12 @@
-"""Write traces to files, in the plain form that `servingslo.traces` reads."""
+"""Write traces to files, in the plain form that `trace` reads."""
 
 import csv
 from pathlib import Path
 
 import numpy as np
 
-from servingslo.traces.cells import LONGEST_FIRST_GAP_SECONDS
-from servingslo.traces.trace import FROM_START_COLUMN, PLAIN_COLUMNS, IntArray, Trace
+from servingslo_lab.sim.traces.cells import LONGEST_FIRST_GAP_SECONDS
+from servingslo_lab.sim.traces.trace import FROM_START_COLUMN, PLAIN_COLUMNS, IntArray, Trace
 
 
 def write_trace(trace: Trace, path: Path) -> None:

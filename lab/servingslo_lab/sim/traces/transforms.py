@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from servingslo.errors import InvalidInputError
-from servingslo.traces.trace import IntArray, Trace, chosen_requests, in_order
+from servingslo_lab.sim.traces.trace import IntArray, Trace, chosen_requests, in_order
 
 COPY_SHIFT_SECONDS = 20.0
 """Overlaid copies of a trace are shifted by up to this, so that no request arrives together with

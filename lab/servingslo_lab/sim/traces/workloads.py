@@ -11,7 +11,7 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import FloatArray
-from servingslo.traces.trace import IntArray, Trace
+from servingslo_lab.sim.traces.trace import IntArray, Trace
 
 LengthSource = Callable[[np.random.Generator, int], tuple[IntArray, IntArray]]
 """Prompt and output lengths, in tokens, of the given number of requests."""

@@ -24,10 +24,12 @@ from servingslo.adapters.kubernetes.pods.records import (
 )
 from servingslo.adapters.kubernetes.pods.refusals import stateful_set_refusal
 from servingslo.adapters.kubernetes.pods.replica_gpus import not_read
-from servingslo.adapters.kubernetes.problems import problem_of, scaler_problems
 from servingslo.errors import (
     ClusterError,
+    ClusterUnavailableError,
+    NoScaleSubresourceError,
     NotFoundError,
+    PermissionDeniedError,
 )
 from servingslo.policy.inputs import (
     NO_GPUS_KNOWN,
@@ -42,6 +44,13 @@ from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognition, Recognize
 
 _PARSERS = {"Deployment": deployment_record, "StatefulSet": stateful_set_record}
+_REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
+    (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
+    (NotFoundError, Reason.TARGET_NOT_FOUND),
+    (PermissionDeniedError, Reason.PERMISSION_DENIED),
+    (ClusterUnavailableError, Reason.CLUSTER_UNAVAILABLE),
+    (ClusterError, Reason.TARGET_NOT_READABLE),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +105,7 @@ class KubernetesWorkloads:
         names = await self._inventory.scalers_now(
             namespace, group_of(scaled.api_version), scaled.kind, scaled.name
         )
-        return scaler_problems(names, scaled)
+        return _other_scalers(names, scaled)
 
     async def read(
         self, namespace: str, target: ScaleTarget, container: str | None, recognize: Recognize
@@ -109,7 +118,7 @@ class KubernetesWorkloads:
             target = await self._children.find(namespace, target)
             found = await self._read_target(namespace, target)
         except ClusterError as error:
-            return WorkloadView(target=target, problems=(problem_of(error),))
+            return WorkloadView(target=target, problems=(_problem_of(error),))
         pods = self._inventory.workload_pods(
             namespace,
             target_uid=found.uid,
@@ -267,12 +276,13 @@ class KubernetesWorkloads:
             inventory.autoscalers,  # type: ignore[assignment]
         )
         problems = (collection.problem(namespace) for collection in needed)
-        return tuple(problem_of(problem) for problem in problems if problem is not None)
+        return tuple(_problem_of(problem) for problem in problems if problem is not None)
 
     def _scaler_problems(self, namespace: str, target: ScaleTarget) -> tuple[SignalProblem, ...]:
         place = namespace, group_of(target.api_version), target.kind, target.name
         names = self._inventory.scalers_of(*place)
-        return scaler_problems(names, target, self._inventory.unasking(*place) if names else ())
+        unasking = self._inventory.unasking(*place) if names else frozenset[str]()
+        return _other_scalers(names, target, unasking)
 
     def _engines(
         self,
@@ -335,3 +345,26 @@ def _pods_refused(found: _Target) -> tuple[SignalProblem, ...]:
     quota = "exceeded quota" in found.pods_refused
     reason = Reason.QUOTA_REACHED if quota else Reason.PODS_REFUSED
     return (SignalProblem(reason=reason, detail=found.pods_refused),)
+
+
+def _other_scalers(
+    names: Sequence[str], target: ScaleTarget, unasking: frozenset[str] = frozenset()
+) -> tuple[SignalProblem, ...]:
+    """The other scalers of a target, as problems.
+
+    names: as 'Kind/name'. unasking: of these, those that ask no external scaler.
+    """
+    return tuple(
+        SignalProblem(
+            reason=Reason.SCALER_CONFLICT,
+            detail=f"{name} scales {target.kind}/{target.name} as well",
+            unasking=name in unasking,
+        )
+        for name in names
+    )
+
+
+def _problem_of(error: ClusterError) -> SignalProblem:
+    """Why a target or its pods cannot be read."""
+    reason = next(reason for kind, reason in _REASON_OF_ERROR if isinstance(error, kind))
+    return SignalProblem(reason=reason, detail=str(error))

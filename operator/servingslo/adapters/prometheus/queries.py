@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS, PrometheusConfig
-from servingslo.runtimes.dcgm import GPUMetrics
+from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 # Prometheus's own clock; all other queries are evaluated at this time.
@@ -74,9 +74,7 @@ def told_time(result: Sequence[Any]) -> tuple[float, float]:
     return at, behind if behind > _ROUNDED_SECONDS else 0.0
 
 
-def build_queries(
-    profiles: tuple[RuntimeProfile, ...], gpu: GPUMetrics, config: PrometheusConfig
-) -> Queries:
+def build_queries(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> Queries:
     """The queries for these runtimes; their number depends only on the profiles."""
     identity = _identity(profiles, config)
     capacity = [
@@ -96,8 +94,8 @@ def build_queries(
     gauge_labels = _labels(("__name__", *identity, *_split(profiles, MetricKind.GAUGE), *capacity))
     counter_labels = ("__name__", *identity, *_split(profiles, MetricKind.COUNTER))
     scrape = _labels((config.namespace_label, config.pod_label, *config.source_labels))
-    gpu_pods = [label for pair in gpu.pod_labels for label in pair]
-    gpu_identity = _labels((*gpu_pods, *gpu.gpu_labels, *config.source_labels))
+    gpu_pods = [label for pair in DCGM.pod_labels for label in pair]
+    gpu_identity = _labels((*gpu_pods, *DCGM.gpu_labels, *config.source_labels))
     return Queries(
         gauges=_queries(f"max by ({gauge_labels})", gauges, config, config.of_engines),
         counters=_queries(
@@ -106,10 +104,10 @@ def build_queries(
             config,
             config.of_engines,
         ),
-        ages=_ages(profiles, gpu, _labels(identity), gpu_identity, config),
+        ages=_ages(profiles, _labels(identity), gpu_identity, config),
         newest=_newest(profiles, config),
-        gpus=f"max by (__name__, {gpu_identity}, {gpu.product_label}) "
-        f"({any_of(gpu.names, config)})",
+        gpus=f"max by (__name__, {gpu_identity}, {DCGM.product_label}) "
+        f"({any_of(DCGM.names, config)})",
         histograms=histogram_queries(profiles, config),
         adapters=tuple(
             f"topk by ({scrape}) (1, {_of_engines(profile.adapters.metric, config)})"
@@ -133,7 +131,7 @@ def histogram_queries(
     )
 
 
-def narrowed(promql: str, config: PrometheusConfig, gpu: GPUMetrics, pods: str) -> str:
+def narrowed(promql: str, config: PrometheusConfig, pods: str) -> str:
     """The query for engines and GPUs of pods with such a name; '' for any.
 
     GPUs have no other matcher, and their pod is in the first of two labels that is there.
@@ -141,7 +139,7 @@ def narrowed(promql: str, config: PrometheusConfig, gpu: GPUMetrics, pods: str) 
     if not pods:
         return promql
     whose = config.of_engines
-    moved, own = (label for _, label in gpu.pod_labels)
+    moved, own = (label for _, label in DCGM.pod_labels)
     each = (f'{moved}=~"{pods}"', f'{moved}="", {own}=~"{pods}"')
     # A selector by the metric's name alone, or the age of its samples.
     of_any_pod = re.escape(_selector("NAME", config)).replace("NAME", '([^"]+)')
@@ -288,7 +286,6 @@ def _identity(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) ->
 
 def _ages(
     profiles: tuple[RuntimeProfile, ...],
-    gpu: GPUMetrics,
     identity: str,
     gpu_identity: str,
     config: PrometheusConfig,
@@ -305,7 +302,7 @@ def _ages(
             if ages:
                 told = f"min by ({identity}) ({ages})"
                 groups.append(_in_group(told, group_of(group, label)))
-    utilization = f"time() - timestamp({_selector(gpu.utilization_percent, config)})"
+    utilization = f"time() - timestamp({_selector(DCGM.utilization_percent, config)})"
     groups.append(_in_group(f"min by ({gpu_identity}) ({utilization})", GPU_GROUP))
     return tuple(map(_OR.join, _divided(groups, LONGEST_QUERY_CHARACTERS, _OR)))
 

@@ -43,19 +43,19 @@ class Terms:
     retry_seconds: float = 2.0
 
 
-def check_terms(terms: Terms, prefix: str = "--") -> Terms:
+def check_terms(terms: Terms) -> Terms:
     """Check the terms. Raises: InvalidInputError that names the flag and its allowed values."""
     lease, renew, retry = terms.lease_seconds, terms.renew_seconds, terms.retry_seconds
     if not SHORTEST_LEASE_SECONDS <= lease <= LONGEST_LEASE_SECONDS:
         allowed = f"{SHORTEST_LEASE_SECONDS} to {LONGEST_LEASE_SECONDS}"
-        raise InvalidInputError(f"{prefix}lease-seconds", lease, allowed)
+        raise InvalidInputError("--lease-seconds", lease, allowed)
     most = lease - SHORTEST_REST_SECONDS
     if not (math.isfinite(renew) and 2.0 * SHORTEST_RETRY_SECONDS < renew <= most):
         allowed = f"above {2.0 * SHORTEST_RETRY_SECONDS:g}, at most {most:g}: 2 s below the lease"
-        raise InvalidInputError(f"{prefix}lease-renew-seconds", renew, allowed)
+        raise InvalidInputError("--lease-renew-seconds", renew, allowed)
     if not (math.isfinite(retry) and SHORTEST_RETRY_SECONDS <= retry <= renew / 2.0):
         allowed = f"{SHORTEST_RETRY_SECONDS:g} to {renew / 2.0:g}: half of the renewal"
-        raise InvalidInputError(f"{prefix}lease-retry-seconds", retry, allowed)
+        raise InvalidInputError("--lease-retry-seconds", retry, allowed)
     return terms
 
 

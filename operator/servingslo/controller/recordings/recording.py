@@ -329,8 +329,8 @@ def _key(observation: Observation) -> str:
 def _header(entry: Mapping[str, Any], number: int) -> Header:
     with _named(number, HEADER):
         header: Header = _validated(_HEADER, entry[HEADER])
-        check_time(header.time_seconds, "time_seconds")
-        check_limits(header.limits, "limits")
+        check_time(header.time_seconds)
+        check_limits(header.limits)
         if header.laws != NUMPY_LAWS:
             raise InvalidInputError("laws", header.laws, _ALLOWED_LAWS)
     return header
@@ -339,7 +339,7 @@ def _header(entry: Mapping[str, Any], number: int) -> Header:
 def _outcome(entry: Mapping[str, Any], number: int) -> Outcome:
     with _named(number, OUTCOME):
         outcome: Outcome = _validated(_OUTCOME, entry[OUTCOME])
-        check_time(outcome.time_seconds, "time_seconds")
+        check_time(outcome.time_seconds)
         if outcome.knob == Knob.REPLICAS:
             check_replicas(outcome.before, "before")
             check_replicas(outcome.after, "after")

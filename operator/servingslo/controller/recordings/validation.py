@@ -199,9 +199,9 @@ def check_observation(observation: Observation, after_seconds: float | None) -> 
             _check_history(observation.history.recent, "history.recent.")
 
 
-def check_limits(limits: Limits, where: str) -> None:
+def check_limits(limits: Limits) -> None:
     """Raises: InvalidInputError naming the first bound that no administrator can set."""
-    _check(limits, _LIMITS, f"{where}.")
+    _check(limits, _LIMITS, "limits.")
 
 
 def check_tick(tick_seconds: float, field: str) -> float:
@@ -210,9 +210,9 @@ def check_tick(tick_seconds: float, field: str) -> float:
     return tick_seconds
 
 
-def check_time(time_seconds: float, field: str) -> None:
+def check_time(time_seconds: float) -> None:
     """Raises: InvalidInputError for an invalid time."""
-    _check_number(time_seconds, _TIME, field)
+    _check_number(time_seconds, _TIME, "time_seconds")
 
 
 def check_replicas(count: int, field: str) -> None:

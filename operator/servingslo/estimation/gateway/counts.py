@@ -44,18 +44,17 @@ class GatewayFlow:
     """The gateway's counts, over all of its instances.
 
     requests_per_second: includes refused requests, excludes its own retries; None while unknown.
-    queued: waiting there; None if no instance exports it. queueing_per_second: growth of that
-    queue. active: passed on and not answered yet; None if no instance exports it.
-    seconds: of the longest window. is_new: a window ended at this tick. problem: GATEWAY_SILENT or
-    GATEWAY_STALE if that is why the rate is unknown. failed_per_second: final answers of 5xx, those
-    of refusing engines included. aborted_per_second: no whole answer, for another cause. Both None
-    if no instance counts them. latencies: the histograms that bound each window that ended now.
+    queueing_per_second: growth of its queue. active: passed on and not answered yet; None if no
+    instance exports it. seconds: of the longest window. is_new: a window ended at this tick.
+    problem: GATEWAY_SILENT or GATEWAY_STALE if that is why the rate is unknown. failed_per_second:
+    final answers of 5xx, those of refusing engines included. aborted_per_second: no whole answer,
+    for another cause. Both None if no instance counts them. latencies: the histograms that bound
+    each window that ended now.
     """
 
     counted: CountedWhen
     requests_per_second: float | None = None
     rejected_per_second: float = 0.0
-    queued: float | None = None
     active: float | None = None
     queueing_per_second: float = 0.0
     seconds: float = 0.0
@@ -166,19 +165,16 @@ def _sum(
     if not flows:
         problem = Reason.GATEWAY_STALE if stale else Reason.GATEWAY_SILENT
         return GatewayFlow(counted=counted, problem=problem)
-    queues = [f.instance.queued for f in flows if f.instance.queued is not None]
-    queued = sum(queues) if queues else None
     running = [f.instance.active for f in flows if f.instance.active is not None]
     active = sum(running) if running else None
     measured = [(f, f.requests_per_second) for f in flows if f.requests_per_second is not None]
     if not measured:
-        return GatewayFlow(counted=counted, queued=queued, active=active)
+        return GatewayFlow(counted=counted, active=active)
     return GatewayFlow(
         counted=counted,
         # A draining queue is scraped apart from its counter, so only the sum is cut at zero.
         requests_per_second=max(sum(rate for _, rate in measured), 0.0),
         rejected_per_second=sum(flow.rejected_per_second for flow, _ in measured),
-        queued=queued,
         active=active,
         queueing_per_second=sum(flow.queueing_per_second for flow, _ in measured),
         seconds=max(flow.seconds for flow, _ in measured),

@@ -67,16 +67,6 @@ class BatchPrediction(Prediction):
         return self._rate / self._server.saturation_rate_per_second
 
     @property
-    def saturation_rate_per_second(self) -> float:
-        """Requests per second at which one replica saturates."""
-        return self._server.saturation_rate_per_second
-
-    @property
-    def concurrency_cap(self) -> float:
-        """Requests of a replica that run at saturation."""
-        return self._server.cap
-
-    @property
     def running_mean(self) -> float:
         """Return the mean running requests of one replica, by Little's law; inf when unstable."""
         if not self.stable:

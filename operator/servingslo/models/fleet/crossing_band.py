@@ -6,7 +6,7 @@ predicts, on four simulated runs, except where a percentile jumps.
 """
 
 import math
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from servingslo.models.fleet.crossing import CLOSE_TO_JUMP_RATIO, USUAL_STEEPNESS, Crossing
 
@@ -27,11 +27,6 @@ class Band(NamedTuple):
     low: float
     middle: float
     high: float
-
-    @classmethod
-    def exactly(cls, rate: float) -> Self:
-        """Return the band of a known rate."""
-        return cls(rate, rate, rate)
 
     def scaled(self, factor: float, most: float) -> "Band":
         """Return the band in another unit, cut at the most that any rate is."""
@@ -114,7 +109,7 @@ class KeptCrossings:
             return None
         utilization, steepness = one.found
         if utilization <= 0.0:
-            return Band.exactly(0.0)
+            return Band(0.0, 0.0, 0.0)
         # The logarithm of the rate moves by this much for that of the limit. A mix moves rates and
         # percentiles. Of a tail at most as heavy as an exponential one beyond its 37 %, a
         # percentile moves by less than 1 − p does.

@@ -28,9 +28,6 @@ class RequestLaw(Protocol):
     def quantile(self, probability: float) -> float:
         """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
 
-    def share_within(self, seconds: float) -> float:
-        """Return P(T ≤ t) for t in seconds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLaws:
@@ -134,19 +131,7 @@ def evaluate_ttft(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[Tabulat
     return [load.ttft for load in loads if load.ttft is not None]
 
 
-def first_token_laws_of(
-    engine: EngineLaws, loads: Sequence[LoadLaws], own: PromptWork
-) -> list[TabulatedLaw]:
-    """Return laws of the time to first token of requests with these prompts among all, by load.
-
-    own: of the same engine; its seconds may hold more than prefill. Nothing is kept.
-    """
-    return _first_token_laws(engine, loads, own)
-
-
-def _first_token_laws(
-    engine: EngineLaws, loads: Sequence[LoadLaws], own: PromptWork | None = None
-) -> list[TabulatedLaw]:
+def _first_token_laws(engine: EngineLaws, loads: Sequence[LoadLaws]) -> list[TabulatedLaw]:
     found: dict[int, TabulatedLaw] = {}
     for (demand, prompts), places in _alike([Tangent(one.demand, one.prompts) for one in loads]):
         laws = time_to_first_token_laws(
@@ -155,7 +140,6 @@ def _first_token_laws(
             [loads[i].running for i in places],
             [loads[i].rate_per_second for i in places],
             engine.budget_tokens,
-            own,
         )
         found.update(zip(places, laws, strict=True))
     return [found[i] for i in range(len(loads))]

@@ -48,16 +48,6 @@ class Prediction:
         return self._rate / self.engine.saturation_rate_per_second
 
     @property
-    def concurrency_cap(self) -> float:
-        """Running sequences of a replica at saturation."""
-        return self.engine.cap
-
-    @property
-    def saturation_rate_per_second(self) -> float:
-        """Requests per second at which one replica saturates."""
-        return self.engine.saturation_rate_per_second
-
-    @property
     def running_mean(self) -> float:
         """Mean running sequences of one replica; inf when unstable.
 
@@ -83,11 +73,6 @@ class Prediction:
     def running_variance(self) -> float:
         """Variance over time of the running sequences of one replica; inf when unstable."""
         return self.laws.running.variance if self.laws else math.inf
-
-    @property
-    def wait_probability(self) -> float:
-        """Share of arrivals that find every slot taken; 1 when unstable."""
-        return self.laws.running.wait_probability if self.laws else 1.0
 
     @property
     def kv_usage_ratio(self) -> float:
@@ -161,29 +146,6 @@ class Prediction:
             return math.inf
         (law,) = evaluate_latency(self.engine, (self.laws,))
         return law.quantile(share)
-
-    def share_within(
-        self,
-        ttft_seconds: float | None,
-        tpot_seconds: float | None,
-        latency_seconds: float | None = None,
-    ) -> float:
-        """Share of requests that meet every stated threshold, 0 to 1; 0 when unstable.
-
-        Assumes that TTFT, TPOT and latency of a request are independent. They are positively
-        correlated through the load, so the estimate is a little low (safe).
-        """
-        if self.laws is None:
-            return 0.0
-        share, engine, loads = 1.0, self.engine, (self.laws,)
-        if ttft_seconds is not None:
-            share *= evaluate_ttft(engine, loads)[0].share_within(ttft_seconds)
-        if tpot_seconds is not None:
-            missed = 1.0 - evaluate_tpot(engine, loads)[0].share_within(tpot_seconds)
-            share *= 1.0 - (1.0 - engine.gaps.single_share) * missed
-        if latency_seconds is not None:
-            share *= evaluate_latency(engine, loads)[0].share_within(latency_seconds)
-        return min(max(share, 0.0), 1.0)  # rounding of the inversion
 
 
 def _share(percentile: float) -> float:

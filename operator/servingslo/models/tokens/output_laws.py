@@ -47,22 +47,16 @@ class AtomLaw(NamedTuple):
         """Time in seconds that this share of requests does not exceed; probability in (0, 1)."""
         return float(np.interp(probability, self.probability, self.seconds))
 
-    def share_within(self, seconds: float) -> float:
-        """Return P(T ≤ t) for t in seconds."""
-        return float(np.interp(seconds, self.seconds, self.probability, left=0.0, right=1.0))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputGaps:
     """Gaps between tokens of requests: O − 1 for outputs of at least two tokens.
 
-    weights: sum to 1 over these. weighted: weights times gaps. spread_weights: of the quadrature
-    over lengths and deviates. single_share: share of requests with one token, which have no such
-    time.
+    weighted: weights, which sum to 1 over these, times gaps. spread_weights: of the quadrature over
+    lengths and deviates. single_share: share of requests with one token, which have no such time.
     """
 
     gaps: FloatArray
-    weights: FloatArray
     weighted: FloatArray
     spread_weights: FloatArray
     single_share: float
@@ -101,7 +95,6 @@ def output_gaps(output: LengthDistribution) -> OutputGaps:
         gaps, kept = np.maximum(tokens[several] - 1.0, 1.0), weights[several] / share
     return OutputGaps(
         gaps=gaps,
-        weights=kept,
         weighted=kept * gaps,
         spread_weights=kept[:, None] * DEVIATE_WEIGHTS[: len(kept)],
         # Exactly 0 without such requests: rounding would add a row of points for requests of one

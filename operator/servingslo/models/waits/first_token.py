@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from servingslo.models.engine.service_time import ComplexArray, FloatArray, RequestDemand
-from servingslo.models.numerics import ROUNDING, TINY_NUMBER, TINY_SECONDS
+from servingslo.models.numerics import TINY_NUMBER, TINY_SECONDS
 from servingslo.models.rows import columns, stack
 from servingslo.models.running.occupancy import Occupancy, even_moments
 from servingslo.models.running.occupancy_levels import Pool, level_at_arrival
@@ -60,7 +60,6 @@ def first_token_laws(
     laws_of_running: Sequence[Occupancy],
     rates_per_second: Sequence[float],
     budget_tokens: float,
-    own: PromptWork | None = None,
 ) -> list[TabulatedLaw]:
     """Return laws of the time to first token without a wait for a slot, in seconds, by load.
 
@@ -75,22 +74,19 @@ def first_token_laws(
     number of them with the mean of a step. A vacancy is among the least loaded replicas at the rate
     at which vacancies are made, (1 − e)λ, over that at which they are filled, κ. So κ = λ/(1/c + (1
     − 1/c)(1 − e)λ/κ), and the age t of the step has the density e^(−κt), κ = λ(1 + (c − 1)e).
-
-    own: prompts of the requests that the law is about, if they are not as all prompts are.
     """
     arrivals: list[Arrival] = []
     starts, levels = [], []
     for running, rate in zip(laws_of_running, rates_per_second, strict=True):
         states = states_seen(demand, prompts, running, rate, budget_tokens)
-        level = range_level(demand, prompts, running, states[-1])
-        levels.append(level if own is None else _longer_range(level, prompts, own))
+        levels.append(range_level(demand, prompts, running, states[-1]))
         starts.append(len(arrivals))
         arrivals += [
             Arrival(running, state, levels[-1], _even_ratio(demand, running, state))
             for state in states
         ]
     blocks = [
-        _characteristics(demand, prompts, own or prompts, arrivals[start : start + _BLOCK])
+        _characteristics(demand, prompts, arrivals[start : start + _BLOCK])
         for start in range(0, len(arrivals), _BLOCK)
     ]
     characteristic = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
@@ -143,20 +139,13 @@ def _work(demand: RequestDemand, prompts: PromptWork, arrival: Arrival) -> Promp
     return prompts.stretch(arrival.level, 1.0 + state.further / mean)
 
 
-def _longer_range(level: int, prompts: PromptWork, own: PromptWork) -> int:
-    """Return the level of a range that also holds longer prompts of the own requests."""
-    longer = max(own.longest_seconds - prompts.longest_seconds, 0.0)
-    return math.ceil(math.log(RANGE_RATIO**level + longer) / math.log(RANGE_RATIO) - ROUNDING)
-
-
 def _characteristics(
-    demand: RequestDemand, prompts: PromptWork, asked: PromptWork, arrivals: Sequence[Arrival]
+    demand: RequestDemand, prompts: PromptWork, arrivals: Sequence[Arrival]
 ) -> FloatArray:
     """Return the real part of the characteristic function of `first_token_laws`, by state.
 
     Rows of the exponents below: the step in progress together with arrivals after the request;
-    arrivals before it; and, in pools, the latter less κ, for arrivals that fill vacancies. asked:
-    prompts of the requests that the law is about.
+    arrivals before it; and, in pools, the latter less κ, for arrivals that fill vacancies.
     """
     works = [_work(demand, prompts, arrival) for arrival in arrivals]
     z, excess, slope = (stack([getattr(w, name) for w in works]) for name in _TRANSFORMS)
@@ -190,7 +179,7 @@ def _characteristics(
         whole = filled[..., :1].real
         share = np.divide(filling_share, whole, out=np.zeros_like(whole), where=whole != 0.0)
         seen += filled / (z + kappa) * share
-    own = stack([_own_prefill(demand, asked, arrival) for arrival in arrivals])
+    own = stack([_own_prefill(demand, prompts, arrival) for arrival in arrivals])
     characteristic: FloatArray = (seen * own).real
     _meet_idle(demand, prompts, arrivals, characteristic, own, z)
     characteristic = characteristic.reshape(len(arrivals), -1)

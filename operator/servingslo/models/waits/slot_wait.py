@@ -32,20 +32,16 @@ def time_to_first_token_laws(
     laws_of_running: Sequence[Occupancy],
     rates_per_second: Sequence[float],
     budget_tokens: float,
-    own: PromptWork | None = None,
 ) -> list[TabulatedLaw]:
     """Return laws of the time to first token in seconds, with the wait for a slot, by load.
 
-    The wait for room in the budget is in the law of requests that wait for no slot. own: as in
-    `first_token_laws`.
+    The wait for room in the budget is in the law of requests that wait for no slot.
     """
-    started = first_token_laws(
-        demand, prompts, laws_of_running, rates_per_second, budget_tokens, own
-    )
+    started = first_token_laws(demand, prompts, laws_of_running, rates_per_second, budget_tokens)
     return [
         law
         if 1.0 - running.below_cap < NEGLIGIBLE_WAIT
-        else _with_wait(demand, own or prompts, running, rate, budget_tokens, law)
+        else _with_wait(demand, prompts, running, rate, budget_tokens, law)
         for law, running, rate in zip(started, laws_of_running, rates_per_second, strict=True)
     ]
 
@@ -61,7 +57,7 @@ def _with_wait(
     """Return the joint law of requests that do not wait for a slot, and of those that do.
 
     Those that wait do so for an exponential time, then one step with the slots full that holds
-    their prompt. prompts: of the requests that the law is about.
+    their prompt.
     """
     waiting = law_of_running.wait_probability
     step = demand.step_fixed_seconds + demand.step_growth_seconds * law_of_running.cap

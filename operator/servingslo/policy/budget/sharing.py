@@ -131,7 +131,6 @@ class Sharing:
     minimums_fit: whether the budget has room for every minimum.
     """
 
-    gpus: int
     shares: Mapping[str, Share]
     spare_gpus: int
     minimums_fit: bool
@@ -186,7 +185,6 @@ def share_gpus(gpus: int, claims: Sequence[Claim], now_seconds: float) -> Sharin
         max(shares[one.uid], granted[one.uid], one.ordered_gpus) + one.ending_gpus for one in claims
     )
     return Sharing(
-        gpus=gpus,
         shares=_reported(claims, shares, granted, now_seconds),
         spare_gpus=max(spare, 0),
         minimums_fit=sum(max(claim.minimum_gpus, claim.floor_gpus) for claim in claims) <= gpus,

@@ -52,9 +52,9 @@ def decide_knobs(
     return decisions, memories, steps
 
 
-def is_trying(state: PlannerState, knobs: Sequence[Knob] = KNOBS) -> bool:
+def is_trying(state: PlannerState) -> bool:
     """Whether a change of any knob is under way and not judged yet."""
-    return any(knob.on_trial(state.knobs.get(knob.name)) for knob in knobs)
+    return any(knob.on_trial(state.knobs.get(knob.name)) for knob in KNOBS)
 
 
 def reconcile_knob(

@@ -14,13 +14,13 @@ from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import LIMIT
-from servingslo.traces.trace import Trace, chosen_requests
 from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.fleet import ClassSpec, FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas import layout
+from servingslo_lab.sim.traces.trace import Trace, chosen_requests
 
 CHAT, JOB = "chat", "job"
 

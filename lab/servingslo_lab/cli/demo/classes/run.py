@@ -17,7 +17,6 @@ import numpy as np
 import yaml
 
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.traces.trace import Trace
 from servingslo.units import SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.classes.least_time import JobTraffic, least_seconds, pace_ratio
 from servingslo_lab.cli.demo.classes.verdict import (
@@ -48,6 +47,7 @@ from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.gateways.envoy_front import EnvoyFront, policy_manifest
 from servingslo_lab.rig.processes import ManagedProcess
 from servingslo_lab.rig.simulated.http_clients import read_records
+from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 

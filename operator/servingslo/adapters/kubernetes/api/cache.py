@@ -57,7 +57,6 @@ class ObjectCache(Generic[T]):
         parse: Callable[[KubeObject, T | None], T],
         *,
         on_change: Callable[[T | None, T | None], None] | None = None,
-        relist_seconds: float = RELIST_SECONDS,
         query: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = path
@@ -67,7 +66,6 @@ class ObjectCache(Generic[T]):
         self._client = client
         self._parse = parse
         self._on_change = on_change
-        self._relist_seconds = relist_seconds
         self._query = dict(query)
 
     async def run(self) -> None:
@@ -98,7 +96,7 @@ class ObjectCache(Generic[T]):
     async def _follow(self, version: str) -> None:
         """Apply watch events until it is time to list again."""
         started = SystemClock.elapsed_seconds()
-        while SystemClock.elapsed_seconds() - started < self._relist_seconds:
+        while SystemClock.elapsed_seconds() - started < RELIST_SECONDS:
             query = {
                 **self._query,
                 "resourceVersion": version,

@@ -218,7 +218,6 @@ class KubeClient:
 
 async def connect(
     *,
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     kubeconfig: str | None = None,
     context: str | None = None,
     identity: str = "",
@@ -263,7 +262,7 @@ async def connect(
     configuration.client_session_kwargs = {"trust_env": False, "request_class": FencedRequest}
     api = ApiClient(configuration)
     api.user_agent = f"{_USER_AGENT} ({identity})" if identity else _USER_AGENT
-    return KubeClient(api, timeout_seconds=timeout_seconds)
+    return KubeClient(api)
 
 
 def _check_there(files: str, source: str, *, named: bool) -> None:

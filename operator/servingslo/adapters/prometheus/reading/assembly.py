@@ -29,7 +29,7 @@ from servingslo.adapters.prometheus.reading.servers import Pod, SeenServers, Sou
 from servingslo.adapters.prometheus.vectors import NAME_LABEL, Known, Labels, groups_of
 from servingslo.estimation.sample import EngineSample, GPUSample
 from servingslo.policy.ports import PodMetrics
-from servingslo.runtimes.dcgm import GPUMetrics
+from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 from servingslo.units import bytes_from_mebibytes, ratio_from_percent
 
@@ -53,13 +53,11 @@ class Assembly:
     def __init__(
         self,
         profiles: tuple[RuntimeProfile, ...],
-        gpu: GPUMetrics,
         config: PrometheusConfig,
         seen: SeenServers | None = None,
         known: Known | None = None,
     ) -> None:
         self._names = tuple((profile, profile.metric_names) for profile in profiles)
-        self._gpu = gpu
         self._config = config
         self._seen = SeenServers() if seen is None else seen
         self._seen.begin()
@@ -322,13 +320,13 @@ class Assembly:
         return sorted(kept)
 
     def _add_gpu_value(self, labels: Mapping[str, str], name: str, value: float) -> None:
-        for namespace_label, pod_label in self._gpu.pod_labels:
+        for namespace_label, pod_label in DCGM.pod_labels:
             if labels.get(pod_label):
                 pod = (labels.get(namespace_label, ""), labels[pod_label])
-                card = "/".join(filter(None, (labels.get(x, "") for x in self._gpu.gpu_labels)))
+                card = "/".join(filter(None, (labels.get(x, "") for x in DCGM.gpu_labels)))
                 source = tuple([labels.get(label, "") for label in self._config.source_labels])
                 self._gpus[pod][card, source][name] = value
-                if product := labels.get(self._gpu.product_label):
+                if product := labels.get(DCGM.product_label):
                     self._products[pod, card] = product
                 return
 
@@ -340,7 +338,7 @@ class Assembly:
             if best is None or record.get(GPU_GROUP, math.inf) < best.get(GPU_GROUP, math.inf):
                 newest[card] = record
         for card in sorted(newest):
-            sample = _gpu_sample(card, newest[card], self._gpu)
+            sample = _gpu_sample(card, newest[card])
             age = None if sample.age_seconds is None else sample.age_seconds + self._elapsed_seconds
             yield replace(sample, age_seconds=age, product=self._products.get((pod, card)))
 
@@ -374,21 +372,21 @@ def _first_label(labels: Mapping[str, str], names: Iterable[str]) -> str:
     return ""
 
 
-def _gpu_sample(card: str, values: Mapping[str, float], names: GPUMetrics) -> GPUSample:
+def _gpu_sample(card: str, values: Mapping[str, float]) -> GPUSample:
     def finite(name: str) -> float | None:
         value = values.get(name)
         return value if value is not None and math.isfinite(value) else None
 
-    utilization = finite(names.utilization_percent)
-    used = finite(names.memory_used_mebibytes)
-    free = finite(names.memory_free_mebibytes)
-    xid = finite(names.xid_error)
+    utilization = finite(DCGM.utilization_percent)
+    used = finite(DCGM.memory_used_mebibytes)
+    free = finite(DCGM.memory_free_mebibytes)
+    xid = finite(DCGM.xid_error)
     return GPUSample(
         gpu=card,
         age_seconds=finite(GPU_GROUP),
         utilization_ratio=None if utilization is None else ratio_from_percent(utilization),
         memory_used_bytes=None if used is None else bytes_from_mebibytes(used),
         memory_free_bytes=None if free is None else bytes_from_mebibytes(free),
-        power_watts=finite(names.power_watts),
+        power_watts=finite(DCGM.power_watts),
         xid_error=None if xid is None else round(xid),
     )

@@ -52,7 +52,6 @@ from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import Clock, ClusterMetrics
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import known
-from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import RuntimeProfile
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class PrometheusReader:
         self._future: dict[Pod, float] | None = None
         self._client = client or PrometheusClient(config, monotonic)
         self._crowds = Crowds(self._client, config)
-        self._queries = build_queries(profiles, DCGM, config)
+        self._queries = build_queries(profiles, config)
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._under_way: asyncio.Future[ClusterMetrics] | None = None
         self._rotation = HistogramRotation(config, profiles)
@@ -156,7 +155,7 @@ class PrometheusReader:
             of_pods: str = of_pods,
             most: int = MOST_SERIES,
         ) -> Answer:
-            own = narrowed(promql, self._config, DCGM, of_pods)
+            own = narrowed(promql, self._config, of_pods)
             answer = self._crowds.query(
                 own, asked_as=promql, deadline=deadline, at_seconds=at_seconds, most=most
             )
@@ -171,7 +170,7 @@ class PrometheusReader:
                 ask, at_seconds, lambda: self._monotonic() + ahead + behind_seconds
             )
         sure_seconds = at_seconds - self._server_clock.sure_after_seconds
-        assembly = Assembly(self._profiles, DCGM, self._config, self._seen, self._known)
+        assembly = Assembly(self._profiles, self._config, self._seen, self._known)
         for promql in (*self._queries.gauges, *self._queries.counters):
             with no_collection():
                 assembly.add_numbers(ask(promql).result)

@@ -9,7 +9,7 @@ import numpy as np
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import FloatArray
-from servingslo.traces.cells import (
+from servingslo_lab.sim.traces.cells import (
     MOST_TOKENS,
     arrival_seconds,
     token_count,
