@@ -97,10 +97,11 @@ def _required(wheel: Path) -> set[str]:
 
 
 def test_the_operator_s_wheel_is_the_product_and_nothing_of_its_workshop(operator_wheel):
-    """No rig, simulator, demo, report or pins of other programs: modules alone."""
+    """No rig, simulator, demo, report or pins of other programs: modules, and laws of known cards."""
     files = _files(operator_wheel)
     assert [name for name in files for found in WORKSHOP if fnmatch(name, found)] == []
-    assert {Path(name).suffix for name in files if not name.endswith("py.typed")} == {".py"}
+    others = {name for name in files if not name.endswith((".py", "py.typed"))}
+    assert others == {"servingslo/models/known_engines.json"}
     assert set(files) == set(_sources(ROOT / "operator" / "servingslo"))
 
 
