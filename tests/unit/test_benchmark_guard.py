@@ -178,7 +178,8 @@ def test_the_committed_baseline_has_every_row_way_and_seed(kept: bool):
         (run.row, run.way, run.seed)
         for run in read_runs(guard.KEPT_BASELINE if kept else guard.BASELINE)
     }
-    wanted = set(guard.places_of(names, guard.GUARD_SEEDS, [*guard.WAYS, *guard.POOLS_WAYS]))
+    seeds = guard.seeds_of(kept=kept)
+    wanted = set(guard.places_of(names, seeds, [*guard.WAYS, *guard.POOLS_WAYS]))
     assert there <= wanted
     assert {way for _, way, _ in wanted - there} <= {STATIC}
 

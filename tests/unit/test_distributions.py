@@ -97,7 +97,7 @@ def _required(wheel: Path) -> set[str]:
 
 
 def test_the_operator_s_wheel_is_the_product_and_nothing_of_its_workshop(operator_wheel):
-    """No rig, simulator, demo, report or pins of other programs: modules, and laws of known cards."""
+    """No rig, simulator, demo, report or pins of other programs: modules and laws of cards."""
     files = _files(operator_wheel)
     assert [name for name in files for found in WORKSHOP if fnmatch(name, found)] == []
     others = {name for name in files if not name.endswith((".py", "py.typed"))}
