@@ -64,6 +64,7 @@ RULES = ("keda-slo", "keda-slo:tuned", "keda-raw:tuned", "knative:tuned")
 """Published rules at their usual and at their searched settings."""
 WAYS = (*OURS, STATIC, SIMPLE, *RULES)
 POOLS_WAYS = (*OURS, STATIC, RATIO)
+KEPT_WAYS = (*OURS, STATIC, SIMPLE)
 
 
 def decisions_digest(decisions: Sequence[Decision]) -> str:
@@ -239,7 +240,8 @@ def main() -> int:
         before = [] if chosen.write or chosen.alone else read_runs(baseline)
         planner = source_digest(policies.OURS)[:16]  # as the runs begin: it may change meanwhile
         began = time.monotonic()
-        ways = (*WAYS, RATIO) if chosen.write else chosen.ways.split(",")
+        every = KEPT_WAYS if chosen.kept else (*WAYS, RATIO)
+        ways = every if chosen.write else [way for way in every if way in chosen.ways.split(",")]
         seeds = seeds_of(kept=chosen.kept)
         seeds = seeds if chosen.write else seeds[: chosen.seeds]
         now = runs_of(places_of(names, seeds, ways), chosen.processes, before)
