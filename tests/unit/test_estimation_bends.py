@@ -14,7 +14,7 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import LawFit, LawState, law, learn, reach_of
 from servingslo.estimation.law.rows import Row, regression_rows
-from servingslo.estimation.law.seen import add_windows, predicted_ratios
+from servingslo.estimation.law.seen import Bend, add_windows, bent_law, predicted_ratios
 from servingslo.estimation.law.trust import judge
 from servingslo.estimation.stored_estimator import learned, restore
 from servingslo.estimation.windows.counters import Window
@@ -103,6 +103,21 @@ def test_traffic_shows_the_bend_of_experts(cached_ratio: float) -> None:
     counts = seen.sequences[there & (seen.context_tokens == 1024.0)]
     errors = [found.law.step_seconds(n) / t - 1.0 for n, t in zip(counts, truth, strict=True)]
     assert np.abs(errors).mean() <= KERNEL_ERROR
+
+
+def test_steps_of_a_law_take_time() -> None:
+    """A bend held while later cells leave no time for an empty step gives way to the line."""
+    truth = replace(
+        STRAIGHT, step_fixed_seconds=-2e-4, step_per_sequence_seconds=1e-3, hidden_tokens=64.0
+    )
+    cells = add_windows((), [row(count, truth) for count in BUSY], 0.999)
+    bend = Bend(0.0, 64.0)
+    fit = replace(after(MANY), cells=cells, bend=bend)
+    assert bent_law(cells, bend).step_fixed_seconds == 0.0
+    found = law(fit)
+    assert found is not None
+    assert found.step_fixed_seconds > 0.0
+    assert reach_of(fit) is None
 
 
 def test_a_line_stays_a_line() -> None:

@@ -232,10 +232,18 @@ def _with_rows(fit: LawFit, rows: Sequence[Row], law: ServiceLaw | None) -> LawF
 
 def law(fit: LawFit) -> ServiceLaw | None:
     """Return the law of the fit: with its bend, if it has one; None before the first window."""
+    if (bend := bend_in_force(fit)) is not None:
+        return bent_law(fit.cells, bend)
     values = solution(fit)
-    if fit.bend is not None and fit.cells:
-        return bent_law(fit.cells, fit.bend)
     return None if values is None else law_of(values)
+
+
+def bend_in_force(fit: LawFit) -> Bend | None:
+    """Return the bend; None for a line, or if later cells leave it steps that take no time."""
+    if fit.bend is None or not fit.cells:
+        return None
+    bent = bent_law(fit.cells, fit.bend)
+    return fit.bend if bent.step_fixed_seconds + bent.loading_seconds > 0.0 else None
 
 
 def solution(fit: LawFit) -> Vector | None:
@@ -283,9 +291,9 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     sequences = JUDGED_CONCURRENCY_FACTOR * fit.sequences_high
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
-    if fit.bend is not None:
+    if (bend := bend_in_force(fit)) is not None:
         # Beyond what was seen a law that bends is used only as far as it reaches.
-        return float(band_ratios(fit.cells, fit.bend, (fit.sequences_high,))[0])
+        return float(band_ratios(fit.cells, bend, (fit.sequences_high,))[0])
     prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
@@ -299,11 +307,10 @@ def reach_of(fit: LawFit) -> float | None:
 
     Then it is a line, which predicts twice the concurrency seen or is not trusted.
     """
-    if fit.bend is None or not fit.cells:
+    bend = bend_in_force(fit)
+    if bend is None:
         return None
-    return reach_sequences(
-        fit.cells, fit.bend, float(fit.configuration.max_num_seqs or MOST_SEQUENCES)
-    )
+    return reach_sequences(fit.cells, bend, float(fit.configuration.max_num_seqs or MOST_SEQUENCES))
 
 
 def law_of(values: Vector) -> ServiceLaw:
