@@ -18,6 +18,7 @@ from servingslo.estimation.law.seen import Bend, add_windows, bent_law, find_ben
 from servingslo.estimation.law.trust import judge
 from servingslo.estimation.stored_estimator import learned, restore
 from servingslo.estimation.windows.counters import Window
+from servingslo.estimation.windows.plausible import is_law
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.traces.trace import read_trace
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
@@ -150,6 +151,27 @@ def test_a_law_that_bends_is_trusted_where_it_was_seen() -> None:
     _, found = judge(after(FEW))
     assert found.trusted
     assert found.reach_sequences is not None
+
+
+def test_an_earlier_law_that_bends_is_believed_where_engines_were_seen() -> None:
+    """New limits: its bend is not found again, so that nothing says how far it reaches."""
+    fit, _ = judge(after(FEW))
+    _, found = judge(replace(fit, window_count=0, inherited=True, bend=None))
+    assert found.law is not None
+    assert found.law.bends
+    assert found.reach_sequences == fit.sequences_high
+
+
+@pytest.mark.parametrize(
+    ("changes", "possible"),
+    [({}, True), ({"step_per_sequence_seconds": 0.0}, True), ({"loading_seconds": 11.0}, False)],
+    ids=["bent", "all-in-weights", "too-long"],
+)
+def test_a_step_that_only_loads_weights_is_a_step(
+    changes: dict[str, float], possible: bool
+) -> None:
+    """Whatever part of a law its time is in."""
+    assert is_law(replace(BENT, step_fixed_seconds=0.0, **changes)) is possible
 
 
 def test_what_was_seen_is_bounded_and_forgotten() -> None:

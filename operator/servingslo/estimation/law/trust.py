@@ -188,9 +188,14 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     last = fit.trusted
     if last is None or reason is Reason.MODEL_DOES_NOT_PREDICT:
         return fit, estimate
+    reach = estimate.reach_sequences
+    if reach is None and last.law.bends:
+        # Windows since it was trusted show no bend, and so nothing of where this one ends.
+        reach = fit.sequences_high
     return fit, replace(
         estimate,
         law=last.law,
+        reach_sequences=reach,
         trusted=True,
         reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
         source=LawSource.LAST_TRUSTED,
