@@ -1,9 +1,10 @@
 """Fit the service law of one configuration by accounting for engine time.
 
 Over a window in which an engine never idles its time is T = a·steps + b·generated + c·uncached
-prompt tokens + d·Σ context, linear in exported counters. Context per sequence hardly varies inside
-one workload, so b and d cannot be separated. The fit returns b + d·k̄ as b and no d, which is
-enough for that workload.
+prompt tokens + d·Σ context, linear in exported counters: a line. Where cells of windows show that
+the law bends (`seen`), the bent law that fits those best replaces it. Context per sequence hardly
+varies inside one workload, so b and d cannot be separated. The fit returns b + d·k̄ as b and no d,
+which is enough for that workload.
 Source: accounting identity of continuous batching; step law of Machine Learning Systems (V. J.
 Reddi), appendix "Inference Foundations", equation 1.
 """
@@ -278,12 +279,14 @@ def _with_prior(information: Information, sequence_ratio: float) -> Information:
 
 
 def standard_error_ratio(fit: LawFit) -> float | None:
-    """Return the step time's relative standard error at twice the concurrency seen; None unfitted.
+    """Return the relative standard error of the step time that judges the fit; None unfitted.
 
-    This is the identifiability check. If concurrency hardly varied, b is unknown: the present step
-    time is predicted well, but that at a higher concurrency has a wide error. If nothing decodes, b
-    is not needed, and load makes steps longer through their prompts: then it is the error at twice
-    the prompt tokens per step.
+    This is the identifiability check, of a line at twice the concurrency seen. If concurrency
+    hardly varied, b is unknown: the present step time is predicted well, but that at a higher
+    concurrency has a wide error. If nothing decodes, b is not needed, and load makes steps longer
+    through their prompts: then it is the error at twice the prompt tokens per step. Of a law that
+    bends it is the band of admissible laws at the concurrency seen: beyond, it is used only as far
+    as it reaches.
     """
     values = solution(fit)
     if values is None:
@@ -292,7 +295,6 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
     if (bend := bend_in_force(fit)) is not None:
-        # Beyond what was seen a law that bends is used only as far as it reaches.
         return float(band_ratios(fit.cells, bend, (fit.sequences_high,))[0])
     prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
