@@ -275,6 +275,7 @@ def _searched(law, start=None, looser=0.0):
         pytest.param(lambda u: 0.1 if u < 0.8 else 9.0, 0.8, id="a jump"),
         pytest.param(lambda _: 0.9, 0.95, id="never reached"),
         pytest.param(lambda _: 1.1, 0.0, id="never kept"),
+        pytest.param(lambda _: math.nan, 0.0, id="no number"),
         pytest.param(lambda u: u / 0.0123, 0.0123, id="all but idle"),
     ],
 )

@@ -14,10 +14,11 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import LawFit, LawState, law, learn, reach_of
 from servingslo.estimation.law.rows import Row, regression_rows
-from servingslo.estimation.law.seen import add_windows, predicted_ratios
+from servingslo.estimation.law.seen import Bend, add_windows, bent_law, find_bend, predicted_ratios
 from servingslo.estimation.law.trust import judge
 from servingslo.estimation.stored_estimator import learned, restore
 from servingslo.estimation.windows.counters import Window
+from servingslo.estimation.windows.plausible import is_law
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.traces.trace import read_trace
@@ -38,6 +39,8 @@ PROMPT_TOKENS = 1000.0
 MOST_OF_A_ROW = 99.0
 # As for a law of single steps, where windows saw it; beyond, as far as a standard error may be.
 SEEN_ERROR, REACHED_ERROR = 0.05, 0.20
+# Share of their weight at which cells explain a bend by more than 9 times what it leaves, not 40.
+FAINT = 0.003
 # Measured kernels leave any smooth law by up to 12 % at single counts.
 KERNEL_ERROR = 0.06
 
@@ -105,6 +108,21 @@ def test_traffic_shows_the_bend_of_experts(cached_ratio: float) -> None:
     assert np.abs(errors).mean() <= KERNEL_ERROR
 
 
+def test_steps_of_a_law_take_time() -> None:
+    """A bend held while later cells leave no time for an empty step gives way to the line."""
+    truth = replace(
+        STRAIGHT, step_fixed_seconds=-2e-4, step_per_sequence_seconds=1e-3, hidden_tokens=64.0
+    )
+    cells = add_windows((), [row(count, truth) for count in BUSY], 0.999)
+    bend = Bend(0.0, 64.0)
+    fit = replace(after(MANY), cells=cells, bend=bend)
+    assert bent_law(cells, bend).step_fixed_seconds == 0.0
+    found = law(fit)
+    assert found is not None
+    assert found.step_fixed_seconds > 0.0
+    assert reach_of(fit) is None
+
+
 def test_a_line_stays_a_line() -> None:
     """Windows of a law without bends find none, and reach no further than before."""
     fit = after(MANY, STRAIGHT)
@@ -133,6 +151,27 @@ def test_a_law_that_bends_is_trusted_where_it_was_seen() -> None:
     _, found = judge(after(FEW))
     assert found.trusted
     assert found.reach_sequences is not None
+
+
+def test_an_earlier_law_that_bends_is_believed_where_engines_were_seen() -> None:
+    """New limits: its bend is not found again, so that nothing says how far it reaches."""
+    fit, _ = judge(after(FEW))
+    _, found = judge(replace(fit, window_count=0, inherited=True, bend=None))
+    assert found.law is not None
+    assert found.law.bends
+    assert found.reach_sequences == fit.sequences_high
+
+
+@pytest.mark.parametrize(
+    ("changes", "possible"),
+    [({}, True), ({"step_per_sequence_seconds": 0.0}, True), ({"loading_seconds": 11.0}, False)],
+    ids=["bent", "all-in-weights", "too-long"],
+)
+def test_a_step_that_only_loads_weights_is_a_step(
+    changes: dict[str, float], possible: bool
+) -> None:
+    """Whatever part of a law its time is in."""
+    assert is_law(replace(BENT, step_fixed_seconds=0.0, **changes)) is possible
 
 
 def test_what_was_seen_is_bounded_and_forgotten() -> None:
@@ -169,6 +208,17 @@ def test_a_bent_law_survives_a_restart() -> None:
     line = law(restore(old).law.fits[0])
     assert line is not None
     assert predicted_ratios(line, [row(36.0, STRAIGHT)]) == pytest.approx([1.0], rel=1e-3)
+
+
+def test_a_bend_that_is_held_survives_a_restart() -> None:
+    """Windows since it was found show it less well: enough to hold it, too little to find it."""
+    fit = after(MANY)
+    faint = replace(fit, cells=tuple(c._replace(weight=FAINT * c.weight) for c in fit.cells))
+    assert find_bend(faint.cells) is None
+    assert find_bend(faint.cells, faint.bend) is not None
+    stored = json.loads(json.dumps(learned(EstimatorState(law=LawState(fits=(faint,))))))
+    assert restore(stored).law.fits[0].bend == faint.bend
+    assert restore(without(stored, "bend")).law.fits[0].bend is None
 
 
 def test_speculation_counts_steps_of_a_token() -> None:

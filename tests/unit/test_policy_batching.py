@@ -23,10 +23,12 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
+from servingslo.policy.knobs.engine_limits import knob
 from servingslo.policy.knobs.engine_limits.knob import PAYBACK_SECONDS
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second
+from servingslo.policy.replicas.step_down import count_tried
 from servingslo.reasons import Reason
 
 LAW = ServiceLaw(
@@ -193,6 +195,38 @@ def test_limits_that_another_controller_keeps_are_recommended_with_the_reason():
     message = verdicts(refused[-1])[ConditionType.BATCHING_IN_SYNC].message
     assert "max_num_seqs 4 →" in message
     assert kept.detail in message
+
+
+@pytest.fixture
+def searched(monkeypatch):
+    """The last search of batch limits in a story, to be asked again for another context."""
+    asked, search = [], knob._searched
+
+    def noted(*inputs):
+        asked.append(inputs)
+        return search(*inputs)
+
+    monkeypatch.setattr(knob, "_searched", noted)
+    story(10, replace(TARGETS, behavior=STATED_WINDOW), Limits())
+    context, prepared, load, current, _ = asked[-1]
+    return context, lambda context: search(context, prepared, load, current, None)
+
+
+def test_limits_are_searched_as_far_as_a_law_that_bends_is_known(searched):
+    """Limits in force are compared for as many replicas as the law asks, not one more or fewer."""
+    context, search = searched
+    free = search(context)
+
+    def known_for(sequences):
+        law = replace(context.estimate.law, reach_sequences=sequences)
+        return replace(context, estimate=replace(context.estimate, law=law))
+
+    assert search(known_for(6.0)).best.max_num_seqs == 6 < free.best.max_num_seqs
+    few = replace(known_for(3.0), current=free.today.replicas + 4)
+    assert count_tried(few, few.prepared) == few.current
+    found = search(few)
+    assert found.best.max_num_seqs == found.current.max_num_seqs == 4
+    assert found.today.replicas == free.today.replicas
 
 
 def test_a_change_waits_until_the_count_has_fallen():

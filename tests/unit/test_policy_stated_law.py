@@ -126,6 +126,14 @@ def test_a_wrong_law_is_refused_and_measured_saturation_decides(ratio):
     assert (end.model.trusted, end.model.source) == (True, "fit")
 
 
+def test_a_law_of_steps_without_a_start_decides_nothing():
+    """It has no percentiles; measured saturation decides until a law fitted here is trusted."""
+    empty = replace(TRUE, step_fixed_seconds=0.0, hidden_tokens=64.0)
+    decisions = story(empty).until(60.0).decisions
+    assert decisions
+    assert not any(one.model.trusted for one in decisions)
+
+
 def test_a_corrected_law_takes_effect_at_the_next_tick():
     """And a law that is taken away is planned with no more."""
     corrected = story(times(2.0)).until(60)

@@ -28,6 +28,12 @@ _PRECISIONS = dict.fromkeys(("fp8", "int8", "w8a8"), 1.0) | dict.fromkeys(
     ("awq", "gptq", "int4", "w4a16", "fp4", "nvfp4", "mxfp4", "4bit"), 0.53125
 )
 _HALF_BYTES = 2.0
+# Models named like one that generates, whose requests are other work.
+_NOT_GENERATIVE = frozenset(
+    ("embed", "embedding", "embeddings", "rerank", "reranker", "reward", "rm", "classifier")
+)
+# Billions of parameters, and GPUs of one replica: beyond every model and server there is.
+LEAST_SIZE, MOST_SIZE, MOST_GPUS = 0.05, 10_000, 1024
 # A part of a card is none: its share of bandwidth and compute is not in its name.
 _PARTS = frozenset({"mig", "shared", "nvl"})
 # A product with less memory is another card; gigabytes of a product's name are up to a tenth fewer.
@@ -132,9 +138,11 @@ def known_engine(
     found, sized = card_named(card, fields[0]), model_named(model, fields[1])
     tokens = kv_tokens(sized, found, gpus)
     if tokens < 1.0:
-        least = next((n for n in range(gpus, 1025) if kv_tokens(sized, found, n) >= 1.0), None)
-        allowed = f"{least} or more: the weights take {sized.weights / 1e9:.0f} GB"
-        raise InvalidInputError(fields[2], gpus, allowed)
+        counts = range(gpus + 1, MOST_GPUS + 1)
+        least = next((n for n in counts if kv_tokens(sized, found, n) >= 1.0), None)
+        allowed = f"no count up to {MOST_GPUS}" if least is None else f"{least} or more"
+        weights = f"the weights take {sized.weights / 1e9:.0f} GB"
+        raise InvalidInputError(fields[2], gpus, f"{allowed}: {weights}")
     row = data["laws"].get(f"{found.name}/{sized.name}/{gpus}")
     if row is None and gpus > MOST_WITHOUT_LINK and found.link < FAST_LINK:
         allowed = (
@@ -170,10 +178,16 @@ def card_named(text: str, field: str = "card") -> Card:
 def model_named(text: str, field: str = "model") -> Model:
     """Return the model whose words are all in this name, else one of the size in it.
 
-    Raises: InvalidInputError for a name without both.
+    Raises: InvalidInputError for a name without both, or of a model that generates nothing.
     """
     data, words = _data(), _words(text.rsplit("/", 1)[-1])
     precision = words & _PRECISIONS.keys()
+    allowed = (
+        f"a model that generates: {', '.join(data['models'])}, or a name with the size from "
+        f"{LEAST_SIZE}b to {MOST_SIZE}b: 13b, 30b-a3b"
+    )
+    if words & _NOT_GENERATIVE:
+        raise InvalidInputError(field, text, allowed)
     name = None if precision else _fullest({**data["models"], **data["aliases"]}, words)
     if name is not None:
         name = data["aliases"].get(name, name)
@@ -181,9 +195,9 @@ def model_named(text: str, field: str = "model") -> Model:
     sizes = [float(w[:-1]) for w in words if re.fullmatch(r"\d+(\.\d+)?b", w)]
     active = [float(w[1:-1]) for w in words if re.fullmatch(r"a\d+(\.\d+)?b", w)]
     unclear = any(re.fullmatch(r"\d+e|\d+x\d+(\.\d+)?b", w) for w in words)
-    if len(sizes) != 1 or len(active) > 1 or unclear or not 0 < (active or sizes)[0] <= sizes[0]:
-        known = ", ".join(data["models"])
-        raise InvalidInputError(field, text, f"{known}, or a name with the size: 13b, 30b-a3b")
+    unclear = unclear or len(sizes) != 1 or len(active) > 1
+    if unclear or not LEAST_SIZE <= (active or sizes)[0] <= sizes[0] <= MOST_SIZE:
+        raise InvalidInputError(field, text, allowed)
     weight_bytes = min((_PRECISIONS[word] for word in precision), default=_HALF_BYTES)
     return sized_model(text, sizes[0] * 1e9, (active or sizes)[0] * 1e9, weight_bytes)
 

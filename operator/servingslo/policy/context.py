@@ -343,7 +343,7 @@ def _serves(law: ServiceLaw, workload: Workload) -> bool:
 
     A fit over its first windows may attribute all time to the tokens and none to the step.
     """
-    if not law.bends and law.step_fixed_seconds <= 0:
+    if law.step_fixed_seconds + law.loading_seconds <= 0:
         return False
     return law.step_seconds(1.0) > 0 and workload.output.mean_tokens > 0
 

@@ -35,7 +35,8 @@ class Fit:
 
     law: None where nothing could be fitted; step_per_sequence_seconds then holds what context adds
     at the workload's mean context. relative_error: mean error of predicting the next window.
-    standard_error_ratio: of the step time at twice the concurrency seen. window_count: behind it.
+    standard_error_ratio: of the step time at twice the concurrency seen, or at that one if it
+    bends. window_count: behind it.
     service_law: as `servingslo size --service-law` reads it, None for a law that bends. spec: a
     ServingSLO's with this law, None where it is not trusted or bends. gateway: whose count the
     arrival rate is, None where no gateway was read.
@@ -144,10 +145,9 @@ def _lines(fit: Fit) -> Iterator[str]:
     if fit.relative_error is not None:
         yield f"  error of predicting the next window: {percent(fit.relative_error)}"
     if fit.standard_error_ratio is not None:
-        yield (
-            "  standard error of a step at twice the concurrency seen: "
-            f"{percent(fit.standard_error_ratio)}"
-        )
+        at = "the" if fit.law is not None and fit.law.bends else "twice the"
+        error = percent(fit.standard_error_ratio)
+        yield f"  standard error of a step at {at} concurrency seen: {error}"
     if fit.prompt_tokens_mean is not None and fit.output_tokens_mean is not None:
         yield (
             f"  a request: {mean_tokens(fit.prompt_tokens_mean)} prompt tokens, "

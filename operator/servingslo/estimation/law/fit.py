@@ -1,9 +1,10 @@
 """Fit the service law of one configuration by accounting for engine time.
 
 Over a window in which an engine never idles its time is T = a·steps + b·generated + c·uncached
-prompt tokens + d·Σ context, linear in exported counters. Context per sequence hardly varies inside
-one workload, so b and d cannot be separated. The fit returns b + d·k̄ as b and no d, which is
-enough for that workload.
+prompt tokens + d·Σ context, linear in exported counters: a line. Where cells of windows show that
+the law bends (`seen`), the bent law that fits those best replaces it. Context per sequence hardly
+varies inside one workload, so b and d cannot be separated. The fit returns b + d·k̄ as b and no d,
+which is enough for that workload.
 Source: accounting identity of continuous batching; step law of Machine Learning Systems (V. J.
 Reddi), appendix "Inference Foundations", equation 1.
 """
@@ -232,10 +233,18 @@ def _with_rows(fit: LawFit, rows: Sequence[Row], law: ServiceLaw | None) -> LawF
 
 def law(fit: LawFit) -> ServiceLaw | None:
     """Return the law of the fit: with its bend, if it has one; None before the first window."""
+    if (bend := bend_in_force(fit)) is not None:
+        return bent_law(fit.cells, bend)
     values = solution(fit)
-    if fit.bend is not None and fit.cells:
-        return bent_law(fit.cells, fit.bend)
     return None if values is None else law_of(values)
+
+
+def bend_in_force(fit: LawFit) -> Bend | None:
+    """Return the bend; None for a line, or if later cells leave it steps that take no time."""
+    if fit.bend is None or not fit.cells:
+        return None
+    bent = bent_law(fit.cells, fit.bend)
+    return fit.bend if bent.step_fixed_seconds + bent.loading_seconds > 0.0 else None
 
 
 def solution(fit: LawFit) -> Vector | None:
@@ -270,12 +279,14 @@ def _with_prior(information: Information, sequence_ratio: float) -> Information:
 
 
 def standard_error_ratio(fit: LawFit) -> float | None:
-    """Return the step time's relative standard error at twice the concurrency seen; None unfitted.
+    """Return the relative standard error of the step time that judges the fit; None unfitted.
 
-    This is the identifiability check. If concurrency hardly varied, b is unknown: the present step
-    time is predicted well, but that at a higher concurrency has a wide error. If nothing decodes, b
-    is not needed, and load makes steps longer through their prompts: then it is the error at twice
-    the prompt tokens per step.
+    This is the identifiability check, of a line at twice the concurrency seen. If concurrency
+    hardly varied, b is unknown: the present step time is predicted well, but that at a higher
+    concurrency has a wide error. If nothing decodes, b is not needed, and load makes steps longer
+    through their prompts: then it is the error at twice the prompt tokens per step. Of a law that
+    bends it is the band of admissible laws at the concurrency seen: beyond, it is used only as far
+    as it reaches.
     """
     values = solution(fit)
     if values is None:
@@ -283,9 +294,8 @@ def standard_error_ratio(fit: LawFit) -> float | None:
     sequences = JUDGED_CONCURRENCY_FACTOR * fit.sequences_high
     cap = fit.configuration.max_num_seqs
     sequences = min(sequences, max(float(cap), fit.sequences_high)) if cap else sequences
-    if fit.bend is not None:
-        # Beyond what was seen a law that bends is used only as far as it reaches.
-        return float(band_ratios(fit.cells, fit.bend, (fit.sequences_high,))[0])
+    if (bend := bend_in_force(fit)) is not None:
+        return float(band_ratios(fit.cells, bend, (fit.sequences_high,))[0])
     prefilled = fit.prefill_per_step_tokens * (1.0 if sequences > 0 else JUDGED_CONCURRENCY_FACTOR)
     point = (1.0, sequences, prefilled)
     predicted = sum(p * v for p, v in zip(point, values, strict=True))
@@ -299,11 +309,10 @@ def reach_of(fit: LawFit) -> float | None:
 
     Then it is a line, which predicts twice the concurrency seen or is not trusted.
     """
-    if fit.bend is None or not fit.cells:
+    bend = bend_in_force(fit)
+    if bend is None:
         return None
-    return reach_sequences(
-        fit.cells, fit.bend, float(fit.configuration.max_num_seqs or MOST_SEQUENCES)
-    )
+    return reach_sequences(fit.cells, bend, float(fit.configuration.max_num_seqs or MOST_SEQUENCES))
 
 
 def law_of(values: Vector) -> ServiceLaw:

@@ -139,11 +139,11 @@ def _accounting_row(
         sequences=sequences,
         prefill_per_step_tokens=uncached_tokens / steps,
         scored=error_ratio <= LARGEST_SCORED_ERROR_RATIO,
-        prefill_share=_prefill_share((window.first_tokens or 0.0) / steps),
+        prefill_share=prefill_share((window.first_tokens or 0.0) / steps),
     )
 
 
-def _prefill_share(prompts_per_step: float) -> float:
+def prefill_share(prompts_per_step: float) -> float:
     """Return the share of steps with a prompt, for prompts that come at random."""
     return -math.expm1(-prompts_per_step)
 
@@ -205,7 +205,7 @@ def _inter_token_row(window: Window, uncached_tokens: float, concurrency: float)
         error_ratio=math.hypot(INTER_TOKEN_ERROR_RATIO, _few_error(sequences)),
         sequences=sequences,
         prefill_per_step_tokens=prefill,
-        prefill_share=_prefill_share((window.first_tokens or 0.0) / window.seconds * step_seconds),
+        prefill_share=prefill_share((window.first_tokens or 0.0) / window.seconds * step_seconds),
     )
 
 

@@ -6,7 +6,7 @@ from servingslo.copying import replace
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import ERROR_MEMORY_WINDOWS, LawFit, ScoredLaw
 from servingslo.estimation.law.least_squares import Information
-from servingslo.estimation.law.seen import MOST_CELLS, Cell, find_bend
+from servingslo.estimation.law.seen import MOST_CELLS, PROBE_RATIOS, Bend, Cell, find_bend
 from servingslo.estimation.stored_fields import (
     COUNT,
     TEXT,
@@ -19,12 +19,17 @@ from servingslo.estimation.stored_fields import (
     Record,
     Scalar,
     decimal,
+    items_of,
+    numbers_of,
 )
 from servingslo.estimation.windows.plausible import SHORTEST_STEP_SECONDS, is_law
+from servingslo.models.engine.law_fit import HIDDEN_TOKENS, LOADING_TOKENS
 from servingslo.models.engine.service_time import ServiceLaw
 
 # Normal equations lose digits if columns are nearly alike, as steps and tokens are.
 SIGNIFICANT_DIGITS = 9
+# The best one, and the shortest and the longest steps at each probe.
+MOST_BENDS = 1 + 2 * len(PROBE_RATIOS)
 
 
 def _score(law_digits: int | None, error: Number) -> Scalar:
@@ -61,6 +66,17 @@ def _with_positive_squares(information: Information) -> Information | None:
     return None if min(normal[0], normal[3], normal[5]) < 0.0 else information
 
 
+def _bend(stored: object) -> Bend | None:
+    """Return the bend of these t₀ and p₀, the best ones first; None if any is off the grid."""
+    found = [numbers_of(one, 2) for one in items_of(stored)[:MOST_BENDS]]
+    pairs = [(one[0], one[1]) for one in found if one is not None]
+    if not pairs or len(pairs) < len(found):
+        return None
+    if not all(t in LOADING_TOKENS and p in HIDDEN_TOKENS for t, p in pairs):
+        return None
+    return Bend(*pairs[0], tuple(pairs[1:]))
+
+
 def _plausible(fit: LawFit) -> LawFit | None:
     """Return the fit; None if no engine can have its trusted law."""
     if fit.trusted is not None and not is_law(fit.trusted.law):
@@ -68,12 +84,15 @@ def _plausible(fit: LawFit) -> LawFit | None:
     return replace(
         fit,
         scored_count=min(fit.window_count, int(ERROR_MEMORY_WINDOWS)),
-        bend=find_bend(fit.cells),
+        bend=fit.bend or find_bend(fit.cells),
         searched_count=fit.window_count,
     )
 
 
 # Tables of fields.
+BEND = Scalar(
+    lambda bend: [[bend.loading_tokens, bend.hidden_tokens], *map(list, bend.others)], _bend
+)
 CONFIGURATION = Record(
     Configuration,
     Items(
@@ -125,9 +144,10 @@ FIT = Record(
             ),
             "trusted": One("trusted", TRUSTED),
             "cells": Many("cells", CELL, MOST_CELLS),
+            "bend": One("bend", BEND),
         },
         needed=("of", "information", "windows", "reach"),
-        sparse=("stated",),
+        sparse=("stated", "bend"),
     ),
     finish=_plausible,
 )

@@ -1,11 +1,12 @@
 """Decide which law the planner uses, whether it is trusted, and why.
 
 This is the only place that decides it. A fit is trusted if it predicts windows that it has not
-seen, and if it is identifiable: the step time at twice the concurrency seen has a small standard
-error. Otherwise an earlier fit that still predicts is used, else the law that the resource states,
-unless the windows refute it. The law of a server of dynamic batches must also predict each batch
-size that ran. GPU metrics, if they are read, must not refute the law. The model decides if the law
-is trusted and a prediction could be prepared with it; otherwise measured saturation decides.
+seen, and if it is identifiable: the step time at twice the concurrency seen, or at that one if the
+law bends, has a small standard error. Otherwise an earlier fit that still predicts is used, else
+the law that the resource states, unless the windows refute it. The law of a server of dynamic
+batches must also predict each batch size that ran. GPU metrics, if they are read, must not refute
+the law. The model decides if the law is trusted and a prediction could be prepared with it;
+otherwise measured saturation decides.
 """
 
 import math
@@ -33,7 +34,7 @@ from servingslo.reasons import Reason
 # Judgement; measured by `make guard` with 4 and with 16.
 LEAST_WINDOWS = 8
 # Largest mean out-of-sample error of a window's busy time, and largest relative standard error of
-# the step time extrapolated to twice the concurrency seen: beyond either, sizing would be a guess.
+# the step time where `standard_error_ratio` judges it: beyond either, sizing would be a guess.
 # Judgement; measured by `make guard` with half and twice of each.
 TRUSTED_ERROR_RATIO = 0.15
 TRUSTED_STANDARD_ERROR_RATIO = 0.20
@@ -85,10 +86,10 @@ class LawEstimate:
 
     law: None if there is none at all. fit_error: mean out-of-sample error of a window's busy time,
     including the error of assumed limits. standard_error_ratio: of the step time at twice the
-    concurrency seen. sample_count: windows behind the fit, or behind the error of a stated law.
-    stated_error_ratio: of a law that the resource states, if known. seen_sequences: most that ran
-    at once on average of a window. reach_sequences: how many it is known for if it bends, None for
-    a line. Use it only when `trusted`.
+    concurrency seen, or at that one if it bends. sample_count: windows behind the fit, or behind
+    the error of a stated law. stated_error_ratio: of a law that the resource states, if known.
+    seen_sequences: most that ran at once on average of a window. reach_sequences: how many it is
+    known for if it bends, None for a line. Use it only when `trusted`.
     """
 
     law: ServiceLaw | None = None
@@ -188,9 +189,14 @@ def judge(fit: LawFit) -> tuple[LawFit, LawEstimate]:
     last = fit.trusted
     if last is None or reason is Reason.MODEL_DOES_NOT_PREDICT:
         return fit, estimate
+    reach = estimate.reach_sequences
+    if reach is None and last.law.bends:
+        # Windows since it was trusted show no bend, and so nothing of where this one ends.
+        reach = fit.sequences_high
     return fit, replace(
         estimate,
         law=last.law,
+        reach_sequences=reach,
         trusted=True,
         reason=Reason.CONFIGURATION_CHANGED if fit.inherited else Reason.MODEL_TRUSTED,
         source=LawSource.LAST_TRUSTED,

@@ -1,9 +1,9 @@
 """What the GPUs of the pods show: the share of time that they are busy, and the energy of a token.
 
 A GPU is busy while any kernel runs on it, with one running sequence as with a hundred. The law
-predicts the same share of a window: (a·steps + b·generated + c·prefilled) / seconds. Arrivals over
-the saturation rate are another number: a third of the saturation rate may keep a GPU busy all day.
-Both shares are averages over minutes, because a reading covers a second at most.
+predicts the same share of a window; a line says (a·steps + b·generated + c·prefilled) / seconds.
+Arrivals over the saturation rate are another number: a third of the saturation rate may keep a GPU
+busy all day. Both shares are averages over minutes, because a reading covers a second at most.
 Sources: NVIDIA, NVML API Reference Guide, nvmlUtilization_t; NVIDIA/dcgm-exporter,
 etc/default-counters.csv.
 """
@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from servingslo.copying import replace
+from servingslo.estimation.law.rows import Row, prefill_share
+from servingslo.estimation.law.seen import predicted_ratios
 from servingslo.estimation.law.stated import at_context
 from servingslo.estimation.law.trust import BusyShares
 from servingslo.estimation.pods.batch_limits import counted_several_times
@@ -42,8 +44,8 @@ class GpuState:
     span_seconds: time since the first comparison, at most MEMORY_SECONDS. seconds, busy_seconds:
     of windows of pods, and of them while their GPUs were busy. compared_seconds,
     compared_busy_seconds: the same of windows whose engine counted its steps; steps, generated,
-    prefilled: its work in them. powered_joules, powered_tokens: energy, and output tokens of the
-    same pods. disagrees: whether the GPUs refuted the law at the last tick.
+    prefilled, prompts: its work in them. powered_joules, powered_tokens: energy, and output tokens
+    of the same pods. disagrees: whether the GPUs refuted the law at the last tick.
     """
 
     span_seconds: float = 0.0
@@ -54,6 +56,7 @@ class GpuState:
     steps: float = 0.0
     generated: float = 0.0
     prefilled: float = 0.0
+    prompts: float = 0.0
     powered_joules: float = 0.0
     powered_tokens: float = 0.0
     disagrees: bool = False
@@ -120,17 +123,20 @@ def shares(
     here = None if law is None or seconds <= 0.0 else at_context(law, context_tokens)
     if here is None:
         return None
-    busy = (
-        here.step_fixed_seconds * state.steps
-        + here.step_per_sequence_seconds * state.generated
-        + here.prefill_per_token_seconds * state.prefilled
-    )
+    by_law = 0.0
     if state.steps > 0.0:
-        busy += state.steps * here.loaded_seconds(state.generated / state.steps)
+        work = Row(
+            x=(state.steps / seconds, state.generated / seconds, state.prefilled / seconds),
+            error_ratio=0.0,
+            sequences=state.generated / state.steps,
+            prefill_per_step_tokens=state.prefilled / state.steps,
+            prefill_share=prefill_share(state.prompts / state.steps) if state.prompts else None,
+        )
+        (by_law,) = predicted_ratios(here, [work])
     measured = state.compared_busy_seconds / seconds
     return BusyShares(
         measured_ratio=measured,
-        law_ratio=busy / seconds,
+        law_ratio=by_law,
         # No share varies more than one of 0 or 1; fading weights halve the sum of squares.
         standard_error_ratio=math.sqrt(
             measured * (1.0 - measured) * COLLECT_SECONDS / (2.0 * seconds)
@@ -200,6 +206,7 @@ def _faded(state: GpuState, keep: float) -> GpuState:
         steps=keep * state.steps,
         generated=keep * state.generated,
         prefilled=keep * state.prefilled,
+        prompts=keep * state.prompts,
         powered_joules=keep * state.powered_joules,
         powered_tokens=keep * state.powered_tokens,
     )
@@ -240,6 +247,7 @@ def _with_work(
         steps=state.steps + slow_ratio * steps,
         generated=state.generated + slow_ratio * generated,
         prefilled=state.prefilled + slow_ratio * prefilled,
+        prompts=state.prompts + slow_ratio * (window.first_tokens or 0.0),
     )
 
 

@@ -147,12 +147,13 @@ def can_have_passed(passed_per_second: float, received_per_second: float, second
 
 def is_law(law: ServiceLaw) -> bool:
     """Return whether an engine may follow this law: its step is neither too short nor too long."""
-    shortest = law.step_fixed_seconds + law.step_per_sequence_seconds
+    loaded = law.step_fixed_seconds + law.step_per_sequence_seconds + law.loading_seconds
     return (
-        SHORTEST_STEP_SECONDS / 10.0 <= shortest <= LONGEST_STEP_SECONDS
+        law.step_seconds(1.0) >= SHORTEST_STEP_SECONDS / 10.0
+        and loaded <= LONGEST_STEP_SECONDS
         and 0.0 <= law.prefill_per_token_seconds <= LONGEST_STEP_SECONDS
         and 0.0 <= law.context_per_token_seconds <= LONGEST_STEP_SECONDS
-        and 0.0 <= law.loading_seconds <= LONGEST_STEP_SECONDS
+        and law.loading_seconds >= 0.0
     )
 
 

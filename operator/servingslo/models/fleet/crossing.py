@@ -79,6 +79,8 @@ class CrossingSearch:
     def add_value(self, ratio: float) -> None:
         """Add the evaluated percentile, over its limit."""
         at, excess = self._at, math.log(ratio) if ratio > 0.0 else -math.inf
+        if math.isnan(ratio):  # What is no number is no limit kept.
+            excess = math.inf
         self._known.append((at, excess))
         if excess <= 0.0:
             self._low = max(self._low, at)

@@ -324,7 +324,7 @@ class Frontier:
     def _misses_unloaded(self, limit: Limit) -> bool:
         if limit.metric is None:
             return False
-        return self.unloaded_seconds(limit.metric, limit.percentile) > limit.most
+        return not self.unloaded_seconds(limit.metric, limit.percentile) <= limit.most
 
 
 class _CountSearch:

@@ -87,8 +87,8 @@ class SizingCase:
     slowness: of pods that are slower than the others. capacity_ratio: what replicas are measured to
     serve over what the law says, see `saturation`. largest_count: where the search ends.
     engines_per_replica: the frontier is of engines, and a data-parallel pod holds several. tried:
-    the count that serves while saturation is beyond the reach of the law: its utilization then asks
-    for one more or one fewer at most; None if the law is known there.
+    the count that serves while saturation is beyond the reach of the law: at each decision its
+    utilization then asks for one more or one fewer at most; None if the law is known there.
     """
 
     frontier: Frontier

@@ -150,8 +150,8 @@ def misses_surely(observed: Mapping[str, HistogramDelta], objectives: Sequence[O
 def count_tried(context: TickContext, prepared: PreparedModel) -> int | None:
     """The count to try from while the law does not reach saturation; None if it does.
 
-    Measured, the count serves: then the law alone neither orders more than one nor forbids one
-    fewer. At the first sign of a shortage the law decides again.
+    Measured, the count serves: then utilization by the law alone neither orders more than one at
+    each decision nor forbids one fewer. At the first sign of a shortage the law decides again.
     """
     reach = context.estimate.law.reach_sequences
     if reach is None or not context.trusted or reach >= prepared.model.cap:

@@ -33,6 +33,7 @@ from servingslo.policy.knobs.engine_limits.search import (
     FoundLimits,
     best_limits,
     plans_with,
+    within_reach,
 )
 from servingslo.policy.knobs.in_flight.engines import engine_queue
 from servingslo.policy.knobs.protocol import Look, Outcome, Turn
@@ -157,7 +158,7 @@ def _basis(context: TickContext, prepared: PreparedModel) -> SearchBasis:
         mix=prepared.mix,
         mix_error_ratio=context.estimate.length_error_ratio,
         tpot_ratio=context.estimate.calibration.get(LatencyMetric.TPOT, 1.0),
-        stated=(prepared.limits, context.targets.objectives, context.targets.batching),
+        stated=(prepared.limits, context.targets.objectives, within_reach(context)),
     )
 
 
@@ -187,10 +188,11 @@ def _searched(
         workload=prepared.workload,
         law=prepared.law,
         limits=prepared.limits,
-        case=sizing_case(context, prepared),
+        # Limits are chosen by what the law says of a whole fleet, not of one replica more.
+        case=replace(sizing_case(context, prepared), tried=None),
         load=load,
         objectives=context.targets.objectives,
-        targets=context.targets.batching,
+        targets=within_reach(context),
         wait_budget_seconds=context.wait_budget_seconds,
     )
     basis = _basis(context, prepared)

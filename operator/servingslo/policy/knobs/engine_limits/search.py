@@ -11,6 +11,7 @@ from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import Workload
+from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.knobs.decisions import LimitsPlan
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
@@ -85,6 +86,16 @@ class FoundLimits:
     today: LimitsPlan
     better: LimitsPlan
     gain_ratio: float = 1.0
+
+
+def within_reach(context: TickContext) -> BatchingTargets:
+    """What is allowed, without batches beyond those that run and those a bent law is known for."""
+    targets, limits = context.targets.batching, context.estimate.limits
+    reach = context.estimate.law.reach_sequences
+    if reach is None or limits is None:
+        return targets
+    most = max(int(reach), limits.max_num_seqs)
+    return replace(targets, max_sequences=min(targets.max_sequences or most, most))
 
 
 def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
