@@ -68,8 +68,8 @@ def _with_positive_squares(information: Information) -> Information | None:
 
 def _bend(stored: object) -> Bend | None:
     """Return the bend of these t₀ and p₀, the best ones first; None if any is off the grid."""
-    found = [numbers_of(one, 2) for one in items_of(stored)[:MOST_BENDS]]
-    pairs = [(one[0], one[1]) for one in found if one is not None]
+    found = [numbers_of(one) for one in items_of(stored)[:MOST_BENDS]]
+    pairs = [(one[0], one[1]) for one in found if one is not None and len(one) == 2]
     if not pairs or len(pairs) < len(found):
         return None
     if not all(t in LOADING_TOKENS and p in HIDDEN_TOKENS for t, p in pairs):
