@@ -5,14 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.policy_world import TICK_SECONDS
+from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, steady
+from tests.unit.test_policy_pools_guards import world
 from tests.unit.pools_world import DECODE, PREFILL, pools_record, worlds
 
 from servingslo.api.convert import fleet_targets_of, parse_spec
 from servingslo.policy.inputs import Limits, SignalProblem
+from servingslo.policy.planner import observe
 from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.path import waits_for_room
 from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.stages import STAGES
+from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = {"prefill": PREFILL, "decode": DECODE}
@@ -77,3 +82,29 @@ def test_a_pool_that_was_never_observed_may_use_the_whole_threshold() -> None:
     assert all(_limits(fleet) == {} for fleet in found)
     prefill = found[-1].pools["prefill"]
     assert [one.threshold_seconds for one in prefill.objectives] == [2.0]
+
+
+def test_one_preemption_in_decode_holds_no_prompts() -> None:
+    """Its request runs again a moment later; prefill is held up where requests go on waiting."""
+    decode = world(2, 2)["decode"]
+    for signal, held in (({"preemptions_per_second": 0.1}, False), ({"waiting_sustained": True}, True)):
+        shown = replace(decode.context.estimate.saturation_signal, **signal)
+        estimate = replace(decode.context.estimate, saturation_signal=shown)
+        seen = replace(decode, context=replace(decode.context, estimate=estimate))
+        assert waits_for_room(seen) is held
+
+
+def test_a_rollout_while_prompts_are_held_leaves_the_old_law() -> None:
+    """Nothing is learnt meanwhile; the queue orders nothing and forbids steps down."""
+    state, prefill = PlannerState(), World(rate=steady(4.0), replicas=2)
+    for tick in range(1, 2 * TICKS):
+        if tick == TICKS:
+            prefill.roll_out("t2", "vllm:2")
+        held = replace(STAGES, held_up=tick >= TICKS)
+        at = tick * TICK_SECONDS
+        seen = observe(prefill.observe(at), TARGETS, Limits(), state, at, stages=held)
+        state = seen.state
+    assert state.estimator.law.fits[0].configuration.image == "vllm:2"
+    assert state.estimator.law.fits[0].information.weight == 0.0
+    estimate = seen.context.estimate
+    assert (estimate.ordering_ratio, estimate.keeping_ratio) == (0.0, 1.0)

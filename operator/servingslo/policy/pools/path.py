@@ -68,17 +68,16 @@ def path_targets(targets: FleetTargets, limits: PoolLimits) -> FleetTargets:
 
 
 def waits_for_room(decode: Seen) -> bool:
-    """Whether requests wait in decode for more than a moment, or lose their room again."""
-    signal = decode.context.estimate.saturation_signal
-    return signal.waiting_sustained or signal.preemptions_per_second > 0.0
+    """Whether requests wait in decode for more than a moment; a preempted one waits as well."""
+    return decode.context.estimate.saturation_signal.waiting_sustained
 
 
 def stages_of(role: Role, state: FleetState, stages: Stages, now_seconds: float) -> Stages:
     """The stages of a pool, as far as others say what its observation means.
 
     While decode waits for room an engine of prefill keeps the prompts that it has computed. Its
-    waits and its KV use are decode's then: nothing is learnt from them, and they order nothing. The
-    same holds while latencies of that time are observed. Most requests of a decode pool come with
+    waits and its KV use are decode's then: nothing is learnt from them, and they order nothing, but
+    forbid steps down. The same holds while latencies of that time are observed. Most requests of a decode pool come with
     their cache, the others are prefilled there, and one cached share for all would hide the few
     long prompts. Pools of whole requests are divided by their common demand, which knows no reserve
     yet.

@@ -70,7 +70,7 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
         return None
     engines = len(context.serving) * context.estimate.engines_per_pod
     capacity = engines * context.prepared.model.saturation_rate_per_second
-    waiting = context.estimate.backlog_requests * context.estimate.ordering_ratio
+    waiting = context.estimate.backlog_requests * context.estimate.keeping_ratio
     started = capacity * context.wait_budget_seconds
     arriving = context.estimate.arrival_rate_per_second or 0.0
     if waiting <= started and arriving <= capacity:
@@ -231,9 +231,9 @@ def _pods_behind(context: TickContext, case: SizingCase) -> int:
     They serve earlier requests, which are late already; new arrivals depend on the other pods.
     """
     in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
-    ordering = context.estimate.ordering_ratio
+    keeping = context.estimate.keeping_ratio
     return sum(
-        any((engine.waiting or 0.0) * ordering > in_time for engine in pod.engines)
+        any((engine.waiting or 0.0) * keeping > in_time for engine in pod.engines)
         for pod in context.serving
     )
 
