@@ -39,6 +39,7 @@ from servingslo.policy.replicas.demand import step_down_load
 from servingslo.policy.replicas.requirement import Requirement, required_replicas, sizing_case
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
+from servingslo.policy.replicas.step_down import within_reach
 from servingslo.reasons import Reason
 
 STAGE = "pools"
@@ -107,7 +108,7 @@ def _shared(
 
 def _case(context: TickContext) -> SizingCase | None:
     """The constraints on the counts of a pool; None while its law does not decide."""
-    if context.prepared is None or not context.trusted:
+    if context.prepared is None or not context.proven:
         return None
     return sizing_case(context, context.prepared)
 
@@ -335,6 +336,8 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     rate_of: Mapping[str, Callable[[int], float]] = choice.rate_of
     for count in range(order.counts[name], context.current):
         left = {**others, name: min(count, len(context.serving))}
-        if carried_rate_per_second(choice.split, left, rate_of) >= due:
-            return count + context.excluded
+        if context.prepared and carried_rate_per_second(choice.split, left, rate_of) >= due:
+            case = sizing_case(context, context.prepared)
+            own, least = due * shares(choice.split, left, rate_of)[name], count + context.excluded
+            return within_reach(context, case, own, least, context.excluded)
     return context.current

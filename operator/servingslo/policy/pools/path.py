@@ -9,10 +9,11 @@ the rest. Time per output token is decode's alone.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import mul
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.lengths import memory_seconds
-from servingslo.estimation.requests.mix_change import LONGEST_SECONDS
+from servingslo.estimation.requests.mix_change import CHANGED_RATIO, LONGEST_SECONDS
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.decode_workload import decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
@@ -77,10 +78,10 @@ def stages_of(role: Role, state: FleetState, stages: Stages, now_seconds: float)
 
     While decode waits for room an engine of prefill keeps the prompts that it has computed. Its
     waits and its KV use are decode's then: nothing is learnt from them, and they order nothing, but
-    forbid steps down. The same holds while latencies of that time are observed. Most requests of a decode pool come with
-    their cache, the others are prefilled there, and one cached share for all would hide the few
-    long prompts. Pools of whole requests are divided by their common demand, which knows no reserve
-    yet.
+    forbid steps down. The same holds while latencies of that time are observed. Most requests of a
+    decode pool come with their cache, the others are prefilled there, and one cached share for all
+    would hide the few long prompts. Pools of whole requests are divided by their common demand,
+    which knows no reserve yet.
     """
     if role is Role.COMBINED:
         return _without(stages, choose_reserve)
@@ -112,8 +113,9 @@ def divide_path(
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
     # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
-    longer = [_at_lead(seen[prefill.name].context, 0), _at_lead(seen[decode.name].context, 1)]
-    shares = {prefill.name: through * longer[0], decode.name: max(longer)}
+    longer = _at_lead(seen[prefill.name].context, 0), _at_lead(seen[decode.name].context, 1)
+    context_ratio = _context_ratio(*(seen[one.name].context for one in (prefill, decode)), longer)
+    shares = {prefill.name: through * longer[0], decode.name: max(longer[1], context_ratio)}
     transfer_seconds, source = _transfer(
         targets, seen[prefill.name].context, seen[decode.name].context
     )
@@ -147,11 +149,22 @@ def _at_lead(context: TickContext, kind: int) -> float:
     """How many times as long requests will be at the lead as those of the mix; at least 1.
 
     kind: 0 for prompts, 1 for answers. What is remembered is older by its memory than the last
-    minute, so what has grown between them grows on at that pace.
+    minute, so what has grown between them grows on at that pace, up to what is another mix.
     """
     now = context.estimate.longer_ratios[kind]
     ahead = context.lead_seconds + 0.5 * LONGEST_SECONDS
-    return now + (now - 1.0) * ahead / memory_seconds(context.estimate.load_per_second or 0.0)
+    grown = (now - 1.0) * ahead / memory_seconds(context.estimate.load_per_second or 0.0)
+    return min(now + grown, max(now, CHANGED_RATIO))
+
+
+def _context_ratio(prefill: TickContext, decode: TickContext, longer: tuple[float, float]) -> float:
+    """How many times as many tokens a sequence of decode holds: its prompt and half its answer."""
+    prompt = prefill.estimate.prompt_tokens_mean
+    output = decode.estimate.output_tokens_mean
+    if not prompt or not output:
+        return 1.0
+    held = prompt, 0.5 * output
+    return sum(map(mul, held, longer)) / sum(held)
 
 
 def _own_targets(pool: PoolTargets, limits: Mapping[str, float]) -> Targets:

@@ -205,11 +205,11 @@ def safe_count(
     least = least_safe_count(
         case, load, infeasible, lowest=wanted, current=context.current, spare=spare
     )
-    least = _within_reach(context, case, load.rate_per_second, least, spare)
+    least = within_reach(context, case, load.rate_per_second, least, spare)
     return least if context.proven else max(least, context.current - 1)
 
 
-def _within_reach(
+def within_reach(
     context: TickContext, case: SizingCase, rate_per_second: float, least: int, spare: int
 ) -> int:
     """The least count at which no more sequences run at once than the law is known for."""
