@@ -1,6 +1,6 @@
 """Variants under one promise: how many replicas of each card, and the part of demand of each.
 
-Where every law is trusted, the composition of least price decides all counts together, with its
+Where every law is proven, the composition of least price decides all counts together, with its
 moves and the pods that are lost. Otherwise each pool plans for the share that it receives now.
 """
 
@@ -325,7 +325,8 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     """The least count of a pool with which those that serve carry what may come within a lead."""
     context = whole[name]
     demand = context.demand
-    if demand is None or order.counts[name] >= context.current:
+    case = _case(context)
+    if demand is None or case is None or order.counts[name] >= context.current:
         return context.current
     due = step_down_load(context.estimate, demand).rate_per_second
     others = {
@@ -336,8 +337,8 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     rate_of: Mapping[str, Callable[[int], float]] = choice.rate_of
     for count in range(order.counts[name], context.current):
         left = {**others, name: min(count, len(context.serving))}
-        if context.prepared and carried_rate_per_second(choice.split, left, rate_of) >= due:
-            case = sizing_case(context, context.prepared)
-            own, least = due * shares(choice.split, left, rate_of)[name], count + context.excluded
-            return within_reach(context, case, own, least, context.excluded)
+        own, least = due * shares(choice.split, left, rate_of)[name], count + context.excluded
+        known = within_reach(context, case, own, least, context.excluded) <= least
+        if known and carried_rate_per_second(choice.split, left, rate_of) >= due:
+            return least
     return context.current
