@@ -6,10 +6,9 @@ of its steps and the transfer, whatever the mix: that is its part of a threshold
 the rest. Time per output token is decode's alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import mul
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.lengths import memory_seconds
@@ -113,9 +112,10 @@ def divide_path(
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
     # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
-    longer = _at_lead(seen[prefill.name].context, 0), _at_lead(seen[decode.name].context, 1)
-    context_ratio = _context_ratio(*(seen[one.name].context for one in (prefill, decode)), longer)
-    shares = {prefill.name: through * longer[0], decode.name: max(longer[1], context_ratio)}
+    both = [seen[one.name].context for one in (prefill, decode)]
+    longer = [_at_lead(context, kind) for kind, context in enumerate(both)]
+    work_ratio = max(longer[1], _context_ratio(both, longer))
+    shares = {prefill.name: through * longer[0], decode.name: work_ratio}
     transfer_seconds, source = _transfer(
         targets, seen[prefill.name].context, seen[decode.name].context
     )
@@ -157,14 +157,12 @@ def _at_lead(context: TickContext, kind: int) -> float:
     return min(now + grown, max(now, CHANGED_RATIO))
 
 
-def _context_ratio(prefill: TickContext, decode: TickContext, longer: tuple[float, float]) -> float:
+def _context_ratio(both: Sequence[TickContext], longer: Sequence[float]) -> float:
     """How many times as many tokens a sequence of decode holds: its prompt and half its answer."""
-    prompt = prefill.estimate.prompt_tokens_mean
-    output = decode.estimate.output_tokens_mean
+    prompt, output = both[0].estimate.prompt_tokens_mean, both[1].estimate.output_tokens_mean
     if not prompt or not output:
         return 1.0
-    held = prompt, 0.5 * output
-    return sum(map(mul, held, longer)) / sum(held)
+    return (longer[0] * prompt + longer[1] * 0.5 * output) / (prompt + 0.5 * output)
 
 
 def _own_targets(pool: PoolTargets, limits: Mapping[str, float]) -> Targets:
