@@ -363,7 +363,7 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
 
     Growth in flight needs no law and is ordered for. The same holds until a latency is observed
     after this memory began, for as long as latencies are averaged. After a restart, learnt state is
-    there, but not whether the count keeps its objectives. A proven law is believed, except over a
+    there, but not whether the count keeps its objectives. A trusted law is believed, except over a
     restart in the first minutes: what held it back then, see `is_seen_to_serve`, is not seen yet.
     """
     since, began = context.state.first_fresh_seconds, context.state.started_seconds
@@ -371,7 +371,7 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     here = 0.0 if began is None else context.now_seconds - began
     unseen = not context.estimate.observed and here < RECENT_SECONDS
     learning = 0.0 < context.state.promise.seconds < YOUNG_SECONDS and _is_young(context)
-    believed = context.proven and not (learning and unseen)
+    believed = context.trusted and not (learning and unseen)
     first = seen < FIRST_SIGHT_SECONDS or unseen
     carrying = context.current - context.excluded
     if believed or proposal.replicas <= carrying or not first or is_overloaded(context):
