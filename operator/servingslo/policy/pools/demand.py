@@ -43,7 +43,8 @@ def whole_window(
 
     Every request passes a decode pool once. Behind a prefill pool that is full, the decode pool
     sees fewer than arrive; so the rate is that of the prefill pool, over its share, unless the
-    decode pool surely counts more. Of pools that serve whole requests it is the sum, since the last one.
+    decode pool surely counts more. Of pools that serve whole requests it is the sum since the last
+    tick that counted.
     """
     windows = {name: one.context.estimate.window for name, one in seen.items()}
     rates = pool_rates(seen)
