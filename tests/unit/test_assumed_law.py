@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
-from policy_world import World, reasons, run, steady
+from policy_world import TICK_SECONDS, World, reasons, run, steady
 from test_estimation_stated_law import TRUE, after, rows, scaled
 
 from servingslo import explain
@@ -16,6 +16,9 @@ from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
 from servingslo.models.known_engines import known_engine
+from servingslo.policy.inputs import Limits
+from servingslo.policy.planner import observe
+from servingslo.policy.stages import choose_reserve, measure_capacity
 from servingslo.reasons import Action, Constraint, Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
@@ -181,3 +184,16 @@ def test_an_assumed_law_forbids_no_step_down():
     pessimist, without = _story(4.0, **calm).until(900), _story(None, **calm).until(900)
     assert without.at(900.0).replicas_after < 8
     assert pessimist.at(900.0).replicas_after <= without.at(900.0).replicas_after
+
+
+def test_an_assumed_law_measures_no_shortage_and_chooses_no_reserve():
+    """Both would be kept for the law that is fitted afterwards, and are errors of this one."""
+    story = _story(1.1).until(300)
+    at = 300.0 + TICK_SECONDS
+    seen = observe(story.world.observe(at), TARGETS, Limits(), story.state, at)
+    for source, learns in ((trust.LawSource.FIT, True), (trust.LawSource.ASSUMED, False)):
+        law = replace(seen.context.estimate.law, source=source)
+        estimate = replace(seen.context.estimate, law=law)
+        context = replace(seen.context, estimate=estimate)
+        for learner in (measure_capacity, choose_reserve):
+            assert (learner(context, seen.state) is not seen.state) is learns

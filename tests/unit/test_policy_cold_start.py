@@ -131,6 +131,7 @@ def _estimate(**changes):
         "waiting_requests": 0.0,
         "max_num_seqs": 64,
         "ordering_ratio": 1.0,
+        "keeping_ratio": 1.0,
     }
     return SimpleNamespace(**{**known, **changes})
 

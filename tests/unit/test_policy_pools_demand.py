@@ -10,7 +10,13 @@ from servingslo.estimation.forecast import demand as forecasts
 from servingslo.estimation.forecast.demand import ForecastState
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.demand import forecast_of, learn_demand, learn_through_ratio
+from servingslo.policy.pools.demand import (
+    forecast_of,
+    learn_demand,
+    learn_through_ratio,
+    whole_window,
+)
+from servingslo.policy.pools.inputs import FleetTargets, Role
 from servingslo.policy.pools.state import FleetState
 
 
@@ -96,3 +102,46 @@ def test_prefills_window_is_learnt_as_the_pool_counted_it() -> None:
 def test_without_prefills_count_it_is_decodes() -> None:
     """Every request passes decode."""
     assert rate_after(FleetState(), 0.0, 3.0) == pytest.approx(3.0, rel=0.05)
+
+
+def test_direct_requests_are_planned_for_at_once() -> None:
+    """Decode counts them before the share is learnt, and also where its window is of before."""
+    state = FleetState()
+    for place in range(80):
+        last = 10.0 if place < 40 else 20.0
+        seen = seen_at(10.0, last)
+        if place > 40 and place % 2:
+            seen = {**seen, NAMES[1]: _counted_before(seen[NAMES[1]])}
+        state = learn_demand(fleet(), state, seen, (place + 1) * TICK_SECONDS)
+        if place >= 44:
+            rate = forecast_of(fleet(), state, (place + 1) * TICK_SECONDS).mean_per_second(0.0)
+            # Chance alone explains 17 where 20 were counted in a window.
+            assert rate == pytest.approx(20.0, rel=0.2), place
+
+
+def test_decodes_count_alone_teaches_nothing_while_prefill_counts_later() -> None:
+    """A full prefill pool lets few through: that is not the demand."""
+    state = learned(*[(10.0, 4.0)] * 4, waiting=40.0)
+    seen = seen_at(10.0, 4.0, waiting=40.0)
+    seen = {**seen, NAMES[0]: _counted_before(seen[NAMES[0]])}
+    assert whole_window(fleet(), state, seen, 90.0) is None
+
+
+def test_pools_of_whole_requests_count_each_second_once_and_none_without_a_rate() -> None:
+    """Ticks between two scrapes of a pool, and a pool whose engines are not read."""
+    targets = FleetTargets(
+        pools=tuple(replace(pool, role=Role.COMBINED) for pool in fleet().pools), gpus_max=None
+    )
+    state = learn_demand(targets, FleetState(), seen_at(2.0, 3.0), 15.0)
+    seen = seen_at(2.0, 3.0)
+    seen = {**seen, NAMES[0]: _counted_before(seen[NAMES[0]])}
+    window = whole_window(targets, state, seen, 20.0)
+    assert window is not None
+    assert (window.rate_per_second, window.seconds) == (5.0, 5.0)
+    assert whole_window(targets, state, seen_at(2.0, None), 20.0) is None
+
+
+def _counted_before(seen: Seen) -> Seen:
+    """The pool with its rate, and nothing new."""
+    estimate = replace(seen.context.estimate, window=None)
+    return replace(seen, context=replace(seen.context, estimate=estimate))

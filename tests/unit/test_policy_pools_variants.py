@@ -6,12 +6,16 @@ from functools import cache
 from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, reasons, steady
 
 from servingslo.policy.inputs import CostTargets, Limits, ReplicaTargets, ScaleTarget
+from servingslo.policy.planner import observe
+from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
+from servingslo.policy.pools.mixing import divide_demand
 from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState, VariantMemory
 from servingslo.policy.pools.stored import learned_pools, restore_pools
 from servingslo.policy.pools.variants.learning import PoolTally, SplitState
 from servingslo.reasons import Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 PRICES = {"dear": 4.0, "spot": 1.0}
 RATE_PER_SECOND = 6.0
@@ -104,3 +108,44 @@ def test_state_of_a_version_that_counted_losses_is_read():
     stored = learned_pools(FleetState(variants=VariantMemory(split=split)), fleet(), 0.0)
     former = {**stored, "losses": {"spot": [2.0, 40.0, 0.5]}}
     assert restore_pools(former, fleet(), 60.0).variants.split == split
+
+
+def _divided(targets=None, ticks=40, reach=None):
+    """What is divided at the last of these ticks, nothing carried out. reach: of the dear law."""
+    targets, state = targets or fleet(), FleetState()
+    worlds = {
+        name: World(rate=steady(RATE_PER_SECOND), replicas=4, seed=seed)
+        for seed, name in enumerate(PRICES, start=1)
+    }
+    for tick in range(1, ticks + 1):
+        at = tick * TICK_SECONDS
+        told = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
+        before = state
+        _, state = plan_pools(told, targets, Limits(), state, at)
+    seen = {
+        pool.name: observe(told[pool.name], pool.targets, Limits(), before.pools[pool.name], at)
+        for pool in targets.pools
+    }
+    context = seen["dear"].context
+    law = replace(context.estimate.law, reach_sequences=reach)
+    context = replace(context, estimate=replace(context.estimate, law=law))
+    seen["dear"] = replace(seen["dear"], context=context)
+    return divide_demand(targets, learn_demand(targets, before, seen, at), seen, at)[0]
+
+
+def test_no_step_down_goes_beyond_the_reach_of_a_law():
+    """With as many sequences at once as were never seen; within it, the same step is safe."""
+    assert _divided(reach=1e-3).requirements["dear"].safe_replicas == 4
+    assert _divided(reach=1e3).requirements["dear"].safe_replicas < 4
+
+
+def test_an_assumed_law_composes_nothing():
+    """Names of cards and models say too little of two cards side by side."""
+    targets = fleet()
+    assumed = {
+        pool.name: replace(pool.targets, service_law=engine_kind("l4-small").law, law_assumed=True)
+        for pool in targets.pools
+    }
+    division = _divided(targets.with_targets(assumed), ticks=2)
+    assert division.split.rule == "Observed"
+    assert not division.requirements

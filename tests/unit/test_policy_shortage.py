@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from tests.unit.policy_world import REPLICAS_ONLY, TICK_SECONDS, Run, World, steady
 
+from servingslo.estimation.law.calibration import CalibrationState
 from servingslo.policy.inputs import Limits
-from servingslo.policy.planner import plan
+from servingslo.policy.planner import observe, plan
 from servingslo.policy.replicas.saturation import MEMORY_SECONDS, Shortage, after_window
 from servingslo.policy.stages import STAGES, measure_capacity
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 UNMEASURED = replace(
     STAGES, learners=tuple(one for one in STAGES.learners if one is not measure_capacity)
@@ -65,3 +67,18 @@ def test_two_windows_measure_and_kept_load_ends_it():
     assert after_window(one, None, 0.0, 30.0) == Shortage(at_seconds=30.0)
     assert after_window(two, None, 0.9, 45.0).ratio == 0.9
     assert after_window(replace(two, at_seconds=0.0), None, 0.0, MEMORY_SECONDS).ratio == 1.0
+
+
+def test_what_another_law_lacked_does_not_scale_the_present_one():
+    """As what was learnt of its predictions: a stated law has given way to the fitted one."""
+    story = Run(World(rate=steady(2.0), replicas=3), REPLICAS_ONLY, Limits()).until(300.0)
+    at = 300.0 + TICK_SECONDS
+    observation = story.world.observe(at)
+    short = replace(story.state, shortage=Shortage(ratio=0.4, at_seconds=300.0))
+    stated = CalibrationState(log_ratios={}, stated=engine_kind("l4-small").law)
+    changed = replace(short, estimator=replace(short.estimator, calibration=stated))
+    found = [
+        observe(observation, REPLICAS_ONLY, Limits(), state, at, stages=UNMEASURED)
+        for state in (short, changed)
+    ]
+    assert [seen.state.shortage.ratio for seen in found] == [0.4, 1.0]

@@ -42,7 +42,7 @@ CASE = SimpleNamespace(
     load_factor=1.0,
 )
 # All requests order replicas.
-ONE_CLASS = SimpleNamespace(ordering_ratio=1.0, sheddable_per_second=0.0)
+ONE_CLASS = SimpleNamespace(keeping_ratio=1.0, sheddable_per_second=0.0)
 EXPECTED = MODEL.predict(RATE, PODS, Routing.POOLED).running_mean
 
 

@@ -223,3 +223,28 @@ async def test_what_is_known_whatever_a_variable_holds_is_not_doubted():
     script = "A=-x; test -f f && A=; vllm serve m ${A-} ${B-} --max-num-seqs 48"
     found = await _read(script, env=[{"name": "S", "valueFrom": SECRET}])
     assert found == (48, "", ())
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        pytest.param("printf -vA 9", False, id="option-with-its-name"),
+        pytest.param("printf '-v' \"$N\" 9", False, id="name-of-a-variable"),
+        pytest.param("\\read A", False, id="escaped"),
+        pytest.param('"read" A', False, id="quoted"),
+        pytest.param("command -p read A", False, id="behind-an-option"),
+        pytest.param("R=read; $R A", False, id="named-by-a-variable"),
+        pytest.param("$UNKNOWN A", False, id="named-by-what-is-not-known"),
+        pytest.param("O=-p; command $O read A", False, id="option-of-a-variable"),
+        pytest.param("declare -n B=A; B=9", False, id="reference"),
+        pytest.param("exec {A}>/dev/null", False, id="descriptor"),
+        pytest.param("{F}>/dev/null read A", False, id="behind-a-descriptor"),
+        pytest.param("E=echo; $E A", True, id="sets-none"),
+        pytest.param("command -v vllm && printf '%s' \"$N\"", True, id="asks-and-prints"),
+        pytest.param('"read" B', True, id="another"),
+    ],
+)
+async def test_what_may_set_a_variable_is_seen_however_it_is_written(line, known):
+    """2: quoted, behind options, or by a name that is only known when it runs."""
+    found, unread, _ = await _read(f"A=8; {line}; vllm serve m --max-num-seqs $A")
+    assert (found, bool(unread)) == ((8, False) if known else (None, True))

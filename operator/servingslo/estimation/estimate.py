@@ -76,7 +76,8 @@ class Estimate:
 
     arrival_rate_per_second: now, of the whole workload, without retries; offered_rate_per_second:
     with retries. Both without sheddable classes. sheddable_per_second: admitted of those.
-    ordering_ratio: of the requests in flight, the share of the classes that order replicas.
+    keeping_ratio: of the requests in flight, the share of the classes that replicas are kept for.
+    ordering_ratio: that they are ordered for; 0 while they wait for another pool.
     classes: what the gateway counted of each. workload: at that rate. limits: in force on the
     newest ready pods, None unless all are known; in_force: each batch limit with its source;
     kv_capacity_tokens: known separately.
@@ -143,6 +144,7 @@ class Estimate:
     transfer_mean_seconds: float | None = None
     phases: Mapping[str, HistogramDelta] = field(default_factory=dict)
     sheddable_per_second: float = 0.0
+    keeping_ratio: float = 1.0
     ordering_ratio: float = 1.0
     classes: Mapping[str, GatewayFlow] = field(default_factory=dict)
     gpus: GpuUse | None = None

@@ -256,7 +256,6 @@ def _learn(
     if sample.held_up:
         learnt = replace(
             learnt,
-            law=state.law,
             slowdowns=state.slowdowns,
             health=state.health,
             gpus=state.gpus,
@@ -333,6 +332,8 @@ def _learn_law(
     for pod in same & sample.batches.keys() & state.batches.keys():
         rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
     slowdowns = slowdown.observe(state.slowdowns, rows, law_of_fit(law.fits[0]), same)
+    if sample.held_up:
+        return law, slowdowns
     slow = {pod.pod: pod.ratio for pod in slowdown.slow_pods(slowdowns)}
     learnt = [row.scaled(slow.get(pod, 1.0)) for pod, each in rows.items() for row in each]
     fit = score_stated(law.fits[0], sample.service_law, learnt, partial(_context_tokens, state))
@@ -390,9 +391,9 @@ def _estimate(
         law=law_state,
         calibration=calibration.of_law(state.calibration, stated),
     )
-    ordering = 0.0 if sample.held_up else 1.0
+    keeping = 1.0
     if shed is not None:
-        ordering *= 1.0 - (shed.offered_ratio if shed.held_ratio is None else shed.held_ratio)
+        keeping -= shed.offered_ratio if shed.held_ratio is None else shed.held_ratio
     offered = measured.offered_per_second
     rate = measured.first_attempts_per_second
     if rate is None and state.arrivals.recent_rates_per_second and fresh.engines:
@@ -458,7 +459,8 @@ def _estimate(
         discarded_per_second=measured.discarded_per_second,
         ledger=measured.ledger,
         sheddable_per_second=measured.sheddable_per_second,
-        ordering_ratio=ordering,
+        keeping_ratio=keeping,
+        ordering_ratio=0.0 if sample.held_up else keeping,
         classes=classes,
         models=served_models.served_models(state.models, fresh.engines),
         gpus=gpus.use(state.gpus, sample.pods, compared, sample.stale_after_seconds),

@@ -29,6 +29,7 @@ from servingslo.policy.knobs.catalogue import observe_knobs
 from servingslo.policy.replicas import guards, zero
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.requirement import Requirement, required_replicas
+from servingslo.policy.replicas.saturation import Shortage
 from servingslo.policy.replicas.signals import Signals, add_doubts, drop_families, read_signals
 from servingslo.policy.stages import STAGES, Draft, Stages, leave_to_reverter
 from servingslo.policy.state import HandEdit, PlannerState, observe_count
@@ -100,9 +101,13 @@ def observe(
         state.estimator.behind_seconds,
     )
     facts = observe_knobs(stages.knobs, observation, state, now_seconds)
+    before = state.estimator.calibration.stated
     state, estimate = _update_estimate(
         observation, targets, state, signals, facts, now_seconds, held_up=stages.held_up
     )
+    if state.estimator.calibration.stated != before:
+        # What another law was wrong by no longer applies.
+        state = replace(state, shortage=Shortage())
     estimate = facts.mark_pods(estimate)
     if stages.view is not None:
         estimate = stages.view(estimate)

@@ -152,7 +152,7 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
     if context.observation.rollout_in_progress or len(limits) > 1:
         # Pods of two templates serve by two laws.
         return state
-    if not current or not rate or not serving or context.prepared is None or not context.trusted:
+    if not current or not rate or not serving or context.prepared is None or not context.proven:
         return state
     case = replace(sizing_case(context, context.prepared), capacity_ratio=1.0)
     late = misses_surely(windows[-1].latencies, context.targets.objectives)
@@ -173,10 +173,10 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
 
 
 def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
-    """Renew the rule that the past asks for, while a trusted law says what a replica carries."""
+    """Renew the rule that the past asks for, while a proven law says what a replica carries."""
     if context.targets.forecast.mode is ForecastMode.OFF:
         return replace(state, reserve=ReserveState())
-    if context.prepared is None or not context.trusted or context.signals.no_metrics is not None:
+    if context.prepared is None or not context.proven or context.signals.no_metrics is not None:
         return state
     case = replace(sizing_case(context, context.prepared), capacity_ratio=state.shortage.ratio)
     return replace(state, reserve=renewed_reserve(context, case, state.reserve))

@@ -19,6 +19,7 @@ from servingslo.policy.inputs import ForecastMode, Targets
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.inputs import FleetTargets, Role
 from servingslo.policy.pools.state import FleetState
+from servingslo.reasons import Reason
 
 # Memory of the share of requests that pass the prefill pool: as long as latencies are averaged
 # twice over, and far longer than a request is on its way between two pools.
@@ -30,32 +31,51 @@ LONGEST_STEP_SECONDS = 60.0
 MOST_SAMPLED_RATIO = 2.0
 # Standard errors by which a share is surely below 1.
 SURE_DEVIATIONS = 3.0
+# By which decode counts more than prefill in a window: one in forty by chance. With none, half
+# direct requests of the pools' benchmark cost 4.6 times the static counts, instead of 1.35 times.
+MORE_DEVIATIONS = 2.0
 
 
 def whole_window(
-    targets: FleetTargets, seen: Mapping[str, Seen], through_ratio: float | None
+    targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
 ) -> RateWindow | None:
     """What was newly counted of the arrivals of the whole resource; None if nothing was.
 
     Every request passes a decode pool once. Behind a prefill pool that is full, the decode pool
-    sees fewer than arrive; so the rate is that of the prefill pool, over its share. Of pools that
-    serve whole requests it is the sum.
+    sees fewer than arrive; so the rate is that of the prefill pool, over its share, unless the
+    decode pool surely counts more. Of pools that serve whole requests it is the sum since the last
+    tick that counted.
     """
     windows = {name: one.context.estimate.window for name, one in seen.items()}
-    known = [window for window in windows.values() if window is not None]
+    rates = pool_rates(seen)
     if targets.disaggregated:
-        first, last = (windows[_only(targets, role)] for role in (Role.PREFILL, Role.DECODE))
-        if first is None or not first.rate_per_second or not through_ratio:
+        prefill, decode = (_only(targets, role) for role in (Role.PREFILL, Role.DECODE))
+        first, last = windows[prefill], windows[decode]
+        if first is None:
+            return last if rates[prefill] is None else None
+        passed = first.rate_per_second / (state.through_ratio or 1.0)
+        if not passed:
             return last
-        return replace(first, rate_per_second=first.rate_per_second / through_ratio)
-    if not known:
+        counted = rates[decode] or 0.0
+        chance = MORE_DEVIATIONS * math.sqrt((passed + counted) / first.seconds)
+        return replace(first, rate_per_second=counted if counted - passed > chance else passed)
+    known = [window for window in windows.values() if window is not None]
+    if not known or any(rates[name] is None and _is_uncounted(one) for name, one in seen.items()):
         return None
+    longest, at = max(window.seconds for window in known), state.demand.time_seconds
     return RateWindow(
-        rate_per_second=sum(rate or 0.0 for rate in pool_rates(seen).values()),
-        seconds=max(window.seconds for window in known),
+        rate_per_second=sum(rate or 0.0 for rate in rates.values()),
+        seconds=longest if at is None or now_seconds <= at else min(now_seconds - at, longest),
         dispersion=max(window.dispersion for window in known),
         error_ratio=max(window.error_ratio for window in known),
     )
+
+
+def _is_uncounted(seen: Seen) -> bool:
+    """Whether requests may arrive at a pool without a rate: a pod serves, or pods are unknown."""
+    signals, observation = seen.context.signals, seen.context.observation
+    gone = signals.no_metrics is not None and signals.no_metrics.reason is Reason.TARGET_NOT_FOUND
+    return bool(signals.serving_pods) or (observation.desired_replicas is None and not gone)
 
 
 def pool_rates(seen: Mapping[str, Seen]) -> dict[str, float | None]:
@@ -104,7 +124,7 @@ def learn_demand(
     if history is not None:
         days = targets.pools[0].targets.forecast.season_days
         known = forecasts.with_history(known, history, days)
-    window = whole_window(targets, seen, state.through_ratio or 1.0)
+    window = whole_window(targets, state, seen, now_seconds)
     if window is not None:
         known = forecasts.observe(known, window, now_seconds)
     return replace(state, demand=known)

@@ -1,6 +1,6 @@
 """Variants under one promise: how many replicas of each card, and the part of demand of each.
 
-Where every law is trusted, the composition of least price decides all counts together, with its
+Where every law is proven, the composition of least price decides all counts together, with its
 moves. Otherwise each pool plans for the share that it receives now.
 """
 
@@ -29,6 +29,7 @@ from servingslo.policy.replicas.demand import step_down_load
 from servingslo.policy.replicas.requirement import Requirement, required_replicas, sizing_case
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
+from servingslo.policy.replicas.step_down import within_reach
 from servingslo.reasons import Reason
 
 STAGE = "pools"
@@ -94,7 +95,7 @@ def _shared(
 
 def _case(context: TickContext) -> SizingCase | None:
     """The constraints on the counts of a pool; None while its law does not decide."""
-    if context.prepared is None or not context.trusted:
+    if context.prepared is None or not context.proven:
         return None
     return sizing_case(context, context.prepared)
 
@@ -255,7 +256,8 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     """The least count of a pool with which those that serve carry what may come within a lead."""
     context = whole[name]
     demand = context.demand
-    if demand is None or order.counts[name] >= context.current:
+    case = _case(context)
+    if demand is None or case is None or order.counts[name] >= context.current:
         return context.current
     due = step_down_load(context.estimate, demand).rate_per_second
     others = {
@@ -266,6 +268,8 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     rate_of: Mapping[str, Callable[[int], float]] = choice.rate_of
     for count in range(order.counts[name], context.current):
         left = {**others, name: min(count, len(context.serving))}
-        if carried_rate_per_second(choice.split, left, rate_of) >= due:
-            return count + context.excluded
+        own, least = due * shares(choice.split, left, rate_of)[name], count + context.excluded
+        known = within_reach(context, case, own, least, context.excluded) <= least
+        if known and carried_rate_per_second(choice.split, left, rate_of) >= due:
+            return least
     return context.current

@@ -6,13 +6,13 @@ of its steps and the transfer, whatever the mix: that is its part of a threshold
 the rest. Time per output token is decode's alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.lengths import memory_seconds
-from servingslo.estimation.requests.mix_change import LONGEST_SECONDS
+from servingslo.estimation.requests.mix_change import CHANGED_RATIO, LONGEST_SECONDS
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.decode_workload import decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
@@ -68,20 +68,19 @@ def path_targets(targets: FleetTargets, limits: PoolLimits) -> FleetTargets:
 
 
 def waits_for_room(decode: Seen) -> bool:
-    """Whether requests wait in decode for more than a moment, or lose their room again."""
-    signal = decode.context.estimate.saturation_signal
-    return signal.waiting_sustained or signal.preemptions_per_second > 0.0
+    """Whether requests wait in decode for more than a moment; a preempted one waits as well."""
+    return decode.context.estimate.saturation_signal.waiting_sustained
 
 
 def stages_of(role: Role, state: FleetState, stages: Stages, now_seconds: float) -> Stages:
     """The stages of a pool, as far as others say what its observation means.
 
     While decode waits for room an engine of prefill keeps the prompts that it has computed. Its
-    waits and its KV use are decode's then: nothing is learnt from them, and they order nothing. The
-    same holds while latencies of that time are observed. Most requests of a decode pool come with
-    their cache, the others are prefilled there, and one cached share for all would hide the few
-    long prompts. Pools of whole requests are divided by their common demand, which knows no reserve
-    yet.
+    waits and its KV use are decode's then: nothing is learnt from them, and they order nothing, but
+    forbid steps down. The same holds while latencies of that time are observed. Most requests of a
+    decode pool come with their cache, the others are prefilled there, and one cached share for all
+    would hide the few long prompts. Pools of whole requests are divided by their common demand,
+    which knows no reserve yet.
     """
     if role is Role.COMBINED:
         return _without(stages, choose_reserve)
@@ -113,8 +112,10 @@ def divide_path(
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
     # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
-    longer = [_at_lead(seen[prefill.name].context, 0), _at_lead(seen[decode.name].context, 1)]
-    shares = {prefill.name: through * longer[0], decode.name: max(longer)}
+    both = [seen[one.name].context for one in (prefill, decode)]
+    longer = [_at_lead(context, kind) for kind, context in enumerate(both)]
+    work_ratio = max(longer[1], _context_ratio(both, longer))
+    shares = {prefill.name: through * longer[0], decode.name: work_ratio}
     transfer_seconds, source = _transfer(
         targets, seen[prefill.name].context, seen[decode.name].context
     )
@@ -148,11 +149,20 @@ def _at_lead(context: TickContext, kind: int) -> float:
     """How many times as long requests will be at the lead as those of the mix; at least 1.
 
     kind: 0 for prompts, 1 for answers. What is remembered is older by its memory than the last
-    minute, so what has grown between them grows on at that pace.
+    minute, so what has grown between them grows on at that pace, up to what is another mix.
     """
     now = context.estimate.longer_ratios[kind]
     ahead = context.lead_seconds + 0.5 * LONGEST_SECONDS
-    return now + (now - 1.0) * ahead / memory_seconds(context.estimate.load_per_second or 0.0)
+    grown = (now - 1.0) * ahead / memory_seconds(context.estimate.load_per_second or 0.0)
+    return min(now + grown, max(now, CHANGED_RATIO))
+
+
+def _context_ratio(both: Sequence[TickContext], longer: Sequence[float]) -> float:
+    """How many times as many tokens a sequence of decode holds: its prompt and half its answer."""
+    prompt, output = both[0].estimate.prompt_tokens_mean, both[1].estimate.output_tokens_mean
+    if not prompt or not output:
+        return 1.0
+    return (longer[0] * prompt + longer[1] * 0.5 * output) / (prompt + 0.5 * output)
 
 
 def _own_targets(pool: PoolTargets, limits: Mapping[str, float]) -> Targets:

@@ -285,9 +285,9 @@ def _further_needs(
 ) -> Iterator[tuple[ConstraintNeed, dict[str, StepValue]]]:
     """Needs beside those of the present load, each with its numbers.
 
-    case: None without a law, from which no reserve follows.
+    case: None without a law. No reserve follows then, nor from an assumed law.
     """
-    reserve = reserve_need(context, case) if case is not None and context.trusted else None
+    reserve = reserve_need(context, case) if case is not None and context.proven else None
     yield from (found for found in (adapter_slots_need(context), reserve) if found is not None)
 
 

@@ -70,7 +70,7 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
         return None
     engines = len(context.serving) * context.estimate.engines_per_pod
     capacity = engines * context.prepared.model.saturation_rate_per_second
-    waiting = context.estimate.backlog_requests * context.estimate.ordering_ratio
+    waiting = context.estimate.backlog_requests * context.estimate.keeping_ratio
     started = capacity * context.wait_budget_seconds
     arriving = context.estimate.arrival_rate_per_second or 0.0
     if waiting <= started and arriving <= capacity:
@@ -205,11 +205,11 @@ def safe_count(
     least = least_safe_count(
         case, load, infeasible, lowest=wanted, current=context.current, spare=spare
     )
-    least = _within_reach(context, case, load.rate_per_second, least, spare)
+    least = within_reach(context, case, load.rate_per_second, least, spare)
     return least if context.proven else max(least, context.current - 1)
 
 
-def _within_reach(
+def within_reach(
     context: TickContext, case: SizingCase, rate_per_second: float, least: int, spare: int
 ) -> int:
     """The least count at which no more sequences run at once than the law is known for."""
@@ -231,9 +231,9 @@ def _pods_behind(context: TickContext, case: SizingCase) -> int:
     They serve earlier requests, which are late already; new arrivals depend on the other pods.
     """
     in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
-    ordering = context.estimate.ordering_ratio
+    keeping = context.estimate.keeping_ratio
     return sum(
-        any((engine.waiting or 0.0) * ordering > in_time for engine in pod.engines)
+        any((engine.waiting or 0.0) * keeping > in_time for engine in pod.engines)
         for pod in context.serving
     )
 

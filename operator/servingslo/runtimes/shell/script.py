@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.runtimes.shell.lexer import Part, Token, tokens
-from servingslo.runtimes.shell.words import ANY, POSITIONAL, Environment, Scope, Word
+from servingslo.runtimes.shell.words import (
+    ANY,
+    POSITIONAL,
+    Environment,
+    Scope,
+    Word,
+    has_hole,
+)
 
 # A script starts one engine, rarely two.
 _MOST_COMMANDS = 256
@@ -44,6 +51,13 @@ NO_STARTERS = frozenset({
     "touch", "trap", "true", "type", "ulimit", "umask", "wait", "wget", "which", ":",
 })  # fmt: skip
 _NOT_GIVEN = NO_STARTERS | _SETTING | _DECLARING | {"set", "shift"}
+# Builtins that may set any variable if an expansion names them.
+_SETTERS = _SETTING | _DECLARING | {
+    "set", "shift", "eval", ".", "source", "printf", "command", "builtin"
+}  # fmt: skip
+# `declare -n B=A`; `exec {A}>file`.
+_REFERENCE = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*")
+_DESCRIPTOR = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _END = Token(text="\n")
 
 
@@ -78,6 +92,9 @@ def commands(
             if given > _MOST_COMMANDS:
                 raise ArgumentsNotUnderstoodError(f"it runs more than {_MOST_COMMANDS} commands")
             yield line
+            name = line[0].text if line else ""
+            if has_hole(name) or name in _SETTERS or _hides_name(name):
+                scope.unknown.add(ANY)
         for setting in command.settings:
             scope.assign(setting, sure=command.sure)
 
@@ -155,24 +172,31 @@ class _Parser:
         settings: list[Token] = []
         while words and _ASSIGNMENT.match(words[0].text):
             settings.append(words.pop(0))
-        while words and words[0].text in {"builtin", "command"}:
+        while words and _plain(words[0]) in {"builtin", "command"}:
             words.pop(0)
-        name = words[0].text if words else ""
+        name = _plain(words[0]) if words else ""
+        looped = not _LOOPS.isdisjoint(self._opened)
+        if words and (looped if _is_expanded(words[0]) else _hides_name(name)):
+            self.unknown.add(ANY)
         # In front of a command they are for it alone, in most shells.
         sure = sure and not (settings and words)
         if self._evaluated and any(map(_is_expanded, [*settings, *words[:1]])):
             raise ArgumentsNotUnderstoodError("what its 'eval' runs is not known")
         if name in {".", "source"}:
             # Another script may set any variable.
-            if _HARMLESS.fullmatch("".join(word.text for word in words[1:2])):
+            if _HARMLESS.fullmatch("".join(_plain(word) for word in words[1:2])):
                 return
             self.unknown.add(ANY)
             words[0] = replace(words[0], text="source", parts=(Part(text="source"),))
         if name in _DECLARING:
             settings += [word for word in words if _ASSIGNMENT.match(word.text)]
-            if any(_is_expanded(one) or "=" in one.text for one in words if one not in settings):
+            others = [one for one in words if one not in settings]
+            if any(
+                _is_expanded(one) or "=" in one.text or _REFERENCE.fullmatch(_plain(one))
+                for one in others
+            ):
                 self.unknown.add(ANY)
-        self._forget(settings, [word.text for word in words])
+        self._forget(settings, words)
         if name == "eval":
             self._evaluate(words[1:])
             return
@@ -181,16 +205,20 @@ class _Parser:
             _Command(settings=settings, words=words, sure=sure, evaluated=self._evaluated)
         )
 
-    def _forget(self, settings: Sequence[Token], words: Sequence[str]) -> None:
+    def _forget(self, settings: Sequence[Token], words: Sequence[Token]) -> None:
         """Note the variables whose value is not followed any more."""
         for found in filter(None, (_ASSIGNMENT.match(one.text) for one in settings)):
             if found[1] == "IFS":
                 raise ArgumentsNotUnderstoodError("it sets IFS")
             if found[2] or not _LOOPS.isdisjoint(self._opened):
                 self.unknown.add(found[1])
-        name, line = "".join(words[:1]), " ".join(words)
+        plain = [_plain(one) for one in words]
+        name, line = "".join(plain[:1]), " ".join(plain)
+        self.unknown.update(one[1] for one in map(_DESCRIPTOR.fullmatch, plain) if one)
         if name in _SETTING or (name == "printf" and " -v" in line):
-            self.unknown.update(_NAME.findall(line))
+            self.unknown.update(_NAME.findall(line.replace(" -v", " ")))
+            if name != "let" and any(map(_is_expanded, words[1:3])):
+                self.unknown.add(ANY)
         if name == "shift" or (name == "set" and not _SET_OPTIONS.fullmatch(line)):
             self.unknown.add(POSITIONAL)
 
@@ -207,6 +235,17 @@ class _Parser:
 
 def _is_expanded(word: Token) -> bool:
     return any(part.name or part.opaque for part in word.parts)
+
+
+def _plain(word: Token) -> str:
+    """A word without its quotes; its source if it is expanded."""
+    return word.text if _is_expanded(word) else "".join(part.text for part in word.parts)
+
+
+def _hides_name(name: str) -> bool:
+    """Whether the command's name stands behind this: an option of `command`, or a redirection."""
+    option = name.startswith("-") and name not in {"-v", "-V"}
+    return option or _DESCRIPTOR.fullmatch(name) is not None
 
 
 def _skip(left: Iterator[Token], *ends: str) -> str:
