@@ -37,8 +37,6 @@ _SHARED_BASELINES = ("setting.py", "view.py", "clairvoyant.py")
 _TOLD = (
     "models/known_engines.py",
     "models/known_engines.json",
-    "traces/trace.py",
-    "traces/cells.py",
 )
 # Modules that read and compare runs, and do not affect their results.
 _BESIDE_RUNS = frozenset(

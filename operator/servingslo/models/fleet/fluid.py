@@ -28,6 +28,8 @@ LONGEST_EPISODE_SHARE = 0.25
 
 # A burst is over when the rate has fallen by this factor, about what it had to rise by.
 OVER_RATIO = 1.3
+# Counting noise of a bin that is no burst. Without it a working day costs 9 % more, a ramp 22 %.
+NOISE_DEVIATIONS = 3.0
 
 
 class Rule(NamedTuple):
@@ -110,7 +112,10 @@ def habit_of(
     wanted = _by_rate(PLAIN, _a_bin_late(rates_per_second), replica, bin_seconds)
     lead = _bins(replica.lead_seconds, bin_seconds)
     serving = _sliding(np.minimum, np.maximum(wanted, 1.0), lead)
-    places = np.flatnonzero(rates_per_second > serving * replica.saturation_per_second)
+    expected = serving * replica.planned_per_second
+    chance = NOISE_DEVIATIONS * np.sqrt(expected / bin_seconds)
+    sure = np.maximum(serving * replica.saturation_per_second, OVER_RATIO * expected + chance)
+    places = np.flatnonzero(rates_per_second > sure)
     begins = len(rates_per_second)
     for place in reversed(places.tolist()):
         fallen = rates_per_second[place:begins] < rates_per_second[place] / OVER_RATIO
