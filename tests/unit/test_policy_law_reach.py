@@ -25,8 +25,8 @@ ASKED = sized(case(), RATE).replicas
 # The trap ends within half an hour; this is the first part of an hour of traffic.
 HALF_AN_HOUR = 0.5
 # Experts on this card serve the traffic with seven or eight; the line asked for thirteen.
-FIRST_COUNT, PROMISED_RATIO = 0.99
-FREED_COUNT = 13, 9
+FIRST_COUNT, FREED_COUNT = 13, 9
+PROMISED_RATIO = 0.99
 
 
 @pytest.mark.parametrize(
