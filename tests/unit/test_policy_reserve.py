@@ -62,12 +62,12 @@ def test_a_forecast_that_is_off_has_no_reserve():
 
 
 def test_a_burst_of_its_own_minutes_is_kept_for_until_its_return_is_overdue():
-    """Without any past: for ten leads after it, and no longer."""
+    """Without any past: for five leads after it, and no longer."""
     world = World(rate=stepped((0, LOW), (600, HIGH), (840, LOW)), replicas=2)
-    run = Run(world, REPLICAS_ONLY, Limits()).until(2700.0)
+    run = Run(world, REPLICAS_ONLY, Limits()).until(2100.0)
     needed = max(d.replicas_after for d in run.decisions)
-    kept = [d for d in run.decisions if 1000.0 < d.time_seconds < 1500.0]
-    late = [d for d in run.decisions if d.time_seconds > 2400.0]
+    kept = [d for d in run.decisions if 1000.0 < d.time_seconds < 1150.0]
+    late = [d for d in run.decisions if d.time_seconds > 1800.0]
     assert min(d.replicas_after for d in kept) >= 4
     assert needed >= 4
     assert max(d.replicas_after for d in late) <= 2

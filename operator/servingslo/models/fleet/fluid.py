@@ -43,8 +43,8 @@ class Rule(NamedTuple):
     floor: int = 0
 
 
+# What the planner does without a reserve, as far as a fluid shows it.
 PLAIN = Rule(0.0, 1.0)
-"""What the planner does without a reserve, as far as a fluid shows it."""
 
 
 class Replica(NamedTuple):

@@ -45,8 +45,9 @@ SHORT_MEMORIES = 4.0
 # A choice takes as long as the past is: 20 ms for a day, which is renewed every ten minutes.
 RENEWAL_SECONDS, RENEWAL_SHARE = 60.0, 1.0 / 144.0
 # One point of share costs as much as 10 % of the replica-hours (the guard's yardstick). If a burst
-# returns within a lead, its misses cost as much as keeping its replicas for ten leads.
-KEPT_LEADS = 10.0
+# returns within a lead, its misses cost as much as keeping its replicas for ten leads; until a past
+# says more, one in two returns.
+KEPT_LEADS = 5.0
 # Of so many bursts, the next exceeds all with a chance of one in five. A rule that serves just
 # them is no habit yet: then the greatest rate of the present habit is kept.
 FEW_BURSTS = 4
