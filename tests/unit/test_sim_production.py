@@ -8,8 +8,10 @@ from statistics import median
 import numpy as np
 import pytest
 
+from servingslo.copying import replace
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.inputs import Observation
+from servingslo.policy.stages import STAGES, choose_reserve
 from servingslo_lab.sim.fleets.cluster import ROLLOUT_SURGE_RATIO, Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.fleets.result import RunResult
@@ -64,7 +66,12 @@ class Run:
 
 
 @cache
-def few_sequences(knobs: Knobs, course: RateCourse = constant(8.0, 1500.0)) -> Run:  # noqa: B008
+def few_sequences(
+    knobs: Knobs,
+    course: RateCourse = constant(8.0, 1500.0),  # noqa: B008
+    *,
+    reserve: bool = True,
+) -> Run:
     """Twenty-five minutes of a small card whose batch limit is far below what its memory holds."""
     limits = EngineLimits(max_num_seqs=8, max_num_batched_tokens=2048, kv_capacity_tokens=60_000)
     fleet = FleetSpec(
@@ -73,6 +80,9 @@ def few_sequences(knobs: Knobs, course: RateCourse = constant(8.0, 1500.0)) -> R
     )  # fmt: skip
     load = generated(course, LENGTHS, np.random.default_rng(1))
     planner = Watched(knobs)
+    if not reserve:
+        learners = tuple(one for one in STAGES.learners if one is not choose_reserve)
+        planner.stages = replace(STAGES, learners=learners)
     result = simulate(fleet, load, planner, seed=1, backend=compiled_backend())
     return Run(planner=planner, result=result)
 
@@ -110,7 +120,9 @@ def test_batch_limits_of_the_planner_are_rolled_out_to_every_pod():
 def test_replicas_are_given_back_while_the_planners_own_change_is_rolled_out():
     """Demand falls to a quarter just after the change: no cold start of every pod is waited for."""
     run = few_sequences(
-        Knobs(batching=True), step(8.0, 2.0, at_seconds=360.0, duration_seconds=1200.0)
+        Knobs(batching=True),
+        step(8.0, 2.0, at_seconds=360.0, duration_seconds=1200.0),
+        reserve=False,  # seven minutes of past ask for what they had
     )
     asked = [wanted.limits is not None for wanted in run.planner.asked]
     before = run.planner.seen[asked.index(True)].desired_replicas
