@@ -15,7 +15,7 @@ def test_nothing_is_ordered_beyond_pods_that_wait_in_a_queue():
     world = World(
         rate=stepped((0, 6.0), (600, 20.0), (900, 60.0), (1200, 4.0)), replicas=3, room=5, gate=GATE
     )
-    story = run(world).until(2400)
+    story = run(world).until(3000)
     ordered = {d.replicas_after for d in story.between(720.0, 1200.0)}
     assert len(ordered) == 1
     assert ordered.pop() > 5
@@ -31,4 +31,4 @@ def test_nothing_is_ordered_beyond_pods_that_wait_in_a_queue():
     told = [e for now, last in pairs for e in events(now, last) if e.reason is Reason.QUEUED]
     assert told
     assert GATE in told[0].message
-    assert story.at(2400.0).replicas_after <= 4
+    assert story.at(3000.0).replicas_after <= 4
