@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from servingslo.api.v1alpha1 import ServingSLOStatus
+from servingslo.api.v1alpha1.status import predicted_count
 from servingslo.api.v1alpha1.status_base import gauge_values, told_gauges
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.requests.served_models import ServedModels
@@ -263,10 +264,8 @@ def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
 
 
 def _predicted_values(decision: Decision) -> Iterator[_Value]:
-    for count in decision.predicted_counts:
-        if count.replicas == decision.replicas_after:
-            yield "servingslo_kv_usage_ratio", {}, count.kv_usage_ratio
-            return
+    if (count := predicted_count(decision)) is not None:
+        yield "servingslo_kv_usage_ratio", {}, count.kv_usage_ratio
 
 
 def _budget_values(budget: BudgetReport | None) -> Iterator[_Value]:

@@ -51,7 +51,7 @@ def _greatest_share(report: ObjectiveReport) -> float | None:
     return None if high is None or rounded(high) == rounded(report.share_low_ratio) else high
 
 
-def _predicted_count(decision: Decision) -> PredictedCount | None:
+def predicted_count(decision: Decision) -> PredictedCount | None:
     """The prediction for the decided count."""
     found = (one for one in decision.predicted_counts if one.replicas == decision.replicas_after)
     return next(found, None)
@@ -489,7 +489,7 @@ class ServingSLOStatus(StatusModel):
     )
     observed: ObservedStatus | None = told("", "What was measured.")
     predicted: PredictedStatus | None = told(
-        _predicted_count, "What the desired count is predicted to give."
+        predicted_count, "What the desired count is predicted to give."
     )
     model: ModelStatus | None = told("", "The service law in use.")
     gpus: GpusStatus | None = told("gpus", "What the GPUs of the pods show.")

@@ -74,7 +74,7 @@ class Switch:
     ) -> list[Change]:
         """Put back the field in each object whose resource is gone or does not want it any more.
 
-        change: what is told of an object that has an owner.
+        change: what is reported of an object that has an owner.
         """
         found, acting = list[Change](), self.acting(acting)
         for one in await self.standing(field.owned):
