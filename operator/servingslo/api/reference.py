@@ -83,11 +83,10 @@ def _once(fields: list[Field]) -> Iterator[Field]:
         parts = json.dumps(field.get("items", field).get("properties"), sort_keys=True)
         if parts in seen:
             same.add(path)
-            field = {
-                **field,
-                "description": f"{field['description']} Parts: as of `{seen[parts]}`.",
-            }
-        elif parts != "null" and not path.startswith("pools[]."):
+            words = f"{field['description']} Parts: as of `{seen[parts]}`."
+            yield path, {**field, "description": words}
+            continue
+        if parts != "null" and not path.startswith("pools[]."):
             seen[parts] = path
         yield path, field
 
