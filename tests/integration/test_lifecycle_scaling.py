@@ -49,7 +49,12 @@ def wait_line(tenant: Tenant, operator: Operator, needle: str) -> None:
     )
 
 
-@pytest.mark.slow("servingslo.policy.replicas", "servingslo.estimation", "servingslo.controller")
+@pytest.mark.slow(
+    "servingslo.policy.replicas",
+    "servingslo.policy.rules",
+    "servingslo.estimation",
+    "servingslo.controller",
+)
 def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: Path) -> None:
     """Under load replicas are added, and taken away after it; each with a log line."""
     tenant.create_deployment(replicas=1)
@@ -65,7 +70,7 @@ def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: 
     wait_line(tenant, operator, "action=scale-down")
 
 
-@pytest.mark.slow("servingslo.estimation.law", "servingslo.policy.replicas")
+@pytest.mark.slow("servingslo.estimation.law", "servingslo.policy.rules")
 def test_a_new_workload_is_planned_by_the_law_of_its_spec_until_one_is_fitted(
     tenant: Tenant, operator: Operator, tmp_path: Path
 ) -> None:

@@ -63,7 +63,6 @@ from servingslo.api.v1alpha1.workload import (
     TargetRef,
 )
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -72,6 +71,7 @@ from servingslo.policy.inputs import (
     SeasonStated,
 )
 from servingslo.policy.pools.inputs import MOST_POOLS
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.runtimes.catalogue import CATALOGUE
 
 MOST_PRIORITY = 1_000_000
