@@ -423,20 +423,6 @@ def test_fields_and_values_that_a_page_names_exist(page: Path) -> None:
     assert wrong == []
 
 
-def test_reasons_in_the_pages_of_what_to_do_exist() -> None:
-    """Of the first column of `when it holds` and of headings of runbooks."""
-    rows = table("how-to/when-it-holds.md", "reason")
-    heads = [
-        word
-        for path in (DOCS / "runbooks").glob("*.md")
-        for word in re.findall(r"^### `(\w+)`", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    told = {word for row in rows for word in re.findall(r"`([A-Z]\w+)`", row[0].partition(" (")[0])}
-    told |= set(heads)
-    assert len(told) > 40
-    assert sorted(told - set(Reason)) == []
-
-
 def test_thresholds_that_edges_can_tell_are_those_of_a_real_page() -> None:
     """The edges on the page of the CLI are vLLM's, as a captured page has them."""
     text = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
