@@ -65,11 +65,10 @@ class LatencyStatus(StatusModel):
     parts: tuple[str, ...] = told(
         _parts,
         default=(),
-        description="A line for each part, in order: gateway, queue, prefill, transfer, decode, "
-        "compute (of servers that answer at once) or other (of the engine's server). Gateway is "
-        "its time less the engine's, so with the network behind it. A line has the part's mean, "
-        "its own percentile unless it is a difference of two means, what it grew by since the "
-        "objectives were last met, and whether it is measured, derived, stated or assumed.",
+        description="A line for each part: gateway (and network), queue, prefill, transfer, "
+        "decode, compute (of servers that answer at once) or other (of the engine's server); with "
+        "its mean, its own percentile if measured, its growth since the objectives were last met, "
+        "and its source.",
     )
     grew: str | None = told("grew", "The part that grew most since the objectives were last met.")
     more_replicas_help: bool | None = told(
