@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.policy import insights
 from servingslo.policy.budget.guard import within_grant
 from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.decision import Decision
@@ -126,6 +127,7 @@ def observe(
         estimate=estimate,
         facts=facts,
     )
+    context = replace(context, features=insights.look(context))
     for learn in stages.learners:
         state = learn(context, state)
     # What was measured at this tick decides at this tick.

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from servingslo.api.constraints import Between, DurationBetween, Number, cel_rule, not_allowed
-from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.api.spec_base import ApiModel
 from servingslo.models.objectives import LatencyMetric
 
 MAX_OBJECTIVES = 8
