@@ -73,13 +73,13 @@ layers: setup ## import-linter: the layers and the purity of the core
 	$(BIN)/lint-imports
 
 unit: setup ## tests that need no rig, on every core
-	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden tests/features --ignore-glob="*/rig/*" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden tests/features $(PYTEST_ARGS)
 
 fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (some hours); FUZZ_EXAMPLES=n for fewer
 	HYPOTHESIS_PROFILE=fuzz FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)
 
 integration: rig ## tests on the rig
-	$(BIN)/python -m pytest tests/integration tests/e2e tests/features/*/rig $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/integration tests/e2e $(PYTEST_ARGS)
 
 validate: setup ## the models beside an independent simulation, on a sample of the grid (minutes); ROWS=words for fewer rows
 	$(BIN)/python -m tests.validation.run $(ROWS)

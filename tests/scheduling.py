@@ -11,13 +11,18 @@ import os
 from typing import Any
 
 import pytest
-from tests.touched import on_rig
+from tests.touched import RIG_FOLDERS
 from xdist.scheduler import LoadScopeScheduling
 
 # Two: while one waits for a rollout, the other does. A rig takes about 600 MiB of memory.
 RIG_WORKERS = 2
 # Of 19. A rig and what runs on it get about three times the share of a core (1.25 to the power).
 NICENESS = 5
+
+
+def on_rig(scope: str) -> bool:
+    """Whether a module's tests are run where the rig is."""
+    return scope.startswith(RIG_FOLDERS)
 
 
 def worker_number(name: str) -> int:

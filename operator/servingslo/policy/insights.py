@@ -4,11 +4,12 @@ The planner walks the insights of all features and knows none by name.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from servingslo.plugins import Aspect, Key
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.replicas.context import TickContext
 
 
 class Insight(Protocol):
@@ -61,9 +62,9 @@ class PlainInsight:
 INSIGHT: Aspect[Insight] = Aspect("insight")
 
 
-def look(context: TickContext) -> dict[str, object]:
-    """What each feature sees at this tick, by name."""
-    return {one.key.name: one.look(context) for one in INSIGHT.parts()}
+def looked(context: TickContext) -> TickContext:
+    """The tick with what each feature sees at it."""
+    return replace(context, features={one.key.name: one.look(context) for one in INSIGHT.parts()})
 
 
 def learn(context: TickContext, memories: Mapping[str, object]) -> dict[str, object]:

@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.policy import insights
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
-from servingslo.policy.findings import findings
 from servingslo.policy.inputs import (
     Actuation,
     ForecastMode,
@@ -27,13 +24,17 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.knobs.catalogue import observe_knobs
-from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext, tick_context
+from servingslo.policy.replicas.findings import findings
 from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, required_replicas
 from servingslo.policy.replicas.saturation import Shortage
 from servingslo.policy.replicas.signals import Signals, add_doubts, drop_families, read_signals
+from servingslo.policy.replicas.state import HandEdit, PlannerState, observe_count
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.grant import within_grant
+from servingslo.policy.rules.requirement import Requirement, required_replicas
 from servingslo.policy.stages import STAGES, Draft, Stages, leave_to_reverter
-from servingslo.policy.state import HandEdit, PlannerState, observe_count
 from servingslo.policy.verdict import assemble_decision
 from servingslo.reasons import Reason
 
@@ -127,7 +128,7 @@ def observe(
         estimate=estimate,
         facts=facts,
     )
-    context = replace(context, features=insights.look(context))
+    context = insights.looked(context)
     for learn in stages.learners:
         state = learn(context, state)
     # What was measured at this tick decides at this tick.
@@ -232,7 +233,7 @@ def _found_steps(context: TickContext, edit: HandEdit | None) -> tuple[DecisionS
                 reason=Reason.REPLICAS_CHANGED_BY_USER,
             )
         )
-    return (*notes, *findings(context))
+    return (*notes, *findings(context), *insights.steps(context))
 
 
 def _leave_to_owner(context: TickContext, problem: SignalProblem) -> Draft:

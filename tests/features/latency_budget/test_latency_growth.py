@@ -34,7 +34,7 @@ from servingslo.features.latency_budget.text import growth_line
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 DELAY_SECONDS = 0.9

@@ -14,9 +14,9 @@ from servingslo.features.latency_budget.growth import (
 from servingslo.features.latency_budget.parts import latency_report
 from servingslo.features.latency_budget.report import LATENCY, LatencyReport
 from servingslo.plugins import Key
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.insights import PlainInsight
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 MEMORY: Key[LatencyMemory] = Key(LATENCY.name, LatencyMemory)

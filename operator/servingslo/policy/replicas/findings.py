@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from servingslo.estimation.pods.batch_limits import Limit, LimitSource
 from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
-from servingslo.policy import insights
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.guards import StepDownBlock
 from servingslo.reasons import Reason
 
@@ -224,7 +223,7 @@ _STEPS = (
 def findings(context: TickContext) -> tuple[DecisionStep, ...]:
     """A step for each fact that is worth reporting."""
     found = (step(context) for step in _STEPS)
-    return (*(step for step in found if step is not None), *insights.steps(context))
+    return tuple(step for step in found if step is not None)
 
 
 def with_unreliable(
