@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.policy_world import REPLICAS_ONLY, World, steady
-from tests.unit.test_latency_growth import behind_gateway
+from tests.unit.world_gateway import behind_gateway
 
 from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.explain.latency_text import availability_lines, share
-from servingslo.policy.inputs import Limits
-from servingslo.policy.latency.availability import (
+from servingslo.explain.availability import availability_lines, share
+from servingslo.policy.availability import (
     NOTHING_COUNTED,
     AvailabilityState,
     availability_report,
     count_answers,
 )
+from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.promise import PromiseState, after_window, misses_of
 from servingslo.policy.replicas.state import PlannerState
