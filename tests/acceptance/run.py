@@ -232,12 +232,8 @@ CHECKS = (
     ),
     Check(
         name="triton-scaling",
-        shows="replicas of a real Triton follow its load, by its counters; a step is not trusted",
-        command=(
-            *_TESTS,
-            "tests/integration/test_triton_scaling.py",
-            "tests/integration/test_triton_step.py",
-        ),
+        shows="replicas of a real Triton follow its load, by its counters",
+        command=(*_TESTS, "tests/integration/test_triton_scaling.py"),
     ),
     Check(
         name="triton-limits",

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from tests.integration.prometheus_pods import (
-    FULL_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
     answered,
     engine_of,
     reader_of,
 )
-from tests.integration.prometheus_world import proxying, running_prometheus, serving_pages
+from tests.integration.prometheus_world import running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
@@ -212,15 +211,6 @@ def _assert_same_window(classic, native) -> None:
         assert native.quantile(percentile) == classic.quantile(percentile)
     for threshold in (0.01, 0.1, 0.5, 1.0, 3.0, 10.0, 1e5):
         assert native.share_within(threshold) == classic.share_within(threshold)
-
-
-def test_native_histograms_cost_one_query(prometheus):
-    """Where all are classic ones it is not asked, see test_prometheus_reader."""
-    with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
-        _pair(reader)
-        before = len(proxy.requests)
-        _pair(reader)
-    assert len(proxy.requests) - before == FULL_READING_QUERIES + 1
 
 
 def test_exponential_histograms_are_read_where_a_client_has_them(prometheus):

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.prometheus_pods import (
     CAPTURE,
-    FIRST_READING_QUERIES,
     FULL_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
@@ -24,7 +23,7 @@ from tests.integration.prometheus_pods import (
     scraping,
     serving_pods,
 )
-from tests.integration.prometheus_world import Pages, proxying, running_prometheus
+from tests.integration.prometheus_world import Pages, proxying
 from tests.unit.test_prometheus_matchers import ask_for_the_past
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -224,26 +223,6 @@ def test_namesakes_in_two_clusters_are_told_apart_by_matchers(prometheus):
             assert engine_of(found, "namesake").running == count
             assert _engines(found) == {"namesake"}
         ask_for_the_past(PrometheusConfig(url=prometheus.url, matchers=matchers))
-
-
-def test_what_tenants_write_never_reaches_a_query(prometheus):
-    """A hostile label value changes no query, and its pod is read like any other."""
-    with proxying(prometheus.url) as proxy:
-        found = read_once(proxy.url)
-    assert engine_of(found, "hostile").running == 1
-    assert not any("vector" in request or "hostile" in request for request in proxy.requests)
-
-
-def test_the_number_of_queries_does_not_grow_with_the_cluster(prometheus):
-    """A dozen pods cost as many queries as none."""
-    with running_prometheus(None) as empty, proxying(empty.url) as proxy:
-        nothing = read_once(proxy.url)
-        of_nothing = len(proxy.requests)
-    with proxying(prometheus.url) as proxy:
-        read_once(proxy.url)
-        of_many = len(proxy.requests)
-    assert nothing == ClusterMetrics(time_seconds=nothing.time_seconds)
-    assert of_nothing == of_many == FIRST_READING_QUERIES
 
 
 def test_histograms_of_many_engines_are_read_in_turns_with_their_counters(prometheus):

@@ -11,7 +11,7 @@ import kubernetes
 import pytest
 import requests
 
-from servingslo_lab.rig.cluster import Rig, RigOptions
+from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import free_port
 
 # Of the rig itself: what it runs is another matter.
@@ -154,23 +154,6 @@ def test_engines_follow_pods_serve_a_trace_and_are_scraped(engines, rig, namespa
         lambda: len(engines.query(f'vllm:num_requests_running{{namespace="{namespace}"}}')) == 1,
         what="the series of the deleted pod stale",
     )
-
-
-def test_engines_outlive_an_outage_of_the_api_server():
-    """Serving goes on without the control plane, and pods are followed again afterwards."""
-    with Rig.start(RigOptions()) as rig:
-        rig.add_nodes(1)
-        host = Engines(rig)
-        apps = kubernetes.client.AppsV1Api(rig.api_client())
-        apps.create_namespaced_deployment("default", deployment(1))
-        host.wait_pods("default", 1)
-        rig.stop_api_server()
-        during = len(host.pods("default"))
-        rig.start_api_server()
-        apps.patch_namespaced_deployment_scale("chat", "default", {"spec": {"replicas": 3}})
-        host.wait_pods("default", 3)
-
-    assert during == 1
 
 
 def test_host_ends_cleanly_on_interrupt(engines, rig):

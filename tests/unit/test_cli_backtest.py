@@ -248,24 +248,6 @@ def test_a_recording_has_its_own_past(cli, recording, tmp_path):
             ("--prometheus", "http://p", "--namespace", "a"), ("--target", "KIND/NAME"), id="target"
         ),
         pytest.param(
-            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
-             "--gateway-name", "route"),
-            ("--gateway-name", "'route'", "--gateway-profile"),
-            id="gateway name without gateway",
-        ),
-        pytest.param(
-            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
-             "--gateway-profile", "nginx"),
-            ("'nginx'", "istio, envoy-gateway"),
-            id="unknown gateway",
-        ),
-        pytest.param(
-            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
-             "--window", "10s"),
-            ("--window", "'10s'"),
-            id="window",
-        ),
-        pytest.param(
             ("--trace", "a.csv", "--recording", "b"), ("--trace", "exactly one"), id="two sources"
         ),
     ],
@@ -293,18 +275,14 @@ def test_the_fleet_in_the_how_to_is_one(tmp_path):
     ("arguments", "words"),
     [
         pytest.param(("--html", "{folder}"), ("--html", "not a folder"), id="html-folder"),
-        pytest.param(("--html", "{folder}/no/x.html"), ("--html", "that exists"), id="html-no"),
         pytest.param(("--html", "/proc/x.html"), ("--html", "written"), id="html-unwritable"),
         pytest.param(("--save-history", "{folder}"), ("--save-history", "folder"), id="history"),
         pytest.param(("--save-trace", "x.csv"), ("--save-trace", "not with --trace"), id="save"),
-        pytest.param(("--resource", "a/b"), ("--resource", "not with --trace"), id="resource"),
-        pytest.param(("--target", "Deployment/a"), ("--target", "not with --trace"), id="target"),
         pytest.param(("--policy", "nope"), ("error: --policy: 'nope'",), id="policy-told-once"),
         pytest.param(
             ("--policy", "hpa-kv:kv_usage=0.4,kv_usage=0.5"), ("kv_usage=0.5", "once"),
             id="setting-twice",
         ),
-        pytest.param(("--fleet", "{folder}"), ("error: --fleet: ",), id="fleet-folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_told_before_anything_runs(cli, trace, tmp_path, arguments, words):

@@ -62,16 +62,6 @@ def test_a_change_of_status_wakes_nobody() -> None:
     assert registry.take_woken() == frozenset()
 
 
-def test_a_namesake_is_another_resource() -> None:
-    """A resource that was deleted and created again is new, whatever its generation."""
-    registry = Registry()
-    registry.upsert(_record(uid="first"))
-    registry.take_woken()
-    registry.upsert(_record(uid="second"))
-    assert registry.take_woken() == {("team", "chat")}
-    assert registry.resources["team", "chat"].record.ref.uid == "second"
-
-
 def test_an_authoritative_list_removes_ghosts() -> None:
     """What a list does not hold is gone, even if no deletion was seen."""
     registry = Registry()

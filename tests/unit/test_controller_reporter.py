@@ -4,7 +4,7 @@ import logging
 from importlib import import_module
 
 import pytest
-from tests.unit.controller_fakes import NAME, Operator, merged, record_of
+from tests.unit.controller_fakes import NAME, Operator, record_of
 from tests.unit.policy_world import World, steady
 
 from servingslo.cli.decision_document import last_document
@@ -73,16 +73,6 @@ async def test_a_refused_spec_is_told_once():
     await operator.ticks(2)
     assert operator.events.reasons() == [Reason.INVALID_SPEC] * 2
     assert operator.resources.status()["observedGeneration"] == 2
-
-
-async def test_a_mended_spec_is_ready_again():
-    """What was refused before is decided from the next tick on."""
-    operator = Operator()
-    operator.apply(record_of(objectives=[]))
-    await operator.tick()
-    operator.apply(record_of(generation=2))
-    await operator.ticks(2)
-    assert operator.resources.condition("Ready")[0] == "True"
 
 
 async def test_a_status_that_cannot_be_written_is_written_later():
@@ -177,13 +167,6 @@ async def test_a_pause_keeps_the_time_it_began():
     assert operator.resources.status()["conditions"] == began
     assert len(operator.resources.patches) == written
     assert NAME in operator.resources.records
-
-
-def test_a_merge_patch_is_merged_as_the_standard_says():
-    """Maps are merged, null removes, everything else replaces; what is not named stays."""
-    before = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
-    patch = {"a": {"x": None, "z": 4}, "b": [3], "d": {"e": None, "f": 1}}
-    assert merged(before, patch) == {"a": {"y": 2, "z": 4}, "b": [3], "c": 3, "d": {"f": 1}}
 
 
 async def test_what_fails_is_a_warning_and_what_is_decided_is_not(caplog):

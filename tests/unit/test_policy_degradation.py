@@ -8,8 +8,6 @@ from degraded_world import DEGRADING, DegradedRun, SplitWorld
 from policy_world import stepped
 
 from servingslo.adapters.gauges import metric_samples
-from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.fallback import FallbackUse
 from servingslo.explain.changes import change_line
@@ -75,17 +73,6 @@ def test_a_crowd_gets_every_replica_first_then_the_fallback_then_all_back(played
     assert played.share_at(ENDS) > 0.2
     assert played.shares[-1] == 0.0
     assert played.decisions[-1].degradation.reason is Reason.NOT_DEGRADED
-
-
-def test_noise_of_the_counts_does_not_move_the_share_to_and_fro():
-    """While a crowd grows for a quarter of an hour, at most one step back of ten."""
-
-    def growing(seconds):
-        return CALM + (CROWD - CALM) * min(max(seconds - BEGINS, 0.0) / 900.0, 1.0)
-
-    run = story(SplitWorld(rate=None, replicas=2, offered=growing)).until(BEGINS + 900.0)
-    assert sum(b < a for a, b in itertools.pairwise(run.shares)) <= 1
-    assert run.shares[-1] >= 0.25
 
 
 def test_it_keeps_the_objectives_of_those_who_stay(played):
@@ -259,22 +246,3 @@ def test_a_degraded_request_counts_by_its_own_weight():
         run = story(degradation=wanted).until(ENDS)
         attained.append(run.decisions[-1].promise.attained_ratio)
     assert attained[0] < attained[1] < attained[2]
-
-
-def test_a_recording_replays():
-    """Each observation as a line, to the same decisions."""
-    spec = {
-        "targetRef": {"kind": "Deployment", "name": "llama"},
-        "objectives": [
-            {"metric": "ttft", "percentile": 95, "threshold": "1s"},
-            {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
-        ],
-        "replicas": {"min": 1, "max": 3},
-        "batching": {"mode": "Off"},
-        "degradation": {"route": "llama", "fallback": "small"},
-    }
-    run = DegradedRun(crowd(), targets_from_spec(spec), Limits()).until(BEGINS + 400.0)
-    lines = [observation_line(one) for one in run.observations]
-    again = [entry.decision.degradation for entry in replay(lines, instead=spec)]
-    assert again == [d.degradation for d in run.decisions]
-    assert any(d.after for d in again)

@@ -117,11 +117,6 @@ def test_an_outage_never_drops_below_the_minimum():
     assert held.limited_by is Reason.MIN_REPLICAS_REACHED
 
 
-def test_an_outage_never_takes_capacity_away_above_the_maximum():
-    """A count above the maximum waits for sight before it comes down."""
-    assert blind(current=12).replicas == 12
-
-
 def test_the_administrators_maximum_wins_and_is_named():
     """The tighter of both maxima holds, and says whose it is."""
     targets = Targets(
@@ -171,28 +166,6 @@ def test_a_step_down_goes_only_as_far_as_it_is_safe(wanted, safe, expected):
     checked = guards.check_step_down(Proposal(replicas=wanted), current=5, safe_replicas=safe)
     assert checked.replicas == expected
     assert (checked.limited_by is Reason.STEP_DOWN_UNSAFE) == (expected != wanted)
-
-
-@pytest.mark.parametrize(
-    ("replicas", "expected", "reason"),
-    [
-        pytest.param(12, 8, Reason.MAX_REPLICAS_REACHED, id="above"),
-        pytest.param(0, 1, Reason.MIN_REPLICAS_REACHED, id="below"),
-        pytest.param(4, 4, None, id="inside"),
-    ],
-)
-def test_counts_stay_inside_their_bounds(replicas, expected, reason):
-    """Minimum and maximum, each with its reason."""
-    clamped = guards.clamp(Proposal(replicas=replicas), BOUNDS)
-    assert (clamped.replicas, clamped.limited_by) == (expected, reason)
-
-
-def test_a_step_is_no_larger_than_the_administrator_allows():
-    """Up and down alike."""
-    up = guards.limit_step(Proposal(replicas=8), current=2, max_step=3)
-    down = guards.limit_step(Proposal(replicas=1), current=8, max_step=3)
-    assert (up.replicas, down.replicas) == (5, 5)
-    assert up.limited_by is down.limited_by is Reason.ADMINISTRATOR_LIMIT
 
 
 def test_a_step_down_waits_for_the_stabilization_window():

@@ -124,15 +124,6 @@ def test_spare_replicas_must_be_lost_without_harm():
     assert spare == plain + 2
 
 
-def test_the_greatest_rate_is_where_one_more_replica_becomes_needed():
-    """Admission and sizing are two views of one law."""
-    goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
-    held = case(goal)
-    rate = carried_rate_per_second(held, (), 5)
-    assert sized(held, rate * 0.99).replicas <= 5
-    assert sized(held, rate * 1.02).replicas > 5
-
-
 def batch_case(*objectives, law=H100):
     """What batch limits are judged by, for these objectives."""
     model = latency_model(WORKLOAD, law, H100_LIMITS)

@@ -14,11 +14,9 @@ import pytest
 
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig import build
-from servingslo_lab.rig.programs import downloads, toolchain, versions
+from servingslo_lab.rig.programs import toolchain, versions
 from servingslo_lab.rig.programs.commands import without_addresses
 from servingslo_lab.rig.waiting import wait_until
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -190,29 +188,6 @@ def test_interrupted_build_ends_what_it_started_and_leaves_no_scratch(monkeypatc
     assert {path.name for path in build.cache_directory().iterdir()} == {"lock", "logs"}
 
 
-def test_scratch_of_a_killed_build_is_removed_by_the_next(monkeypatch, tmp_path):
-    """Unfinished work does not pile up in the cache."""
-    _go(tmp_path, version="1.99.0", build_script="exit 1")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    (build.cache_directory() / ".building-old" / "source").mkdir(parents=True)
-    with pytest.raises(RigError):
-        build.ensure_tools([versions.ETCD])
-    assert not (build.cache_directory() / ".building-old").exists()
-
-
-def test_build_of_the_wrong_version_is_not_kept(monkeypatch, tmp_path):
-    """A program that reports another version than its pin never reaches the cache."""
-    script = (
-        'while [ "$1" != -o ]; do shift; done; '
-        'printf "#!/bin/sh\\necho 0.0.1\\n" > "$2"; chmod +x "$2"'
-    )
-    _go(tmp_path, version="1.99.0", build_script=script)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    with pytest.raises(RigError, match="not of version"):
-        build.ensure_tools([versions.ETCD])
-    assert not (build.cache_directory() / versions.ETCD.key).exists()
-
-
 def test_logs_carry_no_addresses_of_proxies(monkeypatch):
     """URLs and the hosts of configured proxies are removed from what is logged or shown."""
     monkeypatch.setenv("GOPROXY", "https://user:secret@proxy.example.org/go,direct")
@@ -221,51 +196,3 @@ def test_logs_carry_no_addresses_of_proxies(monkeypatch):
     assert "example.org" not in cleaned
     assert "secret" not in cleaned
     assert cleaned.endswith("no such host")
-
-
-def test_the_rig_is_all_that_tests_and_demos_need(monkeypatch):
-    """Programs and downloads, built by one command; a demo or a test builds nothing more."""
-    asked = []
-    monkeypatch.setattr(build, "resolve_tools", lambda *given, **_: asked.append(given) or [])
-    assert build.main([]) == 0
-    assert build.main(["--all"]) == 0
-    assert asked[0] == (versions.ALL_TOOLS, downloads.DOWNLOADS)
-    assert asked[1] == ((*versions.ALL_TOOLS, *versions.INTEROP_TOOLS), downloads.DOWNLOADS)
-    needed = set()
-    for folder in ("lab/servingslo_lab", "tests"):
-        for path in (ROOT / folder).rglob("*.py"):
-            text = path.read_text(encoding="utf-8")
-            for call in re.findall(r"ensure_tools\(\(?([^)]*)\)", text):
-                needed |= set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", call))
-    names = {name for name in needed if isinstance(getattr(versions, name), versions.Tool)}
-    built = {tool.name for tool in versions.ALL_TOOLS}
-    lazily = {name for name in names if getattr(versions, name).name not in built}
-    optional = {"ISTIOD", "KEDA_OPERATOR", "KEDA_ADAPTER", "KUEUE", "LWS", "PICKER"}
-    assert lazily == optional, "acceptance alone needs these"
-
-
-def test_downloads_are_parts_of_the_build_and_fetched_once(capsys):
-    """They count on the line, and nothing is fetched where all of it is here."""
-    fetched = []
-    one = downloads.Download(
-        label="CRDs of other projects",
-        is_here=lambda: bool(fetched),
-        fetch=lambda: fetched.append("CRDs"),
-    )
-    for _ in range(2):
-        assert build.resolve_tools([], [one]) == []
-    assert fetched == ["CRDs"]
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("rig: 0 of 1 built (CRDs of other projects: fetching)")
-    assert said[-1] == "rig: 1 of 1 built"
-
-
-def test_a_download_that_fails_is_the_error_of_the_build():
-    """Nothing is left at work, and the reason is told."""
-
-    def fail() -> None:
-        raise RigError("crds: no route to the module")
-
-    one = downloads.Download(label="CRDs", is_here=lambda: False, fetch=fail)
-    with pytest.raises(RigError, match="no route"):
-        build.resolve_tools([], [one])

@@ -1,15 +1,12 @@
 """Processes of the rig are logged, stopped together, and never outlive their family."""
 
-import base64
-import re
 import signal
-import stat
 
 import pytest
 import yaml
 
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig.kubernetes import credentials, kwok
+from servingslo_lab.rig.kubernetes import kwok
 from servingslo_lab.rig.processes import ProcessFamily, uninterrupted
 
 
@@ -48,21 +45,6 @@ def test_family_stops_everything_and_may_be_stopped_twice(tmp_path):
     family.stop()
     assert not any(process.running for process in members.values())
     assert members["a"].exit_status == -signal.SIGKILL
-
-
-def test_signing_key_is_a_p256_key_that_only_its_owner_reads(tmp_path):
-    """The file holds one SEC1 structure: version 1, 32 secret bytes, the curve's name."""
-    path = tmp_path / "key.pem"
-    credentials.write_signing_key(path)
-    first = path.read_text()
-    credentials.write_signing_key(path)
-    assert path.read_text() != first
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    match = re.search(r"BEGIN EC PRIVATE KEY-----\n(.*)\n-----END", first, re.DOTALL)
-    der = base64.b64decode(match.group(1))
-    assert der[:2] == bytes([0x30, len(der) - 2])
-    assert der[2:7] == bytes.fromhex("0201010420")
-    assert der[-10:] == bytes.fromhex("06082a8648ce3d030107")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from servingslo.estimation.sample import EngineSample
 from servingslo.policy.replicas.behavior import SelectPolicy
 from servingslo_lab.cli.autoscalers.documents import autoscalers_of
 from servingslo_lab.cli.shadow import shadow
-from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Row, Shadow, played
+from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Shadow, played
 from servingslo_lab.cli.shadowing.rule import Rule, rule_of
 from servingslo_lab.sim.baselines.view import Scrape
 
@@ -140,25 +140,6 @@ def test_a_generous_rule_costs_hours_and_a_mean_one_costs_requests() -> None:
     assert many.missed_requests is not None
     assert few.missed_requests > 2 * many.missed_requests
     assert 0 < mean.judged_requests <= mean.requests
-
-
-def test_what_was_ordered_is_the_recording_s_count() -> None:
-    """Tick by tick."""
-    found = shadowed("steady", on_running("16"))
-    seen = [one.observation.desired_replicas for one in replay(lines("steady"))]
-    assert [tick.replicas[SEEN] for tick in found.ticks] == seen
-    assert found.resource == "simulation/fleet"
-
-
-@pytest.mark.parametrize(
-    ("now_seconds", "wanted"),
-    [(0.0, 2), (30.0, 2), (75.0, 2), (90.0, 6), (100.0, 3), (200.0, 3)],
-)
-def test_a_replica_serves_one_cold_start_after_its_order(now_seconds: float, wanted: int) -> None:
-    """2, then 6 ordered after 30 s, then 3 after 100 s: the fourth and more serve from 90 s on."""
-    orders = [(0.0, 2), (30.0, 6), (100.0, 3)]
-    row = Row(orders=[(at, count) for at, count in orders if at <= now_seconds])
-    assert row.serving(now_seconds, cold_start_seconds=60.0) == wanted
 
 
 def test_bad_input_names_the_flag(tmp_path: Path) -> None:

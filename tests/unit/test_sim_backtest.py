@@ -6,18 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo.models.fleet.latency import Objective
-from servingslo.models.objectives import LatencyMetric
-from servingslo_lab.sim.backtest import run, runs_of
+from servingslo.errors import ServingSLOError
+from servingslo_lab.sim.backtest import run
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.kept import key_of
 from servingslo_lab.sim.outcome import Outcome
-from servingslo_lab.sim.past import Past
 from servingslo_lab.sim.policies import policy_of
-from servingslo_lab.sim.production import benchmark_targets
-from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
+from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of
 from servingslo_lab.sim.scoring import Objectives, Score, interval, score
 from servingslo_lab.sim.summary import summaries
 from servingslo_lab.sim.traces.trace import Trace
@@ -79,32 +75,6 @@ def test_a_process_that_is_killed_ends_the_backtest_and_loses_nothing(scenario, 
     assert len(run(cells, tmp_path, processes=1, done=ignored)) == len(cells)
 
 
-def test_an_oracle_is_found_once_for_all_that_are_set_beside_it(scenario, tmp_path):
-    """One for each seed, told to who watches, and the same for every policy."""
-    cells = [
-        cell(scenario, name, seed, against_oracle=True)
-        for seed in (1, 2)
-        for name in ("hpa-busy", "static", "oracle")
-    ]
-    done: list[Cell] = []
-    found = run(cells, tmp_path, processes=1, done=done.append)
-
-    assert runs_of(cells) == len(done) == 6
-    assert len(list(tmp_path.glob("oracle-*.json"))) == 2
-    hours = found[2].score.replica_hours
-    assert found[0].score.relative_cost == pytest.approx(found[0].score.replica_hours / hours)
-
-
-def test_what_was_done_is_kept_when_a_later_run_fails(scenario, tmp_path):
-    """A broken trace stops the call; the run before it is there for the next one."""
-    broken = replace(scenario, name="broken", trace_path=str(tmp_path / "none.csv"))
-    cells = [cell(scenario, "hpa-kv"), cell(broken, "hpa-kv")]
-    with pytest.raises((InvalidInputError, OSError)):
-        run(cells, tmp_path / "kept", processes=1, done=ignored)
-
-    assert (tmp_path / "kept" / f"{key_of(cells[0])}.json").exists()
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -124,42 +94,6 @@ def test_whatever_decides_a_run_is_in_its_key(scenario, changed):
     """Another run is never taken for this one."""
     one = cell(scenario, "hpa-kv")
     assert key_of(changed(one)) != key_of(one)
-
-
-def test_a_past_is_in_the_key_of_who_is_told(scenario):
-    """Runs of others are found again with it and without it."""
-    past = replace(scenario, past=Past(rates_per_second=(1.0,)))
-    told = {name: key_of(cell(past, name)) != key_of(cell(scenario, name))
-            for name in ("servingslo", "servingslo+knobs", "hpa-kv", "oracle")}  # fmt: skip
-
-    assert told == {"servingslo": True, "servingslo+knobs": True, "hpa-kv": False, "oracle": False}
-
-
-def test_a_warm_fleet_begins_with_what_its_first_minutes_need(scenario):
-    """As the oracle has it, or by the work; never more than the bound of the resource."""
-    trace = scenario.trace(1)
-    bounded = replace(scenario, targets=benchmark_targets(max_replicas=1))
-
-    assert fleet_of(scenario, trace, (2, 4, 3, 3, 9)).initial_replicas == 4
-    assert fleet_of(scenario, trace, (2, 4, 3, 3, 9)).max_replicas == 18
-    assert 2 <= fleet_of(scenario, trace, ()).initial_replicas <= 6
-    assert fleet_of(bounded, trace, (2, 4)).initial_replicas == 1
-    assert fleet_of(replace(scenario, warm=False), trace, ()).initial_replicas == 1
-
-
-def test_latency_objectives_count():
-    """A request that is late as a whole is not in SLO."""
-    objective = Objective(metric=LatencyMetric.LATENCY, percentile=95.0, threshold_seconds=2.0)
-    objectives = objectives_of(replace(benchmark_targets(), objectives=(objective,)))
-    held = replace(FLEET, initial_replicas=9)
-    scenario = Scenario(name="x", fleet=FLEET, trace_path="")
-    rule = autoscaler_of(policy_of("hpa-busy:busy=0.5"), scenario, held, crowd())
-    result = simulate(held, crowd(), rule, seed=1)
-
-    assert objectives.share == 0.95
-    assert np.isinf(objectives.ttft_seconds)
-    assert objectives.share_of(result) == pytest.approx(np.mean(result.latency_seconds <= 2.0))
-    assert 0.0 < objectives.share_of(result) < 1.0
 
 
 def scored(policy: str, share: float, hours: float, seed: int = 1) -> Outcome:

@@ -7,7 +7,7 @@ from tests.unit.rule_world import SETTING, histogram, world
 
 from servingslo.errors import InvalidInputError
 from servingslo_lab.sim.baselines.aibrix import apa_replicas
-from servingslo_lab.sim.baselines.horizontal import external_metric_replicas, pods_metric_replicas
+from servingslo_lab.sim.baselines.horizontal import pods_metric_replicas
 from servingslo_lab.sim.baselines.keda import law_replicas
 from servingslo_lab.sim.policies import RULES, policy_of
 
@@ -28,19 +28,6 @@ def test_hpa_counts_pods_as_kubernetes_does(values, missing, current, target, ex
     """D = ⌈N·x/target⌉ outside the tolerance of 0.1, with missing pods tempering it."""
     found = pods_metric_replicas(values, missing=missing, current=current, target=target)
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("total", "live", "current", "expected"),
-    [
-        pytest.param(40.0, 2, 2, 3, id="⌈40/16⌉"),
-        pytest.param(33.0, 2, 2, 2, id="3 % above is tolerated"),
-        pytest.param(0.0, 2, 2, 0, id="no load wants none"),
-    ],
-)
-def test_an_external_metric_is_a_total_over_its_target(total, live, current, expected):
-    """AverageValue: d = ⌈total/target⌉, here with 16 for each replica."""
-    assert external_metric_replicas(total, target=16.0, live=live, current=current) == expected
 
 
 def test_hpa_rises_by_the_greater_of_twice_and_four_pods():
@@ -109,29 +96,6 @@ def test_knative_panics_at_twice_its_pods_and_does_not_shrink_until_it_is_over()
 def test_apa_moves_between_half_and_twice(ratio, count, expected):
     """AIBrix APA outside its tolerance of 0.1."""
     assert apa_replicas(ratio, count, up=0.1, down=0.1) == expected
-
-
-def test_apa_falls_at_once_to_the_least_wish_of_five_minutes():
-    """The cooldown takes the minimum, so it delays nothing."""
-    apa = world("aibrix-apa:kv_usage=0.5,window_seconds=0")
-    assert apa.look(8, each={"kv_usage_ratio": 0.35}) == 6
-    assert apa.look(8, each={"kv_usage_ratio": 0.4}) == 6
-
-
-def test_aibrix_kpa_divides_the_total_by_its_target():
-    """⌈2 × 130/100⌉, with no factor of the pods there are."""
-    assert world("aibrix-kpa").look(2, each={"running": 100.0, "waiting": 30.0}) == 3
-
-
-def test_aibrix_kpa_panics_when_its_short_window_doubles_the_long_one():
-    """Means of 50 s of quiet and a jump: 60 s hold 4 × 410/5, three minutes less than half."""
-    kpa = world("aibrix-kpa")
-    for _ in range(12):
-        kpa.look(4, each={"running": 5.0, "waiting": 0.0})
-    jump = [kpa.look(4, each={"running": 200.0, "waiting": 0.0}) for _ in range(2)]
-    # After two looks of 800: (3 × 20 + 2 × 800)/5 = 332 against (11 × 20 + 1600)/13 = 140.
-    assert jump[-1] == 4
-    assert kpa.look(4, each={"running": 200.0, "waiting": 0.0}) == 5
 
 
 def test_ray_serve_waits_thirty_seconds_up_and_ten_minutes_down():

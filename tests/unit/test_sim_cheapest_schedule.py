@@ -36,22 +36,6 @@ def brute_force(pools, demand, seconds, share):
     return min(found, default=None)
 
 
-def test_every_request_carried_is_the_least_price_of_each_interval():
-    """An hour of 32/s for 8.2 and one of 20/s for 5.0."""
-    found = cheapest_schedule(choice(), [32.0, 20.0], interval_seconds=HOUR)
-    assert found.counts == ({"h100": 2, "l4": 4}, {"h100": 2, "l4": 0})
-    assert found.price == pytest.approx(13.2)
-    assert found.bound == pytest.approx(13.2, rel=1e-3)
-    assert found.missed_ratio == 0.0
-
-
-def test_the_share_that_may_miss_is_missed_where_it_saves_most():
-    """Of 33/s and 21/s, 1/s may miss: of the 21/s, which saves a whole l4."""
-    found = cheapest_schedule(choice(), [33.0, 21.0], interval_seconds=HOUR, share=53 / 54)
-    assert found.counts[1] == {"h100": 2, "l4": 0}
-    assert found.missed_ratio == pytest.approx(1 / 54)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("rule", [BY_LOAD, EVEN, by_weights(h100=0.7, l4=0.3)])
 def test_it_equals_brute_force(rule, seed):

@@ -12,7 +12,6 @@ from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ColdStart, SlowPods, read_fleet
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas import layout
-from servingslo_lab.sim.traces.trace import Trace
 
 
 def test_ordered_pod_is_ready_one_cold_start_later_and_paid_for_from_the_order():
@@ -106,23 +105,6 @@ def test_new_limits_are_rolled_out_pod_by_pod():
     assert {pod.template_hash for pod in live} == {"1"}
 
 
-def test_a_rollout_starts_a_quarter_of_the_pods_at_a_time():
-    """As a Deployment does by default; none is given away before another is there."""
-    limits = EngineLimits(max_num_seqs=16, max_num_batched_tokens=512, kv_capacity_tokens=60_000)
-    fleet = dataclasses.replace(FLEET, initial_replicas=9)
-    script = Script((30.0, Wanted(limits=limits)))
-    result = run(script, fleet, trace=trace(rate=1.0, seconds=900.0))
-    starting = [sum(not pod.ready for pod in o.pods if not pod.deleting) for o in script.seen]
-
-    assert max(starting) == 3
-    assert min(tick.ready for tick in result.ticks) >= 9
-    assert len({pod.name for o in script.seen for pod in o.pods}) == 18
-    # Nine cold starts of 60 s, three at a time.
-    assert not script.seen[-1].rollout_in_progress
-    rolling = [o.time_seconds for o in script.seen if o.rollout_in_progress]
-    assert rolling[-1] - rolling[0] < 9 * 60.0 / 2
-
-
 def test_queue_bound_holds_from_the_decision_on():
     """Admission needs no restart."""
     script = Script((60.0, Wanted(max_queued=4)))
@@ -131,15 +113,6 @@ def test_queue_bound_holds_from_the_decision_on():
 
     assert rejected.any()
     assert result.arrival_seconds[rejected].min() > 60.0
-
-
-def test_requests_that_do_not_end_in_time_miss():
-    """An overloaded fleet leaves requests unfinished; none of them counts as good."""
-    result = run(Script(), trace=trace(rate=20.0))
-    unfinished = result.status < layout.FINISHED
-
-    assert unfinished.any()
-    assert not result.good(1e9, 1e9)[unfinished].any()
 
 
 @pytest.mark.parametrize(
@@ -170,22 +143,6 @@ def test_compiled_fleet_that_outgrows_its_table_of_engines_loses_nothing():
     result = agreeing(Script(), fleet, trace=trace(rate=8.0))
 
     assert np.isfinite(result.latency_seconds).mean() > 0.5
-
-
-def test_slow_pods_serve_as_much_slower_as_they_are():
-    """A card that lost its clock: all of its steps last longer, and others do not notice."""
-    slow = SlowPods(share_ratio=1.0, factor=2.0)
-    apart = Trace(
-        arrival_seconds=np.arange(10) * 30.0,
-        prompt_tokens=np.arange(10) * 100 + 50,
-        output_tokens=np.arange(10) * 20 + 2,
-        duration_seconds=300.0,
-    )
-    fast = agreeing(Script(), trace=apart)
-    all_slow = agreeing(Script(), dataclasses.replace(FLEET, slow_pods=slow), trace=apart)
-
-    assert all_slow.ttft_seconds == pytest.approx(2.0 * fast.ttft_seconds, rel=1e-9)
-    assert all_slow.tpot_seconds == pytest.approx(2.0 * fast.tpot_seconds, rel=1e-9)
 
 
 def test_least_loaded_routing_around_slow_pods_beats_taking_turns():

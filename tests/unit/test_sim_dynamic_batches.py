@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 from sim_fleets import Script, agreeing
-from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
@@ -71,20 +70,6 @@ def test_batch_forms_and_runs_by_the_rules(delay, times, latencies):
 
     assert result.latency_seconds == pytest.approx(latencies)
     assert result.ttft_seconds == pytest.approx(latencies)
-
-
-def test_batches_of_one_are_an_md1_queue():
-    """Wait of M/D/1 for one instance."""
-    service, utilization = 0.012, 0.7
-    means = [
-        quick(fleet(1), poisson(utilization / service, 20_000, seed)).latency_seconds.mean()
-        for seed in range(8)
-    ]
-    theory = service + queueing.md1_wait_seconds(service, utilization)
-    half = 5.4 * np.std(means, ddof=1) / len(means) ** 0.5  # Student's t, 99.9 %, 7 degrees
-
-    assert half < 0.1 * theory
-    assert np.mean(means) == pytest.approx(theory, abs=half)
 
 
 def quick(spec: FleetSpec, load: Trace) -> RunResult:

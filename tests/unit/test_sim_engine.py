@@ -151,16 +151,6 @@ def test_queue_bound_rejects_what_exceeds_running_plus_waiting():
     assert not record.meets(1e9, 1e9)
 
 
-def test_request_that_can_never_fit_is_refused():
-    """A sequence longer than the whole memory is no overload, but invalid."""
-    one = engine(kv_tokens=1024)
-    request = one.requests.add(arrival=0.0, prompt_tokens=1000, output_tokens=100)
-
-    assert not one.submit(request, 0.0)
-    assert one.requests.take(request).outcome is Outcome.INVALID
-    assert one.counter(layout.REJECTIONS) == 0
-
-
 def test_aborted_requests_reach_no_counter_of_ended_ones():
     """As in vLLM: TTFT and tokens were counted, success, e2e and queue time never are."""
     one = engine(max_num_seqs=1)

@@ -31,7 +31,6 @@ from servingslo_lab.sim.pools.together import PoolsResult
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import INTERPRETED, compiled_backend
 from servingslo_lab.sim.traces.trace import Trace
-from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))
 LAW, LIMITS = SMALL.engine_law, SMALL.engine_limits
@@ -170,29 +169,6 @@ def test_a_transfer_takes_its_fixed_time_and_that_of_its_tokens():
     assert later.latency_seconds - at_once.latency_seconds == pytest.approx([0.75])
 
 
-def test_the_first_token_of_a_decode_engine_waits_for_the_transfer():
-    """TTFT is prefill, transfer and one step that computes the last prompt token again."""
-    prompt, output = 1000, 51
-    pool = replace(SMALL, initial_replicas=1)
-    transfer = Transfer(fixed_seconds=0.25, tokens_per_second=2000.0)
-    spec = PoolsSpec(prefill=pool, decode=pool, transfer=transfer)
-    fixed = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
-    prefill = fixed + LAW.prefill_per_token_seconds * prompt
-    first = fixed + LAW.prefill_per_token_seconds
-    both = requests((1.0, prompt, output), (50.0, prompt, 1))
-    decode = Script()
-    found = agreeing(spec, both, Script(), decode).result
-
-    assert found.ttft_seconds == pytest.approx([prefill + 0.75 + first] * 2)
-    context = LAW.context_per_token_seconds * np.mean(prompt + np.arange(1, output))
-    assert found.tpot_seconds[0] == pytest.approx(fixed + context)
-    assert found.latency_seconds[1] == pytest.approx(found.ttft_seconds[1])
-    # The decode engine has the request from the end of the prefill on.
-    engine = decode.seen[-1].pods[0].engines[0]
-    assert engine.ttft_seconds.sum == pytest.approx(2 * (0.75 + first))
-    assert engine.generation_tokens_total == output + 1
-
-
 def test_short_prompts_go_to_decode_directly():
     """They are prefilled there, and measured there, whichever engine else emits first tokens."""
     pool = replace(SMALL, initial_replicas=1)
@@ -213,42 +189,6 @@ def test_short_prompts_go_to_decode_directly():
             script.seen[-1].pods[0].engines[0].prompt_tokens.sum for script in (prefill, decode)
         ]
         assert seen == [200, 199 + 200 + (first_token is FirstToken.PREFILL)]
-
-
-def test_tpot_has_a_shorter_tail_than_in_one_pool_of_as_many():
-    """Prompts of others no longer lengthen steps, so percentiles of TPOT fall at the same cost."""
-    rng = np.random.default_rng(1)
-    offered = generated(constant(15.0, 120.0), uniform_lengths((500, 2500), (50, 150)), rng)
-    both = served(
-        PoolsSpec(
-            prefill=replace(SMALL, initial_replicas=4), decode=replace(SMALL, initial_replicas=4)
-        ),
-        offered,
-        backend=compiled_backend(),
-    )
-    one = run(
-        Script(), replace(SMALL, initial_replicas=8), trace=offered, backend=compiled_backend()
-    )
-    assert both.result.replica_seconds == one.replica_seconds
-    assert np.quantile(both.result.tpot_seconds, 0.99) < 0.9 * np.quantile(one.tpot_seconds, 0.99)
-
-
-def test_each_autoscaler_sees_and_scales_its_own_pool():
-    """Pools have counts, cold starts and metrics of their own."""
-    prefill, decode = Script((45.0, Wanted(replicas=3))), Script()
-    spec = PoolsSpec(
-        prefill=replace(SMALL, initial_replicas=1), decode=replace(SMALL, initial_replicas=2)
-    )
-    found = agreeing(spec, trace(rate=4.0, seconds=120.0), prefill, decode)
-    assert [tick.desired for tick in found.ticks["prefill"]] == [1, 1, 3, 3, 3, 3, 3]
-    assert found.ticks["prefill"][-1].ready == 3
-    assert {tick.desired for tick in found.ticks["decode"]} == {2}
-    assert found.replica_seconds["decode"] == pytest.approx(240.0)
-    # The third look is at 45 s; both pods are paid for from then on.
-    assert found.replica_seconds["prefill"] == pytest.approx(120.0 + 2 * 75.0)
-    first, then = (script.seen[-1].pods[0].engines[0] for script in (prefill, decode))
-    assert first.generation_tokens_total == first.ttft_seconds.count
-    assert then.generation_tokens_total > 10 * then.ttft_seconds.count
 
 
 @pytest.mark.parametrize(

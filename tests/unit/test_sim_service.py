@@ -1,7 +1,7 @@
 """The gateway in front of simulated engines: routing, engines that come and go."""
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim.fleets.service import Routing, Service, WhenNoEngine
+from servingslo_lab.sim.fleets.service import Service, WhenNoEngine
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine, Outcome
 
@@ -89,24 +89,3 @@ def test_draining_engine_finishes_what_it_has_and_takes_no_more():
     assert during == {"a"}
     assert service.draining == {}
     assert [record.outcome for record in records] == [Outcome.FINISHED] * 2
-
-
-def _spread(routing: Routing) -> int:
-    """Most less fewest requests of sixteen engines after 1,600 that came at once."""
-    service = Service(routing=routing, random_state=3)
-    engines = [add(service, f"e{i}", 0.0) for i in range(16)]
-    for _ in range(1600):
-        offer(service, 0.0)
-    loads = [engine.in_system for engine in engines]
-    assert sum(loads) == 1600
-    return max(loads) - min(loads)
-
-
-def test_the_better_of_two_is_between_random_and_the_least_loaded():
-    """Two choices take nearly all of the spread of one away: log log n instead of sqrt(m).
-
-    M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); P. Berenbrink
-    et al., Balanced Allocations: The Heavily Loaded Case (2006).
-    """
-    least, two, random = map(_spread, (Routing.LEAST_LOADED, Routing.LEAST_OF_TWO, Routing.RANDOM))
-    assert least <= 1 < two <= 10 < random
