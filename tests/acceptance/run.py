@@ -147,11 +147,10 @@ CHECKS = (
     ),
     Check(
         name="rig",
-        shows="the rig is a real cluster, its engines follow pods, and it ends with its program",
+        shows="the rig is a real cluster, and it ends with its program",
         command=(
             *_TESTS,
             "tests/integration/test_rig.py",
-            "tests/integration/test_rig_engines.py",
             "tests/integration/test_rig_parts.py",
         ),
     ),
@@ -177,7 +176,6 @@ CHECKS = (
             *_TESTS,
             "tests/integration/test_failover_surge.py",
             "tests/integration/test_failover.py",
-            "tests/integration/test_second_operator.py",
         ),
     ),
     Check(

@@ -204,11 +204,6 @@ def test_a_pod_scraped_by_two_jobs_counts_once_with_the_newest_sample(prometheus
     assert engine.gauges_age_seconds < 60
 
 
-def test_a_pod_scraped_twice_under_an_unlisted_label_is_not_doubled(prometheus):
-    """A replica label that nobody configured must not double every counter."""
-    assert engine_of(read_once(prometheus.url), "mirrored").generation_tokens_total == 600
-
-
 def test_namesakes_in_two_clusters_are_told_apart_by_matchers(prometheus):
     """Without them they are refused by name; no query of another kind is malformed by them."""
     (engine,) = pod_of(read_once(prometheus.url), "namesake").engines
@@ -253,16 +248,6 @@ def test_other_label_names_are_honoured(prometheus):
     settings = {"namespace_label": "kube_namespace", "pod_label": "kube_pod"}
     found = read_once(prometheus.url, **settings)
     assert [pod for pod, metrics in found.pods.items() if metrics.engines] == [("other", "renamed")]
-
-
-def test_engines_of_other_namespaces_are_left_alone_where_some_are_named(prometheus):
-    """What an operator of some namespaces reads does not grow with those of others."""
-    elsewhere = read_once(prometheus.url, namespaces=("elsewhere",))
-    assert not any(metrics.engines for metrics in elsewhere.pods.values())
-    own = read_once(prometheus.url, namespaces=("elsewhere", NAMESPACE))
-    every = read_once(prometheus.url)
-    found = [{pod for pod, metrics in one.pods.items() if metrics.engines} for one in (own, every)]
-    assert found[0] == {pod for pod in found[1] if pod[0] == NAMESPACE} != set()
 
 
 # More than a URL may hold, so that the queries are sent in bodies.

@@ -312,24 +312,3 @@ def test_card_and_model_size_without_a_measurement(cli):
     ]
     assert sized["error_ratios"] is None
     assert sized["kv_tokens"] == pytest.approx(known_engine("h100", "my-13b").kv_tokens)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        pytest.param(["--card", "h100"], ("--card", "--model together"), id="card-alone"),
-        pytest.param(["--card", "x9", "--model", "8b"], ("--card", "'x9'", "h200"), id="unknown"),
-        pytest.param(
-            ["--card", "h100", "--model", "llama-3.1-70b"],
-            ("--gpus-per-replica", "2 or more"),
-            id="does-not-fit",
-        ),
-        pytest.param(
-            ["--card", "h100", "--model", "8b", "--fleet", "l4-small"], ("--fleet",), id="two"
-        ),
-    ],
-)
-def test_names_of_engines_that_say_too_little_are_refused(cli, flags, words):
-    """With the flag, and what would do."""
-    called = cli(*with_flag(GOOD, "--fleet", None), *flags)
-    assert called.refuses(*words), called.err

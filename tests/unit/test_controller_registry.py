@@ -101,12 +101,6 @@ def test_the_older_resource_owns_the_target() -> None:
     assert "old" in conflicts["young"].detail
 
 
-def test_equal_ages_are_told_apart_by_uid() -> None:
-    """Creation times have whole seconds; the lower uid wins, whatever the order of arrival."""
-    first, second = _record("a", uid="1"), _record("b", uid="2")
-    assert set(_conflicts(first, second)) == set(_conflicts(second, first)) == {"2"}
-
-
 @pytest.mark.parametrize(
     "other",
     [

@@ -35,13 +35,6 @@ def _flow(
     return known
 
 
-def test_one_scrape_of_a_gateway_is_not_a_rate() -> None:
-    """Its counter may hold a day's requests."""
-    flow = _flow((_instance(requests_total=9e6),))
-    assert flow.requests_per_second is None
-    assert flow.problem is None
-
-
 def test_its_own_retries_are_no_arrivals_and_its_queue_is() -> None:
     """45 attempts, 15 of them retries, and 15 more queued: 45 came in 15 s, 3 of them refused."""
     flow = _flow(
@@ -170,14 +163,6 @@ def test_why_a_gateway_says_nothing_is_told(
     assert _flow(before, instances).problem is problem
 
 
-def test_no_gateway_says_nothing_at_all() -> None:
-    """Where none is read there is no reason either."""
-    assert measure_gateway((), None, 1000.0, 60.0) == ((), None)
-    state, measured = measure(ArrivalState(), [_served(10.0)], SEEN, None)
-    assert measured.gateway is None
-    assert state.comparison.comparisons == 0
-
-
 def test_a_gateway_that_restarted_does_not_hide_the_demand() -> None:
     """All its proxies are new but one: a tenth of what the engines got is not all there is."""
     steady = [(_served(40.0), _counting(40.0))] * 4
@@ -214,12 +199,6 @@ def test_a_count_that_may_be_is_believed_before_the_engines_show_it(
     )
     assert _reason(measured) is Reason.GATEWAY_COUNTS
     assert measured.offered_per_second == pytest.approx(gateway)
-
-
-def test_what_the_engines_show_as_well_is_believed() -> None:
-    """However many: the bound is on what the gateway says alone."""
-    measured = _after((_served(9_000.0), _counting(1e4)), (_served(9_000.0), _counting(1e4)))
-    assert _reason(measured) is Reason.GATEWAY_COUNTS
 
 
 def test_what_passed_before_the_gateway_was_known_passed_it() -> None:

@@ -206,11 +206,6 @@ def test_a_change_that_matters_is_told(change, reasons):
     assert _told(replace(SCALE_UP, **change), SCALE_UP) == reasons
 
 
-def test_scaling_is_told_only_by_the_one_who_wrote_it():
-    """No event of a decision claims that a write happened."""
-    assert Reason.SCALED not in _told(SCALE_UP, None)
-
-
 def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
     """In the message of Ready, in the log, where they are news once, and in explain."""
     why = "key run.yaml of ConfigMap vllm is no YAML at line 2, column 1"

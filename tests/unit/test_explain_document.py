@@ -49,14 +49,6 @@ def test_a_line_is_written_on_change_and_every_ten_minutes(change, worth_a_line)
     assert explain.material_change(SCALE_UP, replace(SCALE_UP, **change)) is worth_a_line
 
 
-def test_a_recommendation_that_is_not_set_shows_in_the_line():
-    """In mode Recommend the wish stands beside the count that stays."""
-    decision = replace(SCALE_UP, replicas_after=3, limited_by=Reason.RECOMMEND_ONLY)
-    line = explain.log_line(decision)
-    told = " replicas=3 recommended=5 reason=KVCacheBound mode=Recommend binding=kv-cache "
-    assert told in line
-
-
 def test_an_unknown_count_is_said_so():
     """A target that cannot be read has no count, and no zero is shown in its place."""
     decision = replace(BLIND, replicas_before=None, replicas_after=None, recommended_replicas=None)
@@ -103,14 +95,6 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
     assert document["action"] == "scale-up"
     assert document["replicasAfter"] == 5
     assert ("truncated" in document) or len(document.get("steps", [])) == len(steps)
-
-
-def test_the_history_has_one_short_line_for_each_decision():
-    """Time, action, counts, what binds and why."""
-    assert explain.summary_line(SCALE_UP) == (
-        "2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound"
-    )
-    assert explain.summary_line(BLIND) == "2026-11-21T12:05:00Z hold 5 PrometheusUnavailable"
 
 
 def test_every_sample_belongs_to_a_declared_gauge():

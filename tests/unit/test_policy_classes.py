@@ -124,14 +124,6 @@ def story(targets=WITH, rate=8.0, replicas=3, **more):
     return ClassRun(World(rate=steady(rate), replicas=replicas), targets, Limits(), **more)
 
 
-def test_classes_of_priority_zero_and_more_order_all():
-    """Then the demand is that of the workload."""
-    alike = replace(WITH, classes=(CHAT, replace(JOB, priority=0)))
-    told = story(alike)
-    told.until(600.0)
-    assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(8.0, rel=0.3)
-
-
 def test_a_silent_gateway_keeps_the_last_known_part():
     """The job does not order replicas because its counters are missing for a while."""
     told = story(silent_from=600.0)

@@ -70,13 +70,6 @@ def test_a_target_scaled_to_zero_by_hand_is_not_ours():
     assert problem.reason is Reason.SCALED_TO_ZERO_BY_USER
 
 
-def test_an_unknown_count_is_not_ours():
-    """Without the count there is nothing to compare a write with."""
-    problem = guards.ownership_problem(observation(desired_replicas=None))
-    assert problem is not None
-    assert problem.reason is Reason.TARGET_NOT_READABLE
-
-
 def test_an_ordinary_observation_is_ours():
     """No problem, no veto."""
     assert guards.ownership_problem(observation()) is None
@@ -107,14 +100,6 @@ def test_the_floor_applies_when_metrics_stay_away(current, floor, away_seconds, 
     fallback = FallbackTargets(behavior=FallbackBehavior.FLOOR, replicas=floor)
     held = blind(current=current, fallback=fallback, without_metrics_seconds=away_seconds)
     assert held.replicas == expected
-
-
-def test_an_outage_never_drops_below_the_minimum():
-    """The stated minimum needs no metrics."""
-    bounds = Bounds(minimum=4, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)
-    held = blind(bounds=bounds)
-    assert held.replicas == 4
-    assert held.limited_by is Reason.MIN_REPLICAS_REACHED
 
 
 def test_the_administrators_maximum_wins_and_is_named():

@@ -176,14 +176,6 @@ def test_who_explains_a_decision_is_told_what_one_fewer_and_one_more_would_give(
     assert all(f"{name} p95 " in line for name in ("ttft", "tpot", "queueTime"))
 
 
-def test_without_a_trusted_model_no_latency_of_another_count_is_told():
-    """In the first minute."""
-    story = run(World(rate=steady(9.0), replicas=4)).until(45)
-    decision = story.at(45.0)
-    assert not decision.model.trusted
-    assert with_latencies(decision, story.state.sized) == decision
-
-
 def without_limits(observation):
     """The same pods, whose engines do not say how large their KV cache is."""
     pods = [

@@ -165,14 +165,6 @@ def test_silence_brings_an_idle_fleet_to_its_minimum():
     assert end.demand.arrival_rate_per_second == 0.0
 
 
-def test_a_fleet_that_never_had_traffic_goes_to_its_minimum():
-    """Without a single request there is no model, and none is needed."""
-    story = run(World(rate=steady(0.0), replicas=3)).until(900)
-    assert story.at(900.0).replicas_after == 1
-    assert story.at(900.0).model.trusted is False
-    assert story.at(150.0).replicas_after == 3
-
-
 def _sizing(decision):
     return next(step for step in decision.steps if step.stage == "sizing").inputs
 

@@ -34,14 +34,6 @@ def seen(state, desired, at):
     return observe_count(state, observation, behavior=Behavior(), now_seconds=at)
 
 
-def test_the_first_count_seen_is_nobodys_edit():
-    """A workload just met starts from what it has."""
-    state, edit = seen(PlannerState(), 3, 0.0)
-    assert edit is None
-    assert state.seen_desired == 3
-    assert state.behavior.recommendations == ((0.0, 3),)
-
-
 def test_a_count_that_nobody_ordered_is_a_hand_edit():
     """It is told with both counts, and only once."""
     state, _ = seen(PlannerState(), 3, 0.0)
@@ -124,14 +116,6 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
     back = restore(stored, 110.0)
     assert back.behavior == state.behavior
     assert memory_of(back.knobs) == memory_of(state.knobs)
-
-
-def test_who_puts_the_count_back_is_remembered_over_a_restart():
-    """The pause goes on, and the next revert of the same count is one more in the row."""
-    reverts = Reverts(replicas=1, count=5, at_seconds=90.0, by="kubectl-scale", prompt=False)
-    stored = json.loads(json.dumps(learned(PlannerState(reverts=reverts), 100.0)))
-    assert restore(stored, 110.0).reverts == reverts
-    assert restore(stored, 50.0).reverts.at_seconds == 50.0
 
 
 def test_what_is_dropped_of_the_stored_memory_is_named():
