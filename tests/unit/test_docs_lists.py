@@ -55,7 +55,6 @@ CONDITIONS = {
     ),
     'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
 }
-LISTED_KINDS = {"{{ .resource | quote }}": "the listed kinds"}
 Table = list[list[str]]
 
 
