@@ -216,40 +216,6 @@ def tenant(rig: Rig, namespace: str, engines: Engines, operator: Operator) -> It
 
 
 @pytest.fixture
-def frozen_counts(rig: Rig, namespace: str) -> Iterator[str]:
-    """A policy of the cluster that refuses every change of a replica count in the namespace."""
-    api = kubernetes.client.AdmissionregistrationV1Api(rig.api_client())
-    name = f"frozen-{namespace}"
-    rule = {
-        "apiGroups": ["apps"],
-        "apiVersions": ["v1"],
-        "operations": ["UPDATE"],
-        "resources": ["deployments/scale"],
-    }
-    policy = {
-        "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": "false", "message": "counts are frozen"}],
-        },
-    }
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    binding = {
-        "metadata": {"name": name},
-        "spec": {
-            "policyName": name,
-            "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": selector},
-        },
-    }
-    api.create_validating_admission_policy(policy)
-    api.create_validating_admission_policy_binding(binding)
-    yield name
-    api.delete_validating_admission_policy_binding(name)
-    api.delete_validating_admission_policy(name)
-
-
-@pytest.fixture
 def lenient_crd(rig: Rig, operator: Operator, tenant: Tenant) -> Iterator[None]:
     """A CRD without the rules of the spec, as an older chart might have left it behind."""
     crd = custom_resource_definition()

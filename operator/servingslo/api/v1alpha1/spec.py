@@ -64,7 +64,6 @@ from servingslo.api.v1alpha1.workload import (
     TargetRef,
 )
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -73,6 +72,7 @@ from servingslo.policy.inputs import (
     SeasonStated,
 )
 from servingslo.policy.pools.inputs import MOST_POOLS
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.runtimes.catalogue import CATALOGUE
 
 MOST_PRIORITY = 1_000_000

@@ -16,11 +16,11 @@ from servingslo.api.v1alpha1.status_base import (
 from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
 from servingslo.policy.replicas.guards import ADVICE_ONLY
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.

@@ -6,7 +6,6 @@ drift. Each write and each revert restarts all pods, so a pause follows the firs
 
 from dataclasses import replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.engine_limits.canary import (
     QUEUE,
@@ -23,6 +22,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
 from servingslo.policy.knobs.engine_limits.outcome import Tuned
 from servingslo.policy.knobs.protocol import Turn
 from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 
