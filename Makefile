@@ -60,10 +60,11 @@ floors: lint types layers ## ruff, mypy and import-linter
 
 check: floors unit ## the floors, unit, property and golden tests
 
-lint: setup ## ruff, the Dockerfile's linter and the prose linter
+lint: setup ## ruff, the Dockerfile's linter, the prose linter, and promtool on the operator's metrics
 	$(BIN)/ruff check operator lab tests
 	$(BIN)/ruff format --check operator lab tests
 	$(BIN)/python -m tests.prose.check
+	$(BIN)/python -m tests.rules.own_metrics
 	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
 
 types: setup ## mypy, strict

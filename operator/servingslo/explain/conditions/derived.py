@@ -61,7 +61,7 @@ def stamped_conditions(
     generation: int,
     now_seconds: float,
 ) -> tuple[Condition, ...]:
-    """Conditions from verdicts, and Stalled; one keeps its transition time while its status stays."""
+    """Conditions from verdicts, and Stalled; each keeps its transition time with its status."""
     since = {condition.type: condition for condition in previous}
     stalled = stalled_verdict(told, since.get(ConditionType.STALLED), now_seconds=now_seconds)
     every = dict(told) if stalled is None else {**told, ConditionType.STALLED: stalled}
