@@ -34,9 +34,9 @@ from servingslo.policy.latency.growth import with_growth
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.promise import period_seconds
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
 from servingslo.policy.replicas.state import PlannerState
-from servingslo.policy.rules.requirement import Requirement
 from servingslo.reasons import Constraint
 
 # Models and adapters that a report names.

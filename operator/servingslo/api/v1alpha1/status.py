@@ -19,7 +19,7 @@ from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
-from servingslo.policy.replicas.guards import ADVICE_ONLY
+from servingslo.policy.replicas.ownership import ADVICE_ONLY
 from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 

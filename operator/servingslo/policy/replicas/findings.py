@@ -9,7 +9,7 @@ from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.guards import StepDownBlock
+from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
