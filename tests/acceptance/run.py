@@ -94,7 +94,7 @@ CHECKS = (
     ),
     Check(
         name="canary",
-        shows="batch limits on one pod first, kept, taken back, and released without the operator",
+        shows="batch limits on one pod first, kept, reverted, and released without the operator",
         command=(
             *_TESTS,
             "tests/integration/test_batch_canary.py",

@@ -82,7 +82,8 @@ def not_ready(
     """Conditions of a resource without a decision: Ready is False, Stalled follows, others stay."""
     told = {ConditionType.READY: Verdict(ConditionStatus.FALSE, reason, message)}
     new = stamped_conditions(told, previous, generation=generation, now_seconds=now_seconds)
-    kept = {one.type: one for one in previous if one.type is not ConditionType.STALLED}
+    kept = {one.type: one for one in previous}
+    kept.pop(ConditionType.STALLED, None)
     kept |= {one.type: one for one in new}
     return tuple(kept[type_] for type_ in ConditionType if type_ in kept)
 
