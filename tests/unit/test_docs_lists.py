@@ -21,7 +21,7 @@ from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
 from servingslo.policy.replicas.promise import BURN_SECONDS
-from servingslo.policy.rules.requirement import BOUNDED_CEILING, UTILIZATION_CEILING
+from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration
@@ -55,7 +55,6 @@ CONDITIONS = {
     ),
     'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
 }
-LISTED_KINDS = {"{{ .resource | quote }}": "the listed kinds"}
 Table = list[list[str]]
 
 

@@ -12,8 +12,8 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Count, DurationBetween, cel_rule, not_allowed
+from servingslo.api.spec_base import ApiModel
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import KVCache, Replicas, ServiceLaw, Utilization
 from servingslo.api.v1alpha1.knobs import Batching, Engine

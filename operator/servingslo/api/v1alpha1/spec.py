@@ -13,8 +13,8 @@ from servingslo.api.constraints import (
     keyed_by,
     not_allowed,
 )
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
     MAX_REPLICAS,

@@ -15,7 +15,7 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.capacity import MAX_GPUS, KVCache, Replicas, Utilization
 from servingslo.api.v1alpha1.knobs import Batching, Engine
 from servingslo.api.v1alpha1.patterns import (
