@@ -30,7 +30,7 @@ def test_limits_that_gitops_puts_back_are_left_alone_and_it_is_named(
     event = fleet.tenant.wait_event("BatchingReverted")
     for told in (fleet.tenant.message("BatchingInSync"), event):
         assert f"put back to max_num_seqs {FEW}" in told
-        assert f"once by {GITOPS}" in told
+        assert f"by {GITOPS}" in told
     assert fleet.changes(operator)[-1] == "BatchingLeftToUser"
     assert fleet.limit == FEW
     fleet.tenant.end_traffic()

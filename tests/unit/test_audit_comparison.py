@@ -116,19 +116,6 @@ def test_one_write_before_a_kill_may_be_untold():
     assert differences([_entry()], [f"{KILLED} at_seconds={at + 2:.3f}"]) != []
 
 
-def test_an_eviction_is_told_of_the_pods_owner():
-    """The pod chat-2 is of the StatefulSet chat."""
-    evicted = _entry(
-        resource="pods", subresource="eviction", patch={"kind": "Eviction"}, name="chat-2"
-    )
-    told = (
-        "2026-11-24 12:00:00 INFO changed namespace=n name=chat target=StatefulSet/chat "
-        "knob=batch-limits stuck_pods=1->0 outcome=written reason=BatchingCanaryFailed"
-    )
-    assert differences([evicted], [told]) == []
-    assert differences([evicted], []) != []
-
-
 def test_a_limit_in_a_variable_is_told_with_the_other():
     """The variable alone is written; another value than was told is found."""
     path = "/spec/template/spec/containers/0/env/1"

@@ -5,12 +5,13 @@ import copy
 import json
 
 import pytest
+from tests.unit.workload_server import ROLLING, WorkloadServer
 
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_ANNOTATION
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.cli.cluster.release import end_canaries
-from servingslo.errors import InvalidObjectError, WriteConflictError
+from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 
 ORDER = CanaryOrder(
@@ -23,68 +24,18 @@ ORDER = CanaryOrder(
     flags_added=("max_num_batched_tokens",),
     runtime="vllm",
 )
-ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
 PARTITION = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
 DEPLOYMENT = {"replicas": 4, "strategy": ROLLING}
-STATEFUL_SET = {"replicas": 4, "updateStrategy": PARTITION}
-
-
-class _Server:
-    """An API server with one object, which carries JSON Patches out."""
-
-    def __init__(self, spec, container=None, annotations=None):
-        engine = {
-            "name": "vllm", "image": "vllm/vllm-openai:v0.20.0",
-            "args": ["--model=m", "--max-num-seqs", "8"], **(container or {}),
-        }  # fmt: skip
-        self.item = {
-            "metadata": {
-                "name": "chat", "namespace": "a", "uid": "t-1", "resourceVersion": "7",
-                "generation": 1, **({"annotations": annotations} if annotations else {}),
-            },
-            "spec": {**copy.deepcopy(spec), "template": {"spec": {"containers": [engine]}}},
-            "status": {"observedGeneration": 1, "updatedReplicas": 1, "updateRevision": "chat-1"},
-        }  # fmt: skip
-        self.pods, self.evicted = [], []
-
-    async def get(self, path, _query=None):
-        if path.endswith("/chat"):
-            return copy.deepcopy(self.item)
-        if path.endswith("/pods"):
-            return {"items": [p for p in self.pods if p["revision"] in _query["labelSelector"]]}
-        kept = [self.item] if path == "/apis/apps/v1/deployments" else []
-        return {"items": copy.deepcopy(kept), "metadata": {"resourceVersion": "7"}}
-
-    async def patch(self, _path, patch, _kind, **_):
-        item = copy.deepcopy(self.item)
-        for change in patch:
-            parts = [p.replace("~1", "/") for p in change["path"].strip("/").split("/")]
-            place = item
-            for part in parts[:-1]:
-                place = place[int(part)] if isinstance(place, list) else place[part]
-            if change["op"] == "test" and place[parts[-1]] != change["value"]:
-                raise InvalidObjectError("test failed")
-            if change["op"] == "add":
-                place[parts[-1]] = change["value"]
-            if change["op"] == "replace":
-                place[int(parts[-1])] = change["value"]
-            if change["op"] == "remove":
-                del place[parts[-1]]
-        item["metadata"]["resourceVersion"] += "1"
-        self.item = item
-
-    async def create(self, path, body):
-        self.evicted.append((path, body["deleteOptions"]["preconditions"]["uid"]))
-        return {}
-
-    @property
-    def spec(self):
-        return self.item["spec"]
+STATEFUL_SET = {
+    "replicas": 4,
+    "updateStrategy": PARTITION,
+    "podManagementPolicy": "Parallel",
+}
 
 
 def world(spec, kind="Deployment", **settings):
     """A server, and what reads and does with its object."""
-    server = _Server(spec, **settings)
+    server = WorkloadServer(spec, **settings)
     canaries = BatchCanaries(server)
     target = ScaleTarget(api_version="apps/v1", kind=kind, name="chat")
 
@@ -194,15 +145,19 @@ def test_an_object_that_moved_on_is_not_written() -> None:
         ),
         pytest.param({**STATEFUL_SET, "replicas": 1}, "StatefulSet", "no sibling", id="one-of-set"),
         pytest.param(
-            {"replicas": 4, "updateStrategy": {"type": "OnDelete"}}, "StatefulSet", "OnDelete",
+            {**STATEFUL_SET, "updateStrategy": {"type": "OnDelete"}}, "StatefulSet", "OnDelete",
             id="on-delete",
         ),
         pytest.param(
             {
-                "replicas": 4,
+                **STATEFUL_SET,
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}},
             },
             "StatefulSet", "in use", id="partition",
+        ),
+        pytest.param(
+            {**STATEFUL_SET, "podManagementPolicy": "OrderedReady"}, "StatefulSet", "Parallel",
+            id="in-order",
         ),
         pytest.param({**DEPLOYMENT, "replicas": 1}, "Deployment", "", id="one-with-surge"),
     ],
@@ -262,36 +217,3 @@ def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]
     server.item["metadata"]["annotations"][RELEASED_ANNOTATION] = "2026-01-01T00:00:00Z"
     assert asyncio.run(canaries.start(read(), ORDER))
     assert RELEASED_ANNOTATION not in server.item["metadata"]["annotations"]
-
-
-def _pod(name, *, revision="chat-1", owner="t-1", ready="False", **metadata):
-    owners = [{"uid": owner, "controller": True}]
-    return {
-        "revision": revision,
-        "metadata": {"name": name, "uid": f"u-{name}", "ownerReferences": owners, **metadata},
-        "status": {"conditions": [{"type": "Ready", "status": ready}]},
-    }
-
-
-@pytest.mark.parametrize(
-    ("policy", "freed"),
-    [pytest.param("OrderedReady", 1, id="in-order"), pytest.param("Parallel", 0, id="parallel")],
-)
-def test_a_pod_that_blocks_the_way_back_is_evicted(policy, freed) -> None:
-    """Of the limits taken back, not ready, and of this very set; none while it may yet come."""
-    server, canaries, read = world(
-        {**STATEFUL_SET, "podManagementPolicy": policy}, kind="StatefulSet"
-    )
-    asyncio.run(canaries.start(read(), ORDER))
-    server.pods = [
-        _pod("chat-3"),
-        _pod("chat-2", ready="True"),
-        _pod("chat-1", owner="t-2"),
-        _pod("chat-0", revision="chat-0"),
-        _pod("chat-4", deletionTimestamp="2026-11-25T03:00:00Z"),
-    ]
-    asyncio.run(canaries.take_back(read(), ""))
-    assert asyncio.run(canaries.free(read())) == 0
-    server.item["status"]["updateRevision"] = "chat-0"
-    assert asyncio.run(canaries.free(read())) == freed
-    assert server.evicted == [("/api/v1/namespaces/a/pods/chat-3/eviction", "u-chat-3")][:freed]

@@ -12,7 +12,6 @@ from typing import Any
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED, is_released
 from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
-from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
     RECORDED,
@@ -24,19 +23,16 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     fits,
     not_possible,
     one_pod,
-    waits_for_each_pod,
 )
 from servingslo.adapters.kubernetes.batch_limits.writer import (
-    changed_arguments,
+    changed_container,
     container_at,
-    line_changes,
-    variable_changes,
+    with_line,
 )
 from servingslo.errors import (
     WriteConflictError,
 )
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.ports import EngineArguments
 
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 
@@ -97,14 +93,9 @@ class CanaryTarget(OwnedObject[Recorded]):
     @property
     def new_pods(self) -> int:
         """Number of pods of the newest template; 0 until its controller has observed it."""
-        return int(self._status.get("updatedReplicas") or 0)
-
-    @property
-    def _status(self) -> Mapping[str, Any]:
-        """The status; empty until its controller has observed the current object."""
         status: Mapping[str, Any] = self.item.get("status") or {}
         seen = (status.get("observedGeneration") or 0) >= self.item["metadata"]["generation"]
-        return status if seen else {}
+        return int(status.get("updatedReplicas") or 0) if seen else 0
 
     @property
     def not_possible(self) -> str:
@@ -112,18 +103,6 @@ class CanaryTarget(OwnedObject[Recorded]):
         if is_released(self.item):
             return RELEASED
         return not_possible(self.kind, self.item["spec"])
-
-    @property
-    def revision(self) -> str:
-        """Revision of a StatefulSet's pods with the current template; '' while not known."""
-        return str(self._status.get("updateRevision") or "")
-
-    @property
-    def blocking_revision(self) -> str:
-        """Revision of pods with rejected limits that may block the controller; '' if none."""
-        refused = "" if self.refused is None else self.refused.revision
-        waits = waits_for_each_pod(self.kind, self.item["spec"])
-        return refused if waits and self.revision not in {"", refused} else ""
 
 
 class BatchCanaries:
@@ -146,9 +125,9 @@ class BatchCanaries:
         return await self._fields[target.kind].read(target.namespace, target.name)
 
     async def standing(self) -> tuple[CanaryTarget, ...]:
-        """Every target with a canary or possible leftovers of one. Raises: ClusterError."""
+        """Every target with a canary. Raises: ClusterError."""
         found = [one for field in self._fields.values() for one in await field.owned()]
-        return tuple(one for one in found if one.canary is not None or one.blocking_revision)
+        return tuple(one for one in found if one.canary is not None)
 
     async def start(self, target: CanaryTarget, order: CanaryOrder) -> bool:
         """Set the limits in the template, for one pod. Returns False if they are already set.
@@ -159,23 +138,14 @@ class BatchCanaries:
         if target.not_possible:
             raise WriteConflictError(target.not_possible)
         index = container_at(target.item, order.container, order.runtime)
-        limits = EngineArguments(max_num_seqs=order.after[0], max_num_batched_tokens=order.after[1])
         queue = order.queue[-1] if order.queue else None
-        changes = changed_arguments(target.item, index, limits, order.runtime, queue=queue)
-        if not changes:
-            return False
         spec = target.item["spec"]
         container = spec["template"]["spec"]["containers"][index]
-        template = json.loads(json.dumps(spec["template"]))
-        changed = template["spec"]["containers"][index]
-        variables = {}
-        for change in changes:
-            key, _, place = change["path"].partition(f"/containers/{index}/")[2].partition("/")
-            if place:
-                variables[change["value"]["name"]] = changed[key][int(place)]["value"]
-                changed[key][int(place)] = change["value"]
-            else:
-                changed[key] = change["value"]
+        changed = changed_container(container, order.after, order.runtime, queue=queue)
+        if changed == container:
+            return False
+        template, change = _replaced(target, index, changed)
+        env = zip(container.get("env") or (), changed.get("env") or (), strict=True)
         written = one_pod(target.kind, spec)
         record = CanaryRecord(
             owner=order.owner,
@@ -184,7 +154,7 @@ class BatchCanaries:
             container=index,
             command=container.get("command"),
             args=container.get("args"),
-            variables=variables,
+            variables={one["name"]: one["value"] for one, other in env if one != other},
             before=list(order.before),
             after=list(order.after),
             queue=list(order.queue),
@@ -193,7 +163,7 @@ class BatchCanaries:
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
         )
-        await self._put(target, record, [*changes, *_set(written)])
+        await self._put(target, record, [change, *_set(written)])
         return True
 
     async def hold(self, target: CanaryTarget) -> bool:
@@ -227,51 +197,18 @@ class BatchCanaries:
             return False
         if target.edited:
             raise WriteConflictError(f"{target.title} was changed meanwhile")
-        template = json.loads(json.dumps(target.item["spec"]["template"]))
-        container = template["spec"]["containers"][canary.container]
-        for key, value in (("command", canary.command), ("args", canary.args)):
-            container.pop(key, None)
-            if value is not None:
-                container[key] = value
-        for entry in container.get("env") or ():
-            if entry["name"] in canary.variables:
-                entry["value"] = canary.variables[entry["name"]]
+        container = target.item["spec"]["template"]["spec"]["containers"][canary.container]
+        former = with_line(container, canary.command, canary.args, canary.variables)
+        template, change = _replaced(target, canary.container, former)
         refused = RefusedRecord(
-            owner=canary.owner,
             refused=canary.after,
             refused_queue=canary.queue[1] if canary.queue else None,
             template=digest(template),
             wanted=wanted,
-            revision=target.revision if target.new_pods else "",
         )
-        changes = [*_former(target, canary), *_resumed(target, canary)]
+        changes = [change, *_resumed(target, canary)]
         await self._put(target, refused, changes, released=released)
         return True
-
-    async def free(self, target: CanaryTarget) -> int:
-        """Evict unready pods that still have the rejected limits; returns their number.
-
-        Raises: ClusterError, for example while a PodDisruptionBudget forbids it.
-        """
-        if not target.blocking_revision:
-            return 0
-        path = api_path("v1", "pods", namespace=target.namespace)
-        selector = {"labelSelector": f"controller-revision-hash={target.blocking_revision}"}
-        pods = (await self._client.get(path, selector))["items"]
-        stuck = [pod["metadata"] for pod in pods if _is_stuck(pod, target.item["metadata"]["uid"])]
-        for metadata in stuck:
-            name = metadata["name"]
-            eviction = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": target.namespace},
-                "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
-            }
-            path = api_path(
-                "v1", "pods", namespace=target.namespace, name=name, subresource="eviction"
-            )
-            await self._client.create(path, eviction)
-        return len(stuck)
 
     async def _put(
         self,
@@ -283,14 +220,6 @@ class BatchCanaries:
     ) -> None:
         field = self._fields[target.kind]
         await field.put(target, record, changes, released=released)
-
-
-def _is_stuck(pod: KubeObject, owner_uid: str) -> bool:
-    metadata = pod["metadata"]
-    owners = [one["uid"] for one in metadata.get("ownerReferences") or () if one.get("controller")]
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-    return owners == [owner_uid] and not ready and not metadata.get("deletionTimestamp")
 
 
 def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:
@@ -311,12 +240,14 @@ def _resumed(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]
             yield {"op": "remove", "path": f"/spec/{name}"}
 
 
-def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
-    """The container's former command line; only the differences."""
-    base = f"/spec/template/spec/containers/{canary.container}"
-    container = target.item["spec"]["template"]["spec"]["containers"][canary.container]
-    yield from line_changes(container, base, canary.command, canary.args)
-    yield from variable_changes(container, base, canary.variables)
+def _replaced(
+    target: CanaryTarget, index: int, container: KubeObject
+) -> tuple[KubeObject, KubeObject]:
+    """The pod template with another container at this place, and the change that makes it so."""
+    template: KubeObject = json.loads(json.dumps(target.item["spec"]["template"]))
+    template["spec"]["containers"][index] = container
+    path = f"/spec/template/spec/containers/{index}"
+    return template, {"op": "replace", "path": path, "value": container}
 
 
 def _field(
