@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from policy_stories import OBJECTIVES, QUICK
 from tests.sizing_cases import case, sized
 
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.guards import Bounds, Proposal, StepDownBlock
 from servingslo.policy.replicas.sizing import Load, least_safe_count
 from servingslo.reasons import Reason

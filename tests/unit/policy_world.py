@@ -15,6 +15,11 @@ from servingslo.estimation.sample import (
 )
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.hpa_behavior import (
+    DEFAULT_DOWN_WINDOW_SECONDS,
+    Behavior,
+    ScalingRules,
+)
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -25,12 +30,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.replicas.behavior import (
-    DEFAULT_DOWN_WINDOW_SECONDS,
-    Behavior,
-    ScalingRules,
-)
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.service import Service
 from servingslo_lab.sim.replicas import layout

@@ -22,7 +22,7 @@ from servingslo.estimation.sample import EngineSample, HistogramSample, PodSampl
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NOW = 1_795_262_400.0

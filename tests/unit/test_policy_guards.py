@@ -4,6 +4,7 @@ import pytest
 
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,
@@ -16,7 +17,6 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.guards import Bounds, Proposal, StepDownBlock
 from servingslo.reasons import Reason
 

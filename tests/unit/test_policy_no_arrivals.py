@@ -6,7 +6,7 @@ from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, run, steady
 
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import observe
-from servingslo.policy.replicas.requirement import required_replicas
+from servingslo.policy.rules.requirement import required_replicas
 
 RATE_PER_SECOND = 4.0
 TICKS = 6

@@ -25,7 +25,7 @@ from servingslo.policy.pools.guards import (
     write_order,
 )
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = ("prefill", "decode")

@@ -36,8 +36,6 @@ from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import SHARE, DegradationTargets
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -51,6 +49,7 @@ from servingslo.policy.inputs import (
 from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas import guards
+from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.recognition import Recognition

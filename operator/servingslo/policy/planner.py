@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
-from servingslo.policy.findings import findings
 from servingslo.policy.inputs import (
     Actuation,
     ForecastMode,
@@ -26,13 +23,17 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.knobs.catalogue import observe_knobs
-from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext, tick_context
+from servingslo.policy.replicas.findings import findings
 from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, required_replicas
 from servingslo.policy.replicas.saturation import Shortage
 from servingslo.policy.replicas.signals import Signals, add_doubts, drop_families, read_signals
+from servingslo.policy.replicas.state import HandEdit, PlannerState, observe_count
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.grant import within_grant
+from servingslo.policy.rules.requirement import Requirement, required_replicas
 from servingslo.policy.stages import STAGES, Draft, Stages, leave_to_reverter
-from servingslo.policy.state import HandEdit, PlannerState, observe_count
 from servingslo.policy.verdict import assemble_decision
 from servingslo.reasons import Reason
 

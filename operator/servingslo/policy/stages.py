@@ -8,26 +8,27 @@ from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.objective_metrics import metric_seconds
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext
-from servingslo.policy.findings import failing_inputs
+from servingslo.policy.hpa_behavior import BehaviorState
 from servingslo.policy.inputs import Actuation, ForecastMode
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.latency.availability import count_answers
 from servingslo.policy.latency.growth import are_met, remember, seen_by_engines
-from servingslo.policy.replicas import guards, zero
-from servingslo.policy.replicas.behavior import BehaviorState
+from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.findings import failing_inputs
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.policy.replicas.promise import after_window as promise_after
 from servingslo.policy.replicas.promise import misses_of, period_seconds, with_degraded
-from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement, sizing_case
-from servingslo.policy.replicas.reserve import renewed_reserve
 from servingslo.policy.replicas.reserve_state import ReserveState, count_misses
 from servingslo.policy.replicas.saturation import MISSED_MARGIN, after_window, settles
 from servingslo.policy.replicas.sizing import carried_rate_per_second
-from servingslo.policy.replicas.step_down import misses_surely, step_down_blocks
-from servingslo.policy.state import PlannerState, Steadiness
+from servingslo.policy.replicas.state import PlannerState, Steadiness
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.grant import within_grant
+from servingslo.policy.rules.requirement import YOUNG_SECONDS, Requirement, sizing_case
+from servingslo.policy.rules.reserve import renewed_reserve
+from servingslo.policy.rules.step_down import misses_surely, step_down_blocks
 from servingslo.reasons import Reason
 
 

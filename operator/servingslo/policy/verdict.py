@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     Decision,
 )
@@ -14,13 +13,13 @@ from servingslo.policy.decision_parts import (
     RuntimeSource,
     RuntimeUse,
 )
-from servingslo.policy.findings import with_unreliable
 from servingslo.policy.knobs.catalogue import decide_knobs
 from servingslo.policy.knobs.protocol import Knob, Turn
-from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.findings import with_unreliable
 from servingslo.policy.replicas.promise import promise_report
-from servingslo.policy.replicas.requirement import Requirement
-from servingslo.policy.replicas.reserve import reserve_report
+from servingslo.policy.replicas.state import PendingWrite, PlannerState
 from servingslo.policy.report import (
     availability_of,
     cold_start_report,
@@ -37,8 +36,10 @@ from servingslo.policy.report import (
     objective_reports,
     predicted_counts,
 )
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.requirement import Requirement
+from servingslo.policy.rules.reserve import reserve_report
 from servingslo.policy.stages import Draft
-from servingslo.policy.state import PendingWrite, PlannerState
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
 

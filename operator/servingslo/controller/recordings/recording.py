@@ -40,7 +40,7 @@ from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.sizing import Sized
-from servingslo.policy.state import PlannerState, record_scale, record_write_failed
+from servingslo.policy.replicas.state import PlannerState, record_scale, record_write_failed
 
 HEADER = "header"
 OUTCOME = "outcome"

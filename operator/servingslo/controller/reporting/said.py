@@ -8,7 +8,7 @@ from servingslo.explain.conditions.condition import Condition, ConditionType, Ve
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitsRevert, memory_of
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LEARNED_SECONDS = 300.0

@@ -8,13 +8,13 @@ and decode the one that the path lacks has them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from servingslo.policy.budget.guard import shortage
 from servingslo.policy.decision import Decision
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import GpuUse
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.replicas.guards import limit_step
 from servingslo.policy.replicas.sizing import carried_rate_per_second
+from servingslo.policy.rules.grant import shortage
 from servingslo.policy.stages import Draft
 from servingslo.reasons import Reason
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import Forecast
-from servingslo.policy.context import TickContext
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import PathUse, SplitUse
 from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
@@ -25,11 +24,12 @@ from servingslo.policy.pools.variants.split import (
     remembered,
     shares,
 )
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
-from servingslo.policy.replicas.requirement import Requirement, required_replicas, sizing_case
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
-from servingslo.policy.replicas.step_down import within_reach
+from servingslo.policy.rules.requirement import Requirement, required_replicas, sizing_case
+from servingslo.policy.rules.step_down import within_reach
 from servingslo.reasons import Reason
 
 STAGE = "pools"

@@ -29,8 +29,8 @@ from servingslo.policy.pools.mixing import Division, divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES, Stages
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 

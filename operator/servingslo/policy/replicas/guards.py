@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.decision_parts import DecisionStep, HandOver, StepValue
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState, normalize
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -19,7 +20,6 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState, normalize
 from servingslo.policy.replicas.reverts import Reverts
 from servingslo.reasons import Reason
 

@@ -8,12 +8,12 @@ law, the share moves by one first step in each time over which latencies are obs
 
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.engine.admission import shed_ratio
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext
 from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
 from servingslo.policy.replicas.sizing import carried_rate_per_second
+from servingslo.policy.rules.grant import within_grant
+from servingslo.policy.rules.requirement import Requirement, sizing_case
 from servingslo.reasons import Reason
 
 # The first step to a fallback, and the least one: with 10 requests/s it brings 15 in the two

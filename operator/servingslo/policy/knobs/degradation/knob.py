@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.gateway.fallback import FallbackUse
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
-from servingslo.policy.degradation import FORMER, ROUTE_WEIGHTS, SHARE, THOUSANDTHS
 from servingslo.policy.inputs import InForce, SignalProblem, Targets
 from servingslo.policy.knobs.decisions import DegradationDecision
 from servingslo.policy.knobs.degradation.capacity import nothing_more, wanted_share_ratio
@@ -29,6 +27,8 @@ from servingslo.policy.knobs.degradation.steps import (
 )
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
 from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.routes import FORMER, ROUTE_WEIGHTS, SHARE, THOUSANDTHS
 from servingslo.reasons import Reason
 
 

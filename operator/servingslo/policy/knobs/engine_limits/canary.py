@@ -13,7 +13,6 @@ from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, CanaryAct
 from servingslo.policy.knobs.engine_limits.memory import (
@@ -27,6 +26,7 @@ from servingslo.policy.knobs.protocol import Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.knobs.trial.comparison import Sample
 from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # A start is stuck if it takes longer than three usual cold starts and than two minutes.

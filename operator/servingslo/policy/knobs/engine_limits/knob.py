@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from servingslo.estimation.law.trust import OF_SPEC
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts, LimitsChange
+from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, LimitsPlan
 from servingslo.policy.knobs.engine_limits import canary
@@ -37,15 +37,15 @@ from servingslo.policy.knobs.engine_limits.search import (
 )
 from servingslo.policy.knobs.in_flight.engines import engine_queue
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import (
     RENEWAL_SECONDS,
     PreparedModel,
     mix_moved_ratio,
 )
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
 from servingslo.policy.replicas.sizing import Load
-from servingslo.policy.replicas.step_down import warming_up
+from servingslo.policy.rules.requirement import Requirement, sizing_case
+from servingslo.policy.rules.step_down import warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions. It is repeated after a minute if what the limits follow

@@ -8,10 +8,10 @@ bound and the replica count never chase each other.
 import math
 from dataclasses import dataclass, replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode, InForce, SignalProblem
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, AdmissionDecision, LimitDecision
 from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # Names of the values that the actuator found in force: the bound of each proxy (None if the object

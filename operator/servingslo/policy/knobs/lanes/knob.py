@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from servingslo.models.burn_rates import budget_left_ratio
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode, InForce
 from servingslo.policy.knobs.decisions import ADMISSION, LANES, AdmissionDecision
 from servingslo.policy.knobs.in_flight.gateway import (
@@ -41,8 +39,10 @@ from servingslo.policy.knobs.lanes.decision import (
 )
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
 from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.requirement import sizing_case
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.saturation import saturation_need
+from servingslo.policy.routes import ClassTargets
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 # In flight at or above this share of its lane, a class fills it.

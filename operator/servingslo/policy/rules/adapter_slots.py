@@ -4,8 +4,8 @@ import math
 
 from servingslo.models.engine.adapter_slots import least_engines, waiting_ratio
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import ConstraintNeed, StepValue
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Constraint
 
 # A wait for a slot ends only with the last request of another adapter: a miss of these.

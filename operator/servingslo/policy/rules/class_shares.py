@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from servingslo.policy.context import TickContext
+from servingslo.policy.replicas.context import TickContext
 
 
 def count_with_shares(context: TickContext, wanted: int, count_for: Callable[[float], int]) -> int:

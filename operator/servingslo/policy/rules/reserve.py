@@ -24,8 +24,8 @@ from servingslo.models.fleet.fluid import (
     wanted_replicas,
 )
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport, StepValue
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.reserve_state import ALLOWED_SHARE, ReserveState, correction_ratio
 from servingslo.policy.replicas.sizing import (
     SizingCase,

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from servingslo.estimation.pods.batch_limits import Limit, LimitSource
 from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.guards import StepDownBlock
 from servingslo.reasons import Reason
 

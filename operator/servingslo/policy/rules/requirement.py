@@ -7,18 +7,18 @@ from servingslo.estimation.estimator import STEADY_PROBABILITY
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.demand import count_with_shares
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import ConstraintNeed, StepValue
-from servingslo.policy.findings import unreliable_inputs
-from servingslo.policy.replicas.adapter_slots import adapter_slots_need
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import Demand
+from servingslo.policy.replicas.findings import unreliable_inputs
 from servingslo.policy.replicas.guards import DEMAND_STAGE, Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
-from servingslo.policy.replicas.reserve import reserve_need
 from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size, size_of_serving
-from servingslo.policy.replicas.step_down import (
+from servingslo.policy.rules.adapter_slots import adapter_slots_need
+from servingslo.policy.rules.class_shares import count_with_shares
+from servingslo.policy.rules.reserve import reserve_need
+from servingslo.policy.rules.step_down import (
     count_tried,
     is_overloaded,
     is_seen_to_serve,

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import Observation, SignalProblem, Targets
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import DRAIN_SECONDS
 from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import Load, size
-from servingslo.policy.replicas.step_down import step_down_blocks
+from servingslo.policy.rules.requirement import Requirement, sizing_case
+from servingslo.policy.rules.step_down import step_down_blocks
 from servingslo.reasons import Reason
 
 STAGE = "zero"

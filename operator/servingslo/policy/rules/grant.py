@@ -1,7 +1,7 @@
 """The guard of a budget: no more replicas than the grant has GPUs for, whatever the demand."""
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import Grant
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.guards import Proposal
 from servingslo.reasons import Reason
 
