@@ -10,9 +10,10 @@ from typing import Any
 import kubernetes
 import pytest
 from tests.integration.manifests import workload
+from tests.unit.workload_server import canary_order
 
 from servingslo.adapters.kubernetes.api.client import connect
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.rig.cluster import Rig
@@ -23,16 +24,7 @@ pytestmark = pytest.mark.slow("servingslo.adapters.kubernetes.batch_limits", "se
 FAILURE = "rig.servingslo.dev/failure"
 FEW, MANY, REPLICAS = 8, 16, 2
 TARGET = ScaleTarget(api_version="apps/v1", kind="StatefulSet", name="chat")
-ORDER = CanaryOrder(
-    owner="chat",
-    owner_uid="uid",
-    since_seconds=1,
-    container=None,
-    before=(FEW, 2048),
-    after=(MANY, 2048),
-    flags_added=(),
-    runtime="vllm",
-)
+ORDER = canary_order((FEW, 2048), (MANY, 2048))
 PATIENCE_SECONDS = 60.0
 
 
@@ -43,7 +35,7 @@ def _begin(rig: Rig, namespace: str) -> None:
             canaries = BatchCanaries(client)
             target = await canaries.read(namespace, TARGET)
             assert target is not None
-            assert await canaries.start(target, ORDER)
+            assert await canaries.start(target, *ORDER)
         finally:
             await client.close()
 

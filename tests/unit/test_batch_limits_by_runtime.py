@@ -13,9 +13,9 @@ from typing import Any
 import click
 import pytest
 from tests.contracts.read import contract_file
-from tests.unit.workload_server import ROLLING, WorkloadServer
+from tests.unit.workload_server import ROLLING, WorkloadServer, canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.runtimes.catalogue import profile
@@ -107,19 +107,15 @@ async def _started(server: Any, before: tuple[int | None, int | None], runtime: 
     """The canaries of a server, after one was begun."""
     canaries = BatchCanaries(server)
     names = ("max_num_seqs", "max_num_batched_tokens")
-    order = CanaryOrder(
-        owner="chat",
-        owner_uid="u-1",
-        since_seconds=1000,
-        container=None,
-        before=(before[0] or 256, before[1] or 8192),
-        after=(96, 1216),
+    order = canary_order(
+        (before[0] or 256, before[1] or 8192),
+        (96, 1216),
+        runtime,
         flags_added=tuple(n for n, had in zip(names, before, strict=True) if had is None),
-        runtime=runtime,
     )
     found = await canaries.read("a", TARGET)
     assert found is not None
-    assert await canaries.start(found, order)
+    assert await canaries.start(found, *order)
     return canaries
 
 

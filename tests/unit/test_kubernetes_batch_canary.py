@@ -5,25 +5,16 @@ import copy
 import json
 
 import pytest
-from tests.unit.workload_server import ROLLING, WorkloadServer
+from tests.unit.workload_server import ROLLING, WorkloadServer, canary_order
 
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_ANNOTATION
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.cli.cluster.release import end_canaries
 from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 
-ORDER = CanaryOrder(
-    owner="chat",
-    owner_uid="u-1",
-    since_seconds=1000,
-    container=None,
-    before=(8, 2048),
-    after=(32, 1024),
-    flags_added=("max_num_batched_tokens",),
-    runtime="vllm",
-)
+ORDER = canary_order((8, 2048), (32, 1024), flags_added=("max_num_batched_tokens",))
 PARTITION = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
 DEPLOYMENT = {"replicas": 4, "strategy": ROLLING}
 STATEFUL_SET = {
@@ -67,7 +58,7 @@ def test_a_way_back_is_to_the_letter(spec, kind, container) -> None:
     """Spec and template as they were, and what is remembered says which limits were refused."""
     server, canaries, read = world(spec, kind, container=container)
     before = copy.deepcopy(server.spec)
-    assert asyncio.run(canaries.start(read(), ORDER))
+    assert asyncio.run(canaries.start(read(), *ORDER))
     assert server.spec != before
     assert read().canary.after == [32, 1024]
     if kind == "Deployment":
@@ -86,7 +77,7 @@ def test_a_way_back_is_to_the_letter(spec, kind, container) -> None:
 def test_a_finished_canary_leaves_the_limits_and_nothing_else() -> None:
     """The owner's strategy again, no pause, no annotation."""
     server, canaries, read = world(DEPLOYMENT)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     asyncio.run(canaries.hold(read()))
     asyncio.run(canaries.complete(read()))
     assert {key: server.spec[key] for key in server.spec if key != "template"} == DEPLOYMENT
@@ -107,7 +98,7 @@ def test_a_finished_canary_leaves_the_limits_and_nothing_else() -> None:
 def test_what_somebody_else_changed_stays(edit) -> None:
     """It is seen, nothing is taken back over it, and a strategy that he set stands."""
     server, canaries, read = world(DEPLOYMENT)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     asyncio.run(canaries.hold(read()))
     edit(server.spec)
     mine = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}}
@@ -128,7 +119,7 @@ def test_an_object_that_moved_on_is_not_written() -> None:
     old = read()
     server.item["metadata"]["resourceVersion"] = "8"
     with pytest.raises(WriteConflictError):
-        asyncio.run(canaries.start(old, ORDER))
+        asyncio.run(canaries.start(old, *ORDER))
 
 
 @pytest.mark.parametrize(
@@ -169,14 +160,14 @@ def test_where_no_pod_can_go_first_it_says_why(spec, kind, words) -> None:
     assert bool(read().not_possible) == bool(words)
     if words:
         with pytest.raises(WriteConflictError):
-            asyncio.run(canaries.start(read(), ORDER))
+            asyncio.run(canaries.start(read(), *ORDER))
 
 
 def test_without_surge_one_pod_makes_room() -> None:
     """Where the owner allows no pod more than asked for, one fewer serves meanwhile."""
     spec = {"replicas": 4, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0}}}
     server, canaries, read = world(spec)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     assert server.spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
@@ -196,7 +187,7 @@ def test_without_surge_one_pod_makes_room() -> None:
 def test_an_annotation_that_is_not_ours_is_none(change) -> None:
     """Anybody who may edit the object may write one."""
     server, canaries, read = world(DEPLOYMENT)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     notes = server.item["metadata"]["annotations"]
     notes[CANARY_ANNOTATION] = json.dumps({**json.loads(notes[CANARY_ANNOTATION]), **change})
     assert read().canary is None
@@ -207,13 +198,13 @@ def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]
     server, canaries, read = world(DEPLOYMENT)
     before = copy.deepcopy(server.spec)
     assert asyncio.run(end_canaries(server, ())) == []
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     assert asyncio.run(end_canaries(server, ())) == []
     assert server.spec == before
     assert capsys.readouterr().out == "Deployment a/chat: max_num_seqs 32 -> 8\n"
     # An operator that still runs begins no other for a while.
     with pytest.raises(WriteConflictError, match="put it back a moment ago"):
-        asyncio.run(canaries.start(read(), ORDER))
+        asyncio.run(canaries.start(read(), *ORDER))
     server.item["metadata"]["annotations"][RELEASED_ANNOTATION] = "2026-01-01T00:00:00Z"
-    assert asyncio.run(canaries.start(read(), ORDER))
+    assert asyncio.run(canaries.start(read(), *ORDER))
     assert RELEASED_ANNOTATION not in server.item["metadata"]["annotations"]

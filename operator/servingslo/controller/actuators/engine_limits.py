@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
 from servingslo.adapters.kubernetes.batch_limits.canary import (
     BatchCanaries,
-    CanaryOrder,
     CanaryTarget,
+    container_at,
 )
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CanaryRecord, digest
-from servingslo.adapters.kubernetes.batch_limits.writer import container_at
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, undone
@@ -115,7 +114,9 @@ class EngineLimits:
         if target is None or act is None:
             return False
         if act is CanaryAct.START:
-            return await self.canaries.start(target, _order(assignment))
+            decision = assignment.decision
+            since, runtime = int(decision.time_seconds), decision.runtime.name or ""
+            return await self.canaries.start(target, ref, since, decision.batching, runtime)
         planned = assignment.in_force[Knob.BATCH_LIMITS].values
         if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
             raise WriteConflictError(f"{target.title} is not as it was read any more")
@@ -219,28 +220,6 @@ def _named(prefix: str, limits: Sequence[int]) -> dict[str, int | None]:
 def _asked(targets: Targets) -> str:
     """Digest of the targets for which limits are found."""
     return digest([asdict(targets.batching), [asdict(one) for one in targets.objectives]])
-
-
-def _order(assignment: Assignment) -> CanaryOrder:
-    decision, ref = assignment.decision, assignment.ref
-    batching = decision.batching
-    now, best = batching.current_max_num_seqs, batching.recommended_max_num_seqs
-    budget = batching.current_max_num_batched_tokens
-    best_budget = batching.recommended_max_num_batched_tokens
-    known = (now, best, budget, best_budget, decision.runtime.name)
-    if None in known:
-        raise WriteConflictError("limits in force are not known any more")
-    return CanaryOrder(
-        owner=ref.name,
-        owner_uid=ref.uid,
-        since_seconds=int(decision.time_seconds),
-        container=batching.container,
-        before=(now or 0, budget or 0),
-        after=(best or 0, best_budget or 0),
-        flags_added=batching.flags_added,
-        runtime=decision.runtime.name or "",
-        queue=batching.queue,
-    )
 
 
 def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:

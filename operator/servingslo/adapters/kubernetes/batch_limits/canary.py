@@ -24,35 +24,25 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     not_possible,
     one_pod,
 )
-from servingslo.adapters.kubernetes.batch_limits.writer import (
-    changed_container,
-    container_at,
-    with_line,
-)
+from servingslo.adapters.kubernetes.pods.config_references import literal_variables
+from servingslo.adapters.kubernetes.pods.engine_container import engine_container, sidecar_refused
+from servingslo.adapters.kubernetes.pods.records import container_records
+from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
+    NotFoundError,
     WriteConflictError,
 )
 from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.knobs.decisions import BatchingDecision
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.launch.arguments import (
+    BatchArguments,
+    replace_batch_arguments,
+)
+from servingslo.runtimes.launch.write_refusals import write_refused
 
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryOrder:
-    """The parameters of a canary. before, after: both limits, as planned.
-
-    queue: the engines' own bound, before and after; empty if it does not change.
-    """
-
-    owner: str
-    owner_uid: str
-    since_seconds: int
-    container: str | None
-    before: tuple[int, int]
-    after: tuple[int, int]
-    flags_added: tuple[str, ...]
-    runtime: str
-    queue: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +119,14 @@ class BatchCanaries:
         found = [one for field in self._fields.values() for one in await field.owned()]
         return tuple(one for one in found if one.canary is not None)
 
-    async def start(self, target: CanaryTarget, order: CanaryOrder) -> bool:
+    async def start(
+        self,
+        target: CanaryTarget,
+        owner: ResourceRef,
+        since_seconds: int,
+        batching: BatchingDecision,
+        runtime: str,
+    ) -> bool:
         """Set the limits in the template, for one pod. Returns False if they are already set.
 
         Raises: WriteConflictError if the object changed or a canary is no longer possible;
@@ -137,28 +134,32 @@ class BatchCanaries:
         """
         if target.not_possible:
             raise WriteConflictError(target.not_possible)
-        index = container_at(target.item, order.container, order.runtime)
-        queue = order.queue[-1] if order.queue else None
+        before = batching.current_max_num_seqs, batching.current_max_num_batched_tokens
+        after = batching.recommended_max_num_seqs, batching.recommended_max_num_batched_tokens
+        if None in (*before, *after):
+            raise WriteConflictError("limits in force are not known any more")
+        index = container_at(target.item, batching.container, runtime)
+        queue = batching.queue[-1] if batching.queue else None
         spec = target.item["spec"]
         container = spec["template"]["spec"]["containers"][index]
-        changed = changed_container(container, order.after, order.runtime, queue=queue)
+        changed = changed_container(container, after, runtime, queue=queue)
         if changed == container:
             return False
         template, change = _replaced(target, index, changed)
         env = zip(container.get("env") or (), changed.get("env") or (), strict=True)
         written = one_pod(target.kind, spec)
         record = CanaryRecord(
-            owner=order.owner,
-            owner_uid=order.owner_uid,
-            since_seconds=order.since_seconds,
+            owner=owner.name,
+            owner_uid=owner.uid,
+            since_seconds=since_seconds,
             container=index,
             command=container.get("command"),
             args=container.get("args"),
             variables={one["name"]: one["value"] for one, other in env if one != other},
-            before=list(order.before),
-            after=list(order.after),
-            queue=list(order.queue),
-            flags_added=list(order.flags_added),
+            before=[one or 0 for one in before],
+            after=[one or 0 for one in after],
+            queue=list(batching.queue),
+            flags_added=list(batching.flags_added),
             template=digest(template),
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
@@ -220,6 +221,72 @@ class BatchCanaries:
     ) -> None:
         field = self._fields[target.kind]
         await field.put(target, record, changes, released=released)
+
+
+def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:
+    """Index of the engine's container in the pod template.
+
+    runtime: of the engine. Raises: NotFoundError if there is no container of that name;
+    ArgumentsNotUnderstoodError if the engine's container is ambiguous or an init container.
+    """
+    template: KubeObject = item["spec"]["template"]
+    found = engine_container(container_records(template), container, runtime=runtime)
+    if found is None:
+        raise NotFoundError(f"container {container!r} is not in the pod template")
+    if refused := (found.unread if not found.name else sidecar_refused(found)):
+        raise ArgumentsNotUnderstoodError(refused)
+    names = [entry["name"] for entry in template["spec"]["containers"]]
+    return names.index(found.name)
+
+
+def changed_container(
+    entry: KubeObject,
+    limits: tuple[int | None, int | None],
+    runtime: str,
+    *,
+    queue: int | None = None,
+) -> KubeObject:
+    """The container with a command line that sets both limits; the same if it sets them already.
+
+    queue: bound on running plus waiting requests, if the runtime has one; None: unchanged.
+    Raises: ArgumentsNotUnderstoodError if a flag would not have the intended effect.
+    """
+    command, args = entry.get("command"), entry.get("args")
+    wanted = BatchArguments(
+        max_num_seqs=limits[0], max_num_batched_tokens=limits[1], max_num_queued_reqs=queue
+    )
+    profile = catalogue.profile(runtime)
+    variables = literal_variables(entry)
+    if refused := write_refused(command, args, profile, variables, image=entry.get("image")):
+        raise ArgumentsNotUnderstoodError(refused)
+    line = replace_batch_arguments(command, args, wanted, profile, variables=variables)
+    lines = [
+        list(new or ()) if new or entry.get(key) == [] else None
+        for key, new in (("command", line.command), ("args", line.args))
+    ]
+    return with_line(entry, lines[0], lines[1], line.variables)
+
+
+def with_line(
+    entry: KubeObject,
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    variables: Mapping[str, str],
+) -> KubeObject:
+    """The container with this command line; None for a part that it does not have.
+
+    Of several variables with one name, the last one counts.
+    """
+    changed = {key: value for key, value in entry.items() if key not in {"command", "args"}}
+    stated = {"command": command, "args": args}
+    changed |= {key: list(value) for key, value in stated.items() if value is not None}
+    if variables:
+        env = list(entry["env"])
+        places = {one["name"]: place for place, one in enumerate(env)}
+        for name, value in variables.items():
+            env[places[name]] = {"name": name, "value": value}
+        changed["env"] = env
+    return changed
 
 
 def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:

@@ -13,6 +13,12 @@ from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, LimitsPlan
 from servingslo.policy.knobs.engine_limits import canary
+from servingslo.policy.knobs.engine_limits.canary import (
+    Tuned,
+    batching_decision,
+    change_step,
+    rollout_cost,
+)
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
     BatchingMemory,
@@ -21,12 +27,6 @@ from servingslo.policy.knobs.engine_limits.memory import (
     SearchBasis,
     dump_batching,
     load_batching,
-)
-from servingslo.policy.knobs.engine_limits.outcome import (
-    Tuned,
-    batching_decision,
-    change_step,
-    rollout_cost,
 )
 from servingslo.policy.knobs.engine_limits.search import (
     BatchCase,
