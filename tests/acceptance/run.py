@@ -94,11 +94,7 @@ CHECKS = (
     ),
     Check(
         name="canary",
-<<<<<<< HEAD
         shows="batch limits on one pod first: kept, reverted, and released without the operator",
-=======
-        shows="batch limits on one pod first, kept, reverted, and released without the operator",
->>>>>>> w-api
         command=(
             *_TESTS,
             "tests/integration/test_batch_canary.py",
