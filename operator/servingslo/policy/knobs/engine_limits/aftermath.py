@@ -52,7 +52,7 @@ def note_load(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
 def judge(context: TickContext, memory: BatchingMemory, current: BatchLimits) -> Verdict:
     """The verdict on the open change, if there is one and it can be judged."""
     change, waits = memory.verifying, Verdict(memory=memory)
-    if change is None or context.observation.rollout_in_progress or context.coming:
+    if change is None or context.observation.rollout_in_progress or context.pods.coming:
         return waits
     closed = Verdict(memory=replace(memory, verifying=None))
     age = context.now_seconds - change.at_seconds
