@@ -14,7 +14,7 @@ from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce, Observation
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.rules.requirement import Requirement
+from servingslo.policy.replicas.proposal import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ from servingslo.policy.knobs.dynamic_batches.servers import (
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.rules.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.proposal import Requirement
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 # A change reloads every pod, so a replica must carry at least this much more. Under load, the law

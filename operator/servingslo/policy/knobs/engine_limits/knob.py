@@ -43,8 +43,9 @@ from servingslo.policy.replicas.prepared_model import (
     PreparedModel,
     mix_moved_ratio,
 )
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Load
-from servingslo.policy.rules.requirement import Requirement, sizing_case
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.policy.rules.step_down import warming_up
 from servingslo.reasons import Reason
 
@@ -322,7 +323,7 @@ def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
     """Whether the count is about to fall, after its window or once demand is known."""
     if context.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
         return False
-    unknown = warming_up(context) is not None and requirement.proposal.replicas < context.current
+    unknown = warming_up(context) is not None and requirement.replicas < context.current
     return unknown or max(requirement.safe_replicas, context.bounds.minimum) < context.current
 
 
