@@ -40,7 +40,7 @@ from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.running.run_options import KedaOptions, RunOptions
-from servingslo.controller.actuators.catalogue import Means
+from servingslo.controller.actuators.means import Means
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.lease.election import Election
 from servingslo.controller.lease.leadership import (

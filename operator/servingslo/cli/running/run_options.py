@@ -5,7 +5,8 @@ from pathlib import Path
 
 from servingslo.adapters.engines.channel import EngineOptions
 from servingslo.cli.prometheus_flags import PrometheusFlags
-from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow
+from servingslo.controller.actuators.catalogue import ACTUATORS
+from servingslo.controller.actuators.means import ActuatorRow
 from servingslo.controller.lease.election import Terms
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import GatewayProfile
