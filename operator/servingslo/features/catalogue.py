@@ -1,3 +1,6 @@
 """The features in force: one row each. Their order is that of what they decide and change."""
 
-FEATURES: tuple[str, ...] = ("latency_budget", "availability")
+FEATURES: tuple[str, ...] = (
+    "latency_budget",
+    "availability",
+)
