@@ -5,7 +5,8 @@
 `operator/servingslo/features/NAME/shared.yaml` has it: `rows` of tables, each by the page below
 `docs` and the row that it comes after; `words` that nothing else may use; the `pages` that are of
 this feature alone. Its gauges are rows of the page of metrics. `rules.yaml` has its groups of
-alerts. Of a feature that is gone nothing stays: a row ends with `<!--NAME-->`, groups come last.
+alerts; `chart` its values, their schema and its templates. Of a feature that is gone nothing stays:
+a row ends with `<!--NAME-->`, groups and values come last.
 """
 
 import re
@@ -21,10 +22,16 @@ from servingslo.features.catalogue import FEATURES
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("operator") / "servingslo" / "features"
 RULES = Path("charts") / "servingslo-operator" / "files" / "rules.yaml"
+VALUES = Path("charts") / "servingslo-operator" / "values.yaml"
+TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tpl"
+# Where templates of the kernel ask features: arguments, ports, mounts and volumes of the container,
+# rights, who may connect to it, and further objects.
+HOOKS = ("args", "ports", "mounts", "volumes", "rights", "ingress", "objects")
 METRICS = "reference/metrics.md"
 # The last gauge of the kernel before those of features.
 _AFTER = "| `servingslo_error_budget_covered_ratio` |"
 _JOINED = "  # Of features, from their folders.\n"
+_OF_VALUES = "# Of features, from their folders.\n"
 _MARK = re.compile(r"^\|.*<!--\w+--> \|\n", re.MULTILINE)
 
 
@@ -51,6 +58,38 @@ def joined(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     files = (root / FOLDER / name / "rules.yaml" for name in FEATURES)
     groups = "".join(path.read_text(encoding="utf-8") for path in files if path.exists())
     yield root / RULES, f"{kernel}{mark}{groups}"
+    yield from _chart(root)
+
+
+def _chart(root: Path) -> Iterator[tuple[Path, str]]:
+    """The values and the templates of the chart; its schema has tests.charts.reference."""
+    kernel, mark, _ = (root / VALUES).read_text(encoding="utf-8").partition(_OF_VALUES)
+    values = _of_chart("values.yaml", root).values()
+    yield root / VALUES, f"{kernel}{mark}{''.join(f'{chr(10)}{one}' for one in values)}"
+    templates = _of_chart("templates.tpl", root)
+    hooks = (
+        "\n".join(
+            (
+                f'{{{{- define "servingslo.features.{hook}" }}}}',
+                *(
+                    f'{{{{- include "servingslo.{name}.{hook}" . }}}}'
+                    for name, text in templates.items()
+                    if f'define "servingslo.{name}.{hook}"' in text
+                ),
+                "{{- end }}",
+            )
+        )
+        for hook in HOOKS
+    )
+    head = "{{- /* Of features, from their folders. */}}"
+    text = "\n\n".join((head, *hooks, *(one.rstrip("\n") for one in templates.values())))
+    yield root / TEMPLATES, f"{text}\n"
+
+
+def _of_chart(file: str, root: Path) -> dict[str, str]:
+    """The text of a file of the chart of each feature that has one."""
+    paths = {name: root / FOLDER / name / "chart" / file for name in FEATURES}
+    return {n: path.read_text(encoding="utf-8") for n, path in paths.items() if path.exists()}
 
 
 def _pages(root: Path) -> set[str]:

@@ -3,4 +3,5 @@
 FEATURES: tuple[str, ...] = (
     "latency_budget",
     "availability",
+    "keda_scaler",
 )

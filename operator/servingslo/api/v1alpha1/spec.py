@@ -215,8 +215,8 @@ class _Stated(ApiModel):
         Actuation.SCALE,
         description="Who carries the replica count out: Scale (default: the operator, through "
         "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
-        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, if the "
-        "administrator serves it) or None (the count is only reported). Batch limits and "
+        "ScaledObject of KEDA), Keda (KEDA, which asks the operator, if the administrator serves "
+        "it counts) or None (the count is only reported). Batch limits and "
         "admission follow their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
