@@ -13,7 +13,7 @@ from servingslo.estimation.sample import GatewayInstance, GatewaySample, Histogr
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.policy.knobs.lanes.decision import LEAST_LANE, lane_bounds
 from servingslo.policy.routes import ClassTargets
-from servingslo.policy.rules.class_shares import count_with_shares
+from servingslo.policy.rules.needs import count_with_shares
 from servingslo.runtimes.gateways import CountedWhen
 
 MOST = 20

@@ -17,7 +17,7 @@ from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.decision import Decision, replace_knob
+from servingslo.policy.decision import replace_knob
 from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
@@ -41,41 +41,6 @@ from servingslo.reasons import Action, Constraint, Reason
 def test_a_line_is_written_on_change_and_every_ten_minutes(change, worth_a_line):
     """An unchanged decision is repeated rarely, a changed one at once."""
     assert explain.material_change(SCALE_UP, replace(SCALE_UP, **change)) is worth_a_line
-
-
-def test_the_first_decision_is_always_logged():
-    """There is nothing to compare it with."""
-    assert explain.material_change(None, BLIND)
-
-
-@pytest.mark.parametrize(
-    ("logged", "now", "worth_a_line"),
-    [
-        pytest.param(LaneState.OPEN, LaneState.FULL, True, id="begins to refuse"),
-        pytest.param(LaneState.FULL, LaneState.OPEN, False, id="refuses none in this window"),
-        pytest.param(LaneState.FULL, LaneState.CLOSED, True, id="closed"),
-        pytest.param(LaneState.CLOSED, LaneState.OPEN, True, id="open again"),
-    ],
-)
-def test_a_lane_at_its_bound_is_logged_once(
-    logged: LaneState, now: LaneState, worth_a_line: bool
-) -> None:
-    """Not at each tick, as windows with and without refusals alternate."""
-
-    def _with(state: LaneState) -> Decision:
-        one = ClassReport(name="chat", priority=0, policy="chat", state=state)
-        lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(one,), written=True)
-        return replace_knob(SCALE_UP, "lanes", lanes)
-
-    assert explain.material_change(_with(logged), _with(now)) is worth_a_line
-
-
-def test_a_recommendation_that_is_not_set_shows_in_the_line():
-    """In mode Recommend the wish stands beside the count that stays."""
-    decision = replace(SCALE_UP, replicas_after=3, limited_by=Reason.RECOMMEND_ONLY)
-    line = explain.log_line(decision)
-    told = " replicas=3 recommended=5 reason=KVCacheBound mode=Recommend binding=kv-cache "
-    assert told in line
 
 
 def test_an_unknown_count_is_said_so():
@@ -124,14 +89,6 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
     assert document["action"] == "scale-up"
     assert document["replicasAfter"] == 5
     assert ("truncated" in document) or len(document.get("steps", [])) == len(steps)
-
-
-def test_the_history_has_one_short_line_for_each_decision():
-    """Time, action, counts, what binds and why."""
-    assert explain.summary_line(SCALE_UP) == (
-        "2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound"
-    )
-    assert explain.summary_line(BLIND) == "2026-11-21T12:05:00Z hold 5 PrometheusUnavailable"
 
 
 def test_every_sample_belongs_to_a_declared_gauge():

@@ -24,4 +24,4 @@ def test_what_is_seen_to_serve_is_kept_when_no_request_arrives():
     crowd = replace(demand.scale_up_load, rate_per_second=50.0 * RATE_PER_SECOND)
     quiet = replace(demand, rate_per_second=0.0, scale_up_load=crowd, idle=False)
     found = required_replicas(replace(context, demand=quiet))
-    assert found.proposal.replicas == context.current
+    assert found.replicas == context.current

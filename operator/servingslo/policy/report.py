@@ -30,8 +30,8 @@ from servingslo.policy.decision_parts import (
 )
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
-from servingslo.policy.rules.requirement import Requirement
 from servingslo.reasons import Constraint
 
 # Models and adapters that a report names.

@@ -22,7 +22,7 @@ from servingslo.features.availability.answers import (
     availability_report,
     count_answers,
 )
-from servingslo.features.availability.text import availability_lines, share
+from servingslo.features.availability.text import availability_lines
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.promise import PromiseState, after_window, misses_of
@@ -85,13 +85,6 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
     )
     assert report.answered_ratio is None
     assert report.uncounted == ("refused", "failed", "aborted")
-
-
-def test_a_share_keeps_the_digits_that_targets_have() -> None:
-    """And is never rounded up to all."""
-    assert [share(r) for r in (1.0, 0.9995, 0.99999, 0.9999999)] == [
-        "100 %", "99.95 %", "99.999 %", "99.9 %",
-    ]  # fmt: skip
 
 
 def test_it_survives_a_restart_and_a_broken_status() -> None:

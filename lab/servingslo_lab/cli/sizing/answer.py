@@ -26,7 +26,8 @@ from servingslo.policy.replicas.sizing import (
     carried_rate_per_second,
     size,
 )
-from servingslo.policy.rules.requirement import LEAST_SEARCH, SEARCH_FACTOR, UTILIZATION_CEILING
+from servingslo.policy.rules.needs import UTILIZATION_CEILING
+from servingslo.policy.rules.requirement import LEAST_SEARCH, SEARCH_FACTOR
 from servingslo_lab.cli.sizing.inputs import objective_name
 
 # The search for a count ends at this multiple of what utilization alone needs: at a hundredth of

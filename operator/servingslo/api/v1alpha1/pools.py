@@ -58,9 +58,8 @@ class Pool(ApiModel):
     )
     role: Role = Field(
         Role.COMBINED,
-        description="Combined (default: answers requests from the first token to the last), "
-        "Prefill (computes the prompt and the first token) or Decode (the other tokens). One "
-        "Prefill needs one Decode; Combined pools are the same model on other cards or prices.",
+        description="Combined (default: whole requests, on several cards or prices), Prefill (the "
+        "prompt and the first token) or Decode (the other tokens); one Prefill needs one Decode.",
     )
     target_ref: TargetRef = Field(
         description="The workload that is scaled. An LLMInferenceService stands for its prefill "

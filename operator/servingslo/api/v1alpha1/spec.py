@@ -213,11 +213,10 @@ class _Stated(ApiModel):
     )
     actuation: Actuation = Field(
         Actuation.SCALE,
-        description="Who carries the replica count out: Scale (default: the operator, through "
-        "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
-        "ScaledObject of KEDA), Keda (KEDA, which asks the operator, if the administrator serves "
-        "it counts) or None (the count is only reported). Batch limits and "
-        "admission follow their own modes.",
+        description="Who sets the replica count: Scale (default: the operator, through /scale), "
+        "Metric (an autoscaler that follows servingslo_desired_replicas), Keda (KEDA asks the "
+        "operator, if the administrator serves it) or None (it is only reported). Batch limits "
+        "and admission follow their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,

@@ -20,7 +20,7 @@ from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
-from servingslo.policy.replicas.guards import ADVICE_ONLY
+from servingslo.policy.replicas.ownership import ADVICE_ONLY
 from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 
@@ -172,11 +172,9 @@ class ModelStatus(StatusModel):
 
     fit_error: float | None = told(
         "model.fit_error",
-        "Mean relative error of the law's predictions of an engine's busy time "
-        "between two scrapes, on samples not fitted. A law is trusted while that is at "
-        "most 0.15 and its step time is known to a fifth at twice the concurrency seen, or at that "
-        "one if it bends; each assumed batch limit adds 0.1 here, as an independent error, "
-        "and is not judged.",
+        "Mean relative error of the law's predictions of an engine's busy time, on samples not "
+        "fitted; a law is trusted up to 0.15. Each assumed batch limit adds 0.1, which is not "
+        "judged.",
         gauge="servingslo_model_fit_error_ratio",
     )
     source: str | None = told(
@@ -411,7 +409,7 @@ class Condition(StatusModel):
 
     type: str = Field(
         description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync, "
-        "AdmissionBound or FallbackUsable.",
+        "AdmissionBound, FallbackUsable or Stalled (only a person mends it).",
         max_length=316,
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")

@@ -92,9 +92,8 @@ class Gateway(ApiModel):
 
     name: Annotated[str, DNS_NAME] | None = Field(
         None,
-        description="Name that the gateway has for the workload, in the namespace of this "
-        "resource: of the HTTPRoute (Envoy Gateway), of the InferencePool (inference extension) or "
-        "of the workload (Istio); by default targetRef.name.",
+        description="Name of the HTTPRoute (Envoy Gateway), InferencePool (inference extension) "
+        "or workload (Istio) in this namespace; by default targetRef.name.",
     )
 
 

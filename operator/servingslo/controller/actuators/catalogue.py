@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
@@ -48,7 +47,6 @@ def _gateway_limits(means: Means) -> GatewayLimits:
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
-        KubernetesBatching(means.client, means.discovery),
         BatchCanaries(means.client, namespaces=means.namespaces),
         templates=means.pod_templates,
         bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,

@@ -24,15 +24,10 @@ from servingslo.policy.replicas.demand import (
     wait_budget_seconds,
 )
 from servingslo.policy.replicas.failing_pods import FAILURE_SHARE, failing_pods
-from servingslo.policy.replicas.guards import (
-    Bounds,
-    acting_limit,
-    bounds_of,
-    ownership_problem,
-    refused_pods,
-)
+from servingslo.policy.replicas.ownership import acting_limit, ownership_problem, refused_pods
 from servingslo.policy.replicas.prepared_model import PreparedModel, renewed_model, with_means
 from servingslo.policy.replicas.promise import budget_report
+from servingslo.policy.replicas.proposal import Bounds, bounds_of
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import EVEN, Slowness
 from servingslo.policy.replicas.state import PlannerState

@@ -8,7 +8,7 @@ from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.guards import StepDownBlock
+from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"

@@ -1,22 +1,27 @@
-"""The count that demand needs, before any guard: from the model, or from measured saturation."""
+"""The count that demand needs, before any guard: the greatest need of the rules."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from servingslo.estimation.estimator import STEADY_PROBABILITY
 from servingslo.estimation.requests.observed import RECENT_SECONDS
-from servingslo.models.fleet.latency import Objective
-from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.decision_parts import ConstraintNeed, StepValue
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import Demand
 from servingslo.policy.replicas.findings import unreliable_inputs
-from servingslo.policy.replicas.guards import DEMAND_STAGE, Proposal
 from servingslo.policy.replicas.prepared_model import PreparedModel
-from servingslo.policy.replicas.saturation import SaturationNeed, growth_need, saturation_need
+from servingslo.policy.replicas.proposal import DEMAND_STAGE, Proposal, Requirement
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size, size_of_serving
-from servingslo.policy.rules.adapter_slots import adapter_slots_need
-from servingslo.policy.rules.class_shares import count_with_shares
+from servingslo.policy.rules.needs import (
+    Case,
+    Need,
+    Rule,
+    adapter_slots_need,
+    growth_in_flight,
+    in_flight_need,
+    load_need,
+    measured_need,
+    utilization_ceiling_ratio,
+)
 from servingslo.policy.rules.reserve import reserve_need
 from servingslo.policy.rules.step_down import (
     count_tried,
@@ -30,15 +35,6 @@ from servingslo.reasons import BOUND_REASON, Constraint, Reason
 # queueing law grow faster than load.
 # Source: Machine Learning Systems (V. J. Reddi), chapter "Model Serving", replicas at ρ* = 0.7.
 KNEE_UTILIZATION = 0.7
-# Ceiling of utilization: it leaves room for a rise beyond the forecast, which no law of a constant
-# rate includes. Chosen on simulated fleets: on the Azure trace 0.9 costs a point of requests in
-# SLO.
-UTILIZATION_CEILING = 0.85
-# The ceiling if engines accept no more than they serve in time. A shortage then costs only the
-# refused requests; without a bound, nearly every request is late.
-BOUNDED_CEILING = 0.9
-# Name of the ceiling among the inputs of the sizing step.
-UTILIZATION_INPUT = "utilization_target_ratio"
 # The search ends at twice the greatest allowed count, so that it can still report a larger need.
 SEARCH_FACTOR = 2
 LEAST_SEARCH = 64
@@ -51,38 +47,26 @@ YOUNG_SECONDS = 300.0
 # Without a model, only idleness is evidence for fewer replicas, and only if it lasts.
 IDLE_SECONDS = 300.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """The count that demand needs, and the reasons for it.
-
-    safe_replicas: the least count that also holds until a new replica could be ready. sized: the
-    case and load of the sizing, None without a model. idle: no requests arrive and none are served.
-    """
-
-    proposal: Proposal
-    safe_replicas: int
-    binding: Constraint | None = None
-    needs: tuple[ConstraintNeed, ...] = ()
-    infeasible: tuple[Objective, ...] = ()
-    sized: Sized | None = None
-    idle: bool = False
+RULES: tuple[Rule, ...] = (
+    load_need,
+    measured_need,
+    in_flight_need,
+    adapter_slots_need,
+    reserve_need,
+)
 
 
-def required_replicas(context: TickContext) -> Requirement:
+def required_replicas(context: TickContext) -> Proposal:
     """The count that demand needs at this tick."""
     demand = context.demand
     if demand is None:
         # Requests whose counting has only begun say nothing about too few or too many replicas.
-        proposal = Proposal(replicas=context.current, limited_by=Reason.WARMING_UP).noted(
+        return Proposal.of(context.current).held(
             DEMAND_STAGE, context.current, Reason.WARMING_UP, detail="no request was counted yet"
         )
-        return Requirement(proposal=proposal, safe_replicas=context.current)
     if context.prepared is not None:
         return _by_model(context, context.prepared, demand)
-    if demand.idle:
-        return _idle_without_model(context)
-    return _by_saturation(context)
+    return _idle_without_model(context) if demand.idle else _by_saturation(context)
 
 
 def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
@@ -106,70 +90,47 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
     )
 
 
-def utilization_ceiling_ratio(context: TickContext) -> float:
-    """The utilization that no plan exceeds: as stated, else with room for forecast errors."""
-    stated = context.targets.utilization_target_ratio
-    if stated is not None:
-        return stated
-    targets = context.targets
-    # Only an inter-token objective bounds the batch.
-    bounded = any(o.metric is LatencyMetric.TPOT for o in targets.objectives)
-    held = context.facts.bound_holds
-    enforced = (targets.admission_enforced or held) and bounded
-    return BOUNDED_CEILING if enforced else UTILIZATION_CEILING
+def _asked(context: TickContext, case: Case | None) -> tuple[Need, ...]:
+    return tuple(need for rule in RULES if (need := rule(context, case)) is not None)
 
 
-def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Requirement:
-    """The least count that satisfies every constraint, with spare ones for failures."""
-    targets, case = context.targets, sizing_case(context, prepared)
-    case, sizing = size_of_serving(case, demand.scale_up_load, len(context.serving))
+def _greatest(needs: Sequence[Need]) -> Need:
+    return max(needs, key=lambda need: need.replicas)
+
+
+def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> Proposal:
+    """The least count that satisfies every rule, with spare ones for failures."""
+    targets, sizing_for = context.targets, sizing_case(context, prepared)
+    sizing_for, sizing = size_of_serving(sizing_for, demand.scale_up_load, len(context.serving))
     carrying = context.current - targets.replicas.tolerated_failures - context.excluded
     young = _is_young(context)
     unproven = young or not context.proven
     served = unproven and sizing.replicas > carrying and is_seen_to_serve(context)
     if served and not context.trusted:
-        case = replace(case, utilization_target_ratio=utilization_ceiling_ratio(context))
-        sizing = size(case, demand.scale_up_load)
-    binding, needs, wanted = sizing.binding, sizing.needs, sizing.replicas
-    shared = count_with_shares(context, wanted, lambda more: _with_more(case, demand, more))
-    inputs: dict[str, StepValue] = {
-        "rate_per_second": demand.scale_up_load.rate_per_second,
-        "backlog_requests": demand.backlog_at_lead_requests,
-        "lead_seconds": demand.lead_seconds,
-        UTILIZATION_INPUT: case.utilization_target_ratio,
-        **({"measured_capacity_ratio": case.capacity_ratio} if case.capacity_ratio < 1.0 else {}),
-    }
-    if shared > wanted and context.trusted:
-        inputs["sheddable_replicas"] = shared - wanted
-        wanted = shared
-    if not context.proven:
-        measured = _measured_need(context)
-        needs = (
-            *needs,
-            ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas),
-        )
-        inputs |= {"saturation_ratio": measured.ratio, "saturation_signal": measured.signal}
-        if measured.ratio > 1.0 and measured.replicas > wanted:
-            binding, wanted = Constraint.SATURATION, measured.replicas
+        ceiling = utilization_ceiling_ratio(context)
+        sizing_for = replace(sizing_for, utilization_target_ratio=ceiling)
+        sizing = size(sizing_for, demand.scale_up_load)
+    case = Case(sizing_case=sizing_for, demand=demand, sizing=sizing)
+    needs = _asked(context, case)
     if served:
-        wanted = _beyond_served(case, demand, wanted, carrying, believed=not young)
-        binding, wanted = _with_growth(context, binding, wanted)
-    for need, numbers in _further_needs(context, case):
-        needs, inputs = (*needs, need), inputs | numbers
-        if (need.replicas or 0) > wanted:
-            binding, wanted = need.constraint, need.replicas or 0
-    proposal = Proposal(replicas=context.current).required(
-        "sizing", wanted, BOUND_REASON[binding], **inputs
+        greatest = _greatest(_beyond_served(case, needs, carrying, believed=not young))
+    else:
+        greatest = _greatest(needs)
+    proposal = Proposal.of(context.current).required(
+        "sizing",
+        greatest.replicas,
+        BOUND_REASON[greatest.constraint],
+        **{name: value for need in needs for name, value in need.inputs.items()},
     )
     proposal = _at_first_sight(context, proposal)
-    wanted = proposal.replicas
-    for need in needs:
+    reported = tuple(one for need in needs for one in need.reported)
+    for need in reported:
         objective = need.objective
         if objective is None or not need.infeasible:
             continue
         proposal = proposal.noted(
             "sizing",
-            wanted,
+            proposal.replicas,
             Reason.INFEASIBLE_OBJECTIVE,
             metric=objective.metric.value,
             percentile=objective.percentile,
@@ -177,25 +138,17 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
             least_feasible_seconds=need.least_feasible,
         )
     proposal, spare = _with_spare(context, proposal)
-    return Requirement(
-        proposal=proposal,
-        safe_replicas=safe_count(
-            context, case, demand, sizing.infeasible, proposal.replicas, spare
-        ),
-        binding=binding,
-        needs=needs,
+    wanted = proposal.replicas
+    requirement = Requirement(
+        replicas=wanted,
+        safe_replicas=safe_count(context, sizing_for, demand, sizing.infeasible, wanted, spare),
+        binding=greatest.constraint,
+        needs=reported,
         infeasible=sizing.infeasible,
-        sized=Sized(case=case, load=demand.scale_up_load),
+        sized=Sized(case=sizing_for, load=demand.scale_up_load),
         idle=demand.idle,
     )
-
-
-def _with_more(case: SizingCase, demand: Demand, more_per_second: float) -> int:
-    """The count at the demand planned for and this much more."""
-    load = demand.scale_up_load
-    return size(
-        case, replace(load, rate_per_second=load.rate_per_second + more_per_second)
-    ).replicas
+    return replace(proposal, requirement=requirement)
 
 
 def _is_young(context: TickContext) -> bool:
@@ -209,29 +162,24 @@ def _is_young(context: TickContext) -> bool:
 
 
 def _beyond_served(
-    case: SizingCase, demand: Demand, wanted: int, carrying: int, *, believed: bool
-) -> int:
-    """The count wanted if `carrying` replicas are observed to keep objectives; never fewer.
+    case: Case, needs: Sequence[Need], carrying: int, *, believed: bool
+) -> tuple[Need, ...]:
+    """The needs if `carrying` replicas are observed to keep objectives: the one exception.
 
-    If the law says that they are too few for the present load, it is wrong: replicas grow only with
-    the forecast. believed: the law is used for a larger load.
+    If the law says that they are too few for the present load, it is wrong: what is not sure grows
+    only with the forecast, and never below them. believed: the law is used for a larger load.
     """
+    demand = case.demand
+    unsure = _greatest([need for need in needs if not need.sure])
     present = replace(demand.scale_up_load, rate_per_second=demand.rate_per_second)
-    if wanted <= carrying or (believed and size(case, present).replicas <= carrying):
-        return max(wanted, carrying)
-    if not demand.rate_per_second:
-        # Requests still run, and none arrive: there is nothing to grow with.
-        return carrying
-    growth = demand.mean_at_lead_per_second / demand.rate_per_second
-    return max(round(carrying * growth), carrying)
-
-
-def _with_growth(context: TickContext, binding: Constraint, wanted: int) -> tuple[Constraint, int]:
-    """The count and what binds it, if more are in flight than latencies were observed of."""
-    growing = _growth_need(context)
-    if context.proven or growing.ratio <= 1.0 or growing.replicas <= wanted:
-        return binding, wanted
-    return Constraint.SATURATION, growing.replicas
+    kept = max(unsure.replicas, carrying)
+    enough = unsure.replicas <= carrying
+    if not enough and not (believed and size(case.sizing_case, present).replicas <= carrying):
+        # If requests still run, and none arrive, there is nothing to grow with.
+        rate = demand.rate_per_second
+        growth = demand.mean_at_lead_per_second / rate if rate else 0.0
+        kept = max(round(carrying * growth), carrying)
+    return (replace(unsure, replicas=kept), *(need for need in needs if need.sure))
 
 
 def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int]:
@@ -280,82 +228,45 @@ def _behind_at_lead(context: TickContext) -> int:
     )
 
 
-def _further_needs(
-    context: TickContext, case: SizingCase | None = None
-) -> Iterator[tuple[ConstraintNeed, dict[str, StepValue]]]:
-    """Needs beside those of the present load, each with its numbers.
-
-    case: None without a law. No reserve follows then, nor from an assumed law.
-    """
-    reserve = reserve_need(context, case) if case is not None and context.proven else None
-    yield from (found for found in (adapter_slots_need(context), reserve) if found is not None)
-
-
-def _by_saturation(context: TickContext) -> Requirement:
+def _by_saturation(context: TickContext) -> Proposal:
     """The count that the measured signals need, and never fewer than now.
 
     They count replicas that serve, so those that do not come on top.
     """
-    measured = _measured_need(context)
-    need = ConstraintNeed(constraint=Constraint.SATURATION, replicas=measured.replicas)
     carrying = context.current - context.excluded
-    wanted = max(measured.replicas, carrying) if measured.ratio > 1.0 else carrying
-    needs: tuple[ConstraintNeed, ...] = (need,)
-    inputs: dict[str, StepValue] = {
-        "saturation_ratio": measured.ratio,
-        "saturation_signal": measured.signal,
-    }
-    binding = Constraint.SATURATION
-    for further, numbers in _further_needs(context):
-        needs, inputs = (*needs, further), inputs | numbers
-        if (further.replicas or 0) > wanted:
-            binding, wanted = further.constraint, further.replicas or 0
-    proposal = Proposal(replicas=context.current)
-    if wanted > carrying:
-        proposal = proposal.required("sizing", wanted, BOUND_REASON[binding], **inputs)
+    needs = _asked(context, None)
+    present = Need(constraint=Constraint.SATURATION, replicas=carrying)
+    greatest = _greatest((present, *needs))
+    inputs = {name: value for need in needs for name, value in need.inputs.items()}
+    proposal = Proposal.of(context.current)
+    if greatest.replicas > carrying:
+        reason = BOUND_REASON[greatest.constraint]
+        proposal = proposal.required("sizing", greatest.replicas, reason, **inputs)
         proposal = _with_lost(context, proposal, context.excluded)
     else:
         proposal = proposal.required("sizing", context.current, context.model_reason, **inputs)
-    return Requirement(
-        proposal=proposal, safe_replicas=context.current, binding=binding, needs=needs
+    requirement = Requirement(
+        replicas=proposal.replicas,
+        safe_replicas=context.current,
+        binding=greatest.constraint,
+        needs=tuple(one for need in needs for one in need.reported),
     )
+    return replace(proposal, requirement=requirement)
 
 
-def _measured_need(context: TickContext) -> SaturationNeed:
-    """What measurements need without a trusted law: of the present, or of what is in flight."""
-    present = saturation_need(context.estimate, context.targets, context.serving)
-    growing = _growth_need(context)
-    return growing if growing.ratio > present.ratio else present
-
-
-def _growth_need(context: TickContext) -> SaturationNeed:
-    demand = context.demand
-    forecast_ratio = 1.0
-    if demand is not None and demand.rate_per_second:
-        forecast_ratio = demand.scale_up_load.rate_per_second / demand.rate_per_second
-    return growth_need(
-        context.estimate,
-        context.targets,
-        context.serving,
-        ceiling_ratio=utilization_ceiling_ratio(context),
-        forecast_ratio=forecast_ratio,
-    )
-
-
-def _idle_without_model(context: TickContext) -> Requirement:
+def _idle_without_model(context: TickContext) -> Proposal:
     """The minimum, after a long enough time without requests."""
     least = context.bounds.minimum + context.targets.replicas.tolerated_failures
     since = context.state.idle_since_seconds
     idle_seconds = 0.0 if since is None else context.now_seconds - since
-    proposal = Proposal(replicas=context.current).required(
-        "sizing", least, Reason.IDLE, idle_seconds=idle_seconds
-    )
-    return Requirement(
-        proposal=proposal,
+    requirement = Requirement(
+        replicas=least,
         safe_replicas=least if idle_seconds >= IDLE_SECONDS else context.current,
         binding=Constraint.MIN_REPLICAS,
         idle=True,
     )
+    proposal = Proposal(replicas=context.current, requirement=requirement)
+    return proposal.required("sizing", least, Reason.IDLE, idle_seconds=idle_seconds)
 
 
 def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
@@ -376,5 +287,5 @@ def _at_first_sight(context: TickContext, proposal: Proposal) -> Proposal:
     carrying = context.current - context.excluded
     if believed or proposal.replicas <= carrying or not first or is_overloaded(context):
         return proposal
-    most = min(max(_growth_need(context).replicas, carrying), proposal.replicas)
+    most = min(max(growth_in_flight(context).replicas, carrying), proposal.replicas)
     return proposal.moved("sizing", most, Reason.WARMING_UP, seen_seconds=min(seen, here))

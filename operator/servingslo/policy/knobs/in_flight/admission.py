@@ -11,8 +11,9 @@ from servingslo.policy.inputs import AdmissionMode
 from servingslo.policy.knobs.decisions import AdmissionDecision
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import carried_rate_per_second
-from servingslo.policy.rules.requirement import Requirement, sizing_case
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 
