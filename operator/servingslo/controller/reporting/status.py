@@ -40,7 +40,6 @@ _NOISY = frozenset(
         "cost",
         "errorBudget",
         "reserve",
-        "availability",
         "summary",
         *_OF_FEATURES,
     }
@@ -71,7 +70,6 @@ _DECIDED_FIELDS = (
     "cost",
     "errorBudget",
     "reserve",
-    "availability",
     *_OF_FEATURES,
 )
 

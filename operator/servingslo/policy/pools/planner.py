@@ -107,6 +107,7 @@ def _finish(
     tick = FleetTick(
         targets=targets,
         seen=division.seen,
+        writer=decisions[writer],
         path=division.path,
         objectives=objectives,
         now_seconds=now_seconds,
@@ -132,7 +133,6 @@ def _finish(
         split=division.split,
         objectives=objectives,
         features=told,
-        availability=decisions[writer].availability,
         detail=decisions[leading].detail,
     )
     return decision, replace(state, pools=memories, features=remembered)
