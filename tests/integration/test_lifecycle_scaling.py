@@ -82,7 +82,7 @@ def test_a_new_workload_is_planned_by_the_law_of_its_spec_until_one_is_fitted(
 
 
 @pytest.mark.slow(
-    "servingslo.controller.memory", "servingslo.policy.stored_state", "servingslo.handlers"
+    "servingslo.policy.pools.stored", "servingslo.policy.stored_state", "servingslo.handlers"
 )
 def test_a_restart_in_mid_scaling_continues_without_a_scaling_action(
     tenant: Tenant, operator: Operator

@@ -11,7 +11,7 @@ from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Resource
 from servingslo.controller.reporting import status as status_of
 from servingslo.controller.reporting.outage import Outages, Part, ReadingNews
-from servingslo.controller.reporting.pool_status import pools_status_fields, target_line
+from servingslo.controller.reporting.pool_status import fleet_status_fields, target_line
 from servingslo.controller.reporting.said import (
     News,
     Report,
@@ -27,24 +27,20 @@ from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.classes import class_lines
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import not_ready, stamped_conditions, verdicts
-from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
-from servingslo.explain.headline import answer_line, headline, shortened
+from servingslo.explain.headline import headline, shortened
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.explain.pools import (
     fleet_answer,
-    fleet_conditions,
     fleet_document,
     fleet_summary_line,
+    fleet_verdicts,
 )
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Targets
-from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.report import with_latencies
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 
@@ -79,61 +75,33 @@ class Reporter:
         return await self._statuses.hand_over(known, fields)
 
     async def report(
-        self, resource: Resource, plans: Targets, decision: Decision, state: PlannerState
+        self, resource: Resource, targets: FleetTargets, fleet: FleetDecision, state: FleetState
     ) -> None:
         """Log, export, post and write what is new in a decision, as it was carried out."""
-        reported = self._remember(resource)
-        news = await self._say(resource, reported, decision)
-        told = reported.said[decision.pool].told
-        reported.conditions = stamped_conditions(
-            told,
-            reported.conditions,
-            generation=resource.record.generation,
-            now_seconds=self._now_seconds(),
-        )
-        fields = status_of.status_fields(
-            decision,
-            generation=resource.record.generation,
-            last_batch_change_seconds=memory_of(state.knobs).last_change_seconds,
-        )
-        said = Report(
-            decisions=(decision,),
-            states=(state,),
-            line=partial(summary_line, decision),
-            document=lambda: as_dict(with_latencies(decision, state.sized)),
-            answer=answer_line(decision, told),
-            reason=headline(reported.conditions, decision),
-        )
-        self._keep_pools(reported, decision.namespace, decision.name, {decision.pool})
-        learned = partial(learned_field, state, plans)
-        await self._write_decided(resource, reported, news, fields, said, learned)
-
-    async def report_pools(
-        self, resource: Resource, plans: FleetTargets, fleet: FleetDecision, state: FleetState
-    ) -> None:
-        """The same for a decision over several pools."""
         reported = self._remember(resource)
         every = [await self._say(resource, reported, decision) for decision in fleet.pools.values()]
         news = News(
             material=any(one.material for one in every), differs=any(one.differs for one in every)
         )
-        reported.conditions = fleet_conditions(
-            fleet,
+        told = {name: reported.said[name].told for name in fleet.pools}
+        reported.conditions = stamped_conditions(
+            fleet_verdicts(fleet, told),
             reported.conditions,
             generation=resource.record.generation,
             now_seconds=self._now_seconds(),
         )
-        fields = pools_status_fields(fleet, plans, state, generation=resource.record.generation)
+        generation = resource.record.generation
+        fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
         said = Report(
             decisions=tuple(fleet.pools.values()),
             states=tuple(state.pools[name] for name in fleet.pools),
             line=partial(fleet_summary_line, fleet),
             document=lambda: fleet_document(fleet, _with_latencies(fleet, state)),
-            answer=fleet_answer(fleet),
+            answer=fleet_answer(fleet, told),
             reason=headline(reported.conditions, fleet.pools[fleet.binding_pool]),
         )
         self._keep_pools(reported, fleet.namespace, fleet.name, fleet.pools.keys())
-        learned = partial(learned_field, state, plans)
+        learned = partial(learned_field, state, targets)
         await self._write_decided(resource, reported, news, fields, said, learned)
 
     async def _say(self, resource: Resource, reported: Reported, decision: Decision) -> News:

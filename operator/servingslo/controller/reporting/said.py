@@ -61,7 +61,7 @@ class News:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a status says of a decision, of one target or of several pools.
+    """What a status says of a decision.
 
     line, document: made only when they are written; a document evaluates more predictions.
     """

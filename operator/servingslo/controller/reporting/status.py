@@ -81,11 +81,10 @@ def status_fields(
     decision: Decision, *, generation: int, last_batch_change_seconds: float | None
 ) -> dict[str, Any]:
     """The fields of a status that follow from a decision alone, as JSON; unknown ones are None."""
-    status = ServingSLOStatus.of(decision).model_copy(
-        update={
-            "observed_generation": generation,
-            "batching": _batching(decision.batching, last_batch_change_seconds),
-        }
+    status = ServingSLOStatus.of(
+        decision,
+        observed_generation=generation,
+        batching=batching_status(decision.batching, last_batch_change_seconds),
     )
     fields = part_fields(status)
     # A field that is unknown now is removed, not left as it was.
@@ -173,7 +172,9 @@ def _limits(
     )
 
 
-def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
+def batching_status(
+    batching: BatchingDecision, last_change_seconds: float | None
+) -> BatchingStatus:
     """The limits in force, and the recommended ones with their plan if they differ."""
     current = _limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens, None)
     recommended = _limits(
