@@ -85,6 +85,11 @@ class StatusModel(BaseModel):
             {name: value for name, value in found.items() if value is not None}
         )
 
+    @classmethod
+    def told_names(cls) -> tuple[str, ...]:
+        """The told fields as they are written."""
+        return tuple(to_camel(name) for name, _, _ in _told(cls))
+
 
 class OpenStatusModel(StatusModel):
     """A part of the status with further fields of no fixed schema."""

@@ -1,9 +1,8 @@
 """Reports each decision: log line, events, status, metrics. All derive from the decision."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
@@ -13,12 +12,12 @@ from servingslo.controller.reporting import status as status_of
 from servingslo.controller.reporting.outage import Outages, Part, ReadingNews
 from servingslo.controller.reporting.pool_status import fleet_status_fields, target_line
 from servingslo.controller.reporting.said import (
-    News,
-    Report,
     Reported,
     Said,
     differs_from,
     learned_is_due,
+    put_back,
+    trusted_laws,
 )
 from servingslo.controller.reporting.status_writer import StatusWriter
 from servingslo.controller.reporting.stored_state import learned_field
@@ -78,34 +77,51 @@ class Reporter:
         self, resource: Resource, targets: FleetTargets, fleet: FleetDecision, state: FleetState
     ) -> None:
         """Log, export, post and write what is new in a decision, as it was carried out."""
-        reported = self._remember(resource)
-        every = [await self._say(resource, reported, decision) for decision in fleet.pools.values()]
-        news = News(
-            material=any(one.material for one in every), differs=any(one.differs for one in every)
-        )
+        reported, uid = self._remember(resource), resource.record.ref.uid
+        news = [await self._say(resource, reported, one) for one in fleet.pools.values()]
+        material, differs = (any(each) for each in zip(*news, strict=True))
         told = {name: reported.said[name].told for name in fleet.pools}
+        generation, now_seconds = resource.record.generation, self._now_seconds()
         reported.conditions = stamped_conditions(
             fleet_verdicts(fleet, told),
             reported.conditions,
-            generation=resource.record.generation,
-            now_seconds=self._now_seconds(),
-        )
-        generation = resource.record.generation
-        fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
-        said = Report(
-            decisions=tuple(fleet.pools.values()),
-            states=tuple(state.pools[name] for name in fleet.pools),
-            line=partial(fleet_summary_line, fleet),
-            document=lambda: fleet_document(fleet, _with_latencies(fleet, state)),
-            answer=fleet_answer(fleet, told),
-            reason=headline(reported.conditions, fleet.pools[fleet.binding_pool]),
+            generation=generation,
+            now_seconds=now_seconds,
         )
         self._keep_pools(reported, fleet.namespace, fleet.name, fleet.pools.keys())
-        learned = partial(learned_field, state, targets)
-        await self._write_decided(resource, reported, news, fields, said, learned)
+        fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
+        decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
+        since = timestamp_from_seconds(fleet.time_seconds)
+        if differs:
+            before = self._statuses.says(uid, "decisions") or ()
+            fields["decisions"] = status_of.decision_lines(fleet_summary_line(fleet), before)
+        else:
+            since = decided.get("time") or since
+        learned_seconds = self._statuses.learned_seconds(uid)
+        due = learned_is_due(reported, fleet, state, now_seconds, learned_seconds)
+        if due:
+            fields["learned"] = learned_field(state, targets, now_seconds)
+            reported.learned_trusted = trusted_laws(fleet)
+            reported.learned_reverts = put_back(state)
+        if material or due:
+            # A document evaluates more predictions, so it is made only when it is written.
+            pools = {
+                name: with_latencies(one, state.pools[name].sized)
+                for name, one in fleet.pools.items()
+            }
+            document = fleet_document(fleet, pools)
+            fields["lastDecision"] = status_of.decision_record(document, since)
+        fields["summary"] = fleet_answer(fleet, told)
+        reason = headline(reported.conditions, fleet.pools[fleet.binding_pool])
+        await self._write(resource, reported, fields, reason)
 
-    async def _say(self, resource: Resource, reported: Reported, decision: Decision) -> News:
-        """Export, log and post what is new in the decision on one target."""
+    async def _say(
+        self, resource: Resource, reported: Reported, decision: Decision
+    ) -> tuple[bool, bool]:
+        """Export, log and post what is new in the decision on one target.
+
+        Returns whether it is worth a write, and whether it is another than that logged before.
+        """
         said = reported.said.setdefault(decision.pool, Said())
         self.adapters.exporter.observe_decision(decision)
         material = material_change(said.logged, decision)
@@ -121,36 +137,7 @@ class Reporter:
             if self.reading.is_news(resource.record.ref.namespace, event.reason):
                 await self.post(resource, event)
         said.last, said.told = decision, told
-        return News(material=material, differs=differs)
-
-    async def _write_decided(
-        self,
-        resource: Resource,
-        reported: Reported,
-        news: News,
-        fields: dict[str, Any],
-        said: "Report",
-        learned: Callable[[float], Mapping[str, Any]],
-    ) -> None:
-        """Write the status after a decision: history, learnt state and document if they are due."""
-        uid, now_seconds = resource.record.ref.uid, self._now_seconds()
-        decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
-        since = timestamp_from_seconds(said.decisions[0].time_seconds)
-        if news.differs:
-            fields["decisions"] = status_of.decision_lines(
-                said.line(), self._statuses.says(uid, "decisions") or ()
-            )
-        else:
-            since = decided.get("time") or since
-        due = learned_is_due(reported, said, now_seconds, self._statuses.learned_seconds(uid))
-        if due:
-            fields["learned"] = learned(now_seconds)
-            reported.learned_trusted = said.trusted
-            reported.learned_reverts = said.put_back
-        if news.material or due:
-            fields["lastDecision"] = status_of.decision_record(said.document(), since)
-        fields["summary"] = said.answer
-        await self._write(resource, reported, fields, said.reason)
+        return material, differs
 
     async def refuse(self, resource: Resource) -> None:
         """Report that the spec is invalid and which values are allowed."""
@@ -329,13 +316,6 @@ class Reporter:
 
     def _now_seconds(self) -> float:
         return self.adapters.clock.now_seconds()
-
-
-def _with_latencies(fleet: FleetDecision, state: FleetState) -> dict[str, Decision]:
-    return {
-        name: with_latencies(decision, state.pools[name].sized)
-        for name, decision in fleet.pools.items()
-    }
 
 
 def _explain_hold(said: Said, decision: Decision) -> None:

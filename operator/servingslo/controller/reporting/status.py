@@ -51,28 +51,12 @@ _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 # The same within each pool; its reason and its counts are no noise.
 _NOISY_OF_POOL = frozenset({"observed", "utilization", "coldStartSeconds", "model", "gpus", "cost"})
-# Of a resource with several pools alone; a status of a single target has none.
-_OF_POOLS = ("pools", "poolsSummary")
 _LONGEST_MESSAGE = 1024
 _DECISION_LINES = 3
+# What a decision tells; the last two with several pools alone.
 _DECIDED_FIELDS = (
-    "observedGeneration",
-    "replicas",
-    "bindingConstraint",
-    "observed",
-    "predicted",
-    "model",
-    "gpus",
-    "batching",
-    "admission",
-    "classes",
-    "degradation",
-    "cost",
-    "errorBudget",
-    "reserve",
-    "latency",
-    "availability",
-)
+    "observedGeneration", *ServingSLOStatus.told_names(), "batching", "pools", "poolsSummary",
+)  # fmt: skip
 
 Json = Mapping[str, Any]
 
@@ -88,7 +72,7 @@ def status_fields(
     )
     fields = part_fields(status)
     # A field that is unknown now is removed, not left as it was.
-    return {name: fields.get(name) or None for name in (*_DECIDED_FIELDS, *_OF_POOLS)}
+    return {name: fields.get(name) or None for name in _DECIDED_FIELDS}
 
 
 def part_fields(part: StatusModel) -> dict[str, Any]:
