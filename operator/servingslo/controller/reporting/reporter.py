@@ -1,7 +1,7 @@
 """Reports each decision: log line, events, status, metrics. All derive from the decision."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,7 @@ class Reporter:
     ) -> None:
         """Log, export, post and write what is new in a decision, as it was carried out."""
         reported, uid = self._remember(resource), resource.record.ref.uid
+        self.adapters.exporter.observe(fleet)
         news = [await self._say(resource, reported, one) for one in fleet.pools.values()]
         material, differs = (any(each) for each in zip(*news, strict=True))
         told = {name: reported.said[name].told for name in fleet.pools}
@@ -88,7 +89,7 @@ class Reporter:
             generation=generation,
             now_seconds=now_seconds,
         )
-        self._keep_pools(reported, fleet.namespace, fleet.name, fleet.pools.keys())
+        reported.said = {name: reported.said[name] for name in fleet.pools}
         fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
         decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
         since = timestamp_from_seconds(fleet.time_seconds)
@@ -118,12 +119,11 @@ class Reporter:
     async def _say(
         self, resource: Resource, reported: Reported, decision: Decision
     ) -> tuple[bool, bool]:
-        """Export, log and post what is new in the decision on one target.
+        """Log and post what is new in the decision on one target.
 
         Returns whether it is worth a write, and whether it is another than that logged before.
         """
         said = reported.said.setdefault(decision.pool, Said())
-        self.adapters.exporter.observe_decision(decision)
         material = material_change(said.logged, decision)
         differs = material and differs_from(said.logged, decision)
         if material:
@@ -269,13 +269,6 @@ class Reporter:
         self._statuses.forget(ref.uid)
         self.adapters.events.forget(ref)
         self.adapters.exporter.forget(ref.namespace, ref.name)
-
-    def _keep_pools(
-        self, reported: Reported, namespace: str, name: str, pools: Collection[str]
-    ) -> None:
-        """Drop what was said and exported of pools that the resource has no longer."""
-        reported.said = {pool: said for pool, said in reported.said.items() if pool in pools}
-        self.adapters.exporter.keep_pools(namespace, name, pools)
 
     def _remember(self, resource: Resource) -> Reported:
         record = resource.record
