@@ -7,7 +7,7 @@ import pytest
 from tests.integration.operator_under_test import LENGTH_SPREAD, Operator, Tenant, steady_trace
 from tests.integration.test_lifecycle_scaling import LAW
 
-pytestmark = pytest.mark.slow("servingslo.policy.replicas", "servingslo.models.fleet")
+pytestmark = pytest.mark.slow("servingslo.policy.rules", "servingslo.models.fleet")
 
 # Of the simulated small card a request of 512 and 128 tokens takes some three seconds. A small
 # cache serves 1.3 per second: at less it may be seen to serve, and a young workload then orders

@@ -16,7 +16,7 @@ from servingslo_lab.rig.simulated.http_clients import Ending, read_records
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.slow(
-        "servingslo.policy.classes",
+        "servingslo.policy.rules.needs",
         "servingslo.policy.knobs.lanes",
         "servingslo.controller.actuators",
     ),

@@ -19,7 +19,7 @@ from policy_stories import OBJECTIVES, QUICK, TARGET, all_targets, stories
 
 from servingslo.policy.inputs import Limits, Mode, Observation, SignalProblem, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Reason
 

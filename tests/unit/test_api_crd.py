@@ -104,6 +104,31 @@ def test_every_node_is_structural_and_described(path: str, schema: dict) -> None
     assert schema["description"][-1] == "."
 
 
+def test_lists_with_several_owners_are_maps_and_all_others_atomic() -> None:
+    """A field manager owns an item of the former and leaves the others; of the latter, the list."""
+    by_metric = ["metric", "percentile"]
+    keys = {
+        "ServingSLO.spec.objectives": by_metric,
+        "ServingSLO.spec.classes": ["name"],
+        "ServingSLO.spec.classes[].objectives": by_metric,
+        "ServingSLO.spec.pools": ["name"],
+        "ServingSLO.status.classes": ["name"],
+        "ServingSLO.status.conditions": ["type"],
+        "ServingSLO.status.pools": ["name"],
+        "ServingBudget.status.conditions": ["type"],
+    }
+    found = {}
+    for definition in (custom_resource_definition(), budget_definition()):
+        for each in definition["spec"]["versions"]:
+            schema = each["schema"]["openAPIV3Schema"]
+            for path, node in nodes(schema, definition["spec"]["names"]["kind"]):
+                if node["type"] == "array" and node["x-kubernetes-list-type"] != "atomic":
+                    assert node["x-kubernetes-list-type"] == "map"
+                    found[path] = node["x-kubernetes-list-map-keys"]
+                    assert set(found[path]) <= set(node["items"]["required"])
+    assert found == keys
+
+
 @pytest.mark.parametrize(("path", "schema"), NODES)
 def test_strings_and_lists_of_the_spec_are_bounded(path: str, schema: dict) -> None:
     """Rules over unbounded strings and lists cost more than the API server allows."""

@@ -19,7 +19,7 @@ from servingslo.policy.latency.availability import (
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.promise import PromiseState, after_window, misses_of
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, lost_parts, restore
 from servingslo.reasons import Reason
 

@@ -21,8 +21,7 @@ from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
 from servingslo.policy.replicas.promise import BURN_SECONDS
-from servingslo.policy.replicas.requirement import BOUNDED_CEILING, UTILIZATION_CEILING
-from servingslo.reasons import Reason
+from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration
@@ -421,20 +420,6 @@ def test_fields_and_values_that_a_page_names_exist(page: Path) -> None:
         and not OF_OTHERS.match(word)
     ]
     assert wrong == []
-
-
-def test_reasons_in_the_pages_of_what_to_do_exist() -> None:
-    """Of the first column of `when it holds` and of headings of runbooks."""
-    rows = table("how-to/when-it-holds.md", "reason")
-    heads = [
-        word
-        for path in (DOCS / "runbooks").glob("*.md")
-        for word in re.findall(r"^### `(\w+)`", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    told = {word for row in rows for word in re.findall(r"`([A-Z]\w+)`", row[0].partition(" (")[0])}
-    told |= set(heads)
-    assert len(told) > 40
-    assert sorted(told - set(Reason)) == []
 
 
 def test_thresholds_that_edges_can_tell_are_those_of_a_real_page() -> None:

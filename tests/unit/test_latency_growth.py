@@ -22,7 +22,7 @@ from servingslo.policy.latency.growth import (
 )
 from servingslo.policy.latency.report import LatencyReport, Part, PartReport, PartSource
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 

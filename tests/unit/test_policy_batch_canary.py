@@ -33,7 +33,7 @@ from servingslo.policy.knobs.trial.comparison import (
     worse_in_words,
 )
 from servingslo.policy.knobs.trial.stages import COMPARED_WITHIN_SECONDS, WARM_UP_SECONDS
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 

@@ -39,7 +39,7 @@ from servingslo.policy.knobs.trial.stages import (
     WARM_UP_SECONDS,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 LAW = ServiceLaw(

@@ -19,7 +19,6 @@ from servingslo.explain.conditions.condition import ConditionStatus, ConditionTy
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.text import text
-from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.inputs import AdmissionMode, InForce, Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import (
@@ -30,6 +29,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
 )
 from servingslo.policy.knobs.lanes.decision import SURGE_READINGS, LaneState
 from servingslo.policy.planner import plan
+from servingslo.policy.routes import ClassTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 

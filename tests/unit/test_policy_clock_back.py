@@ -6,6 +6,7 @@ import pytest
 from policy_world import TICK_SECONDS, Run, World, run, stepped
 
 from servingslo.adapters.clock import SteadyClock
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState, ScalingRules, normalize
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
     BatchingMemory,
@@ -13,8 +14,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
     memory_of,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState, ScalingRules, normalize
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 

@@ -10,6 +10,7 @@ from servingslo.adapters.gauges import DESIRED, metric_samples
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
+from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     Actuation,
     AdmissionMode,
@@ -19,7 +20,6 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.reasons import Reason
 
 METRIC = replace(

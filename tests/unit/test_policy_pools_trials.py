@@ -11,7 +11,7 @@ from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = ("first", "second")

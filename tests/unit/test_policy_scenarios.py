@@ -23,7 +23,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
-from servingslo.policy.state import PlannerState, record_scale
+from servingslo.policy.replicas.state import PlannerState, record_scale
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import BOUND_REASON, Action, Reason
 

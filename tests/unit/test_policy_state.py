@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
@@ -12,9 +13,8 @@ from servingslo.policy.knobs.engine_limits.memory import (
     BatchLimits,
     memory_of,
 )
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import (
+from servingslo.policy.replicas.state import (
     READ_BACK_SECONDS,
     HandEdit,
     PendingWrite,

@@ -16,8 +16,8 @@ from servingslo.policy.knobs.catalogue import KNOBS, reconcile_knob
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.knobs.protocol import Knob, Look, Outcome, PlainKnob, Turn
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES
-from servingslo.policy.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 

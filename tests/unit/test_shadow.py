@@ -12,7 +12,7 @@ from servingslo.cli.output import OutputFormat
 from servingslo.controller.recordings.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo_lab.cli.autoscalers.documents import autoscalers_of
 from servingslo_lab.cli.shadow import shadow
 from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Row, Shadow, played

@@ -36,8 +36,6 @@ from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import SHARE, DegradationTargets
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -50,7 +48,8 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.ownership import acting_limit
+from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.recognition import Recognition
@@ -370,7 +369,7 @@ def _play(
             actuators = [row(means) for row in options.actuators]
             (servers,) = (one for one in actuators if isinstance(one, DynamicBatching))
             await servers.in_force(REF, RANK, VIEW)
-            acting = tuple(one for one in pools if guards.acting_limit(one, options.limits) is None)
+            acting = tuple(one for one in pools if acting_limit(one, options.limits) is None)
             told = [change for one in actuators for change in await one.undo(lambda ref: acting)]
         return api.own() | ({LIMITS} if server.config == before else set()), told, api
 

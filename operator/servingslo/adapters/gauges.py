@@ -14,7 +14,7 @@ from servingslo.explain.conditions.derived import ready_verdict
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.latency.report import LatencyReport
-from servingslo.policy.replicas.guards import NOT_CARRIED_OUT
+from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT
 from servingslo.units import format_duration, ratio_from_percent
 
 

@@ -250,6 +250,8 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     if isinstance(values := schema.get("additionalProperties"), Mapping):
         flat["additionalProperties"] = _flatten(values, definitions)
     if "items" in schema:
+        # One manager owns a list as a whole, unless its field names the keys of its items.
+        flat.setdefault("x-kubernetes-list-type", "atomic")
         flat["items"] = _flatten(schema["items"], definitions)
     if "properties" in schema:
         flat["properties"] = {

@@ -13,7 +13,7 @@ from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep, PredictedCount
-from servingslo.policy.replicas.guards import STEP_DOWN_STAGE
+from servingslo.policy.replicas.proposal import STEP_DOWN_STAGE
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {

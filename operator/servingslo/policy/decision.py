@@ -22,7 +22,6 @@ from servingslo.policy.decision_parts import (
     ReserveReport,
     RuntimeUse,
 )
-from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.knobs.decisions import (
     ADMISSION,
     BATCH_LIMITS,
@@ -39,6 +38,7 @@ from servingslo.policy.knobs.decisions import (
 )
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)

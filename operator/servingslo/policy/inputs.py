@@ -12,9 +12,8 @@ from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import DegradationTargets
-from servingslo.policy.replicas.behavior import Behavior
+from servingslo.policy.hpa_behavior import Behavior
+from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 
 # Version of a recorded observation; other versions are not read.

@@ -12,7 +12,6 @@ from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     Decision,
 )
@@ -33,10 +32,11 @@ from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.latency.availability import availability_report
 from servingslo.policy.latency.growth import with_growth
 from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.promise import period_seconds
-from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Constraint
 
 # Models and adapters that a report names.

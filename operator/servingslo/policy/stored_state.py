@@ -6,13 +6,13 @@ from typing import Any
 
 from servingslo.estimation import stored_estimator as estimator_memory
 from servingslo.estimation.stored_fields import count_of, items_of, number_of, text_of
+from servingslo.policy.hpa_behavior import BehaviorState
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
-from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 # Version of the state stored in a status; other versions are not read.
 LEARNED_VERSION = 1

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import RULES, Between, Count, cel_rule, not_allowed
+from servingslo.api.constraints import RULES, Between, Count, cel_rule, keyed_by, not_allowed
 from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.patterns import LABEL_KEY, LABEL_VALUE
 from servingslo.api.v1alpha1.pools import MAX_FLEET_GPUS
@@ -135,4 +135,5 @@ class ServingBudgetStatus(StatusModel):
         (),
         max_length=MAX_CONDITIONS,
         description="Ready (the spec is valid) and Sufficient (all that is wanted is granted).",
+        json_schema_extra=keyed_by("type"),
     )

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from servingslo.api.constraints import keyed_by
 from servingslo.api.v1alpha1.status_base import (
     PRESERVE_UNKNOWN,
     OpenStatusModel,
@@ -15,11 +16,11 @@ from servingslo.api.v1alpha1.status_base import (
 from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
-from servingslo.policy.replicas.guards import ADVICE_ONLY
+from servingslo.policy.replicas.ownership import ADVICE_ONLY
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
@@ -477,19 +478,13 @@ class ServingSLOStatus(StatusModel):
         None,
         max_length=MOST_POOLS,
         description="Each pool of spec.pools.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        json_schema_extra=keyed_by("name"),
     )
     classes: tuple[ClassStatus, ...] | None = told(
         lambda decision: decision.classes or None,
         max_length=MOST_CLASSES,
         description="Each class of spec.classes.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        json_schema_extra=keyed_by("name"),
     )
     binding_constraint: str | None = told(
         "binding", "The constraint that requires the most replicas."
@@ -525,10 +520,7 @@ class ServingSLOStatus(StatusModel):
         (),
         max_length=MAX_CONDITIONS,
         description="Conditions, one of each type.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        },
+        json_schema_extra=keyed_by("type"),
     )
     last_decision: DecisionRecord | None = Field(
         None, description="The last decision that differed from the one before."

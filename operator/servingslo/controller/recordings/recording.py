@@ -35,7 +35,7 @@ from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.stored import carried_on, restore_fleet
 from servingslo.policy.replicas.sizing import Sized
-from servingslo.policy.state import record_scale, record_write_failed
+from servingslo.policy.replicas.state import record_scale, record_write_failed
 
 HEADER = "header"
 OUTCOME = "outcome"

@@ -9,7 +9,7 @@ from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitRever
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LEARNED_SECONDS = 300.0

@@ -25,7 +25,7 @@ from servingslo.explain.format import count
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
-from servingslo.policy.replicas.guards import DEMAND_STAGE, STEP_DOWN_STAGE
+from servingslo.policy.replicas.proposal import DEMAND_STAGE, STEP_DOWN_STAGE
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 

@@ -13,7 +13,7 @@ from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.lanes.knob import LanesKnob
 from servingslo.policy.knobs.protocol import Knob, Look, Turn
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 KNOBS: tuple[Knob, ...] = (
     EngineLimitsKnob(),

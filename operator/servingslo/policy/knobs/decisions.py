@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from servingslo.policy.degradation import ROUTE_WEIGHTS
+from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
 # Names of the built-in knobs. A knob that changes the cluster has the name of its actuator.

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce, Observation
 from servingslo.policy.knobs.decisions import KnobDecision
-from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

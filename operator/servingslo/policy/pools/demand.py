@@ -14,11 +14,11 @@ from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
-from servingslo.policy.context import TickContext, tick_context
 from servingslo.policy.inputs import ForecastMode, Targets
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.inputs import FleetTargets, Role
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.context import TickContext, tick_context
 from servingslo.reasons import Reason
 
 # Memory of the share of requests that pass the prefill pool: as long as latencies are averaged

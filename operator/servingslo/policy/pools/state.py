@@ -7,7 +7,7 @@ from servingslo.estimation.forecast.demand import ForecastState
 from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
 from servingslo.policy.pools.variants.learning import SplitState, renamed_split
 from servingslo.policy.pools.variants.moves import MoveState
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 # By pool, then by objective ('ttft:95'): the part of the threshold that the pool may use.
 PoolLimits = Mapping[str, Mapping[str, float]]

@@ -8,7 +8,6 @@ again too.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import BatchingMode, InForce, Observation
 from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
@@ -33,7 +32,9 @@ from servingslo.policy.knobs.dynamic_batches.windows import (
 )
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.knobs.trial import comparison, stages
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Requirement
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 # A change reloads every pod, so a replica must carry at least this much more. Under load, the law

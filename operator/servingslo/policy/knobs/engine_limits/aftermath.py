@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
@@ -12,6 +11,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
     BatchLimits,
     BatchSearch,
 )
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # After a rollout: until the windows of observed latency hold only the new limits; after a surge,

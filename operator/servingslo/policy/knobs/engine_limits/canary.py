@@ -13,7 +13,6 @@ from servingslo.models.engine.capacity import mu_effective_per_second
 from servingslo.models.engine.service_time import request_demand
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingRollout, InForce
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct
 from servingslo.policy.knobs.engine_limits.memory import BatchChange, BatchingMemory, BatchLimits
@@ -21,6 +20,7 @@ from servingslo.policy.knobs.engine_limits.outcome import Tuned, batching_decisi
 from servingslo.policy.knobs.protocol import Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.knobs.trial.comparison import Sample
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # A start is stuck if it takes longer than three usual cold starts and than two minutes.

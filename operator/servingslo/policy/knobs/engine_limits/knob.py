@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from servingslo.estimation.law.trust import OF_SPEC
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts, LimitsChange
+from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, BatchingRollout, InForce
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, LimitsPlan
 from servingslo.policy.knobs.engine_limits import aftermath, canary, put_back
@@ -38,15 +38,16 @@ from servingslo.policy.knobs.engine_limits.search import (
 from servingslo.policy.knobs.in_flight.engines import engine_queue
 from servingslo.policy.knobs.protocol import Look, Outcome, Turn
 from servingslo.policy.knobs.trial.stages import refuse
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import (
     RENEWAL_SECONDS,
     PreparedModel,
     mix_moved_ratio,
 )
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Load
-from servingslo.policy.replicas.step_down import warming_up
+from servingslo.policy.rules.requirement import sizing_case
+from servingslo.policy.rules.step_down import warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions. It is repeated after a minute if what the limits follow
@@ -345,7 +346,7 @@ def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
     """Whether the count is about to fall, after its window or once demand is known."""
     if context.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
         return False
-    unknown = warming_up(context) is not None and requirement.proposal.replicas < context.current
+    unknown = warming_up(context) is not None and requirement.replicas < context.current
     return unknown or max(requirement.safe_replicas, context.bounds.minimum) < context.current
 
 

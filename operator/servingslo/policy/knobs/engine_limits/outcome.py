@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.knobs.decisions import BatchingDecision, RolloutCost
 from servingslo.policy.knobs.engine_limits.memory import (
@@ -11,6 +10,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
     BatchLimits,
     BatchSearch,
 )
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 

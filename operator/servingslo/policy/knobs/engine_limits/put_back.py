@@ -6,7 +6,6 @@ drift. Each write and each revert restarts all pods, so a pause follows the firs
 
 from dataclasses import replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.engine_limits.canary import (
     QUEUE,
@@ -22,7 +21,8 @@ from servingslo.policy.knobs.engine_limits.memory import (
 )
 from servingslo.policy.knobs.engine_limits.outcome import Tuned
 from servingslo.policy.knobs.protocol import Turn
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.reasons import Reason
 
 
@@ -30,7 +30,7 @@ def is_asked(context: TickContext) -> bool:
     """Whether resource and administrator let limits in pod templates be changed."""
     limits, targets = context.limits, context.targets
     asked = limits.pod_templates_patched and targets.batching.mode is BatchingMode.AUTO
-    return asked and guards.acting_limit(targets, limits) is None
+    return asked and acting_limit(targets, limits) is None
 
 
 def note_reverts(context: TickContext, memory: BatchingMemory) -> BatchingMemory:

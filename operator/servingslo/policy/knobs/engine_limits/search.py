@@ -11,10 +11,10 @@ from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import Workload
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.knobs.decisions import LimitsPlan
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.replicas.sizing import (
     Load,

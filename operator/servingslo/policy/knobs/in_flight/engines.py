@@ -8,7 +8,6 @@ replica has its own bound.
 import math
 from dataclasses import dataclass, replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -38,6 +37,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
     bound_reason,
     judge_bound,
 )
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # A bound that is off by less stays until the limits change. The right bound of one replica moves by

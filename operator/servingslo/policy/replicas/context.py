@@ -12,7 +12,6 @@ from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
 from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.facts import NO_FACTS, Facts, LimitsChange
-from servingslo.policy.failing_pods import FAILURE_SHARE, failing_pods
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
 from servingslo.policy.latency.parts import latency_report
 from servingslo.policy.latency.report import LatencyReport
@@ -25,18 +24,14 @@ from servingslo.policy.replicas.demand import (
     lead_seconds,
     wait_budget_seconds,
 )
-from servingslo.policy.replicas.guards import (
-    Bounds,
-    acting_limit,
-    bounds_of,
-    ownership_problem,
-    refused_pods,
-)
+from servingslo.policy.replicas.failing_pods import FAILURE_SHARE, failing_pods
+from servingslo.policy.replicas.ownership import acting_limit, ownership_problem, refused_pods
 from servingslo.policy.replicas.prepared_model import PreparedModel, renewed_model, with_means
 from servingslo.policy.replicas.promise import budget_report
+from servingslo.policy.replicas.proposal import Bounds, bounds_of
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import EVEN, Slowness
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 # If more than half of the ready pods seem to report false values, the pods are not the cause: new

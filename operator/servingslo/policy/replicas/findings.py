@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from servingslo.estimation.pods.batch_limits import Limit, LimitSource
 from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
-from servingslo.policy.replicas.guards import StepDownBlock
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"

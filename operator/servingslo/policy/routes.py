@@ -1,4 +1,4 @@
-"""Inputs about classes: what a resource states of each."""
+"""What a resource states of its routes: classes of requests, and the fallback of one."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,12 @@ from servingslo.models.fleet.latency import Objective
 
 # A sanity bound: every class is a route with counters and a policy of its own.
 MOST_CLASSES = 8
+# Name of the knob and of its actuator.
+ROUTE_WEIGHTS = "route-weights"
+# Values in force: the fallback's share of the weights in thousandths; numbers of its rule and of
+# its backend in the route. FORMER is there only if the weights are the operator's.
+SHARE, RULE, BACKEND, FORMER = "share", "rule", "backend", "former"
+THOUSANDTHS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +40,18 @@ class ClassTargets:
     def orders(self) -> bool:
         """Whether replicas are ordered for all of its requests."""
         return self.priority >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DegradationTargets:
+    """Where requests go that no further replica can be had for.
+
+    route: an HTTPRoute of the namespace. fallback: a Service among its backends. max_share_ratio:
+    the most of the requests that go there. counts_as_ratio: how much of a request within its
+    objectives one is that the fallback answered, for the error budget.
+    """
+
+    route: str
+    fallback: str
+    max_share_ratio: float
+    counts_as_ratio: float = 0.5

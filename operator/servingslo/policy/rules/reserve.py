@@ -24,14 +24,15 @@ from servingslo.models.fleet.fluid import (
     wanted_replicas,
 )
 from servingslo.models.fleet.frontier import GREATEST_UTILIZATION
-from servingslo.policy.context import TickContext
-from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport, StepValue
+from servingslo.policy.decision_parts import ConstraintNeed, ReserveReport
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.reserve_state import ALLOWED_SHARE, ReserveState, correction_ratio
 from servingslo.policy.replicas.sizing import (
     SizingCase,
     carried_rate_per_second,
     ceiling_rate_per_second,
 )
+from servingslo.policy.rules.needs import Case, Need
 from servingslo.reasons import Constraint
 
 # Rules that are tried, each with the least floor that keeps the promise. Windows: steps by about
@@ -118,25 +119,30 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
     )
 
 
-def reserve_need(
-    context: TickContext, case: SizingCase
-) -> tuple[ConstraintNeed, dict[str, StepValue]] | None:
-    """The count that the rule in force orders now; None for the plain one, or without any."""
+def reserve_need(context: TickContext, case: Case | None) -> Need | None:
+    """The count that the rule in force orders now; None for the plain one, or without any.
+
+    No reserve follows without a proven law.
+    """
     state = context.state.reserve
-    if state.lived is None or state.lived.rule == PLAIN:
+    if case is None or not context.proven or state.lived is None or state.lived.rule == PLAIN:
         return None
     rule, rates = state.lived.rule, _known(context)
     if not len(rates):
         return None
-    replica = _replica(context, case, state.planned_ratio, state.kept_ratio)
+    replica = _replica(context, case.sizing_case, state.planned_ratio, state.kept_ratio)
     count = wanted_replicas(rule, rates, replica, BIN_SECONDS)
-    inputs: dict[str, StepValue] = {
-        "reserve_window_seconds": rule.window_seconds,
-        "reserve_margin_ratio": rule.margin_ratio,
-        "reserve_floor_replicas": rule.floor,
-        "reserve_missed_ratio": state.lived.habitual_ratio,
-    }
-    return ConstraintNeed(constraint=Constraint.RESERVE, replicas=count), inputs
+    return Need(
+        constraint=Constraint.RESERVE,
+        replicas=count,
+        reported=(ConstraintNeed(constraint=Constraint.RESERVE, replicas=count),),
+        inputs={
+            "reserve_window_seconds": rule.window_seconds,
+            "reserve_margin_ratio": rule.margin_ratio,
+            "reserve_floor_replicas": rule.floor,
+            "reserve_missed_ratio": state.lived.habitual_ratio,
+        },
+    )
 
 
 def reserve_report(state: ReserveState, needs: Iterable[ConstraintNeed]) -> ReserveReport | None:

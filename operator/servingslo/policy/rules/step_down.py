@@ -13,11 +13,11 @@ from operator import attrgetter
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
-from servingslo.policy.findings import sleep_block, suspect_block
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import Demand, step_down_load
-from servingslo.policy.replicas.guards import StepDownBlock
+from servingslo.policy.replicas.findings import sleep_block, suspect_block
 from servingslo.policy.replicas.prepared_model import PreparedModel
+from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.policy.replicas.saturation import saturation_need
 from servingslo.policy.replicas.sizing import SizingCase, least_safe_count
 from servingslo.reasons import Reason

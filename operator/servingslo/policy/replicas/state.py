@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
+from servingslo.policy import hpa_behavior
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
 from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
-from servingslo.policy.replicas import behavior as behavior_module
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reserve_state import ReserveState
@@ -103,7 +103,7 @@ def record_scale(
     replay of observations alone carries the same memory as the live loop. behavior: the rules in
     force; needed only to drop outdated events early.
     """
-    remembered = behavior_module.record_scale(
+    remembered = hpa_behavior.record_scale(
         state.behavior,
         behavior=behavior or Behavior(),
         previous=before,
@@ -152,10 +152,10 @@ def observe_count(
         return state, None
     if before is None and state.behavior.recommendations:
         return state, None
-    met = behavior_module.initial_state(replicas=desired, now_seconds=now_seconds)
+    met = hpa_behavior.initial_state(replicas=desired, now_seconds=now_seconds)
     remembered = replace(state.behavior, recommendations=met.recommendations)
     if actuation is not Actuation.SCALE and before is not None:
-        remembered = behavior_module.record_scale(
+        remembered = hpa_behavior.record_scale(
             state.behavior, behavior=behavior, previous=before, new=desired, now_seconds=now_seconds
         )
     edit = None if before is None else HandEdit(before=before, after=desired)

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import Observation, SignalProblem, Targets
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import DRAIN_SECONDS
-from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import Load, size
-from servingslo.policy.replicas.step_down import step_down_blocks
+from servingslo.policy.rules.requirement import sizing_case
+from servingslo.policy.rules.step_down import step_down_blocks
 from servingslo.reasons import Reason
 
 STAGE = "zero"
@@ -83,23 +83,19 @@ def first_request_seconds(context: TickContext) -> float:
     return context.lead_seconds + prepared.frontier.unloaded_seconds(LatencyMetric.TTFT, percentile)
 
 
-def put_to_sleep(
-    context: TickContext, requirement: Requirement, proposal: Proposal, since_seconds: float | None
-) -> Proposal:
-    """Set zero instead of the minimum, once no request has arrived for the stated time.
-
-    since_seconds: start of the quiet time, see `quiet_since`.
-    """
+def put_to_sleep(context: TickContext, proposal: Proposal) -> Proposal:
+    """Set zero instead of the minimum, once no request has arrived for the stated time."""
     allowed = context.targets.replicas
     settled = (
         proposal.replicas == context.current <= context.bounds.minimum + allowed.tolerated_failures
     )
-    if not allowed.may_sleep or not requirement.idle or not settled or step_down_blocks(context):
+    idle = proposal.requirement.idle
+    if not allowed.may_sleep or not idle or not settled or step_down_blocks(context):
         return proposal
     if _told(context) is None:
         detail = _no_signal(context.observation)
-        told = proposal.noted(STAGE, context.current, Reason.NO_WAKE_UP_SIGNAL, detail=detail)
-        return replace(told, limited_by=Reason.NO_WAKE_UP_SIGNAL)
+        return proposal.held(STAGE, context.current, Reason.NO_WAKE_UP_SIGNAL, detail=detail)
+    since_seconds = quiet_since(context, context.state.quiet_since_seconds)
     quiet = 0.0 if since_seconds is None else context.now_seconds - since_seconds
     if allowed.idle_seconds is None or quiet < allowed.idle_seconds:
         return proposal
@@ -112,13 +108,14 @@ def put_to_sleep(
     )
 
 
-def sleep_or_wake(context: TickContext) -> Requirement:
+def sleep_or_wake(context: TickContext) -> Proposal:
     """Zero while no requests arrive; otherwise the replicas that the arrived requests need."""
     seconds = first_request_seconds(context)
-    asleep = Proposal(replicas=0)
+    asleep = Proposal.of(0)
     if not _told(context):
+        requirement = replace(asleep.requirement, idle=True)
         asleep = asleep.noted(STAGE, 0, Reason.ASLEEP, first_request_seconds=seconds)
-        return Requirement(proposal=asleep, safe_replicas=0, idle=True)
+        return replace(asleep, requirement=requirement)
     use = context.estimate.gateway
     woken = asleep.required(
         STAGE,
@@ -128,7 +125,7 @@ def sleep_or_wake(context: TickContext) -> Requirement:
         waiting_requests=context.estimate.backlog_requests,
         first_request_seconds=seconds,
     )
-    return Requirement(proposal=woken, safe_replicas=0)
+    return replace(woken, requirement=replace(woken.requirement, replicas=woken.replicas))
 
 
 def _no_signal(observation: Observation) -> str:
