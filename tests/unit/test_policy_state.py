@@ -34,14 +34,6 @@ def seen(state, desired, at):
     return observe_count(state, observation, behavior=Behavior(), now_seconds=at)
 
 
-def test_the_first_count_seen_is_nobodys_edit():
-    """A workload just met starts from what it has."""
-    state, edit = seen(PlannerState(), 3, 0.0)
-    assert edit is None
-    assert state.seen_desired == 3
-    assert state.behavior.recommendations == ((0.0, 3),)
-
-
 def test_a_count_that_nobody_ordered_is_a_hand_edit():
     """It is told with both counts, and only once."""
     state, _ = seen(PlannerState(), 3, 0.0)
@@ -126,29 +118,6 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
     assert memory_of(back.knobs) == memory_of(state.knobs)
 
 
-def test_who_puts_the_count_back_is_remembered_over_a_restart():
-    """The pause goes on, and the next revert of the same count is one more in the row."""
-    reverts = Reverts(replicas=1, count=5, at_seconds=90.0, by="kubectl-scale", prompt=False)
-    stored = json.loads(json.dumps(learned(PlannerState(reverts=reverts), 100.0)))
-    assert restore(stored, 110.0).reverts == reverts
-    assert restore(stored, 50.0).reverts.at_seconds == 50.0
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param({"replicas": -1, "count": 3, "at": 1.0}, id="negative"),
-        pytest.param({"replicas": 1, "count": 3.5, "at": 1.0}, id="fraction"),
-        pytest.param({"replicas": 1, "count": 3}, id="no-time"),
-        pytest.param([1, 3, 1.0], id="no-mapping"),
-    ],
-)
-def test_reverts_that_cannot_be_are_none(stored):
-    """An edited status pauses nothing."""
-    document = {**learned(PlannerState(), 0.0), "reverts": stored}
-    assert restore(document, 100.0).reverts is None
-
-
 def test_what_is_dropped_of_the_stored_memory_is_named():
     """Each part that was there and is not believed; nothing of one that is whole or was empty."""
     state = PlannerState(
@@ -173,17 +142,3 @@ def test_what_lies_in_the_future_is_not_believed():
     """A clock that went back, or an edited status, cannot freeze scaling."""
     stored = learned(PlannerState(behavior=BehaviorState(scale_up_events=((1000.0, 2),))), 1000.0)
     assert restore(json.loads(json.dumps(stored)), 100.0).behavior.scale_up_events == ()
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param(None, id="nothing"),
-        pytest.param([], id="no-mapping"),
-        pytest.param({"version": 999}, id="another-version"),
-        pytest.param({"version": 1, "behavior": {"up": [["x", 1], [1.0, True], 3]}}, id="junk"),
-    ],
-)
-def test_a_status_that_cannot_be_read_is_forgotten(stored):
-    """Restoring never raises."""
-    assert restore(stored, 0.0) == PlannerState()
