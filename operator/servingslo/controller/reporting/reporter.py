@@ -144,20 +144,10 @@ class Reporter:
         if resource.invalid is None:
             return
         reported = self._remember(resource)
-        message = str(resource.invalid)
-        generation = resource.record.generation
+        message, generation = str(resource.invalid), resource.record.generation
         observed = self._statuses.says(resource.record.ref.uid, "observedGeneration")
         news = (observed, reported.last) != (generation, None)
-        reported.conditions = not_ready(
-            Reason.INVALID_SPEC,
-            message,
-            reported.conditions,
-            generation=generation,
-            now_seconds=self._now_seconds(),
-        )
         if news:
-            key = f"{Reason.INVALID_SPEC}/{generation}"
-            await self.post(resource, _warning(Reason.INVALID_SPEC, message, key))
             _LOG.warning(
                 "refused namespace=%s name=%s reason=%s detail=%r",
                 resource.record.ref.namespace,
@@ -165,9 +155,8 @@ class Reporter:
                 Reason.INVALID_SPEC,
                 message,
             )
-        for said in reported.said.values():
-            said.last = None
-        await self._write_conditions(resource, reported, Reason.INVALID_SPEC)
+        key = f"{Reason.INVALID_SPEC}/{generation}" if news else ""
+        await self._not_ready(resource, Reason.INVALID_SPEC, message, key)
 
     async def pause(self, resource: Resource) -> None:
         """Report that nothing is decided while the resource is paused."""
@@ -192,21 +181,24 @@ class Reporter:
 
     async def fail(self, resource: Resource, error: Exception) -> None:
         """Report that this resource was not reconciled, because of a fault of the operator."""
-        reported = self._remember(resource)
         message = f"{type(error).__name__}: {error}"
+        await self._not_ready(resource, Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
+
+    async def _not_ready(self, resource: Resource, reason: Reason, message: str, key: str) -> None:
+        """Report why nothing was decided. key: of an event about it; '' for none."""
+        reported = self._remember(resource)
         reported.conditions = not_ready(
-            Reason.INTERNAL_ERROR,
+            reason,
             message,
             reported.conditions,
             generation=resource.record.generation,
             now_seconds=self._now_seconds(),
         )
-        await self.post(
-            resource, _warning(Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
-        )
+        if key:
+            await self.post(resource, _warning(reason, message, key))
         for said in reported.said.values():
             said.last = None
-        await self._write_conditions(resource, reported, Reason.INTERNAL_ERROR)
+        await self._write_conditions(resource, reported, reason)
 
     async def report_change(self, resource: Resource, change: Change) -> None:
         """Log, count and post a change that was made or tried."""
