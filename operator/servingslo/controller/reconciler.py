@@ -223,17 +223,15 @@ class Reconciler:
     ) -> FleetDecision:
         """The decision on all pools, whose observations count as of one time."""
         now_seconds = looks[0].observation.time_seconds
-        first = self._looks.with_past(looks)
-        observations = {
-            one.pool: replace(one, time_seconds=now_seconds)
-            for one in (first, *(look.observation for look in looks[1:]))
-        }
+        seen = (self._looks.with_past(looks), *(look.observation for look in looks[1:]))
         async with self._planning:
             # One plan for each turn of the event loop: probes are answered between two plans.
             await asyncio.sleep(0)
-            granted = {one.observation.pool: self.grants.grant(resource, one) for one in looks}
             observations = {
-                name: replace(one, grant=granted[name]) for name, one in observations.items()
+                one.pool: replace(
+                    one, time_seconds=now_seconds, grant=self.grants.grant(resource, look)
+                )
+                for one, look in zip(seen, looks, strict=True)
             }
             for observation in observations.values():
                 self.recorder.observation(observation)
