@@ -72,10 +72,7 @@ def fleet_verdicts(
 
 def counts_line(fleet: FleetDecision) -> str:
     """The ordered counts side by side: 'prefill 3/decode 5'."""
-    return "/".join(
-        f"{name} {count(decision.replicas_after)}"
-        for name, decision in sorted(fleet.pools.items(), key=lambda one: _place(fleet, one[0]))
-    )
+    return "/".join(f"{name} {count(fleet.pools[name].replicas_after)}" for name in fleet.roles)
 
 
 def fleet_answer(fleet: FleetDecision, told: Mapping[str, Mapping[ConditionType, Verdict]]) -> str:
@@ -138,7 +135,3 @@ def _badness(type_: ConditionType, verdict: Verdict) -> int:
     if verdict.status is good:
         return 0
     return 1 if verdict.status is ConditionStatus.UNKNOWN else 2
-
-
-def _place(fleet: FleetDecision, name: str) -> int:
-    return list(fleet.roles).index(name)

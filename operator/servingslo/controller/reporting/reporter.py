@@ -24,7 +24,7 @@ from servingslo.controller.reporting.stored_state import learned_field
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.classes import class_lines
-from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions.derived import not_ready, stamped_conditions, verdicts
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.headline import headline, shortened
@@ -161,20 +161,13 @@ class Reporter:
     async def pause(self, resource: Resource) -> None:
         """Report that nothing is decided while the resource is paused."""
         reported = self._remember(resource)
-        generation, now_seconds = resource.record.generation, self._now_seconds()
-        since = {entry.type: entry for entry in reported.conditions}
-        reported.conditions = tuple(
-            Condition(
-                type=type_,
-                status=ConditionStatus.TRUE,
-                reason=Reason.PAUSED,
-                message="spec.mode is Paused: nothing is decided",
-                observed_generation=generation,
-                last_transition_seconds=since[type_].last_transition_seconds
-                if type_ in since and since[type_].status is ConditionStatus.TRUE
-                else now_seconds,
-            )
-            for type_ in (ConditionType.READY, ConditionType.SCALING_LIMITED)
+        message = "spec.mode is Paused: nothing is decided"
+        paused = Verdict(ConditionStatus.TRUE, Reason.PAUSED, message)
+        reported.conditions = stamped_conditions(
+            {ConditionType.READY: paused, ConditionType.SCALING_LIMITED: paused},
+            reported.conditions,
+            generation=resource.record.generation,
+            now_seconds=self._now_seconds(),
         )
         reported.said.clear()
         await self._write_conditions(resource, reported, None)
