@@ -100,8 +100,9 @@ def test_a_rollback_returns_to_the_earlier_crd(rig: Rig, release: str, tmp_path:
 
 
 def _spec_fields(crd: dict) -> dict:
-    (version,) = crd["spec"]["versions"]
-    return version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"][
+        "properties"
+    ]
 
 
 @pytest.mark.rig
