@@ -74,7 +74,7 @@ layers: setup ## import-linter: the layers and the purity of the core
 	$(BIN)/lint-imports
 
 unit: setup ## tests that need no rig, on every core
-	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden tests/features $(PYTEST_ARGS)
 
 fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (some hours); FUZZ_EXAMPLES=n for fewer
 	HYPOTHESIS_PROFILE=fuzz FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)

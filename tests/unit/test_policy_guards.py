@@ -91,13 +91,6 @@ def test_a_target_scaled_to_zero_by_hand_is_not_ours():
     assert problem.reason is Reason.SCALED_TO_ZERO_BY_USER
 
 
-def test_an_unknown_count_is_not_ours():
-    """Without the count there is nothing to compare a write with."""
-    problem = ownership_problem(observation(desired_replicas=None))
-    assert problem is not None
-    assert problem.reason is Reason.TARGET_NOT_READABLE
-
-
 def test_an_ordinary_observation_is_ours():
     """No problem, no veto."""
     assert ownership_problem(observation()) is None
@@ -128,19 +121,6 @@ def test_the_floor_applies_when_metrics_stay_away(current, floor, away_seconds, 
     fallback = FallbackTargets(behavior=FallbackBehavior.FLOOR, replicas=floor)
     held = blind(current=current, fallback=fallback, without_metrics_seconds=away_seconds)
     assert held.replicas == expected
-
-
-def test_an_outage_never_drops_below_the_minimum():
-    """The stated minimum needs no metrics."""
-    bounds = Bounds(minimum=4, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)
-    held = blind(bounds=bounds)
-    assert held.replicas == 4
-    assert held.limited_by is Reason.MIN_REPLICAS_REACHED
-
-
-def test_an_outage_never_takes_capacity_away_above_the_maximum():
-    """A count above the maximum waits for sight before it comes down."""
-    assert blind(current=12).replicas == 12
 
 
 def test_the_administrators_maximum_wins_and_is_named():
@@ -197,29 +177,6 @@ def test_a_step_down_goes_only_as_far_as_it_is_safe(wanted, safe, expected):
     checked = guards.check_step_down(tick(current=5), wants(wanted, safe_replicas=safe))
     assert checked.replicas == expected
     assert (checked.limited_by is Reason.STEP_DOWN_UNSAFE) == (expected != wanted)
-
-
-@pytest.mark.parametrize(
-    ("replicas", "expected", "reason"),
-    [
-        pytest.param(12, 8, Reason.MAX_REPLICAS_REACHED, id="above"),
-        pytest.param(0, 1, Reason.MIN_REPLICAS_REACHED, id="below"),
-        pytest.param(4, 4, None, id="inside"),
-    ],
-)
-def test_counts_stay_inside_their_bounds(replicas, expected, reason):
-    """Minimum and maximum, each with its reason."""
-    clamped = guards.clamp(tick(), wants(replicas))
-    assert (clamped.replicas, clamped.limited_by) == (expected, reason)
-
-
-def test_a_step_is_no_larger_than_the_administrator_allows():
-    """Up and down alike."""
-    three = Limits(max_step=3)
-    up = guards.limit_step(tick(current=2, limits=three), wants(8))
-    down = guards.limit_step(tick(current=8, limits=three), wants(1))
-    assert (up.replicas, down.replicas) == (5, 5)
-    assert up.limited_by is down.limited_by is Reason.ADMINISTRATOR_LIMIT
 
 
 def test_a_step_down_waits_for_the_stabilization_window():

@@ -94,13 +94,6 @@ def test_what_was_attained_survives_a_restart():
     assert back.at_seconds is None
 
 
-@pytest.mark.parametrize("stored", [None, 3, {"requests": "many"}, {"requests": True}])
-def test_what_cannot_be_read_begins_anew(stored: object):
-    """A status that was edited by hand saves nothing."""
-    memory = restore({"version": 1, "promise": stored}, now_seconds=1e3)
-    assert memory.promise == PromiseState()
-
-
 def test_what_an_older_release_stored_is_still_read():
     """Its score and rate are ignored, and no more missed than arrived."""
     stored = {"score": -9.0, "requests": 10.0, "missed": 99.0, "rate": 1.0, "seconds": 5.0}

@@ -202,19 +202,6 @@ def test_pauses_double_up_to_half_an_hour() -> None:
     assert lengths[-1] == LONGEST_PAUSE_SECONDS
 
 
-def test_another_count_begins_anew() -> None:
-    """Edits to different counts are decisions, not a program that repeats itself."""
-    memory = count_revert(None, replicas=1, by=None, now_seconds=0.0)
-    assert count_revert(memory, replicas=2, by=None, now_seconds=1.0).count == 1
-
-
-def test_a_clock_that_goes_back_ends_the_pause() -> None:
-    """A revert that lies in the future keeps nobody from the count."""
-    memory = Reverts(replicas=1, count=9, at_seconds=10_000.0)
-    assert memory.pauses(10_001.0)
-    assert not memory.pauses(5_000.0)
-
-
 def test_a_write_must_stand_before_reverts_are_forgotten() -> None:
     """Ten minutes, or the length of the last pause where that was longer."""
     memory = Reverts(replicas=1, count=2, at_seconds=0.0)

@@ -93,14 +93,6 @@ def test_a_season_of_another_pattern_costs_no_objective(rate):
     assert replica_hours(misled) < 1.2 * replica_hours(plain)
 
 
-def test_the_same_observations_with_their_history_give_the_same_decisions(seasonal):
-    """The history is part of an observation, so a replay knows the season as well."""
-    state = PlannerState()
-    for observation, decision in zip(seasonal.observations, seasonal.decisions, strict=True):
-        again, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
-        assert again == decision
-
-
 def test_a_forecast_that_is_off_plans_for_the_present(seasonal):
     """Neither season nor slope: what is planned for never runs ahead of what arrives."""
     off = replace(TARGETS, forecast=ForecastTargets(mode=ForecastMode.OFF))

@@ -19,10 +19,6 @@
 - apiGroups: [apps]
   resources: [deployments, statefulsets]
   verbs: [patch]
-# A pod that does not get ready with limits that were taken back blocks its StatefulSet.
-- apiGroups: [""]
-  resources: [pods/eviction]
-  verbs: [create]
 {{- end }}
 {{- if and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces) }}
 - apiGroups: [""]

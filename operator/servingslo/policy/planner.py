@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
+from servingslo.policy import insights
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
@@ -126,6 +127,7 @@ def observe(
         estimate=estimate,
         facts=facts,
     )
+    context = insights.looked(context)
     for learn in stages.learners:
         state = learn(context, state)
     # What was measured at this tick decides at this tick.
@@ -239,4 +241,4 @@ def _found_steps(context: TickContext, edit: HandEdit | None) -> tuple[DecisionS
                 reason=Reason.REPLICAS_CHANGED_BY_USER,
             )
         )
-    return (*notes, *findings(context))
+    return (*notes, *findings(context), *insights.steps(context))

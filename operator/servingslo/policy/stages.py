@@ -8,11 +8,11 @@ from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.objective_metrics import metric_seconds
+from servingslo.policy import insights
+from servingslo.policy.availability import count_answers
 from servingslo.policy.inputs import ForecastMode
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
-from servingslo.policy.latency.availability import count_answers
-from servingslo.policy.latency.growth import are_met, remember, seen_by_engines
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import refused_pods
 from servingslo.policy.replicas.promise import after_window as promise_after
@@ -165,20 +165,9 @@ def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
     return replace(state, reserve=renewed_reserve(context, case, state.reserve))
 
 
-def track_latency(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory of the parts of the latency while the objectives are met, for the report."""
-    objectives, report = context.targets.objectives, context.latency
-    if report is None or context.signals.no_metrics is not None:
-        return state
-    before = state.latency.met_at_seconds
-    memory = remember(
-        state.latency,
-        report,
-        met=are_met(seen_by_engines(context.estimate, objectives), report),
-        elapsed_seconds=0.0 if before is None else context.now_seconds - before,
-        now_seconds=context.now_seconds,
-    )
-    return replace(state, latency=memory)
+def learn_features(context: TickContext, state: PlannerState) -> PlannerState:
+    """The memories of features that learn something beside the count."""
+    return replace(state, features=insights.learn(context, state.features))
 
 
 def count_availability(context: TickContext, state: PlannerState) -> PlannerState:
@@ -218,7 +207,7 @@ class Stages:
         count_promise,
         measure_capacity,
         choose_reserve,
-        track_latency,
+        learn_features,
         count_availability,
     )
     guards: tuple[Guard, ...] = GUARDS

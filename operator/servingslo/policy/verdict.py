@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from servingslo.policy import insights
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
     DecisionStep,
@@ -27,7 +28,6 @@ from servingslo.policy.report import (
     finite,
     finite_needs,
     finite_steps,
-    latency_of,
     limits_use,
     metrics_missing,
     model_use,
@@ -120,7 +120,7 @@ def assemble_decision(
         error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
         reserve=reserve_report(state.reserve, requirement.needs),
-        latency=latency_of(context, state),
+        features=insights.reports(context, state.features),
         availability=availability_of(context, state),
         detail=_detail(context),
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from servingslo.api.constraints import Between, Count, Number, cel_rule, not_allowed
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.knobs import Admission, Degradation
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,

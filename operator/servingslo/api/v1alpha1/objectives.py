@@ -14,7 +14,7 @@ from servingslo.api.constraints import (
     keyed_by,
     not_allowed,
 )
-from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.api.spec_base import ApiModel
 from servingslo.models.objectives import LatencyMetric
 
 MAX_OBJECTIVES = 8

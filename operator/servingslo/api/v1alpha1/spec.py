@@ -13,8 +13,8 @@ from servingslo.api.constraints import (
     keyed_by,
     not_allowed,
 )
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
     MAX_REPLICAS,
@@ -260,11 +260,10 @@ class ServingSLOSpec(ApiModel):
     )
     actuation: Actuation = Field(
         Actuation.SCALE,
-        description="Who carries the replica count out: Scale (default: the operator, through "
-        "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
-        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, if the "
-        "administrator serves it) or None (the count is only reported). Batch limits and "
-        "admission follow their own modes.",
+        description="Who sets the replica count: Scale (default: the operator, through /scale), "
+        "Metric (an autoscaler that follows servingslo_desired_replicas), Keda (KEDA asks the "
+        "operator, if the administrator serves it) or None (it is only reported). Batch limits "
+        "and admission follow their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,

@@ -1,19 +1,20 @@
 """The status: what was seen, decided and predicted. Unknown values are absent, never zero."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from servingslo.api.constraints import keyed_by
-from servingslo.api.v1alpha1.status_base import (
+from servingslo.api.status_base import (
     PRESERVE_UNKNOWN,
     OpenStatusModel,
     StatusModel,
     Timestamp,
     rounded,
     told,
+    with_features,
 )
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.decision import Decision
@@ -171,11 +172,9 @@ class ModelStatus(StatusModel):
 
     fit_error: float | None = told(
         "model.fit_error",
-        "Mean relative error of the law's predictions of an engine's busy time "
-        "between two scrapes, on samples not fitted. A law is trusted while that is at "
-        "most 0.15 and its step time is known to a fifth at twice the concurrency seen, or at that "
-        "one if it bends; each assumed batch limit adds 0.1 here, as an independent error, "
-        "and is not judged.",
+        "Mean relative error of the law's predictions of an engine's busy time, on samples not "
+        "fitted; a law is trusted up to 0.15. Each assumed batch limit adds 0.1, which is not "
+        "judged.",
         gauge="servingslo_model_fit_error_ratio",
     )
     source: str | None = told(
@@ -438,8 +437,8 @@ class DecisionRecord(OpenStatusModel):
     )
 
 
-class ServingSLOStatus(StatusModel):
-    """What the operator saw, decided and predicts."""
+class _Decided(StatusModel):
+    """What follows from a decision."""
 
     observed_generation: int | None = Field(
         None, description="Generation of the spec that this status describes."
@@ -503,9 +502,17 @@ class ServingSLOStatus(StatusModel):
         "error_budget", "The error budget, if spec.errorBudget is set."
     )
     reserve: ReserveStatus | None = told("reserve", "The reserve, if past demand asks for one.")
-    latency: LatencyStatus | None = told(
-        "latency", "The parts of the time of a request, and which of them grew."
-    )
+
+
+if TYPE_CHECKING:
+    _WithFeatures = _Decided
+else:
+    _WithFeatures = with_features(_Decided)
+
+
+class ServingSLOStatus(_WithFeatures):
+    """What the operator saw, decided and predicts."""
+
     availability: AvailabilityStatus | None = told(
         "availability", "The share of answered requests, if spec.availability is set."
     )

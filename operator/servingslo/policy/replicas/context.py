@@ -1,6 +1,7 @@
 """Everything that one tick is decided from, gathered once."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.law import trust
@@ -13,8 +14,6 @@ from servingslo.models.workload import Workload
 from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.facts import NO_FACTS, Facts, LimitsChange
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
-from servingslo.policy.latency.parts import latency_report
-from servingslo.policy.latency.report import LatencyReport
 from servingslo.policy.replicas.demand import (
     Demand,
     Fleet,
@@ -61,8 +60,8 @@ class TickContext:
     that a gate holds back from it. failing: names of pods that crash, cannot start or are unready
     for too long, each with the reason. own_rollout: the change of batch limits that the rollout in
     progress carries out, None without one or for any other. prepared: None while no law, limits or
-    lengths are known. demand: None while no rate is known. latency: the parts of the time of a
-    request, None if none was observed.
+    lengths are known. demand: None while no rate is known. features: what each feature sees at
+    this tick, by its name.
     """
 
     observation: Observation
@@ -89,7 +88,7 @@ class TickContext:
     wait_budget_seconds: float
     error_budget: BudgetReport | None
     demand: Demand | None
-    latency: LatencyReport | None
+    features: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def without_metrics_seconds(self) -> float | None:
@@ -250,7 +249,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             lead=lead,
             wait_budget=budget,
         ),
-        latency=latency_report(estimate, targets.objectives, alone=not observation.pool),
     )
 
 

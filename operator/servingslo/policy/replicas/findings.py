@@ -7,7 +7,6 @@ from servingslo.estimation.pods.batch_limits import Limit, LimitSource
 from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
-from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS, with_growth
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.reasons import Reason
@@ -208,25 +207,6 @@ def latency_step(context: TickContext) -> DecisionStep | None:
     return _step("observed", "latency", reason, **means)
 
 
-def growth_step(context: TickContext) -> DecisionStep | None:
-    """The part of the latency that grew since the objectives were met, if no replica mends it.
-
-    before, after: its mean, seconds. None while the objectives are met, or if another part grew
-    most.
-    """
-    if context.latency is None:
-        return None
-    report = with_growth(context.latency, context.state.latency)
-    grown = None if report.grew is None else report.of(report.grew)
-    if grown is None or grown.part not in NOT_MENDED_BY_REPLICAS:
-        return None
-    now, more = grown.mean_seconds or 0.0, grown.grown_seconds or 0.0
-    return _step(
-        "latency", grown.part.value, Reason.MORE_REPLICAS_DO_NOT_HELP,
-        before=now - more, after=now, grown_seconds=more,
-    )  # fmt: skip
-
-
 _STEPS = (
     failing_pods_step,
     law_step,
@@ -237,7 +217,6 @@ _STEPS = (
     season_step,
     slow_pods_step,
     latency_step,
-    growth_step,
 )
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.policy import hpa_behavior
+from servingslo.policy.availability import NOTHING_COUNTED, AvailabilityState
 from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
-from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
-from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reserve_state import ReserveState
@@ -51,11 +50,11 @@ class PlannerState:
     quiet_since_seconds: since when engines and gateway have had no requests, None if they have some
     or were not observed. promise: the quantile that is planned for, and the attained share.
     reserve: the rule that the past asks for. shortage: what replicas serve less than the law says.
-    latency: its parts while the objectives were met. availability: requests and answers, if an
-    objective of it is stated. seen_desired: the replica count last read from the target. scaled:
-    the last written change, until another client sets a count. reverts: the client that puts counts
-    back. knobs: what each knob remembers, by its name. sized: case and load of the last sizing, for
-    reports; None without a model.
+    availability: requests and answers, if an objective of it is stated. features: what each
+    feature remembers, by its name. seen_desired: the replica count last read from the target.
+    scaled: the last written change, until another client sets a count. reverts: the client that
+    puts counts back. knobs: what each knob remembers, by its name. sized: case and load of the last
+    sizing, for reports; None without a model.
     """
 
     estimator: EstimatorState = field(default_factory=EstimatorState)
@@ -75,8 +74,8 @@ class PlannerState:
     promise: PromiseState = field(default_factory=PromiseState)
     reserve: ReserveState = field(default_factory=ReserveState)
     shortage: Shortage = field(default_factory=Shortage)
-    latency: LatencyMemory = NO_MEMORY
     availability: AvailabilityState = NOTHING_COUNTED
+    features: Mapping[str, object] = field(default_factory=dict)
     knobs: Mapping[str, object] = field(default_factory=dict)
     sized: Sized | None = field(default=None, compare=False, repr=False)
 

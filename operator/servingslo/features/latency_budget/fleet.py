@@ -5,14 +5,14 @@ request passes are added up, percentiles are not. Variants serve the same reques
 observe is pooled. The gateway and the network are what the gateway's time leaves over.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.histograms import HistogramDelta, merge
 from servingslo.estimation.requests.observed import GATEWAY
-from servingslo.policy.decision_parts import ObjectiveReport
-from servingslo.policy.latency.growth import (
+from servingslo.features.latency_budget.growth import (
+    NO_MEMORY,
     LatencyMemory,
     Seen,
     are_met,
@@ -20,52 +20,69 @@ from servingslo.policy.latency.growth import (
     seen_by_engines,
     with_growth,
 )
-from servingslo.policy.latency.parts import gateway_part, gateway_times, latency_report
-from servingslo.policy.latency.report import LatencyReport, Part, PartReport, PartSource
+from servingslo.features.latency_budget.insight import MEMORY
+from servingslo.features.latency_budget.parts import gateway_part, gateway_times, latency_report
+from servingslo.features.latency_budget.report import (
+    LATENCY,
+    LatencyReport,
+    Part,
+    PartReport,
+    PartSource,
+)
+from servingslo.plugins import Key
 from servingslo.policy.planner import Seen as SeenPool
 from servingslo.policy.pools.admission import writing_pool
 from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.inputs import FleetTargets, Role
+from servingslo.policy.pools.insights import FleetTick
 
 _SUMMED = (Part.QUEUE, Part.PREFILL, Part.OTHER)
 _NOT_EXPORTED = "the engines of a pool do not export it"
 
 
-def fleet_latency(
-    targets: FleetTargets,
-    seen: Mapping[str, SeenPool],
-    memory: LatencyMemory,
-    path: PathUse | None,
-    objectives: Iterable[ObjectiveReport],
-    now_seconds: float,
-) -> tuple[LatencyReport | None, LatencyMemory]:
-    """The parts over all pools with what grew, and the memory; None if nothing was observed.
+class FleetLatency:
+    """Where the time of a request goes over all pools."""
 
-    objectives: of a whole path, as observed.
-    """
-    stated = targets.pools[0].targets.objectives
-    if path is None:
-        estimate = _pooled(targets, seen)
-        report, judged = latency_report(estimate, stated), seen_by_engines(estimate, stated)
-    else:
-        report = _along_path(targets, seen, path)
-        told = {(one.metric, one.percentile): one for one in objectives}
-        judged = [
-            Seen(objective, one.least_seconds, one.share_high_ratio)
-            for objective in stated
-            if (one := told.get((objective.metric.value, objective.percentile))) is not None
-        ]
-    if report is None:
-        return None, memory
-    before = memory.met_at_seconds
-    memory = remember(
-        memory,
-        report,
-        met=are_met(judged, report),
-        elapsed_seconds=0.0 if before is None else now_seconds - before,
-        now_seconds=now_seconds,
-    )
-    return with_growth(report, memory), memory
+    key: Key[LatencyReport] = LATENCY
+
+    def whole(
+        self, tick: FleetTick, memories: Mapping[str, object]
+    ) -> tuple[LatencyReport | None, LatencyMemory]:
+        """The parts over all pools with what grew, and the memory; None if none was observed."""
+        memory = MEMORY.of(memories) or NO_MEMORY
+        stated = tick.targets.pools[0].targets.objectives
+        if tick.path is None:
+            estimate = _pooled(tick.targets, tick.seen)
+            report, judged = latency_report(estimate, stated), seen_by_engines(estimate, stated)
+        else:
+            report = _along_path(tick.targets, tick.seen, tick.path)
+            told = {(one.metric, one.percentile): one for one in tick.objectives}
+            judged = [
+                Seen(objective, one.least_seconds, one.share_high_ratio)
+                for objective in stated
+                if (one := told.get((objective.metric.value, objective.percentile))) is not None
+            ]
+        if report is None:
+            return None, memory
+        before = memory.met_at_seconds
+        memory = remember(
+            memory,
+            report,
+            met=are_met(judged, report),
+            elapsed_seconds=0.0 if before is None else tick.now_seconds - before,
+            now_seconds=tick.now_seconds,
+        )
+        return with_growth(report, memory), memory
+
+    def of_writer(
+        self, reports: Mapping[str, object], whole: Mapping[str, object]
+    ) -> LatencyReport | None:
+        """With the gateway's part, which is known of all pools together alone."""
+        own, told = LATENCY.of(reports), LATENCY.of(whole)
+        gateway = None if told is None else told.of(Part.GATEWAY)
+        if own is None or gateway is None:
+            return own
+        return replace(own, parts=(gateway, *own.parts))
 
 
 def _pooled(targets: FleetTargets, seen: Mapping[str, SeenPool]) -> Estimate:
@@ -153,3 +170,6 @@ def _sum(
 
 def _missing(part: Part) -> PartReport:
     return PartReport(part=part, source=PartSource.NOT_MEASURED, missing=_NOT_EXPORTED)
+
+
+PART = FleetLatency()

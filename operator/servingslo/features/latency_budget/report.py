@@ -1,7 +1,9 @@
-"""What a decision reports of the parts of the latency, and of availability."""
+"""What a decision reports of the parts of the latency."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from servingslo.plugins import Key
 
 
 class Part(StrEnum):
@@ -74,16 +76,4 @@ class LatencyReport:
         return next((one for one in self.parts if one.part is part), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvailabilityReport:
-    """The share of requests that got a whole answer, and the objective.
-
-    answered_ratio: over the last period_seconds, as far as observed (observed_seconds); None before
-    the first request. uncounted: which of 'refused', 'failed' and 'aborted' no one counts.
-    """
-
-    target_ratio: float
-    period_seconds: float
-    answered_ratio: float | None = None
-    observed_seconds: float = 0.0
-    uncounted: tuple[str, ...] = ()
+LATENCY: Key[LatencyReport] = Key("latency", LatencyReport)

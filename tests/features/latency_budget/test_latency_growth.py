@@ -1,33 +1,42 @@
 """Which part grew since the objectives were met, and what a plan makes of it: a line."""
 
-from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
+from tests.golden.decisions import SCALE_UP
 from tests.unit.policy_world import REPLICAS_ONLY, World, reasons, run, steady
+from tests.unit.test_policy_pools_path import decided
+from tests.unit.world_gateway import behind_gateway
 
 from servingslo.adapters.gauges import metric_samples
-from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
 from servingslo.explain.document import as_dict
-from servingslo.explain.latency_text import growth_line
 from servingslo.explain.log_line import log_line
+from servingslo.explain.pools_text import fleet_lines
 from servingslo.explain.text import text
-from servingslo.policy.inputs import Limits
-from servingslo.policy.latency.growth import (
+from servingslo.features.latency_budget.growth import (
     MEMORY_SECONDS,
     NO_MEMORY,
     LatencyMemory,
+    Seen,
+    are_met,
     remember,
     with_growth,
 )
-from servingslo.policy.latency.report import LatencyReport, Part, PartReport, PartSource
+from servingslo.features.latency_budget.report import (
+    LATENCY,
+    LatencyReport,
+    Part,
+    PartReport,
+    PartSource,
+)
+from servingslo.features.latency_budget.status import LatencyStatus
+from servingslo.features.latency_budget.text import growth_line
+from servingslo.models.objectives import LatencyMetric, Objective
+from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
-from servingslo.runtimes.gateways import CountedWhen
 
-# Envoy's own edges; the last is open.
-EDGES = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, float("inf"))
 DELAY_SECONDS = 0.9
 SLOW_FROM_SECONDS = 900.0
 
@@ -78,6 +87,15 @@ def test_noise_is_not_named(grown: float) -> None:
     assert found.of(Part.GATEWAY).grown_seconds == pytest.approx(grown)
 
 
+@pytest.mark.parametrize(("least", "met"), [(0.25, True), (0.29, False)])
+def test_a_gateway_adds_to_what_a_percentile_is_at_least(least, met):
+    """20 ms on top of a bucket that begins well below the threshold miss nothing."""
+    objective = Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=0.3)
+    part = PartReport(part=Part.GATEWAY, source=PartSource.DERIVED, mean_seconds=0.02)
+    report = LatencyReport(percentile=95.0, parts=(part,))
+    assert are_met([Seen(objective, least, 1.0)], report) is met
+
+
 def test_memory_is_a_mean_over_half_an_hour_at_most() -> None:
     """A new value weighs by its time; what is missed is not remembered."""
     memory = remember(NO_MEMORY, report(queue=0.1), met=True, elapsed_seconds=0.0, now_seconds=0.0)
@@ -94,30 +112,6 @@ def test_memory_is_a_mean_over_half_an_hour_at_most() -> None:
     later = replace(memory, seconds=MEMORY_SECONDS)
     later = remember(later, report(queue=1.15), met=True, elapsed_seconds=18.0, now_seconds=60.0)
     assert later.means_seconds["queue"] == pytest.approx(0.15 + 18.0 / MEMORY_SECONDS)
-
-
-def behind_gateway(world: World, delay) -> GatewaySample:
-    """What an Envoy in front of the world counts; delay: on the way, by the time of arrival."""
-    ended = [r for r in world.records if r.finish_seconds is not None]
-    times = [r.finish_seconds - r.arrival_seconds + delay(r.arrival_seconds) for r in ended]
-    counts = [0] * len(EDGES)
-    for seconds in times:
-        counts[bisect_left(EDGES, seconds)] += 1
-    cumulative = [float(sum(counts[: place + 1])) for place in range(len(EDGES))]
-    held = sum(e.running + e.waiting for e in world.service.engines.values())
-    instance = GatewayInstance(
-        name="envoy-0",
-        age_seconds=2.0,
-        requests_total=float(len(world.records)) + held,
-        rejected_total=0.0,
-        errors_total=0.0,
-        aborted_total=0.0,
-        latency_seconds=HistogramSample(
-            upper_bounds=EDGES, cumulative_counts=tuple(cumulative), sum=sum(times),
-            count=cumulative[-1],
-        ),
-    )  # fmt: skip
-    return GatewaySample(counted=CountedWhen.PASSED_ON, instances=(instance,))
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +137,12 @@ def test_a_slow_network_is_named_and_orders_nothing(story) -> None:
     before = [d for d in story if 600.0 <= d.time_seconds < SLOW_FROM_SECONDS]
     after = [d for d in story if d.time_seconds >= SLOW_FROM_SECONDS + 300.0]
     assert all(Reason.MORE_REPLICAS_DO_NOT_HELP not in reasons(d) for d in before)
-    assert all(d.latency.grew is None for d in before)
-    assert all(d.latency.grew is Part.GATEWAY for d in after)
+    assert all(LATENCY.of(d.features).grew is None for d in before)
+    assert all(LATENCY.of(d.features).grew is Part.GATEWAY for d in after)
     assert all(Reason.MORE_REPLICAS_DO_NOT_HELP in reasons(d) for d in after)
     assert max(d.replicas_after for d in after) <= max(d.replicas_after for d in before)
     last = after[-1]
-    grown = last.latency.of(Part.GATEWAY).grown_seconds
+    grown = LATENCY.of(last.features).of(Part.GATEWAY).grown_seconds
     assert grown == pytest.approx(DELAY_SECONDS - 0.02, rel=0.15)
     assert "Outside of the replicas: gateway and network +8" in text(last)
     assert "grew=gateway+" in log_line(last)
@@ -160,6 +154,42 @@ def test_a_slow_network_is_named_and_orders_nothing(story) -> None:
 def test_without_a_gateway_the_same_traffic_says_nothing_of_the_network() -> None:
     """Nothing is guessed."""
     decisions = run(World(steady(3.0), replicas=3)).until(300.0).decisions
-    gateway = decisions[-1].latency.of(Part.GATEWAY)
+    gateway = LATENCY.of(decisions[-1].features).of(Part.GATEWAY)
     assert gateway.source is PartSource.NOT_MEASURED
     assert "gateway and network: not measured, no gateway is read" in text(decisions[-1])
+
+
+def test_the_latency_of_a_whole_path_has_the_parts_of_both_pools():
+    """Queue and prefill of both, the transfer, and decode; each pool reports no gateway."""
+    fleet = decided()[-1]
+    latency = LATENCY.of(fleet.features)
+    assert [one.part for one in latency.parts] == [
+        Part.GATEWAY, Part.QUEUE, Part.PREFILL, Part.TRANSFER, Part.DECODE, Part.OTHER,
+    ]  # fmt: skip
+    assert latency.of(Part.GATEWAY).source is PartSource.NOT_MEASURED
+    transfer = latency.of(Part.TRANSFER)
+    assert transfer.source.value == fleet.path.transfer_source
+    assert transfer.mean_seconds == pytest.approx(
+        fleet.path.through_ratio * fleet.path.transfer_seconds
+    )
+    own = LATENCY.of(fleet.pools["decode"].features).of(Part.DECODE)
+    assert latency.of(Part.DECODE) == own
+    assert LATENCY.of(fleet.pools["prefill"].features).of(Part.GATEWAY) is None
+    assert any(line.startswith("Where the time goes") for line in fleet_lines(fleet))
+    assert LatencyStatus.of(latency).parts[3].startswith("transfer ")
+
+
+def test_every_gauge_of_a_part_is_filled() -> None:
+    """Mean, percentile and growth of a part that is measured and grew, with the labels declared."""
+    queue = PartReport(
+        part=Part.QUEUE, source=PartSource.MEASURED,
+        mean_seconds=0.1, percentile_seconds=0.2, grown_seconds=0.05,
+    )  # fmt: skip
+    told = LatencyReport(percentile=95.0, parts=(queue,))
+    samples = metric_samples(replace(SCALE_UP, features={LATENCY.name: told}))
+    found = {one.name: (set(one.labels), one.value) for one in samples}
+    values = (0.1, 0.2, 0.05)
+    assert [found[row.name] for row in LatencyStatus.gauge_rows] == [
+        (set(row.labels), value)
+        for row, value in zip(LatencyStatus.gauge_rows, values, strict=True)
+    ]

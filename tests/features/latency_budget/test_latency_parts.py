@@ -9,9 +9,9 @@ from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.arrivals import GatewayUse
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.observed import GATEWAY, TRANSFER
+from servingslo.features.latency_budget.parts import latency_report
+from servingslo.features.latency_budget.report import Part, PartSource
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.policy.latency.parts import latency_report
-from servingslo.policy.latency.report import Part, PartSource
 from servingslo.reasons import Reason
 
 TTFT = Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0)

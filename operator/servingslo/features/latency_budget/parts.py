@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.observed import DECODE, GATEWAY, PREFILL, TRANSFER
+from servingslo.features.latency_budget.report import LatencyReport, Part, PartReport, PartSource
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.policy.latency.report import LatencyReport, Part, PartReport, PartSource
 from servingslo.reasons import Reason
 
 _NOT_EXPORTED = "the engines do not export it"

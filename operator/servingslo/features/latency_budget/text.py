@@ -1,12 +1,12 @@
-"""Where the time of a request goes, and how many requests are answered, for a person on call."""
+"""Where the time of a request goes, for a person on call."""
 
 from collections.abc import Iterator
 
-from servingslo.explain.format import UNKNOWN, milliseconds, percent, seconds
-from servingslo.policy.decision import Decision
-from servingslo.policy.latency.growth import NOT_MENDED_BY_REPLICAS
-from servingslo.policy.latency.report import (
-    AvailabilityReport,
+from servingslo.explain.features import PlainText, Reports
+from servingslo.explain.format import milliseconds, seconds
+from servingslo.features.latency_budget.growth import NOT_MENDED_BY_REPLICAS
+from servingslo.features.latency_budget.report import (
+    LATENCY,
     LatencyReport,
     Part,
     PartReport,
@@ -15,8 +15,32 @@ from servingslo.policy.latency.report import (
 from servingslo.units import timestamp_from_seconds
 
 _NAMES = {Part.GATEWAY: "gateway and network", Part.OTHER: "the engine's server"}
-_FULL = 1.0
 _SECOND = 1.0
+
+
+class LatencyText(PlainText):
+    """Where the time of a request goes."""
+
+    def pairs(self, reports: Reports) -> Iterator[tuple[str, str]]:
+        """The part that grew most: 'gateway+180ms'."""
+        report = LATENCY.of(reports)
+        grown = None if report is None or report.grew is None else report.of(report.grew)
+        if grown is not None:
+            yield "grew", f"{grown.part.value}{_grown(grown).replace(' ', '')}"
+
+    def essence(self, reports: Reports) -> Part | None:
+        """The part that grew most."""
+        report = LATENCY.of(reports)
+        return None if report is None else report.grew
+
+    def headlines(self, reports: Reports) -> Iterator[str]:
+        """What more replicas do not mend."""
+        if grown := growth_line(LATENCY.of(reports)):
+            yield f"Outside of the replicas: {grown}"
+
+    def lines(self, reports: Reports) -> Iterator[str]:
+        """The whole and its parts."""
+        return latency_lines(LATENCY.of(reports))
 
 
 def part_name(part: Part) -> str:
@@ -52,35 +76,6 @@ def latency_lines(report: LatencyReport | None) -> Iterator[str]:
         yield f"  since the objectives were last met, at {since}: {what}"
 
 
-def availability_lines(report: AvailabilityReport | None) -> Iterator[str]:
-    """The share of answered requests, the objective, and what no one counts."""
-    if report is None:
-        return
-    answered = UNKNOWN if report.answered_ratio is None else share(report.answered_ratio)
-    over = seconds(60.0 * max(round(report.observed_seconds / 60.0), 1))
-    uncounted = ""
-    if report.uncounted:
-        uncounted = f"; no one counts {' and '.join(report.uncounted)} requests"
-    yield (
-        f"Availability: {answered} of requests answered, {share(report.target_ratio)} wanted, "
-        f"over {over}{uncounted}"
-    )
-
-
-def growth_pair(decision: Decision) -> Iterator[tuple[str, str]]:
-    """The part that grew most, for the log: 'gateway+180ms'."""
-    report = decision.latency
-    grown = None if report is None or report.grew is None else report.of(report.grew)
-    if grown is not None:
-        yield "grew", f"{grown.part.value}{_grown(grown).replace(' ', '')}"
-
-
-def share(ratio: float) -> str:
-    """A ratio with as many digits as targets have: '99.95 %'. Never rounded up to 100."""
-    text = f"{100.0 * ratio:.3f}".rstrip("0").rstrip(".")
-    return percent(ratio) if text == "100" and ratio < _FULL else f"{text} %"
-
-
 def _part(one: PartReport, at: str) -> str:
     name = part_name(one.part)
     if one.source is PartSource.NOT_MEASURED:
@@ -98,3 +93,6 @@ def _grown(one: PartReport) -> str:
     size = float(f"{abs(grown):.2g}")
     told = milliseconds(size) if size < _SECOND else seconds(size)
     return f"{'-' if grown < 0.0 else '+'}{told}"
+
+
+PART = LatencyText()

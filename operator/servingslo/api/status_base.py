@@ -1,13 +1,15 @@
 """What all parts of the status share: immutable, camelCase names, finite numbers, their source."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, ClassVar, Self, get_args
+from functools import cache, partial
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
+
+from servingslo.plugins import Aspect, Key
 
 PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
 _SIGNIFICANT_DIGITS = 3
@@ -60,6 +62,22 @@ def told(
     return field
 
 
+GaugeValue = tuple[Mapping[str, str], float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaugeRow:
+    """A gauge of a part of the status whose numbers are in no field of their own.
+
+    values: labels and number of each sample of a report; None is no sample.
+    """
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    values: Callable[[Any], Iterable[GaugeValue]]
+
+
 class StatusModel(BaseModel):
     """A part of the status, built by snake_case names, written in camelCase."""
 
@@ -73,6 +91,7 @@ class StatusModel(BaseModel):
     )
     # Label of this part's gauges, and the attribute of the report that it is.
     gauge_labels: ClassVar[tuple[tuple[str, str], ...]] = ()
+    gauge_rows: ClassVar[tuple[GaugeRow, ...]] = ()
 
     @classmethod
     def of(cls, report: object) -> Self:
@@ -81,6 +100,43 @@ class StatusModel(BaseModel):
         return cls.model_validate(
             {name: value for name, value in found.items() if value is not None}
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusPart:
+    """What a feature adds to the status: a field of the key's name, of what it reports.
+
+    description: of the field.
+    """
+
+    key: Key[Any]
+    model: type[StatusModel]
+    description: str
+
+    @property
+    def field(self) -> str:
+        """The name of the field in manifests."""
+        return to_camel(self.key.name)
+
+
+STATUS: Aspect[StatusPart] = Aspect("status")
+Model = TypeVar("Model", bound=StatusModel)
+
+
+def with_features(model: type[Model]) -> type[Model]:
+    """The model with a field of each feature at its end, filled from `features` of a decision."""
+    fields: dict[str, Any] = {
+        part.key.name: (
+            part.model | None,
+            told(partial(_reported, part.key), part.description),
+        )
+        for part in STATUS.parts()
+    }
+    return create_model(model.__name__, __base__=model, **fields)
+
+
+def _reported(key: Key[Any], decision: Any) -> object:
+    return key.of(decision.features)
 
 
 class OpenStatusModel(StatusModel):
@@ -117,6 +173,7 @@ def _value(report: object, source: _Source, part: type[StatusModel] | None) -> o
 
 def told_gauges(model: type[StatusModel]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, help and labels of the gauges of a part and of its parts."""
+    yield from ((row.name, row.help, row.labels) for row in model.gauge_rows)
     for name, source, part in _told(model):
         if part is not None:
             yield from told_gauges(part)
@@ -127,8 +184,12 @@ def told_gauges(model: type[StatusModel]) -> Iterator[tuple[str, str, tuple[str,
 
 def gauge_values(
     model: type[StatusModel], report: object
-) -> Iterator[tuple[str, dict[str, str], float]]:
+) -> Iterator[tuple[str, Mapping[str, str], float]]:
     """Name, labels and number of each gauge that a report fills."""
+    for row in model.gauge_rows:
+        for own, number in row.values(report):
+            if number is not None:
+                yield row.name, own, number
     labels = {label: _label(getattr(report, name)) for label, name in model.gauge_labels}
     for _, source, part in _told(model):
         value = source.value(report) if part is not None or source.gauge else None

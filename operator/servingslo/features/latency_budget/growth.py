@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from servingslo.estimation.estimate import Estimate
+from servingslo.features.latency_budget.report import LatencyReport, Part
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.policy.latency.report import LatencyReport, Part
 
 # How far back the means reach that the present is compared with. Judgement: longer than a surge and
 # its cold start, shorter than a change of the traffic over a day; measured by the parts that are

@@ -6,10 +6,24 @@ A refused, failed or aborted request is not answered. What no one counts is name
 from dataclasses import dataclass
 
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.policy.latency.report import AvailabilityReport
 
 # After a longer gap between two ticks nothing is known of the time between.
 LONGEST_GAP_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailabilityReport:
+    """The share of requests that got a whole answer, and the objective.
+
+    answered_ratio: over the last period_seconds, as far as observed (observed_seconds); None before
+    the first request. uncounted: which of 'refused', 'failed' and 'aborted' no one counts.
+    """
+
+    target_ratio: float
+    period_seconds: float
+    answered_ratio: float | None = None
+    observed_seconds: float = 0.0
+    uncounted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
