@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "benchmarks" / "results.json"
 KNOBS = f"{OURS}+knobs"
 HEAD = (
-    "trace", "target", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
+    "trace", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
     STATIC, FORESIGHT,
 )  # fmt: skip
 _SUMMARIES = TypeAdapter(dict[str, tuple[PolicySummary, ...]])
@@ -52,7 +52,6 @@ def _row(name: str, found: Sequence[PolicySummary]) -> list[str]:
         other = f"{none}{brief(best)} {best.policy}"
     return [
         name,
-        f"{100 * SHARE_TARGET:g}",
         "-" if oracle is None else f"{oracle.replica_hours.mean:.2f}",
         *(_with_interval(known.get(policy)) for policy in (OURS, KNOBS)),
         other,

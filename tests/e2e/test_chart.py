@@ -274,35 +274,6 @@ def test_an_image_of_a_registry_of_all_charts_comes_before_one_s_own(rig: Rig) -
 
 
 @pytest.mark.rig
-def test_pod_templates_may_be_patched_only_when_enabled(rig: Rig) -> None:
-    """The permission needs batching.apply.enabled, and goes with batching.apply.serversOnly."""
-
-    def patches(*settings: str) -> bool:
-        role = _only(_render(rig, *settings), "ClusterRole", "servingslo-operator")
-        return any(
-            "deployments" in rule["resources"] and "patch" in rule["verbs"]
-            for rule in role["rules"]
-        )
-
-    assert not patches()
-    assert patches("batching.apply.enabled=true")
-    assert not patches("batching.apply.enabled=true", "batching.apply.serversOnly=true")
-
-
-@pytest.mark.rig
-def test_config_maps_may_be_read_only_when_enabled(rig: Rig) -> None:
-    """The permission, get alone, and the operator's flag come together; Secrets are in no rule."""
-
-    def rules(*settings: str) -> list[dict]:
-        role = _only(_render(rig, *settings), "ClusterRole", "servingslo-operator")
-        assert not any("secrets" in rule["resources"] for rule in role["rules"])
-        return [rule["verbs"] for rule in role["rules"] if "configmaps" in rule["resources"]]
-
-    assert rules() == []
-    assert rules("configMaps.read.enabled=true") == [["get"]]
-
-
-@pytest.mark.rig
 def test_tenants_are_apart_where_that_is_asked(rig: Rig) -> None:
     """Budgets, ConfigMaps, Leases and metrics: the least of each, and nothing of it by default."""
     watched = "watchNamespaces={team-a,team-b}"
@@ -382,67 +353,6 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
 
 
 @pytest.mark.rig
-def test_watched_namespaces_limit_the_binding(rig: Rig) -> None:
-    """With watchNamespaces there are role bindings in those alone, and none for the cluster."""
-    documents = _render(rig, "watchNamespaces={team-a,team-b}")
-    assert not [one for one in documents if one["kind"] == "ClusterRoleBinding"]
-    bound = [
-        d["metadata"]["namespace"]
-        for d in documents
-        if d["kind"] == "RoleBinding" and d["roleRef"]["kind"] == "ClusterRole"
-    ]
-    assert bound == ["team-a", "team-b"]
-    container = _only(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    assert {"--namespace=team-a", "--namespace=team-b"} <= set(container["args"])
-
-
-@pytest.mark.rig
-def test_one_pod_of_several_is_left_and_a_new_one_is_ready_before_an_old_one_ends(
-    rig: Rig,
-) -> None:
-    """Two pods on different nodes where there are, one of them through drains and upgrades."""
-    documents = _render(rig)
-    deployment = _only(documents, "Deployment")["spec"]
-    assert deployment["replicas"] == 2
-    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
-    assert spread["topologyKey"] == "kubernetes.io/hostname"
-    assert spread["labelSelector"]["matchLabels"] == deployment["selector"]["matchLabels"]
-    budget = _only(documents, "PodDisruptionBudget")["spec"]
-    assert budget["minAvailable"] == 1
-    assert budget["selector"] == deployment["selector"]
-    single = {document["kind"] for document in _render(rig, "replicaCount=1")}
-    assert "PodDisruptionBudget" not in single
-
-
-@pytest.mark.rig
-def test_each_shard_has_a_pod_and_a_lease_and_one_pod_stands_by(rig: Rig) -> None:
-    """The Role permits every Lease that any number of shards may need; a drain ends one pod."""
-    documents = _render(rig, "shards=3")
-    deployment = _only(documents, "Deployment")["spec"]
-    assert deployment["replicas"] == 4
-    assert "--shards=3" in deployment["template"]["spec"]["containers"][0]["args"]
-    named = [rule for rule in _only(documents, "Role")["rules"] if "resourceNames" in rule]
-    numbers = range(1, MOST_SHARDS)
-    lease = "servingslo-operator"
-    wanted = {lease, f"{lease}-next", *(f"{lease}-{number}" for number in numbers)}
-    assert set(named[0]["resourceNames"]) == wanted
-    assert named == [r for r in _only(_render(rig), "Role")["rules"] if "resourceNames" in r]
-    assert _only(documents, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    few = _only(_render(rig, "shards=3", "replicaCount=1"), "Deployment")
-    assert few["spec"]["replicas"] == 3
-    none = _only(_render(rig, "shards=3", "replicaCount=0"), "Deployment")
-    assert none["spec"]["replicas"] == 0
-    with pytest.raises(RigError, match="shards: 2 is not allowed"):
-        _render(
-            rig,
-            "shards=2",
-            "keda.externalScaler.enabled=true",
-            "keda.externalScaler.plainText=true",
-        )
-
-
-@pytest.mark.rig
 def test_the_lease_that_is_asked_for_is_the_one_that_is_allowed(rig: Rig) -> None:
     """The flags name the Lease that the Role permits, and say the terms of the values."""
     documents = _render(rig, "leaderElection.leaseSeconds=20", "leaderElection.renewSeconds=12")
@@ -455,34 +365,6 @@ def test_the_lease_that_is_asked_for_is_the_one_that_is_allowed(rig: Rig) -> Non
     assert {"--lease-seconds=20", "--lease-renew-seconds=12", "--lease-retry-seconds=2"} <= set(
         arguments
     )
-
-
-@pytest.mark.rig
-def test_the_pod_is_locked_down(rig: Rig) -> None:
-    """The operator runs unprivileged on a read-only file system with no capability."""
-    pod = _only(_render(rig), "Deployment")["spec"]["template"]["spec"]
-    container = pod["containers"][0]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-@pytest.mark.rig
-def test_the_gateway_s_settings_reach_the_operator(rig: Rig) -> None:
-    """Profile and overrides are flags that the operator takes; by default no gateway is read."""
-    plain = _only(_render(rig), "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    assert [flag for flag in plain["args"] if "gateway" in flag] == ["--gateway-profile=none"]
-    pattern = "(?P<namespace>[^.]+)[.](?P<name>.+)"
-    settings = ("gateway.profile=envoy-gateway", f"gateway.pattern={pattern}")
-    labels = ("gateway.labels.workload=cluster", "gateway.labels.namespace=ns")
-    full = _only(_render(rig, *settings, *labels), "Deployment")["spec"]["template"]["spec"]
-    assert [flag for flag in full["containers"][0]["args"] if "gateway" in flag] == [
-        "--gateway-profile=envoy-gateway",
-        "--gateway-workload-label=cluster",
-        "--gateway-namespace-label=ns",
-        f"--gateway-pattern={pattern}",
-    ]
 
 
 @pytest.mark.rig

@@ -1,7 +1,6 @@
 """The chart's renderings by a matrix of values, and a release's life with either Helm."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,11 @@ from tests.e2e.chart_matrix import (
     WATCHED,
     rendered,
 )
-from tests.e2e.server_schemas import TEMPLATE, write_schemas
 from tests.integration.manifests import slo_spec
 
 from servingslo.api.v1alpha1 import API_VERSION, GROUP, PLURAL, VERSION
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.programs.versions import KUBECONFORM
 from servingslo_lab.rig.waiting import wait_until
 
 CRDS = Path(__file__).parent / "data" / "prometheus-operator"
@@ -87,62 +83,6 @@ def test_the_api_server_would_take_all_of_it(
         api = prepared.resources.get(api_version=item["apiVersion"], kind=item["kind"])
         where = {"namespace": item["metadata"]["namespace"]} if api.namespaced else {}
         api.create(body=item, dry_run="All", field_validation="Strict", **where)
-
-
-def conforms(schemas: Path, manifests: str) -> subprocess.CompletedProcess[str]:
-    """What kubeconform says of them by these schemas, a kind without one being an error."""
-    kubeconform = ensure_tools((KUBECONFORM,))[KUBECONFORM.name]
-    return subprocess.run(
-        [str(kubeconform), "-strict", "-verbose", "-schema-location", f"{schemas}/{TEMPLATE}"],
-        input=manifests,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-@pytest.fixture(scope="module")
-def schemas(
-    prepared: kubernetes.dynamic.DynamicClient, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """Of every kind in the renderings, as the API server describes it."""
-    folder = tmp_path_factory.mktemp("schemas")
-    objects = [
-        item
-        for case in CASES
-        for item in yaml.safe_load_all((DATA / f"{case}.yaml").read_text(encoding="utf-8"))
-        if item
-    ]
-    write_schemas(prepared, {(item["apiVersion"], item["kind"]) for item in objects}, folder)
-    return folder
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_kubeconform_finds_nothing(schemas: Path, case: str) -> None:
-    """Every object has a schema and conforms to it, without a field that is not in it."""
-    done = conforms(schemas, (DATA / f"{case}.yaml").read_text(encoding="utf-8"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" is valid") > 3
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        pytest.param("terminationGracePeriodSeconds: 15", "terminationGrace: 15", id="field"),
-        pytest.param(
-            "terminationGracePeriodSeconds: 15", "terminationGracePeriodSeconds: x", id="type"
-        ),
-        pytest.param("  selector:\n    matchLabels", "  chooser:\n    matchLabels", id="missing"),
-    ],
-)
-def test_kubeconform_would_find_something(schemas: Path, right: str, wrong: str) -> None:
-    """A misspelt field, a value of another type, a field that has to be there."""
-    text = (DATA / "default.yaml").read_text(encoding="utf-8")
-    assert right in text
-    done = conforms(schemas, text.replace(right, wrong))
-    assert done.returncode == 1
-    assert "is invalid" in done.stdout
 
 
 def test_a_part_of_a_security_context_leaves_the_rest_in_force(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import kubernetes
 import pytest
 from tests.integration.audit import differences
+from tests.integration.crd_server import CRD_NAME, CRDS, Server, resources
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
 from servingslo.api.crd import custom_resource_definition
@@ -124,6 +125,25 @@ def operator_settings() -> tuple[str, ...]:
     return ()
 
 
+@pytest.fixture(scope="module")
+def server(rig: Rig) -> Iterator[Server]:
+    """An API server that serves the generated CRD; taken away again if it was not there before."""
+    server = Server(rig)
+    found = server.call("GET", f"{CRDS}/{CRD_NAME}").ok
+    if not found:
+        created = server.call("POST", CRDS, json=custom_resource_definition())
+        assert created.ok, created.text
+        assert created.headers.get("Warning") is None
+    rig.wait_for(lambda: server.call("GET", resources("default")).ok, what="the CRD is served")
+    yield server
+    if not found:
+        server.call("DELETE", f"{CRDS}/{CRD_NAME}")
+        rig.wait_for(
+            lambda: server.call("GET", f"{CRDS}/{CRD_NAME}").status_code == 404,
+            what="the CRD is gone",
+        )
+
+
 @pytest.fixture(scope="session")
 def gateway_crds(rig: Rig) -> None:
     """The CRDs of Gateway API and Envoy Gateway, on the API server from the first test that asks.
@@ -193,40 +213,6 @@ def tenant(rig: Rig, namespace: str, engines: Engines, operator: Operator) -> It
     user = Tenant(rig, namespace, engines)
     yield user
     user.end_traffic()
-
-
-@pytest.fixture
-def frozen_counts(rig: Rig, namespace: str) -> Iterator[str]:
-    """A policy of the cluster that refuses every change of a replica count in the namespace."""
-    api = kubernetes.client.AdmissionregistrationV1Api(rig.api_client())
-    name = f"frozen-{namespace}"
-    rule = {
-        "apiGroups": ["apps"],
-        "apiVersions": ["v1"],
-        "operations": ["UPDATE"],
-        "resources": ["deployments/scale"],
-    }
-    policy = {
-        "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": "false", "message": "counts are frozen"}],
-        },
-    }
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
-    binding = {
-        "metadata": {"name": name},
-        "spec": {
-            "policyName": name,
-            "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": selector},
-        },
-    }
-    api.create_validating_admission_policy(policy)
-    api.create_validating_admission_policy_binding(binding)
-    yield name
-    api.delete_validating_admission_policy_binding(name)
-    api.delete_validating_admission_policy(name)
 
 
 @pytest.fixture

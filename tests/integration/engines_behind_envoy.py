@@ -22,7 +22,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.gateways.slow_link import SlowLink

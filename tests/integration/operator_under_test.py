@@ -19,7 +19,6 @@ from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
 from servingslo.cli.decision_document import last_document
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.kubernetes.kwok import FAILURE_ANNOTATION
 from servingslo_lab.rig.waiting import free_port, http_get, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -208,16 +207,6 @@ class Tenant:
 
     # Workloads
 
-    def deploy_failing(self, failure: str, name: str = "chat") -> None:
-        """A Deployment of one pod that KWOK never lets become ready.
-
-        failure: as in stages.yaml, such as 'image-pull'.
-        """
-        manifest = workload(name, replicas=1)
-        annotations = manifest["spec"]["template"]["metadata"]["annotations"]
-        annotations[FAILURE_ANNOTATION] = failure
-        self.apps.create_namespaced_deployment(self.namespace, manifest)
-
     def create_deployment(
         self,
         name: str = "chat",
@@ -247,18 +236,6 @@ class Tenant:
         self.apps.create_namespaced_deployment(self.namespace, manifest)
         self.wait(lambda: self.ready_replicas(name) == replicas, what=f"{name} is ready")
 
-    def create_stateful_set(self, name: str = "chat", *, replicas: int = 1) -> None:
-        """A StatefulSet of simulated engines, and wait until it is ready."""
-        manifest = workload(name, replicas=replicas)
-        manifest["spec"]["serviceName"] = name
-        self.apps.create_namespaced_stateful_set(self.namespace, manifest)
-
-        def ready() -> bool:
-            found = self.apps.read_namespaced_stateful_set(name, self.namespace)
-            return (found.status.ready_replicas or 0) == replicas
-
-        self.wait(ready, what=f"{name} is ready")
-
     def replicas(self, name: str = "chat") -> int:
         """The replica count that the Deployment asks for."""
         found = self.apps.read_namespaced_deployment(name, self.namespace)
@@ -275,21 +252,6 @@ class Tenant:
             name, self.namespace, {"spec": {"replicas": replicas}}
         )
 
-    def wait_frozen(self, name: str = "chat") -> None:
-        """Wait until the cluster refuses every change of the count; changes nothing."""
-        another = {"spec": {"replicas": self.replicas(name) + 1}}
-
-        def refused() -> bool:
-            try:
-                self.apps.patch_namespaced_deployment_scale(
-                    name, self.namespace, another, dry_run="All"
-                )
-            except kubernetes.client.ApiException:
-                return True
-            return False
-
-        self.wait(refused, what="the policy is in force")
-
     def arguments(self, name: str = "chat") -> list[str]:
         """The container's arguments in the pod template."""
         found = self.apps.read_namespaced_deployment(name, self.namespace)
@@ -300,14 +262,6 @@ class Tenant:
         found = self.apps.read_namespaced_deployment(name, self.namespace)
         template: dict[str, Any] = found.spec.template.to_dict()
         return template
-
-    def replica_set_in_use(self, name: str = "chat") -> str:
-        """Name of the one ReplicaSet that wants pods; '' while several do, or none."""
-        found = self.apps.list_namespaced_replica_set(
-            self.namespace, label_selector=f"app={name}"
-        ).items
-        wanting = [item.metadata.name for item in found if item.spec.replicas]
-        return wanting[0] if len(wanting) == 1 else ""
 
     def pods(self, name: str = "chat") -> list[str]:
         """Names of the pods that are not being deleted."""

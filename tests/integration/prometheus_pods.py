@@ -20,8 +20,6 @@ NAMESPACE = "inference"
 PATIENCE_SECONDS = 40.0
 # One more than the names need: sets of adapters are asked for apart, as not every store knows topk.
 FULL_READING_QUERIES = 18
-# The first one of a process asks as well whether there are samples in the future.
-FIRST_READING_QUERIES = FULL_READING_QUERIES + 1
 
 OLD_NAMES = """
 vllm:num_requests_running{model_name="m"} 2

@@ -4,7 +4,6 @@ All fleets of a module live at the same time: each takes minutes, most of which 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.integration.canary_fleet import (
@@ -87,58 +86,3 @@ def test_limits_that_serve_worse_are_taken_back_to_the_letter(
     fleet.tenant.wait_event("BatchingRolledBack")
     told = [text for why, text in fleet.tenant.events() if why == "BatchingRolledBack"]
     assert any("elsewhere" in text for text in told)
-
-
-@slow
-def test_a_pod_that_finds_no_gpu_is_taken_back(
-    fleets: dict[str, Fleet], operator: Operator
-) -> None:
-    """The node is full: the new pod never comes, and the former template does."""
-    fleet = fleets["full"]
-    fleet.wait_begun(operator)
-    fleet.wait_ended(operator)
-    assert fleet.changes(operator)[-1] == "BatchingCanaryFailed"
-    assert fleet.without_ours() == fleet.first
-    fleet.wait_one_template()
-    fleet.tenant.wait_event("BatchingCanaryFailed")
-    told = [text for why, text in fleet.tenant.events() if why == "BatchingCanaryFailed"]
-    assert any("Insufficient nvidia.com/gpu" in text for text in told)
-
-
-def test_a_resource_that_goes_takes_its_canary_with_it(
-    rig: Rig, engines: Engines, operator: Operator, tmp_path: Path
-) -> None:
-    """Deleted in mid-canary, while the operator is away: the former template at its start."""
-    fleet = start_fleet(rig, engines, tmp_path, "gone")
-    fleet.wait_begun(operator)
-    operator.stop()
-    fleet.tenant.delete_slo()
-    operator.start()
-    fleet.wait_ended(operator, 60.0)
-    assert fleet.without_ours() == fleet.first
-    assert fleet.changes(operator)[-1] == "BatchingRolledBack"
-    fleet.tenant.end_traffic()
-    rig.delete_namespace(fleet.tenant.namespace)
-
-
-def test_an_edit_of_the_template_has_the_last_word(
-    rig: Rig, engines: Engines, operator: Operator, tmp_path: Path
-) -> None:
-    """Somebody sets another limit meanwhile: it stands, and the rollout goes on as he has it."""
-    fleet = start_fleet(rig, engines, tmp_path, "edited")
-    fleet.wait_begun(operator)
-    args = ["--model=tiny", "--max-num-seqs=16", "--max-num-batched-tokens=2048"]
-    container = {"name": "vllm", "args": args}
-    fleet.tenant.apps.patch_namespaced_deployment(
-        "chat",
-        fleet.tenant.namespace,
-        {"spec": {"template": {"spec": {"containers": [container]}}}},
-    )
-    fleet.wait_ended(operator, 60.0)
-    assert fleet.changes(operator)[-1] == "BatchingLeftToUser"
-    found = fleet.without_ours()
-    assert found["template"]["spec"]["containers"][0]["args"] == args
-    assert found["strategy"] == fleet.first["strategy"]
-    assert not found.get("paused")
-    fleet.tenant.end_traffic()
-    rig.delete_namespace(fleet.tenant.namespace)

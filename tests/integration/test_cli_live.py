@@ -106,46 +106,6 @@ def test_explain_tells_the_decision_in_the_status(rig: Rig, busy: Tenant) -> Non
     assert document["decisions"]
 
 
-def test_explain_prices_other_objectives(rig: Rig, busy: Tenant) -> None:
-    """A sweep is sized from the live resource, and a laxer objective never costs more."""
-    name = f"{busy.namespace}/chat"
-    flags = ("--sweep", "--prometheus-url", rig.prometheus_url, "--gpu-hourly", "2.5")
-    found: dict[str, Any] = {}
-    # Room for two more, however many the first fits of the law ask for.
-    busy.patch_slo({"replicas": {"min": 1, "max": 12}})
-
-    def swept() -> bool:
-        done = call(rig, "explain", name, *flags, "-o", "json")
-        if done.returncode == 0:
-            found.update(json.loads(done.stdout)["sweep"])
-        return done.returncode == 0
-
-    busy.wait(swept, what="enough is known to size", timeout_seconds=2 * TRAFFIC_SECONDS)
-    tried = [p for p in found["prices"] if p["what"] == "tolerated failures"]
-    assert [p["replicas_more"] for p in tried] == [1, 2]
-    assert [p["cost_more_per_hour"] for p in tried] == [2.5, 5.0]
-    told = call(rig, "explain", name, *flags)
-    assert "tolerated failures: 1 instead of 0: 1 replica more, $2.5/h" in told.stdout
-    busy.patch_slo({"cost": {"gpuHourly": 4, "gpusPerReplica": 2, "currency": "EUR"}})
-    stated = call(rig, "explain", name, *flags[:3])
-    assert "tolerated failures: 1 instead of 0: 1 replica more, 8 EUR/h" in stated.stdout
-    assert "  cold start: " in stated.stdout
-    dear = call(rig, "explain", name, *flags[:3], "--gpu-hourly", "inf")
-    assert dear.returncode == 2
-    assert "--gpu-hourly: inf is not allowed; allowed: 0 to 10000" in dear.stderr
-    refused = call(rig, "explain", name, "--sweep", "--prometheus-url", "")
-    assert refused.returncode == 2
-    assert "--prometheus-url" in refused.stderr
-
-
-def test_explain_names_what_is_there_instead(rig: Rig, busy: Tenant) -> None:
-    """A wrong name is bad input; the message has the right ones."""
-    told = call(rig, "explain", f"{busy.namespace}/chatt")
-    assert told.returncode == 2
-    assert "'chatt' is not allowed" in told.stderr
-    assert told.stderr.rstrip().endswith("there: chat")
-
-
 def test_record_sees_what_the_operator_sees_and_writes_nothing(
     rig: Rig, busy: Tenant, tmp_path: Path
 ) -> None:
@@ -241,13 +201,3 @@ def test_backtest_replays_what_prometheus_remembers(rig: Rig, busy: Tenant, tmp_
     prompts, outputs = ([float(row[place]) for row in rows] for place in (1, 2))
     assert sum(prompts) / len(prompts) == pytest.approx(512, rel=0.1)
     assert sum(outputs) / len(outputs) == pytest.approx(128, rel=0.1)
-
-
-def test_fit_names_a_target_that_is_not_there(rig: Rig, busy: Tenant) -> None:
-    """Exit code 1 and the reason that the operator would give."""
-    found = call(
-        rig, "fit", "--prometheus", rig.prometheus_url, "--namespace", busy.namespace,
-        "--target", "Deployment/nobody",
-    )  # fmt: skip
-    assert found.returncode == 1
-    assert "TargetNotFound" in found.stderr

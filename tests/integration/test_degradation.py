@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import kubernetes
 import numpy as np
 import pytest
 from tests.integration.bursts import wait_for_answer
 from tests.integration.gateway_manifests import AUTO, LAW, MANAGED
-from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
+from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo_lab.cli.demo.system import start_clients
 from servingslo_lab.rig.cluster import Rig
@@ -201,24 +200,3 @@ def test_a_fallback_that_is_full_is_not_used_further(
     assert max(shares) == highest
     after = shares[shares.index(highest) + 1 :]
     assert max(after) == after[0] < highest
-
-
-def test_a_route_is_left_as_it_is_where_it_may_not_be_changed(
-    rig: Rig, tenant: Tenant, front: EnvoyFront, operator: Operator
-) -> None:
-    """Without its label, and with a fallback that does not serve: the reason, and no write."""
-    custom = kubernetes.client.CustomObjectsApi(rig.api_client())
-    tenant.create_slo(replicas={"min": 1, "max": 1}, serviceLaw=LAW, degradation=DEGRADATION)
-    tenant.wait_condition("FallbackUsable", "False", "RouteNotUsable")
-    assert "Service/small has no Ready pod" in tenant.message("FallbackUsable")
-    tenant.create_deployment("small")
-    tenant.wait_condition("FallbackUsable", "True", "NotDegraded")
-    change = {"metadata": {"labels": {"servingslo.dev/managed": None}}}
-    custom.patch_namespaced_custom_object(
-        "gateway.networking.k8s.io", "v1", tenant.namespace, "httproutes", "chat", change,
-        _content_type="application/merge-patch+json",
-    )  # fmt: skip
-    version = front.route("chat")["metadata"]["generation"]
-    tenant.wait_condition("FallbackUsable", "False", "NotPermitted")
-    ticks_pass(operator)
-    assert front.route("chat")["metadata"]["generation"] == version

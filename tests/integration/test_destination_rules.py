@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes
 import pytest
 from tests.integration.gateway_manifests import MANAGED, Gateway, begin
-from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
+from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.programs.upstream_crds import ISTIO, install_crds
@@ -100,56 +100,6 @@ def test_a_bound_is_written_followed_and_put_back(
     tenant.wait(lambda: rules.read()["spec"] == before, what="the former state again")
     assert not rules.read()["metadata"].get("annotations")
     tenant.wait_line(operator, "changed", "knob=gateway-limits", "target=DestinationRule/chat")
-
-
-PORT = {"port": {"number": 80}, "connectionPool": {"http": {"http2MaxRequests": 9}}}
-# Of each rule: what is wrong with it, the reason and a word of the message.
-REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "unlabelled": ({"labels": {}}, "NotPermitted", "servingslo.dev/managed"),
-    "subsets": ({"subsets": [{"name": "v1"}]}, "LimitNotEnforceable", "subsets"),
-    "ports": (
-        {"trafficPolicy": {"portLevelSettings": [PORT]}},
-        "LimitNotEnforceable",
-        "portLevelSettings",
-    ),
-    "some-clients": (
-        {"workloadSelector": {"matchLabels": {"app": "web"}}},
-        "LimitNotEnforceable",
-        "workloadSelector",
-    ),
-    "exported": ({"exportTo": ["."]}, "LimitNotEnforceable", "exportTo"),
-    "elsewhere": (
-        {"host": "chat.other.svc.cluster.local"},
-        "LimitNotEnforceable",
-        "no Service of this namespace",
-    ),
-    "wildcard": ({"host": "*.example.com"}, "LimitNotEnforceable", "no Service"),
-    "absent": ({"host": "absent"}, "LimitNotEnforceable", "Service/absent"),
-    "another": ({"host": "other"}, "LimitNotEnforceable", "selects none"),
-    "one-of-two": ({"host": "chat"}, "LimitNotEnforceable", "is for Service/chat as well"),
-}
-
-
-def test_where_it_may_not_or_cannot_work_nothing_is_written(
-    tenant: Tenant, rules: Rules, operator: Operator, tmp_path: Path
-) -> None:
-    """The rules stay as they were, and the condition says of each why."""
-    gateway = Gateway(tenant)
-    gateway.create_service()
-    gateway.create_service("other", app="other")
-    rules.create("rival", labels={}, host=f"chat.{tenant.namespace}.svc.cluster.local")
-    for name, (spec, _, _) in REFUSED.items():
-        rules.create(name, **spec)
-    before = {name: rules.read(name) for name in REFUSED}
-    begin(tenant, tmp_path, via={**VIA, "name": "unlabelled"})
-    for name, (_, reason, says) in REFUSED.items():
-        tenant.patch_slo({"admission": {"via": {"name": name}}})
-        where = f"DestinationRule/{name}: "
-        tenant.wait(lambda where=where: where in tenant.message("AdmissionBound"), what=where)
-        assert tenant.condition("AdmissionBound")[1] == reason
-        tenant.wait_message("AdmissionBound", says)
-    ticks_pass(operator)
-    assert {name: rules.read(name) for name in REFUSED} == before
 
 
 def test_release_tells_what_it_may_not_look_through_and_does_the_rest(

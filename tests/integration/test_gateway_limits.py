@@ -132,40 +132,6 @@ def test_a_tenant_writes_nothing_that_he_may_not(
     rig.delete_namespace(other.namespace)
 
 
-def test_a_bound_that_somebody_else_sets_is_left_to_him(
-    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
-) -> None:
-    """He is named and not fought, and what he set stays when the ServingSLO goes."""
-    gateway.create_all(circuitBreaker={"maxParallelRequests": 500})
-    begin(tenant, tmp_path)
-    tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
-    gateway.patch_policy({"spec": {"circuitBreaker": {"maxParallelRequests": 77}}})
-    assert "77" in told_of_bound(tenant, "LimitSetByAnother")
-    ticks_pass(operator)
-    assert gateway.bound() == 77
-    tenant.delete_slo()
-    tenant.wait(
-        lambda: not gateway.policy()["metadata"].get("annotations"), what="nothing of ours is left"
-    )
-    assert gateway.bound() == 77
-
-
-def test_what_an_operator_left_behind_is_put_back_at_the_next_start(
-    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
-) -> None:
-    """Killed with a bound in force, its ServingSLO deleted meanwhile: the former value again."""
-    gateway.create_all(circuitBreaker={"maxParallelRequests": 500, "maxPendingRequests": 9})
-    before = gateway.policy()["spec"]
-    begin(tenant, tmp_path)
-    tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
-    operator.kill()
-    tenant.delete_slo()
-    assert gateway.bound() != 500
-    operator.start()
-    tenant.wait(lambda: gateway.bound() == 500, what="the former value again")
-    assert gateway.policy()["spec"] == before
-
-
 def test_release_puts_everything_back_without_the_operator(
     rig: Rig, tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
 ) -> None:
@@ -186,14 +152,3 @@ def test_release_puts_everything_back_without_the_operator(
     told_of_bound(tenant, "LimitReleased")
     ticks_pass(operator)
     assert "circuitBreaker" not in gateway.policy()["spec"]
-
-
-def test_turned_off_it_is_put_back(
-    tenant: Tenant, gateway: Gateway, operator: Operator, tmp_path: Path
-) -> None:
-    """A ServingSLO that asks for advice only leaves no bound behind."""
-    gateway.create_all(circuitBreaker={"maxParallelRequests": 500})
-    begin(tenant, tmp_path)
-    tenant.wait(lambda: gateway.bound() != 500, what="a bound is written")
-    tenant.patch_slo({"admission": {"mode": "Recommend"}})
-    tenant.wait(lambda: gateway.bound() == 500, what="the former value again")

@@ -74,19 +74,3 @@ def test_keda_is_told_the_count_and_nobody_else_sets_it(
     assert tenant.replicas() == 4
     lines = rig.audit_log.read_text(encoding="utf-8").splitlines()
     assert [w for w in audited_writes(lines) if w.namespace == tenant.namespace] == []
-
-
-def test_the_gauge_is_gone_while_acting_is_off(operator: Operator, tenant: Tenant) -> None:
-    """Mode Recommend exports no count that somebody would follow; actuation None neither."""
-    tenant.create_deployment(replicas=1)
-    tenant.create_slo(actuation="Metric", replicas={"min": 2, "max": 4})
-    sample = f'servingslo_desired_replicas{{name="chat",namespace="{tenant.namespace}"}} 2.0'
-    tenant.wait(lambda: sample in operator.metrics(), what="the gauge")
-    tenant.patch_slo({"mode": "Recommend"})
-    tenant.wait(lambda: sample not in operator.metrics(), what="no gauge in mode Recommend")
-    tenant.patch_slo({"mode": "Auto", "actuation": "None"})
-    tenant.wait_condition("ScalingLimited", "True", "ReportedOnly")
-    assert sample not in operator.metrics()
-    assert tenant.replicas() == 1
-    tenant.patch_slo({"actuation": "Scale"})
-    tenant.wait(lambda: tenant.replicas() == 2, what="the operator sets the count again")

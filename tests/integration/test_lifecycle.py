@@ -1,7 +1,7 @@
 """A ServingSLO from its creation to its deletion, on a real API server."""
 
 import pytest
-from tests.integration.operator_under_test import QUIET_TICKS, Operator, Tenant, ticks_pass
+from tests.integration.operator_under_test import Operator, Tenant, ticks_pass
 
 
 def test_a_new_resource_gets_a_status(tenant: Tenant) -> None:
@@ -22,18 +22,6 @@ def test_a_new_resource_gets_a_status(tenant: Tenant) -> None:
     assert tenant.decision()["action"] == "hold"
 
 
-def test_a_changed_spec_is_decided_for_at_once(tenant: Tenant) -> None:
-    """A minimum above the present count is ordered, with an event and a log line."""
-    tenant.create_deployment(replicas=1)
-    tenant.create_slo()
-    tenant.wait_reconciled()
-    tenant.patch_slo({"replicas": {"min": 3, "max": 4}})
-    tenant.wait(lambda: tenant.replicas() == 3, what="3 replicas")
-    tenant.wait_event("Scaled")
-    tenant.wait_reconciled()
-    tenant.wait(lambda: tenant.status()["replicas"]["ready"] == 3, what="3 ready in status")
-
-
 def test_deletion_leaves_the_workload_alone(tenant: Tenant, operator: Operator) -> None:
     """A deleted resource is gone at once, scales nothing more and is exported no more."""
     tenant.create_deployment(replicas=2)
@@ -48,17 +36,6 @@ def test_deletion_leaves_the_workload_alone(tenant: Tenant, operator: Operator) 
     ticks_pass(operator)
     assert tenant.replicas() == 2
     tenant.wait(lambda: tenant.namespace not in operator.metrics(), what="its metrics are gone")
-
-
-def test_nothing_is_written_when_nothing_changed(tenant: Tenant, operator: Operator) -> None:
-    """While the world stands still, neither the resource nor its target is written."""
-    tenant.create_deployment(replicas=2)
-    tenant.create_slo()
-    tenant.wait_condition("MetricsFresh", "True")
-    ticks_pass(operator)
-    before = tenant.slo()["metadata"]["resourceVersion"], tenant.version()
-    ticks_pass(operator, 2 * QUIET_TICKS)
-    assert (tenant.slo()["metadata"]["resourceVersion"], tenant.version()) == before
 
 
 @pytest.mark.usefixtures("lenient_crd")
@@ -84,30 +61,6 @@ def test_a_missing_target_is_named_and_found_later(tenant: Tenant) -> None:
     tenant.wait(lambda: tenant.message("Ready") == missing, what=missing)
     tenant.create_deployment()
     tenant.wait_condition("Ready", "True")
-
-
-@pytest.mark.parametrize(
-    ("reference", "reason"),
-    [
-        pytest.param(
-            {"apiVersion": "v1", "kind": "ConfigMap", "name": "chat"},
-            "TargetNotScalable",
-            id="no-scale",
-        ),
-        pytest.param(
-            {"apiVersion": "example.dev/v1", "kind": "Model", "name": "chat"},
-            "TargetNotFound",
-            id="unknown-kind",
-        ),
-    ],
-)
-def test_a_target_that_cannot_be_scaled_is_refused(
-    tenant: Tenant, reference: dict, reason: str
-) -> None:
-    """A kind without /scale, or one that the cluster does not have, is named in Ready."""
-    tenant.create_slo(targetRef=reference)
-    tenant.wait_condition("Ready", "False", reason)
-    tenant.wait_message("Ready", reference["kind"])
 
 
 def _allow_pods(tenant: Tenant, count: int) -> None:
@@ -143,16 +96,3 @@ def test_a_quota_of_the_namespace_is_told_in_its_own_words(tenant: Tenant) -> No
     tenant.wait(
         lambda: tenant.condition("ScalingLimited")[1] != "QuotaReached", what="no quota any more"
     )
-
-
-def test_a_quota_stops_a_stateful_set_in_its_own_words_too(tenant: Tenant) -> None:
-    """Any kind with /scale is scaled. This one has no condition for a quota: its events tell."""
-    tenant.create_stateful_set()
-    _allow_pods(tenant, 1)
-    tenant.create_slo(
-        targetRef={"kind": "StatefulSet", "name": "chat"}, replicas={"min": 2, "max": 4}
-    )
-    found = tenant.apps.read_namespaced_stateful_set
-    tenant.wait(lambda: found("chat", tenant.namespace).spec.replicas == 2, what="2 are ordered")
-    tenant.wait_condition("ScalingLimited", "True", "QuotaReached")
-    tenant.wait_message("ScalingLimited", "exceeded quota: pods")

@@ -24,26 +24,6 @@ def seen(tenant: Tenant) -> Tenant:
     return tenant
 
 
-def test_holds_without_prometheus(rig: Rig, seen: Tenant, operator: Operator) -> None:
-    """Without Prometheus nothing is scaled, the reason is told, and it ends with the outage."""
-    version = seen.version()
-    rig.pause_prometheus()
-    try:
-        _holds(seen, operator, version)
-    finally:
-        rig.resume_prometheus()
-    seen.wait_condition("MetricsFresh", "True")
-
-
-def _holds(seen: Tenant, operator: Operator, version: str) -> None:
-    """Nothing is written, and why is told."""
-    seen.wait_condition("MetricsFresh", "False", "PrometheusUnavailable")
-    ticks_pass(operator, 2)
-    assert operator.ready()
-    assert seen.version() == version
-    seen.wait_condition("SLOMet", "Unknown")
-
-
 @pytest.mark.parametrize("outage", ["restart", "hang"])
 def test_goes_on_after_an_outage_of_the_api_server(
     rig: Rig, seen: Tenant, operator: Operator, outage: str

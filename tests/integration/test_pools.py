@@ -11,7 +11,6 @@ from tests.integration.operator_under_test import (
     Operator,
     Tenant,
     steady_trace,
-    ticks_pass,
 )
 
 from servingslo.api.v1alpha1 import GROUP, PLURAL, VERSION
@@ -26,8 +25,6 @@ LAW = {
     "prefillPerTokenSeconds": 0.00008,
     "contextPerTokenSeconds": 0.0000004,
 }
-FITTED_WITHIN_SECONDS = 150.0
-WARM_SECONDS = 120.0
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
@@ -129,63 +126,3 @@ def test_the_ratio_follows_the_load_by_ordered_writes_within_the_gpus(
     assert len(sums) >= 3
     assert max(sums) == GPUS
     assert operator.log_lines("decided", tenant.namespace, "pool=decode", "action=scale-up")
-
-
-@pytest.mark.slow("servingslo.policy.pools")
-def test_a_pool_whose_target_is_gone_keeps_the_other_from_stepping_down(
-    tenant: Tenant, operator: Operator, tmp_path: Path
-) -> None:
-    """The other one steps down once the target is back."""
-    create(tenant, least=2)
-    tenant.wait(lambda: tenant.ready_replicas(DECODE) == 2, what="2 of decode")
-    tenant.wait_condition("MetricsFresh", "True", name=NAME)
-    begin(tenant, tmp_path, rate=1.0, prompt=200, output=20)
-    tenant.wait(
-        lambda: (tenant.served(DECODE)["over"] or 0) > 20, what="requests, whose lengths are known"
-    )
-    tenant.apps.delete_namespaced_deployment(PREFILL, tenant.namespace)
-    tenant.patch_slo({"pools": pools(least=1)}, NAME)
-    # With so little load it would step down once its pods are known for two minutes.
-    tenant.wait(
-        lambda: by_name(tenant)["decode"]["reason"] == "PoolUnseen",
-        what="decode is held", timeout_seconds=2 * WARM_SECONDS,
-    )  # fmt: skip
-    ticks_pass(operator)
-    assert tenant.replicas(DECODE) == 2
-    assert by_name(tenant)["prefill"]["reason"] == "TargetNotFound"
-    tenant.create_deployment(PREFILL)
-    tenant.wait(
-        lambda: tenant.replicas(DECODE) == 1,
-        what="decode steps down", timeout_seconds=2 * WARM_SECONDS,
-    )  # fmt: skip
-
-
-def test_recommend_changes_neither_pool(tenant: Tenant, operator: Operator) -> None:
-    """The counts that it would order are in the status."""
-    create(tenant, least=2, mode="Recommend")
-    versions = [tenant.version(name) for name in (PREFILL, DECODE)]
-    tenant.wait(lambda: bool(by_name(tenant)), what="a decision")
-    ticks_pass(operator)
-    assert [tenant.replicas(name) for name in (PREFILL, DECODE)] == [1, 1]
-    assert [tenant.version(name) for name in (PREFILL, DECODE)] == versions
-    decode = tenant.decision(NAME)["pools"]["decode"]
-    assert (decode["recommendedReplicas"], decode["limitedBy"]) == (2, "RecommendOnly")
-
-
-def test_a_resource_moved_to_pools_keeps_its_law(
-    tenant: Tenant, operator: Operator, tmp_path: Path
-) -> None:
-    """The law that was fitted to a Deployment is at once that of its pool."""
-    tenant.create_deployment(PREFILL)
-    tenant.create_deployment(DECODE)
-    tenant.create_slo(NAME, targetRef={"kind": "Deployment", "name": DECODE})
-    begin(tenant, tmp_path, rate=4.0, prompt=500, output=100)
-    tenant.wait_condition("ModelTrusted", "True", name=NAME, timeout_seconds=FITTED_WITHIN_SECONDS)
-    assert tenant.status(NAME)["model"]["source"] == "fit"
-    alone = {"targetRef": None, "replicas": None, "coldStart": None}
-    tenant.patch_slo({**alone, "pools": pools(law=False)}, NAME)
-    tenant.wait(lambda: "decode" in by_name(tenant), what="pools in the status")
-    status = by_name(tenant)
-    assert status["decode"]["model"]["source"] == "fit"
-    # A law takes eight windows: the pool that is new has none yet.
-    assert status["prefill"].get("model", {}).get("source") != "fit"

@@ -4,32 +4,26 @@ import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.integration.prometheus_pods import (
-    FULL_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
     answered,
     engine_of,
     reader_of,
 )
-from tests.integration.prometheus_world import proxying, running_prometheus, serving_pages
+from tests.integration.prometheus_world import running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
-from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
+from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.requests.histograms import pooled_delta
-from servingslo.estimation.requests.misses import Misses
 from servingslo.estimation.sample import EngineSample, HistogramSample
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo.models.fleet.latency import Objective
-from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import ErrorBudgetTargets, ScaleTarget, Targets
-from servingslo.policy.ports import BudgetQuestion, PodMetrics
+from servingslo.policy.ports import PodMetrics
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.profile import MetricKind
 from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
@@ -51,7 +45,6 @@ POD, CONVERTED = "chat-6d4cf56db6-x2k9z", "native-6d4cf56db6-x2k9z"
 # Prometheus's own page, as if an engine had one histogram.
 OWN_PAGE, OWN_NAMESPACE = "/-/healthy", "own"
 OWN_REQUESTS = 20
-BIN_SECONDS = 300
 OWN_JOBS = {
     "own-classic": {},
     "own-native": {"scrape_native_histograms": True},
@@ -214,15 +207,6 @@ def _assert_same_window(classic, native) -> None:
         assert native.share_within(threshold) == classic.share_within(threshold)
 
 
-def test_native_histograms_cost_one_query(prometheus):
-    """Where all are classic ones it is not asked, see test_prometheus_reader."""
-    with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
-        _pair(reader)
-        before = len(proxy.requests)
-        _pair(reader)
-    assert len(proxy.requests) - before == FULL_READING_QUERIES + 1
-
-
 def test_exponential_histograms_are_read_where_a_client_has_them(prometheus):
     """Prometheus's own: the sum and count are those of the classic one, and no count is off."""
     for _ in range(OWN_REQUESTS):
@@ -244,43 +228,3 @@ def test_exponential_histograms_are_read_where_a_client_has_them(prometheus):
     for edge, count in zip(native.upper_bounds, native.cumulative_counts, strict=True):
         above = classic.cumulative_counts[bisect_left(classic.upper_bounds, edge)]
         assert _at(classic, edge) <= count <= above
-
-
-def test_misses_of_an_error_budget_are_those_of_classic_histograms(prometheus, pages):
-    """Over one bin, of an engine that two jobs scrape: within what the moments of scrapes add."""
-    with reader_of(prometheus.url) as reader:
-        _pair(reader)
-        pages.serve(300, 1500)
-        _pair(reader, pages.tokens)
-    time.sleep(2.0)  # bins end at whole seconds
-    found = [_misses(prometheus.url, pod.partition("-")[0]) for pod in (POD, CONVERTED)]
-    assert found[0].requests > 20
-    assert found[0].least > 10
-    assert astuple(found[1])[:3] == pytest.approx(astuple(found[0])[:3], rel=0.1)
-
-
-def _misses(url: str, name: str) -> Misses:
-    config = PrometheusConfig(url=url)
-    now = round(prometheus_now_seconds(config))
-    client = PrometheusClient(config)
-
-    def ask(promql: str) -> list[Any]:
-        answer = client.query_range(
-            promql, start_seconds=now, end_seconds=now, step_seconds=BIN_SECONDS,
-            deadline=time.monotonic() + PATIENCE_SECONDS,
-        )  # fmt: skip
-        return [*answer.result, *answer.histograms]
-
-    targets = Targets(
-        target=ScaleTarget(api_version="apps/v1", kind="Deployment", name=name),
-        objectives=(
-            Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0),
-            Objective(metric=LatencyMetric.TPOT, percentile=99.0, threshold_seconds=0.05),
-        ),
-        error_budget=ErrorBudgetTargets(),
-    )
-    asked = BudgetQuestion(namespace=NAMESPACE, targets=targets, runtime="vllm")
-    try:
-        return BudgetQueries(config).read(ask, asked, BIN_SECONDS, (now,))[now]
-    finally:
-        client.close()

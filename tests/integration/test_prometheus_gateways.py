@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.integration.prometheus_pods import (
-    FIRST_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
     answered,
     running,
 )
-from tests.integration.prometheus_world import Pages, proxying, running_prometheus, serving_pages
+from tests.integration.prometheus_world import Pages, running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -280,14 +279,6 @@ def test_a_real_envoy_s_endings_and_times_are_read(prometheus: Prometheus) -> No
     assert (latency.count, latency.sum) == (4.0, pytest.approx(0.221, abs=0.001))
 
 
-def test_a_gateway_costs_two_queries_and_no_names_of_workloads(prometheus: Prometheus) -> None:
-    """The same queries for a cluster of any size, without anything that a tenant wrote."""
-    with proxying(prometheus.url) as proxy:
-        read(proxy.url, "istio")
-        assert len(proxy.requests) == FIRST_READING_QUERIES + 2
-        assert not any("chat" in request for request in proxy.requests)
-
-
 @pytest.mark.parametrize(
     ("label", "known"),
     [pytest.param("", True, id="counts"), pytest.param("no_such", False, id="silent")],
@@ -305,11 +296,6 @@ def test_the_past_has_what_the_gateway_counted_then(
     assert counted == ({"gateways/ingress": 113.0, "shop/web-1": 11.0} if known else {})
     ((_, without),) = read_history(PrometheusConfig(url=prometheus.url), [now])
     assert without.gateways is None
-
-
-def test_where_no_gateway_is_read_none_is_known(prometheus: Prometheus) -> None:
-    """Not an empty answer: the planner says nothing of a gateway then."""
-    assert read(prometheus.url, "none").gateways is None
 
 
 def test_a_gateway_that_is_not_scraped_takes_no_engine_along(prometheus: Prometheus) -> None:

@@ -10,7 +10,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.prometheus_pods import (
     CAPTURE,
-    FIRST_READING_QUERIES,
     FULL_READING_QUERIES,
     NAMESPACE,
     PATIENCE_SECONDS,
@@ -24,7 +23,7 @@ from tests.integration.prometheus_pods import (
     scraping,
     serving_pods,
 )
-from tests.integration.prometheus_world import Pages, proxying, running_prometheus
+from tests.integration.prometheus_world import Pages, proxying
 from tests.unit.test_prometheus_matchers import ask_for_the_past
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -205,11 +204,6 @@ def test_a_pod_scraped_by_two_jobs_counts_once_with_the_newest_sample(prometheus
     assert engine.gauges_age_seconds < 60
 
 
-def test_a_pod_scraped_twice_under_an_unlisted_label_is_not_doubled(prometheus):
-    """A replica label that nobody configured must not double every counter."""
-    assert engine_of(read_once(prometheus.url), "mirrored").generation_tokens_total == 600
-
-
 def test_namesakes_in_two_clusters_are_told_apart_by_matchers(prometheus):
     """Without them they are refused by name; no query of another kind is malformed by them."""
     (engine,) = pod_of(read_once(prometheus.url), "namesake").engines
@@ -224,26 +218,6 @@ def test_namesakes_in_two_clusters_are_told_apart_by_matchers(prometheus):
             assert engine_of(found, "namesake").running == count
             assert _engines(found) == {"namesake"}
         ask_for_the_past(PrometheusConfig(url=prometheus.url, matchers=matchers))
-
-
-def test_what_tenants_write_never_reaches_a_query(prometheus):
-    """A hostile label value changes no query, and its pod is read like any other."""
-    with proxying(prometheus.url) as proxy:
-        found = read_once(proxy.url)
-    assert engine_of(found, "hostile").running == 1
-    assert not any("vector" in request or "hostile" in request for request in proxy.requests)
-
-
-def test_the_number_of_queries_does_not_grow_with_the_cluster(prometheus):
-    """A dozen pods cost as many queries as none."""
-    with running_prometheus(None) as empty, proxying(empty.url) as proxy:
-        nothing = read_once(proxy.url)
-        of_nothing = len(proxy.requests)
-    with proxying(prometheus.url) as proxy:
-        read_once(proxy.url)
-        of_many = len(proxy.requests)
-    assert nothing == ClusterMetrics(time_seconds=nothing.time_seconds)
-    assert of_nothing == of_many == FIRST_READING_QUERIES
 
 
 def test_histograms_of_many_engines_are_read_in_turns_with_their_counters(prometheus):
@@ -274,16 +248,6 @@ def test_other_label_names_are_honoured(prometheus):
     settings = {"namespace_label": "kube_namespace", "pod_label": "kube_pod"}
     found = read_once(prometheus.url, **settings)
     assert [pod for pod, metrics in found.pods.items() if metrics.engines] == [("other", "renamed")]
-
-
-def test_engines_of_other_namespaces_are_left_alone_where_some_are_named(prometheus):
-    """What an operator of some namespaces reads does not grow with those of others."""
-    elsewhere = read_once(prometheus.url, namespaces=("elsewhere",))
-    assert not any(metrics.engines for metrics in elsewhere.pods.values())
-    own = read_once(prometheus.url, namespaces=("elsewhere", NAMESPACE))
-    every = read_once(prometheus.url)
-    found = [{pod for pod, metrics in one.pods.items() if metrics.engines} for one in (own, every)]
-    assert found[0] == {pod for pod in found[1] if pod[0] == NAMESPACE} != set()
 
 
 # More than a URL may hold, so that the queries are sent in bodies.

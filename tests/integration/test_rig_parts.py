@@ -91,42 +91,6 @@ def test_prometheus_scrapes_what_discovery_lists(rig, namespace):
     assert sample["metric"]["container"] == "engine"
 
 
-@pytest.mark.usefixtures("_scrape_plan")
-def test_prometheus_scrapes_static_targets(rig):
-    """A program with metrics of its own can be scraped by address."""
-    address = rig.prometheus_url.removeprefix("http://")
-    rig.configure_prometheus(static_targets={"itself": [address]})
-    rig.wait_for(
-        lambda: [s["value"][1] for s in _query(rig, 'up{job="itself"}')] == ["1"],
-        what="Prometheus scrapes itself",
-    )
-
-
-@pytest.mark.usefixtures("_scrape_plan")
-def test_prometheus_outage_ends_with_the_old_data(rig):
-    """A stopped Prometheus refuses, a started one still has its samples."""
-    address = rig.prometheus_url.removeprefix("http://")
-    rig.configure_prometheus(static_targets={"before": [address]})
-    rig.wait_for(lambda: _query(rig, 'up{job="before"}'), what="a sample")
-    rig.stop_prometheus()
-    try:
-        assert http_get(f"{rig.prometheus_url}/-/ready") is None
-    finally:
-        rig.start_prometheus()
-    assert _query(rig, 'last_over_time(up{job="before"}[10m])')
-
-
-def test_paused_prometheus_hangs_until_resumed(rig):
-    """A paused Prometheus accepts connections and does not answer."""
-    rig.pause_prometheus()
-    try:
-        assert rig.processes["prometheus"].running
-        assert http_get(f"{rig.prometheus_url}/-/ready", timeout_seconds=0.5) is None
-    finally:
-        rig.resume_prometheus()
-    assert http_get(f"{rig.prometheus_url}/-/ready") is not None
-
-
 def test_every_part_listens_on_loopback_alone(rig):
     """No process of the rig can be reached from another machine."""
     addresses = {

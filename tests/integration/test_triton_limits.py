@@ -1,12 +1,9 @@
 """Limits of dynamic batches of real Tritons: set on one pod, on all, again, and taken back."""
 
 import json
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo_lab.rig.triton_pods import HTTP_PORT, Clients, TritonPods
+from servingslo_lab.rig.triton_pods import Clients, TritonPods
 
 pytestmark = [
     pytest.mark.rig,
@@ -33,7 +30,6 @@ EMBED = TritonModel(
 RATE_PER_SECOND = 12.0
 THRESHOLD = "700ms"
 CONTAINER = {"name": "triton", "image": "tritonserver:2.51", "args": []}
-KEY = "admin-key=of-this-namespace"
 
 
 @pytest.fixture(scope="module")
@@ -193,120 +189,3 @@ def load(engines: TritonPods, pod: str, wanted: dict[str, Any]) -> None:
     body = json.dumps({"parameters": {"config": json.dumps(wanted)}}).encode()
     url = f"{engines.address(pod)}/v2/repository/models/embed/load"
     urllib.request.urlopen(urllib.request.Request(url, body), timeout=10).close()  # noqa: S310
-
-
-def test_what_a_deleted_resource_left_is_put_back_once_another_looks(
-    tenant: Tenant, operator: Operator, engines: TritonPods
-) -> None:
-    """As a ServingSLO that was deleted while no operator ran leaves it: its uid is nobody's now."""
-    tenant.create_deployment("embed", replicas=1, container=CONTAINER)
-    tenant.wait(lambda: len(engines.routed) == 1, what="a server", timeout_seconds=60)
-    (pod,) = engines.routed
-    before = config(engines, pod)
-    batching = {**before["dynamic_batching"], "preferred_batch_size": [8]}
-    parameters = {
-        "servingslo.dev/owner": {"string_value": f"{tenant.namespace}/embed/gone"},
-        "servingslo.dev/former": {"string_value": "[2, 1000, 0]"},
-    }
-    left = {"max_batch_size": 8, "dynamic_batching": batching, "parameters": parameters}
-    load(engines, pod, {**before, **left})
-    assert largest(engines) == {pod: 8}
-    tenant.create_slo(
-        "embed",
-        objectives=[{"metric": "latency", "percentile": 95, "threshold": THRESHOLD}],
-        runtime="triton",
-        model="embed",
-        replicas={"min": 1, "max": 1},
-    )
-    began = time.monotonic()
-    tenant.wait(lambda: largest(engines) == {pod: 2}, what="the file's again", timeout_seconds=45)
-    print(f"put back {time.monotonic() - began:.1f} s after the new one came")  # noqa: T201
-    assert config(engines, pod) == before
-    tenant.wait(
-        lambda: bool(operator.log_lines("changed", tenant.namespace, "outcome=rolled-back")),
-        what="it is told",
-    )
-
-
-class Hostile:
-    """What answers at an address: whatever is asked of it is kept."""
-
-    def __init__(
-        self, address: str, port: int, answer: Callable[[BaseHTTPRequestHandler], None]
-    ) -> None:
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def _any(self) -> None:
-                owner.asked.append((self.command, self.path, dict(self.headers)))
-                with suppress(ConnectionError):
-                    answer(self)
-
-            do_GET = do_POST = _any  # noqa: N815 - the library's names
-
-            def log_message(self, *_: object) -> None:
-                """Nothing is logged."""
-
-        self.server = ThreadingHTTPServer((address, port), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.server.server_address[1])
-
-
-def test_a_hostile_pod_gets_readings_without_a_key_and_nothing_else(
-    tenant: Tenant, operator: Operator, keys: Path
-) -> None:
-    """It answers 307 to another port, then a page of a gigabyte."""
-    (keys / tenant.namespace).write_text(f"{KEY}\n", encoding="utf-8")
-    tenant.create_deployment("embed-hostile", replicas=1, container=CONTAINER)
-    (pod,) = tenant.core.list_namespaced_pod(
-        tenant.namespace, label_selector="app=embed-hostile"
-    ).items
-    sent = [0]
-
-    def received(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-
-    other = Hostile("127.0.0.1", 0, received)
-    redirects = [True]
-
-    def answers(handler: BaseHTTPRequestHandler) -> None:
-        if redirects[0]:
-            handler.send_response(307)
-            handler.send_header("Location", f"http://127.0.0.1:{other.port}{handler.path}")
-            handler.end_headers()
-            return
-        handler.send_response(200)
-        handler.end_headers()
-        for _ in range(1 << 14):
-            handler.wfile.write(b" " * (1 << 16))
-            sent[0] += 1 << 16
-
-    hostile = Hostile(pod.status.pod_ip, HTTP_PORT, answers)
-    tenant.create_slo(
-        "embed-hostile",
-        objectives=[{"metric": "latency", "percentile": 95, "threshold": THRESHOLD}],
-        runtime="triton",
-        model="embed",
-        batching={"mode": "Auto"},
-    )
-    for word in (": 307", "longer than 1048576 bytes"):
-        tenant.wait(
-            lambda word=word: word in tenant.message("BatchingInSync", "embed-hostile"),
-            what=f"it is told: {word}",
-            timeout_seconds=60,
-        )
-        redirects[0] = False
-    asked = len(hostile.asked)
-    tenant.delete_slo("embed-hostile")
-    print(f"asked {asked} times, took at most {sent[0] // max(asked, 1) >> 10} KiB each")  # noqa: T201
-    assert other.asked == []
-    assert {method for method, *_ in hostile.asked} == {"GET"}
-    assert KEY.partition("=")[2] not in str(hostile.asked)
-    hostile.server.shutdown()
-    other.server.shutdown()

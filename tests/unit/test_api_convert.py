@@ -11,7 +11,13 @@ from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.degradation import DegradationTargets
+from servingslo.policy.hpa_behavior import (
+    Behavior,
+    PolicyType,
+    ScalingPolicy,
+    ScalingRules,
+    SelectPolicy,
+)
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -32,13 +38,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.pools.inputs import Role
-from servingslo.policy.replicas.behavior import (
-    Behavior,
-    PolicyType,
-    ScalingPolicy,
-    ScalingRules,
-    SelectPolicy,
-)
+from servingslo.policy.routes import DegradationTargets
 from servingslo.units import parse_quantity_bytes
 
 GIB = 1024**3

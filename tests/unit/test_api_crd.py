@@ -1,5 +1,6 @@
 """The generated CRD: structural, described, and equal to the committed files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,7 @@ def test_the_reference_names_every_field() -> None:
     """The page of the documentation leaves no field of spec or status out."""
     schema = version()["schema"]["openAPIV3Schema"]
     page = render_reference(schema)
+    elsewhere = re.findall(r"^\| `(\S+)` \|.* Parts: as of `\S+`\.", page, re.MULTILINE)
     for path, node in nodes(schema):
         if path.startswith((".spec.", ".status.")) and not path.endswith("[]"):
             field = path.removeprefix(".spec.").removeprefix(".status.")
@@ -82,7 +84,9 @@ def test_the_reference_names_every_field() -> None:
                 assert node["description"] in page
                 continue
             suffix = "[]" if node["type"] == "array" else ""
-            assert f"| `{field}{suffix}` |" in page
+            assert f"| `{field}{suffix}` |" in page or field.startswith(
+                tuple(f"{one}." for one in elsewhere)
+            )
             assert node["description"] in page
 
 
@@ -102,6 +106,31 @@ def test_every_node_is_structural_and_described(path: str, schema: dict) -> None
         return  # the API server describes metadata; the list describes its plain items
     assert len(schema["description"]) > 5
     assert schema["description"][-1] == "."
+
+
+def test_lists_with_several_owners_are_maps_and_all_others_atomic() -> None:
+    """A field manager owns an item of the former and leaves the others; of the latter, the list."""
+    by_metric = ["metric", "percentile"]
+    keys = {
+        "ServingSLO.spec.objectives": by_metric,
+        "ServingSLO.spec.classes": ["name"],
+        "ServingSLO.spec.classes[].objectives": by_metric,
+        "ServingSLO.spec.pools": ["name"],
+        "ServingSLO.status.classes": ["name"],
+        "ServingSLO.status.conditions": ["type"],
+        "ServingSLO.status.pools": ["name"],
+        "ServingBudget.status.conditions": ["type"],
+    }
+    found = {}
+    for definition in (custom_resource_definition(), budget_definition()):
+        for each in definition["spec"]["versions"]:
+            schema = each["schema"]["openAPIV3Schema"]
+            for path, node in nodes(schema, definition["spec"]["names"]["kind"]):
+                if node["type"] == "array" and node["x-kubernetes-list-type"] != "atomic":
+                    assert node["x-kubernetes-list-type"] == "map"
+                    found[path] = node["x-kubernetes-list-map-keys"]
+                    assert set(found[path]) <= set(node["items"]["required"])
+    assert found == keys
 
 
 @pytest.mark.parametrize(("path", "schema"), NODES)

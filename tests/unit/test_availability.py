@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.policy_world import REPLICAS_ONLY, World, steady
-from tests.unit.test_latency_growth import behind_gateway
+from tests.unit.world_gateway import behind_gateway
 
 from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.explain.latency_text import availability_lines, share
-from servingslo.policy.inputs import Limits
-from servingslo.policy.latency.availability import (
+from servingslo.explain.availability import availability_lines
+from servingslo.policy.availability import (
     NOTHING_COUNTED,
     AvailabilityState,
     availability_report,
     count_answers,
 )
+from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.promise import PromiseState, after_window, misses_of
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, lost_parts, restore
 from servingslo.reasons import Reason
 
@@ -77,13 +77,6 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
     )
     assert report.answered_ratio is None
     assert report.uncounted == ("refused", "failed", "aborted")
-
-
-def test_a_share_keeps_the_digits_that_targets_have() -> None:
-    """And is never rounded up to all."""
-    assert [share(r) for r in (1.0, 0.9995, 0.99999, 0.9999999)] == [
-        "100 %", "99.95 %", "99.999 %", "99.9 %",
-    ]  # fmt: skip
 
 
 def test_it_survives_a_restart_and_a_broken_status() -> None:

@@ -6,22 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.benchmarks import guard
-from tests.benchmarks.guard_row import KINDS, traffic_digest
-from tests.benchmarks.guard_rows import ROWS, document_bursts, noisy_crowds
+from tests.benchmarks.guard_row import KINDS
+from tests.benchmarks.guard_rows import ROWS
 from tests.benchmarks.guard_verdict import (
     COLD,
     PAST,
     Run,
     read_runs,
     report,
-    standings,
-    table,
     verdict,
     written,
 )
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.sim.past import BIN_SECONDS
 from servingslo_lab.sim.policies import SIMPLE, STATIC
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
@@ -101,35 +98,6 @@ def test_a_row_without_spread_may_move_a_little():
     assert [line[:2] for line in verdict(far, before).failures()] == ["a,"]
 
 
-def test_another_policy_dominates_with_our_share_at_less_cost():
-    """Over the seeds that both have; a cheaper one with a smaller share does not."""
-    others = [
-        *runs("a", 99.5, 9.0, way=STATIC)[:2],
-        *runs("a", 99.4, 5.0, way=SIMPLE),
-        *runs("a", 99.9, 10.5, way="rule"),
-    ]
-    (one,) = standings([*runs("a"), *others])
-    assert one.dominated_by() == [STATIC]
-    assert one.price_ratios()[STATIC] == pytest.approx(10.0 / 9.0)
-    assert one.price_ratios()[SIMPLE] == pytest.approx(2.0)
-
-
-def test_the_table_says_what_is_kept_and_prices_kept_rows_alone():
-    """Cold and with a past; the cheapest rule that keeps the promise is the best."""
-    lost = [*runs("b", 98.0, 1.0), *runs("b", way=PAST), *runs("b", 99.5, 5.0, way=STATIC)]
-    rules = [*runs("a", 99.9, 12.0, way="dear"), *runs("a", 99.1, 11.0, way="best")]
-    kept = [*runs("a"), *runs("a", 99.5, 12.0, way=PAST), *runs("a", 99.5, 8.0, way=STATIC)]
-    lines = list(table(standings([*kept, *rules, *lost]), {"a": "level", "b": "rise"}))
-    assert (
-        "| a | level | 99.50 @ 10.00 | 99.50 @ 12.00 | 99.50 @ 8.00 |  | 99.10 @ 11.00, best |"
-        in (lines)
-    )
-    assert "| b | rise | 98.00 @ 1.00 lost | 99.50 @ 10.00 | 99.50 @ 5.00 |  |  |" in lines
-    assert "| kept | 1 | 2 |" in lines
-    assert "| dominated by a constant | 1 | 2 |" in lines
-    assert "| price over static, rows both keep | 1.25 × on 1 | 1.75 × on 2 |" in lines
-
-
 def test_a_part_is_compared_with_the_same_seeds():
     """One seed now is held to that seed of the baseline, with the spread of all."""
     (change,) = verdict(runs("a")[:1], baseline("a", "b")).rows
@@ -191,72 +159,12 @@ def test_every_kind_has_a_row():
     assert all((row.kind == "pools") == (row.pools is not None) for row in ROWS.values())
 
 
-def test_the_past_of_production_traffic_is_the_earlier_part_of_its_file():
-    """An hour in whole bins, at the rate of the traffic that is played, and none of it."""
-    row = ROWS["reasoning"]
-    trace, past = row.traffic(61), row.past(61)
-    assert len(past.rates_per_second) * BIN_SECONDS == 3600.0
-    assert np.mean(past.rates_per_second) == pytest.approx(10_700 / 3600.0, rel=0.01)
-    assert 5300.0 < trace.duration_seconds <= 5400.0
-    assert len(trace) == pytest.approx(12_357, abs=1)
-
-
 def test_rows_that_no_setting_is_chosen_on_are_read_by_name_alone():
     """They are in no list that a comparison of settings takes, and `--kept` plays them."""
     kept = [row.name for row in guard.kept_rows()]
     assert len(kept) == 26
     assert not set(kept) & set(ROWS)
     assert [guard.row_named(name).name for name in kept] == kept
-
-
-def test_rows_are_named_by_words_and_kinds():
-    """A word takes every row that it stands in or whose kind it is; an unknown one is refused."""
-    assert list(guard.rows_named("")) == list(ROWS)
-    assert list(guard.rows_named("h100 flash, slow pods")) == [
-        "h100 flash",
-        "h100 slow pods",
-        "h100 slowing service",
-    ]
-    with pytest.raises(InvalidInputError, match="'flesh'"):
-        list(guard.rows_named("flesh"))
-
-
-def test_others_are_read_from_the_baseline_and_not_played_again():
-    """Only our runs are new: the seconds of two hundred runs."""
-    known = runs("a", way=STATIC)
-    places = [(run.row, run.way, run.seed) for run in known]
-    assert guard.runs_of(places, 1, known) == known
-
-
-def test_documents_come_in_bursts_with_near_silence_between():
-    """Minutes at a rate, more minutes at next to none, and never a negative step in time."""
-    course = document_bursts(np.random.default_rng(1))
-    rates = np.array(course.rates_per_second)
-    times = np.array(course.times_seconds)
-    assert np.all(np.diff(times) >= 0)
-    assert course.duration_seconds == 3600.0
-    busy = float(np.diff(times)[rates[:-1] > 1.0].sum()) / course.duration_seconds
-    assert 0.1 < busy < 0.7
-    assert rates.max() > 30 * rates.min()
-
-
-def test_noise_lies_on_both_crowds():
-    """Neighbouring minutes differ, and the crowds stand out."""
-    course = noisy_crowds(np.random.default_rng(2))
-    rates = np.array(course.rates_per_second)
-    assert rates.max() > 3.0 * float(np.median(rates))
-    assert len(set(np.round(rates, 6))) > 40
-
-
-def test_a_digest_knows_traffic_apart():
-    """One token more in one request is other traffic."""
-    trace = generated(
-        constant(5.0, 60.0), uniform_lengths((9, 99), (1, 9)), np.random.default_rng(1)
-    )
-    more = trace.prompt_tokens.copy()
-    more[3] += 1
-    assert traffic_digest(trace) == traffic_digest(replace(trace))
-    assert traffic_digest(trace) != traffic_digest(replace(trace, prompt_tokens=more))
 
 
 @pytest.mark.slow

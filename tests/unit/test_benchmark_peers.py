@@ -1,9 +1,9 @@
 """The table of real peers: whose row is first, what is best, and what is not shown."""
 
 from tests.benchmarks.peers import PeerRun, peer_rows, planned, settings_of
-from tests.benchmarks.peers_page import page_tables, readme_table, results, strongest
+from tests.benchmarks.peers_page import page_tables, results
 
-from servingslo_lab.sim.policies import OURS, REAL_RULES
+from servingslo_lab.sim.policies import OURS
 
 PEER = "real:hpa"
 
@@ -28,24 +28,6 @@ def test_a_row_that_a_peer_wins_comes_first():
     assert [row.row for row in results(runs)] == ["b", "a"]
 
 
-def test_a_point_below_the_target_costs_a_tenth_of_the_hours():
-    """0.97 for 10 hours is the price of 12."""
-    runs = [run("a", OURS, 0.97, 10.0), *grid("a", 0.99, 11.9)]
-    (row,) = results(runs)
-    assert abs(row.ours.price - 12.0) < 1e-9
-    assert row.is_won_by_a_peer
-
-
-def test_the_best_is_the_cheapest_that_reaches_the_target_else_the_largest_share():
-    """0.97, 0.98, 0.99: the third; all below: the last."""
-    runs = [run("a", OURS, 0.99, 10.0), *grid("a", 0.97, 12.0)]
-    runs += [run("b", OURS, 0.99, 10.0), *grid("b", 0.80, 12.0)]
-    first, second = results(runs)
-    assert first.best[PEER].policy == settings_of(PEER)[2]
-    assert second.best[PEER].policy == settings_of(PEER)[-1]
-    assert first.defaults[PEER].policy == PEER
-
-
 def test_no_best_is_shown_of_a_part_of_the_grid_or_of_other_seeds():
     """A mean over fewer seeds than ours has is another traffic."""
     partial = [run("a", OURS, 0.99, 10.0), *grid("a", 0.97, 12.0)[:-1]]
@@ -56,30 +38,6 @@ def test_no_best_is_shown_of_a_part_of_the_grid_or_of_other_seeds():
     (row,) = results([*other, *grid("a", 0.97, 12.0)])
     assert row.defaults == {}
     assert "hpa" not in "\n".join(page_tables([row]))
-
-
-def test_readme_shows_the_strongest_on_rows_where_a_whole_grid_was_run():
-    """The one that reaches the target on more rows, then the one with the larger share."""
-    runs = [run("a", OURS, 0.99, 10.0), run("b", OURS, 0.99, 10.0), *grid("b", 0.9, 12.0)[:2]]
-    for place, peer in enumerate(REAL_RULES):
-        runs += grid("a", 0.9 + 0.03 * (peer == PEER), 12.0 + place, peer)
-    rows = [row for row in results(runs) if row.row == "a"]
-    assert strongest(rows) == PEER
-    lines = list(readme_table(results(runs)))
-    assert "hpa, at its defaults" in lines[0]
-    assert [line.split(" |")[0] for line in lines[2:]] == ["| a (1)"]
-
-
-def test_readme_shows_rows_that_a_peer_wins_then_our_worst_then_the_usual_ones():
-    """Also if most of them are ours."""
-    shares = {"h100 flash": 0.99, "a": 0.9, "b": 0.99, "c": 0.95, "h100 azure-conv": 0.99}
-    runs = []
-    for row, share in shares.items():
-        runs += [run(row, OURS, share, 10.0), *grid(row, 0.98 if row == "c" else 0.85, 11.0)]
-    rows = list(readme_table(results(runs)))[2:]
-    assert [line.split(" (")[0].removeprefix("| ") for line in rows] == [
-        "c", "a", "h100 flash", "h100 azure-conv",
-    ]  # fmt: skip
 
 
 def test_a_peer_that_serves_less_wins_no_row():

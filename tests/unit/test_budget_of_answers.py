@@ -6,7 +6,6 @@ import pytest
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
-from servingslo.errors import QueryRefusedError
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import ErrorBudgetTargets, ScaleTarget, Targets
 from servingslo.policy.ports import BudgetQuestion
@@ -91,37 +90,3 @@ def test_engines_that_count_aborts_apart() -> None:
     """SGLang has a counter of its own, without a reason."""
     found = _read("sglang", {"time_to_first_token": TTFT, "num_aborted": [_one(4.0)]})
     assert found.requests == pytest.approx(104.0)
-
-
-def _native(count: float, within: float, at: int = END) -> dict[str, Any]:
-    buckets = [[0, "0.25", "0.5", str(within)], [0, "0.5", "1", str(count - within)]]
-    held = {"count": str(count), "sum": "9", "buckets": [b for b in buckets if b[3] != "0.0"]}
-    return {"metric": {}, "histograms": [[at, held]]}
-
-
-@pytest.mark.parametrize(
-    ("classic", "native", "requests", "missed"),
-    [
-        pytest.param([], [_native(100.0, 90.0)], 100.0, 10.0, id="native"),
-        pytest.param([], [_native(100.0, 100.0)], 100.0, 0.0, id="none-missed"),
-        pytest.param(TTFT, [_native(40.0, 38.0)], 100.0, 10.0, id="converted-late-in-the-bin"),
-        pytest.param(TTFT, [_native(400.0, 380.0)], 400.0, 20.0, id="converted-early-in-the-bin"),
-        pytest.param(TTFT, [_one(7.0)], 100.0, 10.0, id="a-number-of-that-name"),
-        pytest.param(TTFT, None, 100.0, 10.0, id="a-store-that-has-none"),
-    ],
-)
-def test_native_histograms_are_counted_as_classic_ones(classic, native, requests, missed) -> None:
-    """They are asked for if a bin has none, so a conversion does not break the account."""
-
-    def ask(promql: str) -> list[Any]:
-        if "time_to_first_token_seconds_bucket" in promql:
-            return list(classic)
-        if "histogram_count(" in promql and native is None:
-            raise QueryRefusedError("HTTP 422: unknown function histogram_count")
-        return list(native) if "histogram_count(" in promql else []
-
-    queries = BudgetQueries(PrometheusConfig(url="http://store.test"))
-    found = queries.read(ask, _asked("vllm"), 3600, (END, END + 3600))[END]
-    assert (found.requests, found.least, found.most) == (requests, missed, missed)
-    whole = queries.read(ask, _asked("vllm"), 3600, (END,))
-    assert whole[END].requests == (100.0 if classic else requests)

@@ -148,19 +148,6 @@ def test_a_small_move_evaluates_no_law(loads, limits_ratio, tokens_ratio):
     assert not loads
 
 
-def test_a_rate_within_the_bounds_is_found_anew(loads):
-    """At the edge of a count the laws of this mix decide, as they would without a memory."""
-    judged = case(*GOALS)
-    rate = min(judged.greatest_rate_per_second(goal, 7) for goal in GOALS)
-    sized(judged, 0.99 * rate)
-    for ratio in (0.992, 1.008):
-        moved = _slightly_moved(judged, 1.0, ratio)
-        loads.clear()
-        found = sized(moved, rate)
-        assert loads
-        assert found == sized(replace(moved, frontier=Frontier(moved.model)), rate)
-
-
 def test_a_large_move_bounds_nothing(loads):
     """Requests a tenth longer, or moves that add up to as much, are evaluated."""
     judged = case(*GOALS)
@@ -173,34 +160,6 @@ def test_a_large_move_bounds_nothing(loads):
     loads.clear()
     sized(judged, 100.0)
     assert loads
-
-
-@pytest.mark.parametrize("ttft_seconds", [0.05, 0.4, 4.0])
-@pytest.mark.parametrize("tpot_seconds", [0.008, 0.014, 0.1])
-def test_what_a_fleet_carries_is_its_least_rate(ttft_seconds, tpot_seconds):
-    """Limits that hold at the ceiling are left out, whichever binds."""
-    goals = [
-        replace(goal, threshold_seconds=seconds)
-        for goal, seconds in zip(GOALS, (ttft_seconds, tpot_seconds), strict=True)
-    ]
-    judged = case(*goals)
-    found = carried_rate_per_second(judged, (), 4)
-    anew = replace(judged, frontier=Frontier(judged.model))
-    rates = [anew.greatest_rate_per_second(goal, 4) for goal in goals]
-    fitting = anew.frontier.greatest_rate_per_second(anew.kv_limit, anew.fleet(4))
-    assert found == pytest.approx(
-        min(ceiling_rate_per_second(judged, 4), fitting, *rates), rel=CLOSE_RATIO
-    )
-
-
-def test_a_limit_that_holds_at_the_ceiling_is_not_searched(loads):
-    """One look says so of all of them, and it is remembered."""
-    judged = case(*(replace(goal, threshold_seconds=10.0) for goal in GOALS))
-    ceiling = ceiling_rate_per_second(judged, 4)
-    assert [carried_rate_per_second(judged, (), 4) for _ in range(2)] == [ceiling, ceiling]
-    assert loads == [(ceiling, 4)]
-    wider = replace(judged, utilization_target_ratio=0.9)
-    assert carried_rate_per_second(wider, (), 4) == ceiling_rate_per_second(wider, 4)
 
 
 def test_a_limit_whose_bounds_say_that_it_misses_is_not_looked_at_there(monkeypatch):
@@ -219,25 +178,6 @@ def test_a_limit_whose_bounds_say_that_it_misses_is_not_looked_at_there(monkeypa
     assert carried_rate_per_second(moved, (), 4) == pytest.approx(before, rel=0.01)
     assert looks
     assert max(looks) < judged.utilization_target_ratio - 0.01
-
-
-def test_another_threshold_changes_no_row_but_its_own(loads):
-    """Each constraint has its own rates: none is found anew."""
-    judged = case(*GOALS)
-    needs = {need.constraint: need for need in sized(judged, 100.0).needs}
-    looser = (replace(GOALS[0], threshold_seconds=0.8), GOALS[1])
-    loads.clear()
-    others = {
-        need.constraint: need for need in sized(replace(judged, objectives=looser), 100.0).needs
-    }
-    changed = {one for one in needs if needs[one] != others[one]}
-    assert {one.value for one in changed} <= {"ttft"}
-    limit = judged.limit(GOALS[1])
-    rows = [row for row in judged.frontier.crossings if row[0] == limit]
-    assert rows
-    loads.clear()
-    judged.frontier.solve(rows)
-    assert not loads
 
 
 @pytest.mark.parametrize("routing", list(Routing))

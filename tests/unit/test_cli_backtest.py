@@ -13,7 +13,6 @@ from servingslo.controller.recordings.recording import observation_line
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.fleet import FleetSpec, read_fleet
-from servingslo_lab.sim.policies import OTHERS, RULES
 from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 
@@ -42,24 +41,6 @@ def test_the_table_has_a_row_for_each_policy(call):
     assert any("hpa-kv" in row for row in rows)
 
 
-def test_json_and_table_tell_the_same(call):
-    """Means over the seeds are those of the runs, and the frontier holds who nobody beats."""
-    arguments = (*OBJECTIVES, "--policy", "servingslo", "--policy", "hpa-busy", "--seeds", "2")
-    told = json.loads(call(*arguments, "-o", "json").out)
-    table = call(*arguments).out
-
-    assert told["seeds"] == [1, 2]
-    assert told["ttft_seconds"] == 1.0
-    for policy in told["policies"]:
-        runs = [run["score"] for run in told["runs"] if run["policy"] == policy["policy"]]
-        mean = sum(run["share_ratio"] for run in runs) / 2
-        assert policy["share_ratio"]["mean"] == pytest.approx(mean)
-        assert policy["replica_hours"]["half_width"] is not None
-        assert f"{100 * mean:.2f}±" in table
-    assert set(told["frontier"]) <= {"servingslo", "hpa-busy"}
-    assert told["frontier"]
-
-
 def test_a_manifest_gives_objectives_and_bounds(call, tmp_path):
     """The largest count of the resource bounds every policy."""
     manifest = tmp_path / "slo.yaml"
@@ -68,45 +49,6 @@ def test_a_manifest_gives_objectives_and_bounds(call, tmp_path):
 
     assert told["tpot_seconds"] == 0.05
     assert told["policies"][0]["replica_hours"]["mean"] <= 2 * 0.1 * 1.01
-
-
-def test_against_the_oracle_costs_are_relative(call):
-    """The oracle is at 1, and what knows less is not cheaper at the same share."""
-    arguments = (*OBJECTIVES, "--policy", "static", "--against-oracle")
-    told = json.loads(call(*arguments, "-o", "json").out)
-    hours = {one["policy"]: one["replica_hours"]["mean"] for one in told["policies"]}
-    cost = {one["policy"]: one["relative_cost"]["mean"] for one in told["policies"]}
-
-    assert cost["oracle"] == 1.0
-    assert cost["static"] > 1.0
-    # What is proven is less; how much less is told.
-    gap = hours["oracle"] / told["least_replica_hours"]
-    assert gap > 1.0
-    assert f"found, {gap:.2f} × the" in call(*arguments).out
-
-
-def test_an_objective_that_no_schedule_meets_is_a_no(call):
-    """Exit code 1: a first token within a millisecond is not to be had at any count."""
-    called = call("--objective", "ttft:p99:1ms", "--policy", "hpa-kv", "--against-oracle")
-
-    assert called.exit_code == 1
-    assert "oracle: no count or schedule meets the target" in called.out
-
-
-def test_the_page_needs_nothing_else(call, tmp_path):
-    """Pictures, timelines and decisions are in the one file, and nothing is fetched."""
-    page = tmp_path / "report.html"
-    called = call(*OBJECTIVES, "--policy", "servingslo", "--policy", "hpa-waiting", "--html", page)
-    text = page.read_text()
-
-    assert called.exit_code == 0
-    assert not re.search(r"(src|href)=|@import|url\(", text)
-    assert text.count("<svg") == text.count("</svg>") == 6
-    for heading in ("Share in SLO against cost", "Cost of this trace", "Over time",
-                    "Worst minutes", "Decisions of servingslo"):  # fmt: skip
-        assert f"<h2>{heading}</h2>" in text
-    assert 'data-line="p1"' in text
-    assert "nan" not in re.findall(r'd="[^"]*"', text)
 
 
 def test_a_second_call_takes_the_runs_that_are_kept(call, tmp_path):
@@ -121,27 +63,6 @@ def test_a_second_call_takes_the_runs_that_are_kept(call, tmp_path):
     hours = [run["score"]["replica_hours"] for run in second["runs"]]
     assert hours[0] == 77.0
     assert hours[1] == pytest.approx(first["runs"][0]["score"]["replica_hours"], rel=0.5)
-
-
-def test_policies_are_listed_with_their_settings(cli):
-    """Every name that --policy takes."""
-    listed = cli("backtest", "--list-policies").out
-
-    assert all(f"{name} " in listed for name in (*RULES, *OTHERS))
-    assert "kv_usage=0.8" in listed
-
-
-def test_a_pipe_gets_a_line_for_each_run_and_the_result_stays_apart(call):
-    """Somebody who waits sees how many runs are done; standard output holds the result alone."""
-    called = call(*OBJECTIVES, "--policy", "hpa-kv", "--policy", "hpa-busy", "-o", "json")
-    begin, *done = called.err.splitlines()
-    assert begin == "backtest: 2 runs"
-    assert [line.split(" done after ")[0] for line in done] == [
-        "backtest: 1 of 2",
-        "backtest: 2 of 2",
-    ]
-    assert done[0].endswith("hpa-kv, seed 1")
-    assert json.loads(called.out)["seeds"] == [1]
 
 
 def test_a_step_against_the_cold_start_is_named_with_the_count_that_holds(cli, tmp_path):
@@ -169,24 +90,6 @@ def test_a_step_against_the_cold_start_is_named_with_the_count_that_holds(cli, t
     manifest = tmp_path / "slo.yaml"
     manifest.write_text(MANIFEST.replace("{max: 8}", f"{{min: {count[1]}, max: 8}}"))
     assert "servingslo kept the target: " in call("-f", manifest, "--policy", "servingslo").out
-
-
-def test_a_bound_that_is_too_low_is_the_cause(call, tmp_path):
-    """More replicas were wanted than the resource allows, and no fixed count helps."""
-    manifest = tmp_path / "slo.yaml"
-    manifest.write_text(MANIFEST.replace("{max: 8}", "{max: 1}"))
-    out = call("-f", manifest, "--policy", "servingslo", "--policy", "static").out
-    assert ": the largest allowed count, 1, was not enough for " in out
-    assert "No fixed count up to the largest allowed, 1, keeps it. As it is, " in out
-
-
-@pytest.mark.slow("servingslo_lab.cli")
-def test_a_threshold_below_one_engine_is_the_cause_of_every_miss(call):
-    """Not the rise of the arrivals, which is there too."""
-    out = call("--objective", "ttft:p99:1ms", "--policy", "servingslo", "--policy", "static").out
-    assert "servingslo missed the target: 0.00 % in SLO" in out
-    assert "No fixed count keeps it: a threshold is below what one engine can do." in out
-    assert "arrivals rose" not in out
 
 
 @pytest.mark.parametrize(
@@ -345,24 +248,6 @@ def test_a_recording_has_its_own_past(cli, recording, tmp_path):
             ("--prometheus", "http://p", "--namespace", "a"), ("--target", "KIND/NAME"), id="target"
         ),
         pytest.param(
-            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
-             "--gateway-name", "route"),
-            ("--gateway-name", "'route'", "--gateway-profile"),
-            id="gateway name without gateway",
-        ),
-        pytest.param(
-            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
-             "--gateway-profile", "nginx"),
-            ("'nginx'", "istio, envoy-gateway"),
-            id="unknown gateway",
-        ),
-        pytest.param(
-            ("--prometheus", "http://p", "--namespace", "a", "--target", "Deployment/b",
-             "--window", "10s"),
-            ("--window", "'10s'"),
-            id="window",
-        ),
-        pytest.param(
             ("--trace", "a.csv", "--recording", "b"), ("--trace", "exactly one"), id="two sources"
         ),
     ],
@@ -386,27 +271,18 @@ def test_the_fleet_in_the_how_to_is_one(tmp_path):
     assert fleet.dollars_per_hour == 4.0
 
 
-def test_a_trace_is_needed(cli):
-    """The flag is named."""
-    assert cli("backtest", *OBJECTIVES).refuses("--trace", "CSV")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         pytest.param(("--html", "{folder}"), ("--html", "not a folder"), id="html-folder"),
-        pytest.param(("--html", "{folder}/no/x.html"), ("--html", "that exists"), id="html-no"),
         pytest.param(("--html", "/proc/x.html"), ("--html", "written"), id="html-unwritable"),
         pytest.param(("--save-history", "{folder}"), ("--save-history", "folder"), id="history"),
         pytest.param(("--save-trace", "x.csv"), ("--save-trace", "not with --trace"), id="save"),
-        pytest.param(("--resource", "a/b"), ("--resource", "not with --trace"), id="resource"),
-        pytest.param(("--target", "Deployment/a"), ("--target", "not with --trace"), id="target"),
         pytest.param(("--policy", "nope"), ("error: --policy: 'nope'",), id="policy-told-once"),
         pytest.param(
             ("--policy", "hpa-kv:kv_usage=0.4,kv_usage=0.5"), ("kv_usage=0.5", "once"),
             id="setting-twice",
         ),
-        pytest.param(("--fleet", "{folder}"), ("error: --fleet: ",), id="fleet-folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_told_before_anything_runs(cli, trace, tmp_path, arguments, words):

@@ -141,28 +141,6 @@ def test_a_past_that_cannot_be_told_is_named(call, written, tmp_path, arguments,
     assert not (tmp_path / "kept").exists()
 
 
-def test_requests_after_the_begin_are_no_history(call, written):
-    """Time stamps of the same day as the trace's are not before it."""
-    trace = written("today.csv", offices(BEGIN, BEGIN + LEAD), dated=True)
-    later = written("later.csv", offices(BEGIN + LEAD, BEGIN + 9 * LEAD), dated=True)
-    called = call("--trace", trace, "--history", later)
-
-    assert called.refuses("--history", "later.csv (0s before it)"), called.err
-
-
-def test_it_is_told_who_knows_the_past(call, written, tmp_path):
-    """The planner alone, in table and page; nothing is said where it does not run."""
-    page = tmp_path / "report.html"
-    arguments = ("--history", written("before.csv", offices(0.0, DAY), dated=False))
-    policies = ("--policy", "servingslo", "--policy", "hpa-kv")
-    told = call(*arguments, *policies, "--html", page).out
-    untold = call(*arguments, "--policy", "hpa-kv").out
-
-    assert "past: servingslo is told the arrival rates of 23h55m before; no other rule" in told
-    assert "past: servingslo is told the arrival rates of 23h55m before" in page.read_text()
-    assert "past:" not in untold
-
-
 def test_the_earlier_half_of_a_long_trace_is_told_and_not_played(call, written):
     """Ours is shown with it and cold, all play the later half; a short trace says why not."""
     trace = written("long.csv", np.arange(0.0, 7220.0, 20.0), dated=False)
@@ -180,30 +158,6 @@ def test_the_earlier_half_of_a_long_trace_is_told_and_not_played(call, written):
     assert told["past_seconds"] == 3600.0
     assert "The first 1h of the trace are not played" in text
     assert "past: servingslo is told none, as the trace is shorter than 2h; --past FILE" in short
-
-
-def test_a_long_trace_without_history_is_played_whole(call, written):
-    """By every policy."""
-    trace = written("long.csv", np.arange(0.0, 7220.0, 20.0), dated=False)
-    arguments = ("--trace", trace, "--no-history", "--policy", "hpa-kv", "-o", "json")
-    told = json.loads(call(*arguments).out)
-
-    assert (told["past_seconds"], told["earlier_seconds"]) == (0.0, 0.0)
-    assert told["request_count"] == 361
-
-
-def test_a_past_that_was_kept_is_the_same(morning, written, tmp_path):
-    """Of dated requests, for a trace that has no dates: the planner plans for the same."""
-    saved = tmp_path / "past.csv"
-    before = written("before.csv", offices(0.0, BEGIN), dated=True)
-    arrivals = offices(BEGIN, BEGIN + LEAD)
-    arguments = ("--trace", written("today.csv", arrivals, dated=True))
-    told, planned = morning(*arguments, "--history", before, "--save-history", saved)
-    plain = written("plain.csv", arrivals, dated=False)
-    again, planned_again = morning("--trace", plain, "--history", saved)
-
-    assert again["past_seconds"] == told["past_seconds"]
-    assert planned_again == pytest.approx(planned, rel=0.02)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.cli_backtests import OBJECTIVES, backtest_of, chat_trace
-from tests.unit.cli_calls import MANIFEST
 
-from servingslo_lab.sim.policies import IN_POOLS, policy_of
 from servingslo_lab.sim.pools.cluster import simulate_pools
 from servingslo_lab.sim.pools.fleet import PoolsSpec, read_fleet_or_pools
 from servingslo_lab.sim.pools.hindsight import best_counts
@@ -70,33 +68,6 @@ def test_both_pools_are_told_and_add_up(call):
         assert f"{prefill:.2f}±" in table
     assert re.search("PREFILL-H +DECODE-H", table)
     assert "ORACLE" not in table
-
-
-def test_the_page_shows_both_pools(call, tmp_path):
-    """Replicas and queues of each over time, and whose decision is which."""
-    page = tmp_path / "report.html"
-    call(*OBJECTIVES, "--policy", "servingslo", "--policy", "knative", "--html", page)
-    text = page.read_text()
-
-    for label in ("ready replicas", "waiting requests"):
-        for pool in ("prefill", "decode"):
-            assert f"{label}, {pool}" in text
-    assert "<th>POOL</th>" in text.replace(' class="l"', "")
-    assert text.count("<svg") == 8
-    for pool in ("prefill", "decode"):
-        assert f'<td class="l">{pool}</td>' in text
-
-
-def test_a_resource_bounds_each_pool(call, tmp_path):
-    """Its largest count holds for either; a pool may have a lower one."""
-    manifest = tmp_path / "slo.yaml"
-    manifest.write_text(MANIFEST.replace("{max: 8}", "{max: 3}"))
-    call("-f", manifest, "--policy", "hpa-busy", "-o", "json")
-    (outcome,) = (json.loads(path.read_text()) for path in (tmp_path / "kept").glob("*.json"))
-    most = {pool["name"]: max(pool["ready"]) for pool in outcome["timeline"]["pools"]}
-
-    assert most["prefill"] <= 3
-    assert most["decode"] <= 3
 
 
 def test_a_resource_with_pools_bounds_each_by_its_name(cli, call, trace, tmp_path):
@@ -173,32 +144,11 @@ def test_variants_have_one_gateway_and_their_own_policies(cli, trace, tmp_path):
     assert refused.refuses("--policy", "'ratio'", "Combined", "static-single"), refused.err
 
 
-def test_the_joint_plan_takes_an_objective_of_the_whole_request(call):
-    """Latency is decided by both pools together, so only the joint plan can hold it."""
-    objectives = ("--objective", "latency:p95:9s")
-    told = json.loads(call(*objectives, "--policy", "servingslo", "-o", "json").out)
-    assert told["policies"][0]["share_ratio"]["mean"] > 0.9
-    refused = call(*objectives, "--policy", "servingslo-each")
-    assert refused.refuses("'latency'", "servingslo-each"), refused.err
-
-
 @pytest.mark.parametrize("name", ["ratio", "servingslo-each", "static-single", "optimum"])
 def test_policies_of_several_pools_need_several(cli, trace, tmp_path, name):
     """One pool has no ratio and no mixture."""
     called = backtest_of(cli, trace, "l4-small", tmp_path)(*OBJECTIVES, "--policy", name)
     assert called.refuses("--policy", f"'{name}'", "several pools"), called.err
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in IN_POOLS if not name.startswith(("static", "optimum"))]
-)
-def test_every_policy_for_pools_runs_on_both(call, name):
-    """It decides for a prefill pool, whose answers have one token, and for a decode pool."""
-    told = json.loads(call(*OBJECTIVES, "--policy", name, "-o", "json").out)
-
-    (one,) = told["policies"]
-    assert all(pool["replica_hours"]["mean"] > 0 for pool in one["pools"])
-    assert policy_of(name).label == name
 
 
 @pytest.mark.parametrize(
@@ -222,44 +172,3 @@ def test_bad_pools_are_named_with_their_field(cli, trace, tmp_path, text, words)
     called = cli("backtest", "--trace", trace, *OBJECTIVES, "--fleet", fleet)
 
     assert called.refuses("fleet.yaml", *words), called.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param(
-            (*OBJECTIVES, "--against-oracle"), ("--against-oracle", "one pool"), id="oracle"
-        ),
-        pytest.param(
-            (*OBJECTIVES, "--policy", "wva-v2"), ("--policy", "'wva-v2'", "hpa-kv"), id="rule"
-        ),
-        pytest.param(
-            (*OBJECTIVES, "--policy", "servingslo+knobs"), ("--policy", "servingslo"), id="knobs"
-        ),
-        pytest.param((*OBJECTIVES, "--policy", "hpa-kv:tuned"), ("hpa-kv", "'tuned'"), id="tuned"),
-        pytest.param(("--objective", "ttft:p99:1s"), ("objective of decode", "tpot"), id="no tpot"),
-        pytest.param(
-            ("--objective", "tpot:p99:50ms"), ("objective of prefill", "ttft"), id="no ttft"
-        ),
-        pytest.param(
-            (*OBJECTIVES, "--objective", "latency:p99:9s"),
-            ("'latency'", "one of the pools"),
-            id="both",
-        ),
-    ],
-)
-def test_what_pools_do_not_have_is_named(call, tmp_path, arguments, words):
-    """Before anything runs."""
-    called = call(*arguments)
-
-    assert called.refuses(*words), called.err
-    assert not (tmp_path / "kept").exists()
-
-
-def test_requests_with_sessions_are_refused(cli, pools, tmp_path):
-    """Pools do not serve them; it is said before anything runs."""
-    path = tmp_path / "sessions.csv"
-    path.write_text("arrival_seconds,prompt_tokens,output_tokens,session\n0,9,9,0\n70,9,9,0\n")
-    called = cli("backtest", "--trace", path, "--fleet", pools, *OBJECTIVES)
-
-    assert called.refuses("sessions", "without sessions"), called.err

@@ -9,18 +9,12 @@ from pathlib import Path
 
 import kubernetes.aio.config
 import pytest
-import typer.main
 from tests.golden.decisions import BLIND, SCALE_UP
-from typer.core import TyperGroup
 
 from servingslo.cli.decision_document import decision_of
 from servingslo.cli.lazy import COMMANDS
-from servingslo.cli.main import app
-from servingslo.controller.recordings.recording import observation_line
-from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.explain.document import as_dict
 from servingslo.explain.text import text
-from servingslo.policy.inputs import Observation
 
 KUBECONFIG_WITHOUT_CLUSTER = {"KUBECONFIG": "/nonexistent/kubeconfig"}
 # Nothing listens on the port of discard.
@@ -56,29 +50,6 @@ def test_the_list_of_commands_is_complete(cli):
     assert all(f" {command} " in called.out for command in COMMANDS)
 
 
-def test_the_list_of_commands_is_whole_at_eighty_columns(cli, monkeypatch):
-    """No summary ends in dots."""
-    monkeypatch.setenv("COLUMNS", "80")
-    assert "..." not in cli("--help").out.replace("[ARGS]...", "")
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_is_whole_on_a_narrow_terminal(cli, monkeypatch, command):
-    """No flag and no word is cut, and the example can be copied from one line."""
-    monkeypatch.setenv("COLUMNS", "60")
-    called = cli(command, "--help")
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
-    context = group.make_context("servingslo", [command], resilient_parsing=True)
-    _, found, _ = group.resolve_command(context, [command])
-    flags = [flag for parameter in found.params for flag in parameter.opts if "--" in flag]
-    words = called.out.split()
-    assert [flag for flag in flags if flag not in words and f"{flag}," not in words] == []
-    examples = [line for line in called.out.splitlines() if line.strip().startswith("Example:")]
-    assert len(examples) == 1
-    assert examples[0].split("Example: ")[1].startswith(f"servingslo {command}")
-
-
 def test_help_imports_nothing_heavy():
     """What takes long to import waits for the command that needs it."""
     heavy = ("kubernetes", "kopf", "matplotlib", "scipy", "numpy", "requests", "pydantic")
@@ -101,13 +72,6 @@ def test_sizing_needs_no_cluster_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_an_unknown_command_is_bad_input(cli):
-    """Exit code 2, with what is close."""
-    called = cli("siez")
-    assert called.exit_code == 2
-    assert "size" in called.err
 
 
 @pytest.mark.parametrize("decision", [SCALE_UP, BLIND], ids=["scale-up", "blind"])
@@ -214,15 +178,6 @@ def test_a_file_that_is_no_kubeconfig_is_named(cli, tmp_path, text):
     assert "NoneType" not in called.err
 
 
-def test_a_cluster_that_is_not_reached_is_no_bad_input(cli, tmp_path):
-    """Exit code 1: the kubeconfig is a good one."""
-    file = tmp_path / "config"
-    file.write_text(GOOD_KUBECONFIG)
-    called = cli("explain", "inference/llama", "--kubeconfig", file)
-    assert called.exit_code == 1
-    assert "127.0.0.1" in called.err
-
-
 def test_a_schema_of_nothing_known_is_refused(cli):
     """Exit code 2 with the documents that have one."""
     called = cli("schema", "nope")
@@ -255,29 +210,6 @@ def test_the_schema_refuses_what_the_reader_refuses(cli, misspelt):
         described = {**described, **described["$defs"][items["$ref"].rpartition("/")[2]]}
     assert misspelt[-1] not in described["properties"]
     assert described["additionalProperties"] is False
-
-
-def test_the_schema_allows_the_infinite_edge_that_files_have(cli):
-    """A recorded histogram ends with "Infinity", and the schema says that it may."""
-    histogram = HistogramSample(
-        upper_bounds=(1.0, float("inf")), cumulative_counts=(1.0, 2.0), sum=3.0, count=2.0
-    )
-    pod = PodSample(name="p", engines=(EngineSample(engine="0", ttft_seconds=histogram),))
-    line = observation_line(Observation(time_seconds=1.0, namespace="a", name="b", pods=(pod,)))
-    edges = json.loads(line)["pods"][0]["engines"][0]["ttft_seconds"]["upper_bounds"]
-    described = json.loads(cli("schema", "observation").out)
-    allowed = described["$defs"]["HistogramSample"]["properties"]["upper_bounds"]["items"]
-    assert edges == [1.0, "Infinity"]
-    assert {"const": "Infinity"} in allowed["anyOf"]
-
-
-def test_the_demo_refuses_a_bad_trace_before_it_starts_anything(cli, tmp_path):
-    """The file, its header and the headers that are allowed."""
-    trace = tmp_path / "trace.csv"
-    trace.write_text("a,b\n1,2\n")
-    called = cli("demo", "--trace", str(trace))
-    assert called.refuses(str(trace), "'a,b'", "arrival_seconds,prompt_tokens,output_tokens")
-    assert called.out == ""
 
 
 def test_a_full_disk_behind_the_output_is_one_line():
@@ -332,19 +264,6 @@ def test_a_cluster_that_nobody_serves_is_told_at_once(cli, tmp_path, monkeypatch
     assert not (tmp_path / "x.jsonl").exists()
 
 
-@pytest.mark.parametrize("content", ["[" * 50_000, None], ids=["deep", "folder"])
-def test_a_kubeconfig_that_is_none_is_told_in_plain_words(cli, tmp_path, content):
-    """Neither a traceback nor Python's number of an error."""
-    file = tmp_path / "config"
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_text(content)
-    called = cli("top", "--once", "--kubeconfig", file)
-    assert called.refuses("--kubeconfig", "a usable kubeconfig"), called.err
-    assert "Errno" not in called.err
-
-
 def test_a_recording_of_no_time_is_refused(cli, tmp_path):
     """It waited for the cluster, and wrote a file with nothing in it."""
     typed = ("--out", tmp_path / "x", "--prometheus-url", "http://127.0.0.1:9", "--for", "0s")
@@ -375,18 +294,6 @@ def test_an_address_is_told_by_the_flag_that_was_typed(cli, command):
     more = ("--objective", "ttft:p99:1s") if command == "backtest" else ()
     called = cli(command, *typed, *more)
     assert called.refuses("error: --prometheus: 'foo'", "http://"), called.err
-
-
-def test_a_demo_that_cannot_write_ends_before_it_begins(cli, tmp_path):
-    """Its minutes would be lost."""
-    root = Path(__file__).parents[2]
-    (tmp_path / "out").write_text("")
-    called = cli("demo", "--root", root, "--out", tmp_path / "out" / "here")
-    assert called.refuses("--out", "a folder that can be written"), called.err
-    called = cli("demo", "--root", root, "--out", tmp_path, "--trace", tmp_path / "none.csv")
-    assert called.refuses("--trace", "a readable file"), called.err
-    called = cli("demo", "--root", root, "--scenario", "triton", "--trace", tmp_path / "none.csv")
-    assert called.refuses("--trace", "only with --scenario surge"), called.err
 
 
 def test_a_file_of_runtimes_that_is_none_is_told_by_its_place(cli, tmp_path):

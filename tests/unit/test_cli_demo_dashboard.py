@@ -2,11 +2,8 @@
 
 import http.server
 import json
-import math
-import re
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -15,7 +12,6 @@ import pytest
 from tests.dashboards.servingslo import queries
 
 from servingslo_lab.cli.demo import dashboard
-from servingslo_lab.errors import RigError
 
 ROOT = Path(__file__).parents[2]
 BOARD = json.loads(
@@ -83,44 +79,6 @@ def test_every_query_of_every_panel_is_asked_with_all_resources_chosen(prometheu
         assert (asked["start"], asked["end"], asked["step"]) == ("1000.0", "1010.0", "5.0")
 
 
-def test_lines_are_what_prometheus_answered(prometheus: str) -> None:
-    """Legends are filled, labels that a series lacks are empty, and NaN is no point."""
-    first = next(one for one in answered(prometheus) if not one.stat)
-    assert (first.row, first.unit) == ("Is the objective met?", "percentunit")
-    assert [line.legend for line in first.lines] == [
-        "inference/llama-chat ttft p",
-        "inference/llama-chat ttft p wanted",
-    ]
-    assert first.lines[0].points == ((0.0, 0.5124),)
-
-
-def test_a_refused_query_is_an_error_that_names_its_panel(
-    prometheus: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No picture with a panel that was never asked."""
-    refused = next(p for p in PANELS if p["type"] != "stat")["targets"][0]["expr"]
-    for name in ("namespace", "name", "pool"):
-        refused = refused.replace(f'"${name}"', '".*"')
-    monkeypatch.setattr(Prometheus, "refused", refused)
-    with pytest.raises(RigError, match="'Share of requests within the threshold'"):
-        answered(prometheus)
-
-
-def test_a_line_breaks_where_points_are_missing(tmp_path: Path) -> None:
-    """A gap is no straight line; drawn are minutes."""
-    line = dashboard.Line(legend="x", points=((0.0, 1.0), (5.0, 2.0), (60.0, 3.0), (65.0, 4.0)))
-    minutes, values = dashboard.with_gaps(line.points)
-    assert [v for v in values if not math.isnan(v)] == [1.0, 2.0, 3.0, 4.0]
-    assert math.isnan(values[2])
-    assert minutes[3] == 1.0
-
-
-def test_a_recording_is_read_back_as_it_was_written() -> None:
-    """The one behind the picture of the pages."""
-    text = RECORDED.read_text(encoding="utf-8")
-    assert dashboard.dumps(dashboard.loads(text)) == text
-
-
 def test_the_recording_is_of_the_chart_s_dashboard() -> None:
     """Its panels, in order; if this fails: `make demo && make pictures DEMO=out`."""
     recorded = dashboard.loads(RECORDED.read_text(encoding="utf-8"))
@@ -128,40 +86,3 @@ def test_the_recording_is_of_the_chart_s_dashboard() -> None:
     assert [panel.title for panel in recorded if (panel.title, panel.unit) not in there] == []
     replicas = next(panel for panel in recorded if panel.title == "Replicas")
     assert {len(line.points) > 50 for line in replicas.lines} == {True}
-
-
-def test_files_are_written_next_to_the_demo_s_others(tmp_path: Path) -> None:
-    """The answers, and a picture of them."""
-    panels = dashboard.loads(RECORDED.read_text(encoding="utf-8"))[:3]
-    answers, picture = dashboard.write(tmp_path, panels)
-    assert dashboard.loads(answers.read_text(encoding="utf-8")) == panels
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_panel_of_last_values_shows_words_names_and_nothing_that_ended() -> None:
-    """As Grafana does: of a panel of names, the legend alone."""
-    lines = (
-        dashboard.Line(legend="chat", points=((0.0, 0.0), (5.0, 2.0))),
-        dashboard.Line(legend="gone", points=((0.0, 0.0),)),
-    )
-    panel = dashboard.Answered(
-        row="", title="", unit="short", lines=lines, stat="value_and_name",
-        words=((0.0, "missed"), (2.0, "met")),
-    )  # fmt: skip
-    assert dashboard.last_values(panel) == ["met   (chat)"]
-    assert dashboard.last_values(replace(panel, words=())) == ["2   (chat)"]
-    assert dashboard.last_values(replace(panel, stat="name")) == ["chat"]
-    assert dashboard.last_values(replace(panel, lines=())) == ["-"]
-
-
-def test_the_first_row_answers_and_changes_are_marked(prometheus: str) -> None:
-    """Met, how many, why, at what cost; the words of a value come from the dashboard."""
-    glance = [one for one in answered(prometheus) if one.row == "At a glance"]
-    assert "/".join(one.stat for one in glance) == (
-        "value_and_name/value_and_name/name/value_and_name"
-    )
-    assert dict(glance[0].words) == {0.0: "missed", 1.0: "between two buckets", 2.0: "met"}
-    marked = BOARD["annotations"]["list"]
-    assert [one["enable"] for one in marked] == [True, True]
-    metrics = {name for one in marked for name in re.findall(r"servingslo_\w+", one["expr"])}
-    assert metrics == {"servingslo_replicas_current", "servingslo_changes_total"}

@@ -1,29 +1,19 @@
 """The verdict on prefill and decode pools rests on clients' records, and it can fail."""
 
 import dataclasses
-import math
 
-import numpy as np
 import pytest
 
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo_lab.cli.demo.disaggregated.run import (
-    LONG_OUTPUT_TOKENS,
-    LONG_PROMPT_TOKENS,
-    OUTPUT_TOKENS,
-    PROMPT_TOKENS,
     phases_of,
-    requests_of,
 )
 from servingslo_lab.cli.demo.disaggregated.verdict import (
     Look,
-    checked,
-    draw,
     figures_of,
     missed,
     table,
 )
-from servingslo_lab.cli.demo.report import verdict_line
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
 SECONDS = 400.0
@@ -103,32 +93,6 @@ def test_a_request_that_is_late_or_lost_is_a_miss(records: list[ClientRecord], w
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"most_gpus": 9}, "pods held 9 GPUs"),
-        ({"steps_down": (0, 1)}, "prefill never stepped down"),
-        ({"steps_down": (1, 0)}, "decode never stepped down"),
-    ],
-)
-def test_what_was_not_shown_is_a_miss(changes: dict, words: str):
-    """Each promise can fail by itself."""
-    (found,) = missed(dataclasses.replace(figures(), **changes))
-    assert words in found
-
-
-def test_the_verdict_is_one_line_of_what_was_checked_by_phase():
-    """Kept over the run is not kept: the phase that is meant to be hard is judged by itself."""
-    late = [record(float(at), ttft=1.2 if 60 < at < 72 else 0.3) for at in range(400)]
-    found = figures(late)
-    assert all(100.0 * ratio >= one.percentile for one, ratio in found.within_ratios)
-    line = verdict_line(missed(found), checked(found))
-    assert line.startswith('verdict: missed: ttft held for 90.8 % of requests in "longer prompts"')
-    assert "at first 100 %, longer prompts 90.8 %, longer answers 100 %" in line
-    assert "prefill/decode 1.00 → 2.00 → 0.33 → 1.00" in line
-    assert verdict_line(missed(figures()), checked(figures())).startswith("verdict: kept; checked:")
-
-
-@pytest.mark.parametrize(
     ("counts", "words"),
     [
         (((2, 2), (2, 2), (2, 2), (2, 2)), ("did not rise", "did not fall")),
@@ -146,26 +110,3 @@ def test_counts_that_do_not_follow_the_mix_are_a_miss(counts: tuple, words: tupl
     told = missed(dataclasses.replace(found, phases=tuple(phases)))
     assert len(told) == len(words)
     assert all(word in one for word, one in zip(words, told, strict=True))
-
-
-def test_requests_have_the_lengths_of_their_phase():
-    """Within a few percent once a mix has arrived."""
-    found = np.array(requests_of(2000.0, seed=3))
-    for begin, end, prompt, output in (
-        (0, 300, PROMPT_TOKENS, OUTPUT_TOKENS),
-        (460, 900, LONG_PROMPT_TOKENS, OUTPUT_TOKENS),
-        (1060, 1440, PROMPT_TOKENS, LONG_OUTPUT_TOKENS),
-        (1600, 2000, PROMPT_TOKENS, OUTPUT_TOKENS),
-    ):
-        chosen = found[(found[:, 0] >= begin) & (found[:, 0] < end)]
-        assert chosen[:, 1].mean() == pytest.approx(prompt, rel=0.05)
-        assert chosen[:, 2].mean() == pytest.approx(output, rel=0.05)
-
-
-def test_the_picture_is_one():
-    """Also of a request without an answer."""
-    records = [record(1.0), record(20.0, ending=Ending.BROKEN), record(400.0)]
-    offered = [(one.arrival_seconds, 900, 100) for one in records]
-    picture = draw(figures(records), records, looks(), PHASES, offered)
-    assert picture is None or picture.startswith(b"\x89PNG")
-    assert math.isnan(figures([]).in_slo_ratio)

@@ -6,8 +6,7 @@ import pytest
 
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, Shares, missed, shares_of, table
-from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
+from servingslo_lab.cli.demo.limits_verdict import LimitsFigures, Shares, missed, table
 
 OBJECTIVES = (
     Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),
@@ -23,32 +22,6 @@ GOOD = LimitsFigures(
 HARM = dataclasses.replace(
     GOOD, name="harm", bad=True, ended="BatchingRolledBack", same_template=True
 )
-
-
-def record(at: float, *, ttft: float | None, seconds: float) -> ClientRecord:
-    """Of a request for eleven tokens."""
-    return ClientRecord(
-        arrival_seconds=at, ending=Ending.FINISHED if ttft is not None else Ending.TIMED_OUT,
-        seconds=seconds, ttft_seconds=ttft, output_tokens=11, attempts=1, refusals=0,
-    )  # fmt: skip
-
-
-def test_shares_are_those_of_the_requests_that_came_in_time() -> None:
-    """Who got no whole answer counts as missed, for each objective."""
-    records = [
-        record(5.0, ttft=0.1, seconds=0.2),
-        record(10.0, ttft=0.5, seconds=1.4),
-        record(11.0, ttft=2.0, seconds=2.5),
-        record(12.0, ttft=0.5, seconds=3.5),
-        record(13.0, ttft=None, seconds=60.0),
-    ]
-    found = shares_of(records, OBJECTIVES, 10.0, 20.0)
-    assert found == Shares(requests=4, within={TTFT: 0.5, TPOT: 0.5})
-    one = dataclasses.replace(record(14.0, ttft=0.1, seconds=0.2), output_tokens=1)
-    assert shares_of([one], OBJECTIVES, 10.0, 20.0) == Shares(
-        requests=1, within={TTFT: 1.0, TPOT: 1.0}
-    )
-    assert shares_of(records, OBJECTIVES, 30.0, 40.0) is None
 
 
 def test_what_was_promised_and_kept_is_no_miss() -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, TritonFigures, draw, missed, table
+from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, TritonFigures, missed, table
 
 GOOD = TritonFigures(
     percentile=95.0, threshold_seconds=0.7,
@@ -14,19 +14,6 @@ GOOD = TritonFigures(
     answers=(Answer(1.0, 0.5, good=True),), failed=0, batches=(2, 2, 8), most_first=1,
     replicas=(1, 2, 1), replicas_of_base=(1,), changes=2,
 )  # fmt: skip
-
-
-def test_a_phase_is_of_the_requests_that_were_answered_in_time() -> None:
-    """One without an answer is never in time, however soon it failed."""
-    answers = [
-        Answer(0.0, 0.5, good=True),
-        Answer(0.0, 0.9, good=True),
-        Answer(0.0, 0.1, good=False),
-    ]
-    found = Phase.of(answers, 0.7)
-    assert found is not None
-    assert found.within_ratio == pytest.approx(1 / 3)
-    assert Phase.of([], 0.7) is None
 
 
 def test_what_was_promised_and_kept_is_no_miss() -> None:
@@ -50,10 +37,3 @@ def test_what_was_not_kept_is_told(change: dict, words: str) -> None:
     """Each promise can fail by itself."""
     (found,) = missed(dataclasses.replace(GOOD, **change))
     assert words in found
-
-
-def test_the_picture_is_one() -> None:
-    """Of looks with pods that come and go."""
-    looks = [(0.0, 1, {"a": 2}), (10.0, 2, {"a": 2, "b": 8}), (20.0, 1, {"b": 8})]
-    picture = draw(GOOD, looks, 20.0)
-    assert picture is None or picture.startswith(b"\x89PNG")

@@ -185,20 +185,10 @@ def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
             ("--interval", "'soon'"),
             id="interval",
         ),
-        pytest.param(
-            ("--metrics", "a", "--metrics", "b", "--interval", "1ms"),
-            ("--interval", "'1ms'", "1s"),
-            id="short interval",
-        ),
         pytest.param(("--recording", "none.jsonl"), ("--recording", "none.jsonl"), id="recording"),
         pytest.param(("--prometheus", "http://p"), ("--namespace",), id="no namespace"),
         pytest.param(
             ("--prometheus", "http://p", "--namespace", "n"), ("--target", "KIND/NAME"), id="target"
-        ),
-        pytest.param(
-            ("--prometheus", "http://p", "--namespace", "n", "--target", "llama"),
-            ("--target", "'llama'", "KIND/NAME"),
-            id="target form",
         ),
         pytest.param(
             ("--prometheus", "p:9090", "--namespace", "n", "--target", "Deployment/llama"),
@@ -222,17 +212,6 @@ def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
              "--gateway-name", "route"),
             ("--gateway-name", "'route'", "--gateway-profile"),
             id="gateway name without gateway",
-        ),
-        pytest.param(
-            ("--recording", "a", "--gateway-profile", "istio", "--gateway-name", "route"),
-            ("--gateway-name", "'route'", "--prometheus"),
-            id="gateway name for a recording",
-        ),
-        pytest.param(
-            ("--prometheus", "http://p", "--namespace", "n", "--target", "Deployment/a",
-             "--step", "0s"),
-            ("--step", "'0s'", "1s"),
-            id="step",
         ),
     ],
 )  # fmt: skip

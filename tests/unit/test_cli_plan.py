@@ -14,7 +14,7 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import observation_line
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +44,6 @@ def test_a_recording_needs_no_manifest(cli, seen, decided, tmp_path):
     recorder.close()
     called = cli("plan", "--observations", path)
     assert decisions_of(called.out) == decided
-
-
-@pytest.mark.parametrize("by", ["header", "manifest"])
-def test_a_law_in_the_spec_is_planned_with_in_a_replay(cli, seen, tmp_path, by):
-    """As live: from the first window on, until a fit is trusted."""
-    law = {
-        "stepFixedSeconds": 0.015,
-        "stepPerSequenceSeconds": 0.0004,
-        "prefillPerTokenSeconds": 0.00008,
-    }
-    stated, path = {**SPEC, "serviceLaw": law}, tmp_path / "recording.jsonl"
-    recorder = begun(path, stated if by == "header" else SPEC)
-    for observation in seen:
-        recorder.observation(replace(observation, uid="u1"))
-    recorder.close()
-    manifest = tmp_path / "stated.yaml"
-    manifest.write_text(f"{MANIFEST}  serviceLaw: {json.dumps(law)}\n")
-    flags = ("-f", manifest) if by == "manifest" else ()
-    sources = [
-        d.model.source for d in decisions_of(cli("plan", *flags, "--observations", path).out)
-    ]
-    taken = sources.index("fit")
-    assert set(sources[1:taken]) == {"spec"}
-    assert set(sources[taken:]) == {"fit"}
 
 
 def test_a_manifest_wins_over_the_header(cli, seen, tmp_path, manifest):
@@ -113,18 +89,6 @@ def test_a_line_is_answered_before_the_next_one_is_sent(plain, manifest):
     assert process.returncode == 0
 
 
-def test_text_explains(cli, plain, manifest):
-    """The last paragraph says what was decided and why."""
-    # So many that a law is known.
-    few = plain.read_text().splitlines(keepends=True)[:16]
-    plain.write_text("".join(few))
-    out = cli("plan", "-f", manifest, "--observations", plain, "-o", "text").out
-    assert ", queueTime p" in out.partition("Other counts:")[2]
-    last = out.strip().split("\n\n")[-1]
-    assert last.startswith("inference/llama at ")
-    assert "Decision: " in last
-
-
 @pytest.mark.slow("servingslo.cli", "servingslo.explain")
 def test_an_objective_that_no_count_meets_is_a_no(cli, plain, manifest):
     """Exit code 1 once the law is known; the decision names the least feasible value."""
@@ -133,12 +97,6 @@ def test_an_objective_that_no_count_meets_is_a_no(cli, plain, manifest):
     needs = decisions_of(called.out)[-1].needs
     assert called.exit_code == 1
     assert any(need.least_feasible is not None for need in needs)
-
-
-def test_administrators_limits_hold(cli, plain, manifest):
-    """A bound of the command line is as one of the operator."""
-    out = cli("plan", "-f", manifest, "--observations", plain, "--max-replicas", "2").out
-    assert max(d.replicas_after for d in decisions_of(out)) == 2
 
 
 def test_recordings_of_one_workload_can_be_put_together(cli, header, seen):

@@ -126,12 +126,6 @@ def test_a_pools_row_has_its_rate_and_of_variants_whether_its_objectives_are_met
         assert observed["objectives"][0]["observedSeconds"] > 0.0
 
 
-def test_a_resource_that_was_never_decided_names_its_pools() -> None:
-    """Before any status."""
-    (row,) = rows_of(pools_record(), by_pool=True)
-    assert row.target == "prefill/decode"
-
-
 @pytest.mark.slow("servingslo.cli", "servingslo.policy.pools")
 def test_plan_decides_on_a_recording_of_pools(cli: CLI, story: Story) -> None:
     """As JSON one line a tick with every pool; as text the whole and then each pool."""

@@ -14,7 +14,7 @@ from servingslo_lab.cli.sizing.inputs import (
     spread_lengths,
     traced_workload,
 )
-from servingslo_lab.cli.sizing.live import course_of, with_observed
+from servingslo_lab.cli.sizing.live import course_of
 from servingslo_lab.sim.traces.trace import read_trace
 
 
@@ -43,22 +43,6 @@ def test_a_live_sweep_sizes_for_the_planned_rate_and_prices_the_cold_start(
     assert course_of(replace(SCALE_UP, demand=DemandReport())) is None
 
 
-@pytest.mark.parametrize(
-    ("observed", "rate"),
-    [
-        pytest.param({}, 48.6, id="nothing-is-told"),
-        pytest.param({"forecastPerSecond": 20.0, "arrivalsPerSecond": 24.0}, 20.0, id="falling"),
-        pytest.param({"forecastPerSecond": 20.0}, 20.0, id="no-rate-now"),
-        pytest.param({"arrivalsPerSecond": 24.0}, 48.6, id="no-forecast"),
-    ],
-)
-def test_a_live_sweep_sizes_for_the_newest_rate_of_the_status(observed, rate):
-    """A decision stays in the status for as long as none differs from it; rates move on."""
-    flat = replace(SCALE_UP.demand, arrival_rate_per_second=None, forecast_rate_per_second=48.6)
-    decision = with_observed(replace(SCALE_UP, demand=flat), observed)
-    assert course_of(decision).rate_per_second == rate
-
-
 def test_a_trace_brings_lengths_and_its_busiest_minute(tmp_path):
     """Prompt and output of a request stay together in what a sequence holds."""
     path = tmp_path / "trace.csv"
@@ -72,14 +56,6 @@ def test_a_trace_brings_lengths_and_its_busiest_minute(tmp_path):
     assert workload.context_tokens_per_sequence == pytest.approx(held)
 
 
-def test_the_busiest_minute_of_a_trace_of_a_century_is_found(tmp_path):
-    """Times far apart cost no memory."""
-    path = tmp_path / "trace.csv"
-    path.write_text("arrival_seconds,prompt_tokens,output_tokens\n0,1,2\n1,1,2\n4e12,1,2\n")
-    workload = traced_workload(path, None, cached_ratio=0.0, dispersion=1.0)
-    assert workload.arrival_rate_per_second == pytest.approx(2 / 60)
-
-
 @pytest.mark.parametrize("variation", [0.3, 0.77, 0.96, 1.5])
 def test_stated_lengths_keep_mean_and_variation(variation):
     """The points have the stated mean, and lose little of the spread."""
@@ -88,14 +64,6 @@ def test_stated_lengths_keep_mean_and_variation(variation):
     deviation = math.sqrt(lengths.second_moment_tokens2 - mean**2)
     assert mean == pytest.approx(1155.0, rel=0.01)
     assert deviation / mean == pytest.approx(variation, rel=0.05)
-
-
-@pytest.mark.parametrize("mean", [1.0, 1.5, 3.0, 20.0])
-def test_stated_lengths_of_a_few_tokens_keep_their_mean(mean):
-    """A request has one token at least, and what that adds to the short ones the long ones lose."""
-    lengths = spread_lengths(mean, 0.77)
-    assert lengths.mean_tokens == pytest.approx(mean, rel=1e-9)
-    assert min(lengths.tokens) >= 1.0
 
 
 def test_a_law_survives_being_written_and_read():

@@ -4,7 +4,6 @@ import pytest
 from cli_calls import CLI
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
-from servingslo_lab.cli.columns import aligned
 from servingslo_lab.cli.top import SortBy, lines, ordered, row_of
 
 
@@ -76,20 +75,6 @@ def test_what_matters_comes_first(sort: SortBy, names: list[str]) -> None:
     )
     rows = ordered([row_of(record) for record in (calm, BUSY, BLIND)], sort)
     assert [row.name for row in rows] == names
-
-
-def test_nothing_to_show_is_said() -> None:
-    """An empty cluster is no empty output."""
-    assert lines([]) == ["no ServingSLO found"]
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    """Words to the left, numbers to the right."""
-    assert aligned(("NAME", "N"), [("a", "100"), ("longer", "1")], left=1) == [
-        "NAME      N",
-        "a       100",
-        "longer    1",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
 from tests.unit.controller_fakes import SPEC, record_of
 from tests.unit.pools_world import PoolsOperator
 from tests.unit.test_controller_grants import budget
@@ -102,23 +101,6 @@ async def test_a_smaller_budget_leaves_nothing_idle_in_a_larger_one() -> None:
     assert claimants(operator, "team")["chat"]["short"] > 0
 
 
-async def test_an_operator_that_restarts_between_donor_and_receiver_stays_within() -> None:
-    """It reads what is held before it grants anything, and what ends is not free."""
-    operator = two_models(600.0)
-    for _ in range(38):
-        await operator.tick()
-    donors = operator.count("batch")
-    assert donors > 4
-    while operator.count("batch") == donors:
-        await operator.tick()
-    assert operator.count("chat") == 2
-    operator.start()
-    for _ in range(40):
-        await operator.tick()
-        assert held(operator) <= GPUS
-    assert operator.count("chat") > 2
-
-
 async def test_nothing_is_granted_before_all_resources_are_listed() -> None:
     """Resources that are not seen yet may hold the GPUs that look free."""
     operator = two_models(0.0)
@@ -170,41 +152,3 @@ def test_hundreds_of_long_names_fit_into_a_status() -> None:
     assert len(json.dumps(told.fields)) < 500_000
     assert len(told.line) < 5_000
     assert any("and 395 more" in one.get("reason", "") for one in told.fields["claimants"])
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said", "reason"),
-    [
-        (
-            {"chat": 4, "batch": 5},
-            "1 more GPU is wanted by inference/batch; it would keep 0.5 requests/s",
-            "inference/chat has them",
-        ),
-        (
-            {"chat": 4, "search": 4, "batch": 7},
-            "7 more GPUs are wanted by inference/batch; they would keep 3.5 requests/s",
-            "inference/chat, inference/search have them",
-        ),
-    ],
-)
-def test_a_shortage_is_said_in_the_right_number(
-    wanted: dict[str, int], said: str, reason: str
-) -> None:
-    """One GPU is, several are; one has, several have; nobody is named who is at its minimum."""
-    claims = [
-        Claim(
-            uid=name,
-            name=f"inference/{name}",
-            priority=0 if name == "batch" else 10,
-            minimum_gpus=0 if name == "batch" else 1,
-            wanted_gpus=gpus,
-            kept_per_gpu=0.5,
-        )
-        for name, gpus in wanted.items()
-    ]
-    least = Claim(uid="least", name="inference/least", priority=10, minimum_gpus=1, wanted_gpus=1)
-    sharing = share_gpus(9, (*claims, least), 0.0)
-    told = budget_status(budget(9), sharing, {"batch": 0}, {}, previous={}, now_seconds=0.0)
-    (row,) = (one for one in told.fields["claimants"] if one["name"] == "batch")
-    assert told.fields["conditions"][1]["message"].startswith(said)
-    assert row["reason"] == reason

@@ -1,7 +1,5 @@
 """Budgets in the loop: grants, what a resource draws, status, gauges, and what is unknown."""
 
-import asyncio
-import json
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -11,12 +9,11 @@ from tests.budget_world import LABELS
 
 from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
 from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord, budget_record
-from servingslo.controller.recordings.recording import Recorder, replay
 from servingslo.controller.recordings.validation import check_observation
 from servingslo.controller.reporting.budget_status import shortage_line
 from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.policy.budget.sharing import NOBODY, Names, Share
-from servingslo.policy.inputs import Grant, Limits
+from servingslo.policy.inputs import Grant
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 4.0), (600, 40.0))
@@ -133,26 +130,6 @@ async def test_a_status_that_cannot_be_written_is_written_later():
     operator.serving_budgets.down = None
     await operator.ticks(1)
     assert operator.serving_budgets.written
-
-
-async def test_priorities_are_bounded_by_the_administrator():
-    """A stated priority above the bound counts as the bound."""
-    operator = operator_with(budget(8), priority=50, operator={"limits": Limits(max_priority=10)})
-    await operator.ticks(3)
-    assert operator.serving_budgets.written[-1]["claimants"][0]["priority"] == 10
-
-
-async def test_a_recording_replays_with_its_grants(tmp_path):
-    """Each observation holds its grant, so a replay bounds the same counts."""
-    path = tmp_path / "recording.jsonl"
-    operator = operator_with(budget(8), operator={"recorder": Recorder(path)})
-    await operator.ticks(60)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    seen = [one["grant"] for one in map(json.loads, lines) if "grant" in one]
-    assert seen[-1]["gpus"] == 8
-    replayed = await asyncio.to_thread(lambda: list(replay(lines)))
-    limited = [one.decision.limited_by for one in replayed]
-    assert Reason.BUDGET_REACHED in limited
 
 
 def template(*resources: dict, claims: bool = False) -> dict:

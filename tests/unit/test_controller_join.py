@@ -20,7 +20,7 @@ from servingslo.explain.conditions.derived import verdicts
 from servingslo.policy.inputs import Limits, ScaleTarget, SignalProblem
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import names
 from servingslo.runtimes.recognition import Recognition, recognized
@@ -60,14 +60,6 @@ def test_each_pod_gets_its_own_engines() -> None:
     assert [len(pod.gpus) for pod in joined.pods] == [1, 0]
 
 
-def test_metrics_of_unknown_pods_are_dropped() -> None:
-    """Ghosts of deleted pods and namesakes of other namespaces leave no trace."""
-    metrics = _metrics(("team", "deleted"), ("other", "a"))
-    joined = join(SUBJECT, _view("a"), metrics, now_seconds=NOW)
-    assert [pod.name for pod in joined.pods] == ["a"]
-    assert joined.pods[0].engines == ()
-
-
 def test_limits_come_from_the_pod_s_own_arguments() -> None:
     """During a rollout each pod keeps the limits that it was started with; unknown stays None."""
     view = _view(
@@ -97,17 +89,6 @@ def test_the_cards_of_a_pod_are_its_hardware() -> None:
     metrics = ClusterMetrics(pods={("team", "old"): PodMetrics(gpus=cards)})
     joined = join(SUBJECT, _view("old", "new"), metrics, now_seconds=NOW)
     assert [pod.gpu_product for pod in joined.pods] == ["NVIDIA L4", None]
-
-
-def test_every_problem_is_kept() -> None:
-    """Trouble with ownership, with the cluster and with Prometheus stands side by side."""
-    own = SignalProblem(reason=Reason.TARGET_CONFLICT)
-    seen = SignalProblem(reason=Reason.SCALER_CONFLICT)
-    blind = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE)
-    joined = join(
-        SUBJECT, _view(problems=(seen,)), _metrics(problem=blind), now_seconds=NOW, problems=(own,)
-    )
-    assert joined.problems == (own, seen, blind)
 
 
 def test_the_gateway_s_counts_are_those_of_this_workload_alone() -> None:
@@ -161,19 +142,6 @@ def test_a_class_at_a_picker_is_the_requests_of_its_priority(
     assert joined.gateway == picker
     counted = {name: one.all_instances for name, one in joined.classes.items()}
     assert known == {name: of[0].requests_total if of else None for name, of in counted.items()}
-
-
-def test_the_subject_and_the_time_are_carried_over() -> None:
-    """An observation says of which resource, which spec and which moment it is."""
-    joined = join(SUBJECT, _view(), _metrics(), now_seconds=NOW)
-    assert (joined.namespace, joined.name, joined.uid, joined.generation) == (
-        "team",
-        "chat",
-        "u",
-        3,
-    )
-    assert joined.time_seconds == NOW
-    assert (joined.desired_replicas, joined.current_replicas) == (2, 2)
 
 
 def test_an_observation_is_of_the_moment_of_its_reading() -> None:

@@ -269,24 +269,3 @@ async def test_only_the_leader_of_a_release_asks_for_namespaces():
     await second.claim({"a"})
     assert second.term("a") is not None
     await second.stop()
-
-
-async def test_an_outage_is_a_lost_lease_and_its_end_the_same_term(caplog):
-    """Said with the server's words; the loop is woken for both."""
-    caplog.set_level(logging.INFO)
-    cluster = Cluster()
-    only = cluster.leadership("one/slo", "p1")
-    await only.start()
-    term = only.process_term()
-    turns = cluster.turns
-    assert only.release is not None
-    cluster.lease("release one/slo").away = True
-    cluster.time.now += NAMESPACE_TERMS.renew_seconds
-    await only._attempt_shard(0)
-    assert only.process_term() is None
-    assert f"lease lost identity=p1 reason={Reason.LEASE_LOST}" in caplog.text
-    cluster.lease("release one/slo").away = False
-    await only._attempt_shard(0)
-    assert only.process_term() == term
-    assert cluster.turns == turns + 2
-    await only.stop()

@@ -35,13 +35,6 @@ async def test_one_reading_of_metrics_serves_all():
     assert all("conditions" in operator.resources.status(name) for name in (NAME, "a", "b", "c"))
 
 
-async def test_nothing_is_read_for_nobody():
-    """Without a resource Prometheus is left alone."""
-    operator = Operator()
-    await operator.ticks(2)
-    assert operator.fleet.readings == 0
-
-
 async def test_a_fault_of_one_resource_stops_no_other(caplog):
     """It is told in the status of its own, counted and logged; the others are decided."""
     operator = Operator()
@@ -60,18 +53,6 @@ async def test_a_fault_of_one_resource_stops_no_other(caplog):
     assert operator.counted("servingslo_failures_total", part="controller") == 2
     assert "failed namespace=inference name=broken" in caplog.text
     assert last_document(operator.resources.status())["replicasBefore"] == 2
-
-
-async def test_the_older_resource_owns_a_target():
-    """The younger is told whose it is and writes nothing."""
-    operator = Operator()
-    operator.apply(record_of(created_seconds=1.0))
-    operator.apply(
-        record_of(name="late", uid="uid-2", created_seconds=2.0, replicas={"min": 9, "max": 9})
-    )
-    await operator.ticks(10)
-    assert last_document(operator.resources.status("late"))["reason"] == Reason.TARGET_CONFLICT
-    assert all(after != 9 for _, after in operator.fleet.scaled)
 
 
 async def test_what_is_deleted_is_forgotten():
@@ -100,20 +81,6 @@ async def running(operator: Operator, done: Callable[[], bool]) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def test_it_ends_when_it_is_told_to_while_something_wakes_it():
-    """A resource that changes at that moment does not keep the operator running."""
-    operator = Operator(tick_seconds=60.0)
-    operator.fleet.tick()
-    task = asyncio.create_task(operator.controller.run())
-    await asyncio.sleep(1.0)
-    operator.apply(record_of())
-    cancelled_at = asyncio.get_running_loop().time()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert asyncio.get_running_loop().time() == cancelled_at
 
 
 async def test_the_list_repairs_what_the_watch_missed():
@@ -197,16 +164,6 @@ async def test_a_conflict_wakes_the_resource():
     assert operator.registry.take_woken() == {(NAMESPACE, NAME)}
     await operator.look()
     assert operator.fleet.scaled == [(3, 4)]
-
-
-async def test_a_wake_up_for_what_is_gone_is_nothing():
-    """The resource was deleted between the wake-up and the look."""
-    operator = Operator()
-    operator.apply(record_of())
-    operator.delete()
-    operator.fleet.tick()
-    await operator.controller._tick(tuple(operator.registry.take_woken()))
-    assert operator.resources.patches == []
 
 
 async def test_deleting_and_namesake_in_one_gap():

@@ -15,12 +15,6 @@ def world() -> World:
     return world
 
 
-async def test_an_undisturbed_plan_is_written(world: World) -> None:
-    """Without anything in between the minimum is ordered: the fakes can write at all."""
-    await world.tick()
-    assert world.cluster.writes == [(1, 3)]
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -10,7 +10,6 @@ from tests.unit.controller_fakes import NAME, Operator, record_of
 
 from servingslo.cli.decision_document import last_document
 from servingslo.controller.reporting.pacing import PacedQueue
-from servingslo.errors import ClusterUnavailableError
 from servingslo.policy.inputs import SignalProblem
 from servingslo.reasons import Reason
 
@@ -94,20 +93,6 @@ async def test_a_tick_does_not_wait_for_the_api_server_to_take_a_status() -> Non
         answers.set()
         await _until_written(operator)
     assert last_document(operator.resources.status())["replicasBefore"] == 2
-
-
-async def test_a_status_that_could_not_be_written_is_written_later() -> None:
-    """The decision that was told while the API server was away is not lost."""
-    operator = Operator()
-    operator.apply(record_of())
-    async with _behind(operator):
-        operator.resources.down = ClusterUnavailableError("refused")
-        await operator.tick()
-        await asyncio.sleep(0.05)
-        operator.resources.down = None
-        await operator.look()
-        await _until_written(operator)
-    assert "lastDecision" in operator.resources.status()
 
 
 async def test_an_operator_that_ends_writes_what_somebody_may_wait_for() -> None:

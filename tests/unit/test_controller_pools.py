@@ -1,6 +1,5 @@
 """Several pools in one tick: each pool's target is written, refused and left alone as one is."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -16,17 +15,14 @@ from tests.unit.pools_world import (
     worlds,
 )
 
-from servingslo.cli.decision_document import fleet_of, last_document
-from servingslo.controller.recordings.recording import Recorder, replay, ticks
-from servingslo.controller.reporting.stored_state import learned_of
+from servingslo.cli.decision_document import last_document
 from servingslo.errors import (
     ClusterUnavailableError,
     NotLeaderError,
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.explain.pools import fleet_document
-from servingslo.policy.inputs import Limits, SignalProblem
+from servingslo.policy.inputs import SignalProblem
 from servingslo.reasons import Reason
 
 SURGE_SECONDS = 150.0
@@ -70,23 +66,6 @@ async def test_a_rise_is_written_to_each_target_and_told_by_pool() -> None:
         )
         == counts[1]
     )
-
-
-async def test_the_document_of_a_fleet_is_read_as_it_was_decided() -> None:
-    """What `explain` unpacks is what was packed: counts, path, GPUs and each pool's decision."""
-    operator = operator_of()
-    await operator.ticks(20)
-    document = last_document(operator.resources.status())
-    assert document is not None
-    fleet = fleet_of(document, "inference", "llama-chat")
-    assert fleet is not None
-    assert list(fleet.roles) == ["prefill", "decode"]
-    assert fleet.path is not None
-    assert set(fleet.path.limits_seconds) == {"prefill", "decode"}
-    assert fleet.replicas_after == document["replicasAfter"]
-    again = fleet_document(fleet)
-    for part in ("path", "gpus", "roles", "bindingPool", "reason", "time"):
-        assert again[part] == document[part], part
 
 
 async def test_a_target_that_is_gone_keeps_the_other_from_stepping_down() -> None:
@@ -199,25 +178,6 @@ async def test_conflicts_of_one_pool_do_not_spin_beside_writes_of_the_other() ->
     assert repeats == [True, True, False, False]
 
 
-@pytest.mark.parametrize("mode", ["Recommend", "Paused"])
-async def test_advice_and_a_pause_hold_for_each_pool(mode: str) -> None:
-    """Nothing is written to either target."""
-    operator = operator_of()
-    operator.apply(pools_record(generation=2, mode=mode))
-    await operator.ticks(20)
-    assert operator.pools.written == []
-    limited = Reason.PAUSED if mode == "Paused" else Reason.RECOMMEND_ONLY
-    assert operator.resources.condition("ScalingLimited") == ("True", limited)
-
-
-async def test_the_kill_switch_holds_for_each_pool() -> None:
-    """The administrator's switch is over all pools."""
-    operator = operator_of(limits=Limits(recommend_only=True))
-    await operator.ticks(20)
-    assert operator.pools.written == []
-    assert operator.resources.condition("ScalingLimited") == ("True", Reason.KILL_SWITCH)
-
-
 async def test_a_scaler_that_comes_before_the_write_is_seen_on_each_target() -> None:
     """The last look asks for the target that is written, not for the first pool's."""
     operator = operator_of()
@@ -290,21 +250,6 @@ async def test_a_move_between_a_target_and_pools_keeps_what_was_learnt() -> None
     assert "poolsSummary" not in status
 
 
-async def test_a_restart_takes_up_each_pool() -> None:
-    """A new process trusts both laws after two readings; what it stores fits a status."""
-    operator = PoolsOperator(worlds=worlds(prefill=2, decode=2))
-    operator.apply(pools_record())
-    await operator.ticks(30)
-    learned = learned_of(operator.resources.status())
-    assert learned is not None
-    assert set(learned["pools"]) == {"prefill", "decode"}
-    operator.start()
-    await operator.ticks(2)
-    document = last_document(operator.resources.status()) or {}
-    trusted = [document["pools"][pool]["model"]["trusted"] for pool in ("prefill", "decode")]
-    assert trusted == [True, True]
-
-
 def _variant(name: str) -> dict:
     """A Combined pool on the engines of decode."""
     return {
@@ -330,41 +275,6 @@ async def test_a_pool_that_is_taken_out_is_left_alone_and_forgotten() -> None:
     assert operator.counted("servingslo_replicas_current", pool="dear", **labels) > 0
     assert operator.count("spare") == 2
     assert all(name != "spare" for name, *_ in operator.pools.written)
-
-
-async def test_what_was_recorded_of_pools_replays_to_the_same_writes(tmp_path) -> None:
-    """A recording of a fleet gives, tick by tick, the orders that were made live."""
-    path = tmp_path / "recording.jsonl"
-    operator = operator_of(recorder=Recorder(path))
-    await operator.ticks(25)
-    operator.recorder.close()
-    lines = path.read_text().splitlines()
-    entries = [json.loads(line) for line in lines]
-    seen = [one["pool"] for one in entries if not {"header", "outcome"} & set(one)]
-    assert seen == ["prefill", "decode"] * 25
-    together = list(ticks(replay(lines)))
-    assert len(together) == 25
-    assert all(tick[0].fleet is not None and len(tick) == 2 for tick in together)
-    targets = {"prefill": PREFILL, "decode": DECODE}
-    ordered = [
-        (targets[one.decision.pool], one.decision.replicas_before, one.decision.replicas_after)
-        for tick in together
-        for one in tick
-        if one.decision.apply_replicas
-    ]
-    assert ordered == operator.pools.written
-    assert ordered
-
-
-async def test_a_steady_status_is_not_written_at_each_tick() -> None:
-    """Utilization and cost of a pool move a little with every scrape; that is no news."""
-    operator = PoolsOperator(worlds=worlds(prefill=2, decode=2))
-    quiet = [{**pool, "batching": {"mode": "Off"}} for pool in POOLS]
-    operator.apply(pools_record(pools=quiet))
-    await operator.ticks(40)
-    before = len(operator.resources.patches)
-    await operator.ticks(20)
-    assert len(operator.resources.patches) - before <= 10
 
 
 @pytest.mark.parametrize("change", ["renamed", "removed"])

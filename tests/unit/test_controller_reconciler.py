@@ -1,7 +1,6 @@
 """One resource in one tick: what is written and told, and what a refusal leaves behind."""
 
 import asyncio
-import json
 import logging
 from copy import deepcopy
 from dataclasses import replace
@@ -11,7 +10,7 @@ from tests.unit.controller_fakes import NAME, SPEC, UID, FakeHistory, Operator, 
 from tests.unit.policy_world import World, steady, stepped
 
 from servingslo.cli.decision_document import last_document
-from servingslo.controller.recordings.recording import Recorder, replay
+from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
@@ -250,34 +249,6 @@ async def test_history_is_asked_for_and_used_once():
     assert history.found is None
 
 
-async def test_what_was_recorded_replays_to_the_same_writes(tmp_path):
-    """A recording of the loop, refusals included, gives the orders that were made live."""
-    path = tmp_path / "recording.jsonl"
-    operator = Operator(
-        world=World(rate=stepped((0.0, 4.0), (SURGE_SECONDS, 20.0)), replicas=2),
-        recorder=Recorder(path),
-    )
-    operator.apply(record_of())
-    scale = operator.fleet.scale
-
-    async def refused(*_):
-        raise DOWN
-
-    operator.fleet.scale = refused
-    while Reason.WRITE_FAILED not in operator.events.reasons() and operator.world.now < 900:
-        await operator.tick()
-    operator.fleet.scale = scale
-    await operator.ticks(10)
-    operator.recorder.close()
-    lines = path.read_text().splitlines()
-    outcomes = [json.loads(line)["outcome"] for line in lines if line.startswith('{"outcome"')]
-    assert [one["written"] for one in outcomes] == [False] + [True] * len(operator.fleet.scaled)
-    decisions = [entry.decision for entry in replay(lines) if entry.decision.apply_replicas]
-    ordered = [(one.replicas_before, one.replicas_after) for one in decisions]
-    assert ordered[1:] == operator.fleet.scaled
-    assert operator.fleet.scaled
-
-
 BATCHING = {"mode": "Auto"}
 FEW_SEQUENCES = 4
 
@@ -299,21 +270,21 @@ async def test_batch_limits_are_written_where_allowed():
     operator = narrow()
     for _ in range(120):
         await operator.tick()
-        if operator.fleet.applied:
+        if operator.fleet.workload.patches:
             break
-    assert operator.fleet.applied, operator.resources.status()["batching"]
-    assert operator.fleet.applied[0].max_num_seqs > FEW_SEQUENCES
+    (engine,) = operator.fleet.workload.spec["template"]["spec"]["containers"]
+    assert int(engine["args"][2]) > FEW_SEQUENCES, operator.resources.status()["batching"]
 
 
 async def test_batch_limits_that_cannot_be_written_are_told():
     """A command line that is not understood is an event, and replicas go on."""
     operator = narrow()
-    operator.fleet.batching_refuses = ArgumentsNotUnderstoodError("a shell script starts it")
+    operator.fleet.workload.refuses = ArgumentsNotUnderstoodError("a shell script starts it")
     for _ in range(120):
         await operator.tick()
         if Reason.WRITE_FAILED in operator.events.reasons():
             break
-    assert operator.fleet.applied == []
+    assert operator.fleet.workload.patches == 0
     messages = [event.message for _, event in operator.events.posted]
     assert any(text.endswith(" not written: a shell script starts it") for text in messages)
     assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_FAILED
@@ -321,14 +292,14 @@ async def test_batch_limits_that_cannot_be_written_are_told():
 
 async def refused_limits(operator: Operator) -> None:
     """Until the first write of limits is refused; the next one would not be."""
-    operator.fleet.batching_refuses = WriteConflictError("the template changed")
+    operator.fleet.workload.refuses = WriteConflictError("the template changed")
     for _ in range(120):
         await operator.tick()
         if Reason.WRITE_CONFLICT in operator.events.reasons():
             break
-    assert operator.fleet.applied == []
+    assert operator.fleet.workload.patches == 0
     assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_CONFLICT
-    operator.fleet.batching_refuses = None
+    operator.fleet.workload.refuses = None
 
 
 async def test_batch_limits_that_were_refused_are_no_change():
@@ -336,23 +307,9 @@ async def test_batch_limits_that_were_refused_are_no_change():
     operator = narrow()
     await refused_limits(operator)
     assert operator.resources.status()["batching"].get("lastChange") is None
-    await operator.tick()
-    assert len(operator.fleet.applied) == 1
+    await operator.ticks(2)
+    assert operator.fleet.workload.patches
     assert operator.resources.status()["batching"]["lastChange"]
-
-
-async def test_batch_limits_that_were_refused_replay(tmp_path):
-    """A recording orders the limits again where they were ordered again live."""
-    path = tmp_path / "recording.jsonl"
-    operator = narrow(Recorder(path))
-    await refused_limits(operator)
-    await operator.ticks(3)
-    operator.recorder.close()
-    lines = path.read_text().splitlines()
-    outcomes = [json.loads(line)["outcome"] for line in lines if line.startswith('{"outcome"')]
-    assert [one["written"] for one in outcomes if one["knob"] == "batch-limits"] == [False, True]
-    ordered = [entry for entry in replay(lines) if entry.decision.batching.apply]
-    assert len(ordered) == 2
 
 
 def changed_lines(caplog) -> list[str]:

@@ -12,17 +12,15 @@ from servingslo.controller.recordings.recording import (
     Outcome,
     Recorder,
     observation_line,
-    observations,
     reconciled,
     replay,
 )
 from servingslo.errors import InvalidInputError
-from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NOW = 1_795_262_400.0
@@ -154,13 +152,3 @@ def test_a_bad_line_is_named(line: str, named: str) -> None:
     """The number of the line and the field are in the message."""
     with pytest.raises(InvalidInputError, match=named):
         list(replay([line]))
-
-
-def test_the_history_is_recorded_with_its_gaps() -> None:
-    """What was read of the past comes back as it was, bins without data included."""
-    history = RateHistory(
-        start_seconds=NOW - 900.0, bin_seconds=300.0, rates_per_second=(1.25, None, 3.0)
-    )
-    line = observation_line(replace(_observation(NOW), history=history))
-    (again,) = observations([line])
-    assert again.history == history

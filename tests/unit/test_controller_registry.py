@@ -62,16 +62,6 @@ def test_a_change_of_status_wakes_nobody() -> None:
     assert registry.take_woken() == frozenset()
 
 
-def test_a_namesake_is_another_resource() -> None:
-    """A resource that was deleted and created again is new, whatever its generation."""
-    registry = Registry()
-    registry.upsert(_record(uid="first"))
-    registry.take_woken()
-    registry.upsert(_record(uid="second"))
-    assert registry.take_woken() == {("team", "chat")}
-    assert registry.resources["team", "chat"].record.ref.uid == "second"
-
-
 def test_an_authoritative_list_removes_ghosts() -> None:
     """What a list does not hold is gone, even if no deletion was seen."""
     registry = Registry()
@@ -109,12 +99,6 @@ def test_the_older_resource_owns_the_target() -> None:
     assert set(conflicts) == {"young"}
     assert conflicts["young"].reason is Reason.TARGET_CONFLICT
     assert "old" in conflicts["young"].detail
-
-
-def test_equal_ages_are_told_apart_by_uid() -> None:
-    """Creation times have whole seconds; the lower uid wins, whatever the order of arrival."""
-    first, second = _record("a", uid="1"), _record("b", uid="2")
-    assert set(_conflicts(first, second)) == set(_conflicts(second, first)) == {"2"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import logging
 from importlib import import_module
 
 import pytest
-from tests.unit.controller_fakes import NAME, Operator, merged, record_of
+from tests.unit.controller_fakes import NAME, Operator, record_of
 from tests.unit.policy_world import World, steady
 
 from servingslo.cli.decision_document import last_document
@@ -75,30 +75,6 @@ async def test_a_refused_spec_is_told_once():
     assert operator.resources.status()["observedGeneration"] == 2
 
 
-async def test_a_mended_spec_is_ready_again():
-    """What was refused before is decided from the next tick on."""
-    operator = Operator()
-    operator.apply(record_of(objectives=[]))
-    await operator.tick()
-    operator.apply(record_of(generation=2))
-    await operator.ticks(2)
-    assert operator.resources.condition("Ready")[0] == "True"
-
-
-async def test_a_status_that_cannot_be_written_is_written_later():
-    """The failure is counted, and nothing that changed meanwhile is lost."""
-    operator = quiet()
-    await operator.tick()
-    operator.resources.down = DOWN
-    operator.apply(record_of(generation=2))
-    await operator.ticks(2)
-    assert operator.counted("servingslo_failures_total", part="status") == 2
-    assert operator.resources.status()["observedGeneration"] == 1
-    operator.resources.down = None
-    await operator.tick()
-    assert operator.resources.status()["observedGeneration"] == 2
-
-
 async def test_a_deletion_meanwhile_is_no_failure():
     """The watch is behind: the resource is gone, or a namesake stands in its place."""
     operator = quiet()
@@ -126,21 +102,6 @@ async def test_events_that_cannot_be_posted_stop_nothing(refusal, failures):
     await operator.tick()
     assert operator.resources.condition("Ready")[1] == Reason.INVALID_SPEC
     assert (operator.counted("servingslo_failures_total", part="events") > 0) is failures
-
-
-async def test_a_restart_writes_nothing_that_stands_there():
-    """A new process finds its own status and does not write it again."""
-    operator = quiet()
-    await operator.ticks(20)
-    before = operator.resources.status()
-    posted = operator.events.reasons()
-    operator.start()
-    await operator.look()
-    after = operator.resources.status()
-    assert after["learned"] == before["learned"]
-    ready = [status["conditions"][0]["lastTransitionTime"] for status in (before, after)]
-    assert ready[0] == ready[1]
-    assert operator.events.reasons() == posted
 
 
 async def test_what_was_learnt_is_saved_every_few_minutes():
@@ -179,13 +140,6 @@ async def test_a_pause_keeps_the_time_it_began():
     assert NAME in operator.resources.records
 
 
-def test_a_merge_patch_is_merged_as_the_standard_says():
-    """Maps are merged, null removes, everything else replaces; what is not named stays."""
-    before = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
-    patch = {"a": {"x": None, "z": 4}, "b": [3], "d": {"e": None, "f": 1}}
-    assert merged(before, patch) == {"a": {"y": 2, "z": 4}, "b": [3], "c": 3, "d": {"f": 1}}
-
-
 async def test_what_fails_is_a_warning_and_what_is_decided_is_not(caplog):
     """Without Prometheus the line of the decision is a warning; a pod that starts is none."""
     caplog.set_level(logging.INFO)
@@ -200,17 +154,6 @@ async def test_what_fails_is_a_warning_and_what_is_decided_is_not(caplog):
     (line,) = (r for r in caplog.records if r.message.startswith("decided "))
     assert line.levelname == "WARNING"
     assert "reason=PrometheusUnavailable" in line.message
-
-
-async def test_a_deleted_resource_has_one_line(caplog):
-    """So that its silence from then on has a cause in the log."""
-    caplog.set_level(logging.INFO)
-    operator = quiet()
-    await operator.ticks(2)
-    operator.delete()
-    await operator.ticks(3)
-    lines = [line for line in caplog.messages if line.startswith("deleted ")]
-    assert lines == ["deleted namespace=inference name=llama-chat"]
 
 
 async def test_the_reason_column_says_what_is_wrong_first():

@@ -269,23 +269,6 @@ async def test_every_status_is_written_under_the_lease_of_its_shard():
     assert set(seen) == {1}
 
 
-async def test_a_process_reads_the_engines_of_its_own_pods_once_it_knows_them():
-    """Of all at its first tick, and when it holds every shard."""
-    resources = FakeResources()
-    lead = Shards({HOME})
-    operator = process(resources, lead)
-    operator.apply(replace(record_of(), status={"shard": {"index": HOME, "moves": 1}}))
-    await operator.tick()
-    assert operator.fleet.asked_pods is None
-    await operator.tick()
-    own = {pod.name for pod in operator.fleet._observation().pods}
-    assert own
-    assert operator.fleet.asked_pods == own
-    lead.mine = {0, 1}
-    await operator.ticks(2)
-    assert operator.fleet.asked_pods is None
-
-
 async def test_the_engines_of_a_workload_that_has_just_moved_here_are_read_at_once():
     """Its pods are not known before its first turn, and others after a change of its spec."""
     resources = FakeResources()

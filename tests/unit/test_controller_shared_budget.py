@@ -47,50 +47,6 @@ def held(operator: PoolsOperator) -> int:
     return sum(max(one.world.desired, len(one._seen.pods)) for one in fleets)
 
 
-async def test_a_surge_of_the_higher_priority_takes_gpus_and_never_exceeds_the_budget() -> None:
-    """The donor steps down first; orders and pods that end stay within the number, every tick."""
-    operator = two_models(750.0)
-    for _ in range(48):
-        await operator.tick()
-        assert held(operator) <= GPUS
-    assert operator.count("batch") >= GPUS - 3
-    for _ in range(40):
-        await operator.tick()
-        assert held(operator) <= GPUS
-    assert operator.count("chat") > 2
-    assert operator.count("batch") == 1
-    status = operator.serving_budgets.written[-1]
-    short = {one["name"]: one["short"] for one in status["claimants"]}
-    assert short["batch"] > 0
-    told = {event.reason for ref, event in operator.events.posted if ref.name == "batch"}
-    assert {Reason.BUDGET_REACHED, Reason.SCALED} <= told
-    moved = [
-        event.message
-        for ref, event in operator.events.posted
-        if ref.name == "batch" and "BudgetMoved" in event.message
-    ]
-    assert moved
-    assert all("inference/chat gets them" in message for message in moved)
-
-
-async def test_after_a_restart_idle_gpus_do_not_wait_for_the_warm_up() -> None:
-    """What a trusted law does not need goes to an equal that misses, one cold start sooner."""
-    operator = two_models(780.0)
-    operator.worlds["batch"].rate = stepped((0, 10.0), (765, 1.0))
-    operator.worlds["chat"].rate = stepped((0, 4.0), (780, 14.0))
-    chat = operator.resources.records["chat"]
-    operator.apply(record_of({**chat.spec, "priority": 0}, name="chat", uid="uid-chat"))
-    while operator.pools.now < 780.0:
-        await operator.tick()
-    before = operator.count("batch")
-    operator.start()
-    for _ in range(6):
-        await operator.tick()
-        assert held(operator) <= GPUS
-    assert operator.count("batch") < before
-    assert operator.count("chat") > GPUS - before
-
-
 async def test_a_budget_that_selects_nothing_says_so() -> None:
     """At once, also on a cluster without any ServingSLO, and no longer once there is one."""
     operator = two_models(750.0)

@@ -17,7 +17,6 @@ from servingslo.controller.lease.election import Election, Terms, check_object_n
 from servingslo.errors import (
     ClusterUnavailableError,
     InvalidInputError,
-    NotLeaderError,
     WriteConflictError,
 )
 
@@ -109,38 +108,6 @@ def test_the_first_to_ask_leads_and_the_other_waits() -> None:
         both.time.now += 2.0
         assert both.attempt(both.first)
     assert both.second.holder == "first"
-
-
-def test_a_leader_that_does_not_renew_begins_nothing_more_and_is_followed_after_its_lease() -> None:
-    """At 6 s it stops, at 10 s after its last renewal was seen the other leads."""
-    both = Candidates()
-    both.attempt(both.first)
-    both.attempt(both.second)
-    both.time.now += 5.9
-    assert both.first.write_seconds() == pytest.approx(10.0 - 1.0 - 5.9)
-    both.time.now += 0.2
-    with pytest.raises(NotLeaderError, match="not renewed in time"):
-        both.first.write_seconds()
-    both.time.now += 3.8
-    assert not both.attempt(both.second)
-    assert both.second.seconds_to_next() == pytest.approx(0.1)
-    both.time.now += 0.1
-    assert both.attempt(both.second)
-    assert not both.attempt(both.first)
-    with pytest.raises(NotLeaderError, match="second holds it"):
-        both.first.write_seconds()
-
-
-def test_a_leader_cut_from_the_server_has_ended_before_the_other_begins() -> None:
-    """A renewal that gets no answer prolongs nothing, though the server may have written it."""
-    both = Candidates()
-    both.attempt(both.first)
-    both.server.away = True
-    for _ in range(3):
-        both.time.now += 2.0
-        with pytest.raises(ClusterUnavailableError):
-            asyncio.run(both.first.attempt())
-    assert not both.first.leads
 
 
 def test_a_lease_that_is_given_back_is_taken_at_once() -> None:

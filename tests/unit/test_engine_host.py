@@ -3,14 +3,13 @@
 import dataclasses
 from pathlib import Path
 
-import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from kubernetes.client import ApiClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.rig.simulated.engine_host import EngineHost, Fault, FaultKind
+from servingslo_lab.rig.simulated.engine_host import EngineHost, FaultKind
 from servingslo_lab.rig.simulated.engine_pods import EnginePod, engine_pod
 from servingslo_lab.rig.simulated.engines import traffic_plan, web_application
 from servingslo_lab.rig.simulated.gateway_metrics import RouteReading, envoy_page
@@ -88,43 +87,6 @@ def test_requests_of_the_trace_are_served_and_judged():
     assert [engine["pod"] for engine in stats["engines"]] == ["llm/a", "llm/b", "llm/c"]
 
 
-def test_overload_shows_in_the_truth():
-    """One engine cannot carry what three can."""
-    host, clock = host_with(pod("a"))
-    clock.now += 120
-    stats = host.stats()["traffic"]["t"]
-
-    assert stats["share_in_slo"] < 0.5
-    assert stats["engines"][0]["waiting"] > 0
-
-
-async def test_the_gateway_counts_what_it_refuses_and_only_where_it_is_read():
-    """Every request is passed on, refused beyond the bound in flight, or met no engine."""
-    host, clock = host_with(pod("a"), route="chat", max_in_flight=8)
-    clock.now += 60
-    host.set_pods([])
-    clock.now += 10
-    stats = host.stats()["traffic"]["t"]
-    client = await pages(host)
-    targets = await (await client.get("/sd")).json()
-    page = await client.get(targets[-1]["labels"]["__metrics_path__"])
-    series = [line for line in (await page.text()).splitlines() if not line.startswith("#")]
-    counted = {
-        line.partition("{")[0].removeprefix("envoy_cluster_"): float(line.split()[-1])
-        for line in series
-    }
-    await client.close()
-
-    assert counted["upstream_rq_active_overflow"] > 50
-    assert counted["upstream_cx_none_healthy"] > 20
-    refused = counted["upstream_rq_active_overflow"] + counted["upstream_cx_none_healthy"]
-    assert counted["upstream_rq_total"] + refused == stats["offered"]
-    assert stats["outcomes"]["rejected"] == counted["upstream_rq_active_overflow"]
-    assert stats["offered"] == stats["over"]
-    without, _ = host_with(pod("a"))
-    assert len(without.discovery("address")) == 2
-
-
 def test_the_gateway_s_page_has_the_names_types_and_labels_of_a_real_envoy():
     """Each family of ours is in the capture, alike."""
 
@@ -138,21 +100,6 @@ def test_the_gateway_s_page_has_the_names_types_and_labels_of_a_real_envoy():
     ours = shape(envoy_page([RouteReading(namespace="inference", route="chat", offered=3)]))
     assert len(ours) == 6
     assert ours.items() <= real.items()
-
-
-def test_new_pod_takes_requests_from_when_it_is_ready():
-    """The engine of a pod is made when it becomes Ready, empty."""
-    host, clock = host_with(pod("a"))
-    clock.now += 30
-    host.set_pods([pod("a"), pod("b", ready=False)])
-    before = [one["pod"] for one in host.stats()["pods"]]
-    host.set_pods([pod("a"), pod("b")])
-    clock.now += 30
-    stats = host.stats()
-
-    assert before == ["a"]
-    assert [one["pod"] for one in stats["pods"]] == ["a", "b"]
-    assert stats["traffic"]["t"]["engines"][1]["running"] > 0
 
 
 @pytest.mark.parametrize(
@@ -183,32 +130,6 @@ def test_restarted_container_starts_with_empty_counters():
     assert second == 0
 
 
-def test_word_of_a_pod_that_changes_no_engine_wakes_nobody():
-    """Each of hundreds of pods is told of several times until it serves."""
-    host, _ = host_with(pod("a"))
-    host.changed.clear()
-    host.set_pods([pod("a"), pod("b", ready=False)])
-    assert not host.changed.is_set()
-    host.set_pods([pod("a"), pod("b")])
-    assert host.changed.is_set()
-
-
-def test_surge_raises_the_rate_between_its_times():
-    """Three times the requests within the surge."""
-    pods = [pod(str(i)) for i in range(12)]
-    surge = {"factor": 3.0, "start_seconds": 60, "end_seconds": 120}
-    host, clock = host_with(*pods, surges=[surge])
-    plain, plain_clock = host_with(*pods)
-    clock.now += 180
-    plain_clock.now += 180
-    surged = [m["offered"] for m in host.stats()["traffic"]["t"]["minutes"]]
-    normal = [m["offered"] for m in plain.stats()["traffic"]["t"]["minutes"]]
-
-    assert surged[0] == normal[0]
-    assert surged[1] == pytest.approx(3 * normal[1], rel=0.25)
-    assert surged[2] == normal[2]
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -228,24 +149,6 @@ async def pages(host: EngineHost) -> TestClient:
     client = TestClient(TestServer(web_application(host)))
     await client.start_server()
     return client
-
-
-async def test_discovery_lists_ready_pods_with_their_labels():
-    """One target for each Ready pod with its own path, and one for the GPUs."""
-    host, _ = host_with(pod("a"), pod("b", ready=False))
-    client = await pages(host)
-    targets = await (await client.get("/sd")).json()
-    labels = targets[0]["labels"]
-    page = await client.get(labels["__metrics_path__"])
-    gpus = await client.get(targets[1]["labels"]["__metrics_path__"])
-    texts = await page.text(), await gpus.text()
-    await client.close()
-
-    assert len(targets) == 2
-    assert (labels["namespace"], labels["pod"], labels["container"]) == ("llm", "a", "vllm")
-    assert 'vllm:num_requests_running{engine="0",model_name="m"}' in texts[0]
-    assert 'DCGM_FI_DEV_GPU_UTIL{Hostname="node-1"' in texts[1]
-    assert 'pod="a"' in texts[1]
 
 
 @pytest.mark.parametrize(
@@ -276,46 +179,6 @@ async def test_faults_break_the_page_of_one_pod(kind, status, content):
     assert "NaN" not in other
     assert "NaN" not in repaired
     assert repaired.startswith("# HELP vllm:")
-
-
-async def test_frozen_counters_repeat_one_page():
-    """A scrape of a hung exporter shows the same numbers for ever."""
-    host, clock = host_with(pod("a"))
-    clock.now += 10
-    host.set_fault(Fault(namespace="llm", pod="a", kind=FaultKind.FROZEN))
-    first = await host.page("llm/a")
-    clock.now += 60
-    second = await host.page("llm/a")
-    host.set_fault(Fault(namespace="llm", pod="a", kind=FaultKind.NONE))
-    third = await host.page("llm/a")
-
-    assert first == second
-    assert third != second
-
-
-async def test_slow_answers_come_late():
-    """A scraper with a shorter timeout gives up."""
-    host, _ = host_with(pod("a"))
-    client = await pages(host)
-    host.set_fault(Fault(namespace="llm", pod="a", kind=FaultKind.SLOW, value=5.0))
-    with pytest.raises(TimeoutError):
-        await client.get("/metrics/llm/a", timeout=aiohttp.ClientTimeout(total=0.2))
-    await client.close()
-
-
-def test_slow_engine_takes_longer_for_its_steps():
-    """A degraded GPU: the same requests, later."""
-    shares = []
-    for slowness in (1.0, 4.0):
-        host, clock = host_with(pod("a"), pod("b"), pod("c"))
-        for name in "abc":
-            fault = Fault(namespace="llm", pod=name, kind=FaultKind.SLOWNESS, value=slowness)
-            host.set_fault(fault)
-        clock.now += 60
-        shares.append(host.stats()["traffic"]["t"]["share_in_slo"])
-
-    assert shares[0] > 0.95
-    assert shares[1] < 0.5
 
 
 async def test_bad_requests_are_answered_with_what_is_wrong():
@@ -378,15 +241,6 @@ def test_limits_come_from_the_container_arguments(args):
     assert read is not None
     assert (read.limits.max_num_seqs, read.limits.max_num_batched_tokens) == (32, 1024)
     assert (read.max_queued, read.model_name, read.ready) == (48, "llama", True)
-
-
-def test_engine_kind_comes_from_the_annotation():
-    """The service law is named by the pod; its limits hold where the arguments say nothing."""
-    read = from_manifest([], {"rig.servingslo.dev/fleet": "h100-8b"})
-
-    assert read is not None
-    assert read.kind.name == "h100-8b"
-    assert read.limits == read.kind.limits
 
 
 @pytest.mark.parametrize(

@@ -75,53 +75,6 @@ async def _runs(host: EngineHost, one: EnginePod, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_answer_takes_the_simulated_time() -> None:
-    """The client waits at least as long as the engine says that it worked, and is told."""
-    one = listening()
-    async with served(one) as (_, session):
-        began = asyncio.get_running_loop().time()
-        answer = await session.post(url_of(one), json=body())
-        waited = asyncio.get_running_loop().time() - began
-        told = await answer.json()
-    assert answer.status == 200
-    assert told["usage"] == {"prompt_tokens": 100, "completion_tokens": 20}
-    assert waited >= told["engine"]["seconds"] > told["engine"]["ttft_seconds"] > 0.0
-
-
-async def test_the_engine_s_own_limit_refuses_with_503() -> None:
-    """Of six requests at once on a bound of two, four are refused at once, and counted."""
-    one = listening(max_queued=2)
-    async with served(one) as (host, session):
-        calls = [session.post(url_of(one), json=body(60)) for _ in range(6)]
-        statuses = sorted([answer.status for answer in await asyncio.gather(*calls)])
-        page = await host.page(one.key)
-    assert statuses == [200, 200, 503, 503, 503, 503]
-    assert page is not None
-    assert 'finished_reason="length"' in page
-
-
-async def test_a_body_that_says_nothing_is_refused_with_400() -> None:
-    """Missing or mistyped numbers are the client's error and reach no engine."""
-    one = listening()
-    async with served(one) as (host, session):
-        statuses = [
-            (await session.post(url_of(one), data=text)).status
-            for text in ("", "{}", '{"prompt_tokens": "x", "max_tokens": 1}')
-        ]
-        stats = await host.page(one.key)
-    assert statuses == [400, 400, 400]
-    assert stats is not None
-
-
-async def test_a_client_that_hangs_up_leaves_the_engine() -> None:
-    """After a timeout nothing runs any more, long before the answer would have come."""
-    one = listening()
-    async with served(one) as (host, session):
-        with pytest.raises(TimeoutError):
-            await session.post(url_of(one), json=body(5000), timeout=aiohttp.ClientTimeout(0.3))
-        await _runs(host, one, 0)
-
-
 @pytest.mark.parametrize(
     ("drain", "status"),
     [pytest.param(False, None, id="killed"), pytest.param(True, 200, id="drained")],
@@ -172,30 +125,6 @@ async def test_clients_write_down_what_they_saw(tmp_path: Path) -> None:
     assert all(0 < (one.ttft_seconds or 0) <= one.seconds for one in finished)
     assert all(one.meets(60.0, 60.0) for one in finished)
     assert not any(one.meets(60.0, 60.0) for one in refused)
-
-
-async def test_an_address_passes_to_the_next_pod_while_the_one_before_drains() -> None:
-    """Addresses of deleted pods are given again at once; the old pod answers what it was sent."""
-    old = listening(drain=True)
-    new = pod("chat-1", address=old.address, port=old.port)
-    async with served(old) as (host, session):
-        long = asyncio.create_task(_posted(session, old, body(400)))
-        await _runs(host, old, 1)
-        host.set_pods([new])
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await _posted(session, new, body(2)) != 200:
-                await asyncio.wait({long}, timeout=0.01)
-        assert not long.done()
-        assert await long == 200
-
-
-async def _posted(session: aiohttp.ClientSession, one: EnginePod, document: object) -> int:
-    """The status of the answer; 0 where nobody listens."""
-    try:
-        async with session.post(url_of(one), json=document) as answer:
-            return answer.status
-    except aiohttp.ClientConnectionError:
-        return 0
 
 
 async def test_a_job_sends_what_was_refused_again_until_all_is_served(tmp_path: Path) -> None:

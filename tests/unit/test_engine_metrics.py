@@ -1,6 +1,5 @@
 """The simulated engine's metrics page against a capture of the real one."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -80,41 +79,6 @@ def sample(text: str, name: str, **labels: str) -> float:
     ]
     assert len(found) == 1, (name, labels, found)
     return found[0]
-
-
-def test_page_tells_running_waiting_and_tokens_of_the_engine():
-    """Values on the page are the engine's own."""
-    engine = loaded_engine()
-    text = vllm_page(engine, model_name="tiny")
-
-    first_tokens = sample(text, "vllm:time_to_first_token_seconds_count")
-    gaps = sample(text, "vllm:inter_token_latency_seconds_count")
-    assert sample(text, "vllm:num_requests_running") == 8
-    assert sample(text, "vllm:num_requests_waiting") == engine.waiting
-    assert sample(text, "vllm:num_requests_waiting_by_reason", reason="capacity") == engine.waiting
-    assert sample(text, "vllm:generation_tokens_total") == first_tokens + gaps
-    assert sample(text, "vllm:prompt_tokens_total") == 64 * first_tokens
-    assert sample(text, "vllm:iteration_tokens_total_sum") == 64 * first_tokens + sample(
-        text, "vllm:generation_tokens_total"
-    )
-    blocks = sample(text, "vllm:cache_config_info", num_gpu_blocks="16384", block_size="16")
-    assert blocks == 1
-
-
-def test_page_is_nan_but_readable_when_the_exporter_is_broken():
-    """The NaN fault leaves a page that parses, with NaN where numbers were."""
-    text = vllm_page(loaded_engine(), model_name="tiny", nan=True)
-
-    assert math.isnan(sample(text, "vllm:num_requests_running"))
-    assert math.isnan(sample(text, "vllm:time_to_first_token_seconds_sum"))
-
-
-def test_page_escapes_the_model_name():
-    """A model name with quotes does not break the page."""
-    name = 'a"b\\c'
-    text = vllm_page(loaded_engine(), model_name=name)
-
-    assert sample(text, "vllm:num_requests_running", model_name=name) == 8
 
 
 @pytest.mark.parametrize(

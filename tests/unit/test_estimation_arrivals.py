@@ -104,22 +104,6 @@ def test_restarted_engine_counts_from_zero() -> None:
     assert estimate.arrival_rate_per_second == pytest.approx(2.0)
 
 
-def test_window_is_the_distance_of_scrapes_not_of_ticks() -> None:
-    """Scraped 14 s ago, then 4 s ago, at ticks 15 s apart: 25 s lie between."""
-    estimate = _after((_pod("a", _engine(100.0, age=14.0)),), (_pod("a", _engine(150.0, age=4.0)),))
-    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
-
-
-def test_rate_stays_where_no_newer_scrape_arrived() -> None:
-    """The second tick sees the same scrape, 15 s older: no window, no zero."""
-    estimate = _after(
-        (_pod("a", _engine(100.0, age=1.0)),),
-        (_pod("a", _engine(130.0, age=1.0)),),
-        (_pod("a", _engine(130.0, age=16.0)),),
-    )
-    assert estimate.arrival_rate_per_second == pytest.approx(2.0)
-
-
 def test_pod_that_became_ready_while_watched_counts_from_its_start() -> None:
     """Ready for 10 s at its first scrape, 15 served: they fell into this tick."""
     old = _pod("a", _engine(100.0))
@@ -128,16 +112,6 @@ def test_pod_that_became_ready_while_watched_counts_from_its_start() -> None:
         (_pod("a", _engine(115.0)), _pod("b", _engine(15.0), ready_for=10.0)),
     )
     assert estimate.arrival_rate_per_second == pytest.approx(2.0)
-
-
-def test_first_window_of_a_pod_ends_at_its_scrape() -> None:
-    """Ready for 40 s, scraped 20 s ago: 60 requests in 20 s are 3 a second beside the other's 1."""
-    old = _pod("a", _engine(100.0))
-    estimate = _after(
-        (old,),
-        (_pod("a", _engine(115.0)), _pod("b", _engine(60.0, age=20.0), ready_for=40.0)),
-    )
-    assert estimate.arrival_rate_per_second == pytest.approx(1.0 + 60.0 / 20.0)
 
 
 def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
@@ -261,28 +235,6 @@ def _rejecting(offered: float, rejected: float) -> Window:
 
 
 _ONE_POD = assess((_pod("a", _engine(100.0)),), 60.0)
-
-
-def _unique_rate(*flows: tuple[float, float]) -> float:
-    state, unique = ArrivalState(), None
-    for offered, rejected in flows:
-        state, measured = measure(state, [_rejecting(offered, rejected)], _ONE_POD, None)
-        unique = measured.first_attempts_per_second
-    assert unique is not None
-    return unique
-
-
-def test_retries_are_removed_once_capacity_has_shown_them() -> None:
-    """Unique 20/s, half of the rejections come back. Capacity rose from 10 to 15 and to 17."""
-    # offered = unique + rejected / 2 and rejected = offered − capacity.
-    flows = [(2.0 * 20.0 - capacity, 2.0 * (20.0 - capacity)) for capacity in (10.0, 10.0, 17.5)]
-    assert _unique_rate(*flows, flows[-1]) == pytest.approx(20.0, rel=0.05)
-
-
-def test_rejections_without_retries_are_demand() -> None:
-    """Demand above the bound raises rejections one for one; that is not an echo."""
-    flows = [(20.0, 0.0), (40.0, 20.0), (41.0, 21.0), (38.0, 18.0), (40.0, 20.0), (40.0, 5.0)]
-    assert _unique_rate(*flows, (40.0, 5.0)) == pytest.approx(40.0, rel=0.02)
 
 
 def test_dispersion_is_not_moved_by_a_ramp_and_hardly_by_a_step() -> None:

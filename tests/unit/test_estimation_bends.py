@@ -14,7 +14,7 @@ from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.law.configuration import Configuration
 from servingslo.estimation.law.fit import LawFit, LawState, law, learn, reach_of
 from servingslo.estimation.law.rows import Row, regression_rows
-from servingslo.estimation.law.seen import Bend, add_windows, bent_law, find_bend, predicted_ratios
+from servingslo.estimation.law.seen import Bend, add_windows, bent_law, predicted_ratios
 from servingslo.estimation.law.trust import judge
 from servingslo.estimation.stored_estimator import learned, restore
 from servingslo.estimation.windows.counters import Window
@@ -39,8 +39,6 @@ PROMPT_TOKENS = 1000.0
 MOST_OF_A_ROW = 99.0
 # As for a law of single steps, where windows saw it; beyond, as far as a standard error may be.
 SEEN_ERROR, REACHED_ERROR = 0.05, 0.20
-# Share of their weight at which cells explain a bend by more than 9 times what it leaves, not 40.
-FAINT = 0.003
 # Measured kernels leave any smooth law by up to 12 % at single counts.
 KERNEL_ERROR = 0.06
 
@@ -208,17 +206,6 @@ def test_a_bent_law_survives_a_restart() -> None:
     line = law(restore(old).law.fits[0])
     assert line is not None
     assert predicted_ratios(line, [row(36.0, STRAIGHT)]) == pytest.approx([1.0], rel=1e-3)
-
-
-def test_a_bend_that_is_held_survives_a_restart() -> None:
-    """Windows since it was found show it less well: enough to hold it, too little to find it."""
-    fit = after(MANY)
-    faint = replace(fit, cells=tuple(c._replace(weight=FAINT * c.weight) for c in fit.cells))
-    assert find_bend(faint.cells) is None
-    assert find_bend(faint.cells, faint.bend) is not None
-    stored = json.loads(json.dumps(learned(EstimatorState(law=LawState(fits=(faint,))))))
-    assert restore(stored).law.fits[0].bend == faint.bend
-    assert restore(without(stored, "bend")).law.fits[0].bend is None
 
 
 def test_speculation_counts_steps_of_a_token() -> None:

@@ -73,20 +73,6 @@ def usual() -> LengthState:
     return _after(LengthState(), *[_even(15.0)] * 40)[0]
 
 
-def test_five_ends_of_a_second_after_a_thaw_are_no_other_mix(usual: LengthState) -> None:
-    """2,115 tokens are a second's work of the fleet, whatever its clients began in it."""
-    _, found = _after(usual, _windows(1.0, started=5.0, tokens=2115.0, finished=4.5))
-    assert found.output_tokens_mean == pytest.approx(OUTPUT, rel=0.03)
-    assert found.abort_ratio == 0.0
-
-
-def test_one_engine_that_still_counts_is_not_the_fleet(usual: LengthState) -> None:
-    """Two of three began anew and are doubted; requests go to them, and it works off its own."""
-    alone = _windows(1.0, started=1.0, tokens=800.0, pods=("c",))
-    _, found = _after(usual, *[alone] * 30, unbroken=False)
-    assert found.output_tokens_mean == pytest.approx(OUTPUT, rel=0.1)
-
-
 def test_requests_that_died_with_their_engine_were_not_given_up(usual: LengthState) -> None:
     """What began since is in no counter of those that ended, and no client left."""
     anew = _windows(15.0, started=150.0, tokens=9000.0, finished=40.0, restarted=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
 from servingslo.estimation.forecast.rate_filters import RateWindow
@@ -241,13 +240,6 @@ def test_a_crowd_that_is_gone_is_not_expected_back(seed: int) -> None:
     assert last.quantile_per_second(LEAD_SECONDS, 0.75) < 2.0 * 18.0
 
 
-def test_steady_demand_is_not_taken_for_a_surge() -> None:
-    """Over an hour of Poisson noise the p90 stays within a fifth of the rate."""
-    found = _forecasts(_poisson(np.full(240, 40.0)))
-    highest = max(f.quantile_per_second(LEAD_SECONDS, 0.9) for f in found[40:])
-    assert highest < 1.2 * 40.0
-
-
 def test_uncertainty_grows_with_the_lead_and_with_age() -> None:
     """Far ahead, and long after the last window, less is known."""
     state = ForecastState()
@@ -260,28 +252,6 @@ def test_uncertainty_grows_with_the_lead_and_with_age() -> None:
     far = fresh.quantile_per_second(600.0, 0.95)
     assert near < far
     assert aged.quantile_per_second(30.0, 0.95) > near
-
-
-def test_new_level_is_believed_at_every_lead() -> None:
-    """After a steady hour demand doubles for good: four scrapes later no lead expects the past."""
-    truth = np.where(MIDDLES < 1800, 30.0, 60.0)
-    found = _forecasts(_poisson(truth))[124]
-    for lead in (30.0, 90.0, 240.0, 600.0):
-        assert found.mean_per_second(lead) == pytest.approx(60.0, rel=0.25)
-
-
-def test_no_traffic_forecasts_next_to_nothing_and_never_less_than_zero() -> None:
-    """Zero requests for ten minutes."""
-    found = _forecasts(np.zeros(40))[-1]
-    assert found.mean_per_second(LEAD_SECONDS) == pytest.approx(0.0, abs=0.01)
-    assert found.quantile_per_second(LEAD_SECONDS, 0.05) == 0.0
-    assert found.quantile_per_second(LEAD_SECONDS, 0.95) < 0.2
-
-
-def test_nothing_is_forecast_before_the_first_window() -> None:
-    """An unknown rate is refused, not given as zero."""
-    with pytest.raises(MetricsUnavailableError):
-        forecast(ForecastState(), 0.0).mean_per_second(60.0)
 
 
 def test_a_slope_carries_on_where_it_did_before_and_not_where_demand_swings():

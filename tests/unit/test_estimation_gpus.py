@@ -10,7 +10,6 @@ from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.law.trust import BusyShares, LawEstimate, distrust_if_gpus_disagree
 from servingslo.estimation.pods.gpus import (
     COLLECT_SECONDS,
-    GPU_METRICS,
     MEMORY_SECONDS,
     GpuState,
     observe,
@@ -21,7 +20,6 @@ from servingslo.estimation.sample import EngineLaunch, GPUSample, PodSample
 from servingslo.estimation.windows.counters import Window
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.reasons import Reason
-from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 LAW = ServiceLaw(
     step_fixed_seconds=0.01, step_per_sequence_seconds=0.001, prefill_per_token_seconds=1e-5
@@ -95,24 +93,6 @@ def test_the_share_of_a_law_that_bends_is_that_of_its_steps() -> None:
     assert found.law_ratio == pytest.approx(0.5, rel=AVERAGED_ERROR)
 
 
-def test_a_stated_law_is_refuted_as_a_fitted_one_is() -> None:
-    """A spec.serviceLaw, before any fit is trusted."""
-    stated = engine_kind("h100-8b").law
-    found = list(estimates(0.2, Cards(foreign_ratio=0.95), stated=stated))
-    assert last(found).law.reason is Reason.GPUS_DISAGREE
-
-
-def test_estimates_without_gpu_metrics_are_as_they_were() -> None:
-    """Only the field about GPUs differs, and it is absent without them."""
-    for one, other in zip(
-        estimates(2.0, None, seconds=300.0),
-        estimates(2.0, Cards(), seconds=300.0),
-        strict=True,
-    ):
-        assert one.gpus is None
-        assert replace(other, gpus=None) == one
-
-
 def test_energy_is_that_of_the_readings_over_the_tokens() -> None:
     """One pod at 300 W makes 50 tokens/s: 6 J each, from the first window on; idle time counts."""
     pods = (_pod(power=300.0),)
@@ -127,28 +107,6 @@ def test_energy_is_that_of_the_readings_over_the_tokens() -> None:
     assert idle is not None
     assert idle.joules_per_token is not None
     assert 11.0 < idle.joules_per_token < 13.0
-
-
-@pytest.mark.parametrize(
-    ("pod", "missing"),
-    [
-        pytest.param({"power": None}, "power", id="power"),
-        pytest.param({"power": 140737488355328.0}, "power", id="blank-power"),
-        pytest.param({"utilization": 21474836.32, "power": 90.0}, "utilization", id="blank"),
-        pytest.param({"utilization": -0.1, "power": 90.0}, "utilization", id="negative"),
-        pytest.param({"utilization": None, "power": 90.0}, "utilization", id="utilization"),
-        pytest.param({"gpus": (), "accelerator": True}, GPU_METRICS, id="everything"),
-        pytest.param({"age": 300.0, "accelerator": True}, GPU_METRICS, id="stale"),
-    ],
-)
-def test_what_is_not_exported_is_named(pod: dict, missing: str) -> None:
-    """By its name; nothing is made up for it."""
-    pods = (_pod(**pod),)
-    state = observe(GpuState(), pods, (_window(),), (_window(),), (), 45.0)
-    told = use(state, pods, None, 45.0)
-    assert told is not None
-    assert told.missing == missing
-    assert (told.power_watts is None) == (missing != "utilization")
 
 
 def test_nothing_is_said_of_pods_without_gpus() -> None:

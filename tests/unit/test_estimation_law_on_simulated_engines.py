@@ -9,7 +9,6 @@ from estimation_fleet import SimulatedFleet, poisson
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.models.fleet.latency import Routing as Learnt
 from servingslo.models.workload import LengthDistribution
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.engine_kinds import EngineKind, engine_kind
@@ -110,19 +109,6 @@ def test_engines_that_begin_with_the_load_are_fitted_as_well_as_others() -> None
     twice = 2 * estimate.running_requests / replicas
     truth = kind.law.step_seconds(twice, context_tokens=CONTEXT_TOKENS * twice)
     assert law.step_seconds(twice) == pytest.approx(truth, rel=0.08)
-
-
-@pytest.mark.parametrize(
-    ("routing", "learnt"),
-    [
-        pytest.param(Routing.LEAST_LOADED, Learnt.POOLED, id="least-loaded"),
-        pytest.param(Routing.RANDOM, Learnt.RANDOM, id="random"),
-    ],
-)
-def test_routing_is_learnt_from_the_spread_over_pods(routing: Routing, learnt: Learnt) -> None:
-    """Pods scraped at different moments differ even when requests go to the least loaded."""
-    estimate = _estimate(engine_kind("h100-8b"), 10.0, routing=routing)
-    assert estimate.routing is learnt
 
 
 def _p99_tokens(lengths: LengthDistribution) -> float:

@@ -9,7 +9,6 @@ from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.pods.batch_limits import LimitSource, StatedLimits
 from servingslo.estimation.sample import EngineLaunch, EngineSample, HistogramSample, PodSample
-from servingslo.estimation.stored_estimator import learned, restore
 
 EDGES = (1.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, float("inf"))
 SCRAPE_SECONDS = 15.0
@@ -170,19 +169,6 @@ def test_steps_that_several_processes_count_say_nothing_of_the_budget() -> None:
     ]
     _, estimate = _estimate(queue, launch=EngineLaunch(api_server_count=4))
     assert _told(estimate)[1] == (2048, "default")
-
-
-def test_what_was_learnt_survives_a_restart() -> None:
-    """Through the resource's status, for the same pod template alone."""
-    queue = [_engine(n, running=48.0, waiting=9.0) for n in range(1, 6)]
-    state, _ = _estimate(queue)
-    again = restore(learned(state))
-    assert again.limits.sequences == state.limits.sequences == 48
-    assert (
-        restore({**learned(state), "limits": {"of": ["t"], "seen": [-1]}}).limits.sequences is None
-    )
-    quiet = _engine(7, running=1.0, waiting=0.0)
-    assert _told(_estimate([quiet], state=again)[1])[0] == (48, "learnt")
 
 
 def test_assumed_limits_widen_the_stated_error() -> None:

@@ -134,16 +134,3 @@ def test_where_today_lies_survives_a_restart_and_the_season_comes_with_the_next_
     assert forecast(again, now).mean_per_second(LEAD) == pytest.approx(
         forecast(state, now).mean_per_second(LEAD), rel=0.02
     )
-
-
-@pytest.mark.parametrize(
-    "season", [None, [], [0.0], [0.0, -1.0, 0.0, 0.0, 0.0], [99.0, 0.1, 0.0, 0.0, 0.0], "x"]
-)
-def test_a_malformed_season_in_the_status_is_not_read(season):
-    """Whatever stands there, the rest of the forecast is kept."""
-    _, state = played(office_rate, (10.0, 10.2), HISTORY)
-    stored = learned(EstimatorState(forecast=state))
-    stored["forecast"]["season"] = season
-    again = restore(stored).forecast
-    assert again.filters
-    assert again.season.offset == 0.0

@@ -183,24 +183,6 @@ def test_an_engine_that_drifts_is_followed_by_forgetting() -> None:
     assert step == pytest.approx(slower.step_seconds(20.0, 10.0), rel=0.02)
 
 
-def test_no_part_of_a_law_is_negative() -> None:
-    """Steps that get shorter with more sequences are noise: they do not matter then."""
-    fit = service_law.select_configuration(LawState(), ONE).fits[0]
-    for number in range(60):
-        sequences, prefill = 10.0 + 3.0 * (number % 7), 5.0 + 4.0 * (number % 5)
-        step = 10e-3 - 1e-4 * sequences + 3e-5 * prefill
-        row = Row(
-            x=(1.0 / step, sequences / step, prefill / step),
-            error_ratio=0.01,
-            sequences=sequences,
-            prefill_per_step_tokens=prefill,
-        )
-        fit = service_law.learn(fit, [row])
-        law = service_law.solution(fit)
-        assert law is not None
-        assert min(law) >= 0.0
-
-
 def test_one_concurrency_alone_does_not_identify_the_law() -> None:
     """Windows that are all alike predict each other well and say nothing of twice the load.
 

@@ -83,16 +83,6 @@ def test_the_stated_law_is_used_until_there_is_a_fit(state):
     assert not without.trusted
 
 
-def test_a_trusted_fit_goes_before_the_stated_law():
-    """Even where the stated one predicts as well; the error shown is then the fit's."""
-    stated = scaled(TRUE, 1.05)
-    fit = after(rows(40), stated)
-    estimate = judged(fit, stated)
-    assert (estimate.source, estimate.reason) == ("fit", Reason.MODEL_TRUSTED)
-    assert estimate.fit_error < 0.01
-    assert fit.stated.error_ratio == pytest.approx(0.05, abs=1e-3)
-
-
 def test_the_last_trusted_fit_goes_before_the_stated_law():
     """New limits on the same engine: what was fitted on it is known better than what is stated."""
     fit, _ = trust.judge(after(rows(40), None))
@@ -181,30 +171,6 @@ def test_what_became_of_the_stated_law_survives_a_restart():
     assert back.law.fits[0].stated == score
     assert back.calibration == state.calibration
     assert judged(back.law.fits[0], law).reason is Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param(None, id="none"),
-        pytest.param([0, 0, 0, 0, 0, 0], id="no-step"),
-        pytest.param([0.01, 0, 0], id="short"),
-        pytest.param([0.01, -1, 0, 0, 0.1, 5], id="negative"),
-        pytest.param(["a", 0, 0, 0, 0.1, 5], id="no-number"),
-    ],
-)
-def test_a_score_that_was_edited_is_not_read(stored):
-    """The law is then judged anew; corrections that were learnt under it are dropped."""
-    fit = LawFit(configuration=HERE, stated=ScoredLaw(law=TRUE, error_ratio=0.1, window_count=9))
-    state = EstimatorState(
-        law=LawState(fits=(fit,)),
-        calibration=CalibrationState(log_ratios={"ttft": 0.2}, stated=TRUE),
-    )
-    document = learned(state)
-    document["laws"][0]["stated"] = stored
-    back = restore(document)
-    assert back.law.fits[0].stated is None
-    assert back.calibration == CalibrationState(log_ratios={})
 
 
 def test_corrections_belong_to_the_law_that_predicted():

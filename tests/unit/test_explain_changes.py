@@ -139,23 +139,6 @@ def test_a_decision_that_orders_nothing_is_no_change():
     assert explain.batch_limits_change(SCALE_UP, TARGET) is None
 
 
-def test_a_write_is_told_once():
-    """A decision whose write is told as a change posts no event of its own about it."""
-    written = replace_knob(
-        SCALE_UP,
-        "batch-limits",
-        replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED),
-    )
-    refused = replace_knob(
-        replace(SCALE_UP, limited_by=Reason.WRITE_CONFLICT),
-        "batch-limits",
-        replace(SCALE_UP.batching, reason=Reason.WRITE_FAILED),
-    )
-    told = {Reason.BATCHING_CHANGED, Reason.WRITE_CONFLICT, Reason.WRITE_FAILED}
-    for decision in (written, refused):
-        assert not told & {event.reason for event in explain.events(decision, BLIND)}
-
-
 def test_changes_are_counted_by_knob_outcome_and_reason():
     """The counter has one sample for each kind, and none of a resource that is gone."""
     metrics = OperatorMetrics()

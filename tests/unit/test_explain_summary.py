@@ -9,7 +9,7 @@ from tests.golden.decisions import SCALE_UP
 
 from servingslo import explain
 from servingslo.policy.decision_parts import ColdStartReport, DecisionStep, PredictedLatency
-from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
+from servingslo.policy.inputs import Limits, ReplicaTargets
 from servingslo.policy.report import with_latencies
 from servingslo.reasons import Action, Constraint, Reason
 
@@ -34,16 +34,6 @@ def test_a_step_up_tells_why_how_sure_and_what_else_there_was():
     assert f"{up.replicas_after - 1} would" in lines["Otherwise"]
     assert f"{up.replicas_after + 1} would do" in lines["Otherwise"]
     assert "Held by" not in lines
-
-
-def test_a_hold_tells_who_holds_it():
-    """Blind: the reason stands in words, and nothing is claimed to be sure."""
-    world = World(rate=lambda _seconds: 6.0, replicas=3)
-    story = Run(world, TARGETS, Limits()).until(60)
-    world.problems = (SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="refused"),)
-    lines = told(story.until(75).at(75.0))
-    assert lines["Decision"] == "hold, 3 replicas (PrometheusUnavailable)"
-    assert lines["Held by"].startswith("Prometheus does not answer")
 
 
 def test_a_model_that_is_not_trusted_is_said_to_be():
@@ -135,30 +125,6 @@ def test_a_count_that_holds_for_now_is_not_said_to_hold_until_a_replica_could_be
     assert fewer.startswith(f"{unsafe.recommended_replicas - 1} would do at ")
     assert fewer.endswith(" for the demand planned for, not until a new replica could be ready")
     assert "planned for" not in more
-
-
-def test_replicas_to_spare_stand_in_the_head():
-    """How many they are, and by which field; nothing where none are."""
-    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12, tolerated_failures=1))
-    story = Run(World(rate=steady(9.0), replicas=4), targets, Limits()).until(600)
-    lines = told(story.at(600.0))
-    assert lines["Spare"].startswith("1 more for replicas.toleratedFailures")
-    assert f"{story.at(600.0).recommended_replicas - 1} would fall short" in lines["Otherwise"]
-    assert "Spare" not in told(SCALE_UP)
-
-
-def test_an_infeasible_objective_stands_in_the_head():
-    """With the least value that could be met, and what would change it; no count is said to do."""
-    impossible = replace(TARGETS.objectives[0], threshold_seconds=0.02)
-    targets = replace(TARGETS, objectives=(impossible, TARGETS.objectives[1]))
-    end = Run(World(rate=steady(6.0), replicas=3), targets, Limits()).until(600).at(600.0)
-    need = next(need for need in end.needs if need.least_feasible is not None)
-    lines = told(end)
-    unmet = lines["Out of reach according to the model"]
-    assert unmet.startswith("ttft p95 ≤ 0.02s: no number of replicas meets it")
-    assert f"the least feasible value is {need.least_feasible:.2g}s" in unmet
-    assert "would change that" in unmet
-    assert "would do" not in lines["Otherwise"]
 
 
 def test_errors_of_percentiles_are_told_where_they_were_corrected():

@@ -158,15 +158,6 @@ def test_a_pod_that_was_never_ready_has_no_start_time() -> None:
     assert sample.ready_for_seconds is None
 
 
-def test_the_first_readiness_is_remembered() -> None:
-    """A pod that flaps keeps the start time that was seen first."""
-    first = pod_record(_pod(SCHEDULED, READY), None)
-    later = _condition("Ready", "True", "2026-01-02T03:04:00Z")
-    sample = pod_record(_pod(SCHEDULED, later), first).sample(NOW, engine=None)
-    assert sample.ready_after_seconds == 90
-    assert sample.ready_for_seconds == 60
-
-
 def test_a_restarted_pod_does_not_tell_when_it_first_was_ready() -> None:
     """After a restart the condition speaks of the restart: the start time is unknown."""
     status = {"containerStatuses": [{"restartCount": 2}, {"restartCount": 1}]}
@@ -222,11 +213,6 @@ def test_a_gated_pod_names_its_gates(gates, labels, condition, said) -> None:
     item["spec"]["schedulingGates"] = [{"name": name} for name in gates]
     record = pod_record(item, None)
     assert record.sample(NOW, engine=None).queued_reason == said
-
-
-def test_the_controlling_owner_is_the_owner() -> None:
-    """Of several owner references only the controller counts."""
-    assert pod_record(_pod(), None).owner_uid == "rs-uid"
 
 
 @pytest.mark.parametrize(
@@ -286,11 +272,6 @@ def test_a_stateful_set_rolls_between_revisions(status: dict, rolling: bool) -> 
     """Two revisions with pods of the older one make a rollout."""
     record = stateful_set_record(_workload({"replicas": 3}, status), None)
     assert record.rollout_in_progress is rolling
-
-
-def test_an_absent_count_is_unknown() -> None:
-    """A workload without spec.replicas says None; the reader knows the default."""
-    assert deployment_record(_workload({}, {}), None).replicas is None
 
 
 def test_scalers_name_their_target() -> None:

@@ -162,13 +162,6 @@ async def test_where_the_engine_is_not_clear_nothing_is_read_and_no_change_allow
     assert named.batching_change_refused is None
 
 
-async def test_a_proxy_alone_is_no_engine() -> None:
-    """A template whose only container is a known proxy has no limits that could be written."""
-    view = await _read([MESH], [MESH])
-    assert view.batching_change_refused is not None
-    assert "spec.batching.container" in view.batching_change_refused.detail
-
-
 async def test_an_engine_that_is_a_native_sidecar_is_read_and_not_changed() -> None:
     """An init container that goes on running may be the engine; its arguments stay."""
     view = await _read([PROXY], [PROXY], native=(ENGINE,))

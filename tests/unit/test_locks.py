@@ -169,41 +169,6 @@ def test_a_lock_has_all_that_it_asks_for(lock: str, python: str, machine: str) -
     assert _left_to_a_resolver(_asked(lock), _pins(_lock(lock)), environment) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        pytest.param(("pluggy", None), "pluggy", id="a pin of a pin's requirement is gone"),
-        pytest.param(("pluggy", "0.1"), "0.1 is pinned", id="a pin is too old"),
-        pytest.param(("scipy", None), "scipy", id="a pin of the project's own is gone"),
-    ],
-)
-def test_a_lock_that_is_not_complete_is_found_out(
-    change: tuple[str, str | None], told: str
-) -> None:
-    """A pin that is missing or does not fit is named with who asks for it."""
-    name, version = change
-    pins = _pins(_lock(DEVELOPMENT))
-    pins[name] = [] if version is None else [Requirement(f"{name}=={version}")]
-    environment = _environment("3.11", "x86_64")
-    left = _left_to_a_resolver(_asked(DEVELOPMENT), pins, environment)
-    assert any(told in line for line in left)
-
-
-def test_an_extra_of_a_requirement_is_followed() -> None:
-    """`coverage[toml]` asks for what the extra asks for, not for coverage alone."""
-    extras = {
-        (r.name, extra)
-        for name in _pins(_lock(DEVELOPMENT))
-        for r in _required(name, "", _environment("3.11", "x86_64"))
-        for extra in r.extras
-    }
-    assert extras
-    followed = [
-        list(_required(name, extra, _environment("3.11", "x86_64"))) for name, extra in extras
-    ]
-    assert any(followed)
-
-
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_is_pins_with_hashes_and_nothing_else(lock: str) -> None:
     """Exact versions, a hash each, no option, no address and no name of a registry."""

@@ -137,44 +137,6 @@ def test_an_hpa_to_zero_has_an_idle_time(cli: CLI) -> None:
     assert "a gateway counts this workload's requests" in comments(cli, changed(HPA, minReplicas=0))
 
 
-@pytest.mark.parametrize(
-    ("target", "ref"),
-    [
-        pytest.param(
-            {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "l"},
-            {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "l"},
-            id="leaders",
-        ),
-        pytest.param({"kind": "StatefulSet", "name": "s"}, {"kind": "StatefulSet", "name": "s"}),
-    ],
-)
-def test_other_targets_keep_their_version(cli: CLI, target: Any, ref: Any) -> None:
-    """Without one it is apps/v1, the default of both."""
-    assert spec_of(cli, changed(HPA, scaleTargetRef=target))["targetRef"] == ref
-
-
-def test_annotations_of_the_variant_autoscaler_are_reported(cli: CLI) -> None:
-    """Its count is replaced, its cost has no currency, and it has no objective."""
-    annotations = {
-        "llm-d.ai/managed": "true",
-        "llm-d.ai/model-id": "meta/llama",
-        "llm-d.ai/variant-cost": "40.0",
-    }
-    metric = {
-        "type": "External",
-        "external": {
-            "metric": {"name": "wva_desired_replicas"},
-            "target": {"type": "AverageValue", "averageValue": 1},
-        },
-    }
-    source = annotated(changed(HPA, metrics=[metric]), annotations=annotations)
-    assert "cost" not in spec_of(cli, source)
-    said = comments(cli, source)
-    assert "wva_desired_replicas, AverageValue 1: the count of llm-d's variant" in said
-    assert "[llm-d.ai/variant-cost] 40.0: a relative number without a currency" in said
-    assert "[llm-d.ai/model-id] meta/llama: nothing is grouped" in said
-
-
 def test_a_scaled_object_has_keda_s_defaults(cli: CLI) -> None:
     """0 to 100 replicas, idle for five minutes; without a fallback the count is kept."""
     made = spec_of(cli, SCALED_OBJECT)
@@ -338,21 +300,6 @@ def test_a_latency_that_is_not_understood_is_said(cli: CLI, query: str, latency:
         assert ("not from a threshold" in said) is not latency
 
 
-@pytest.mark.parametrize(
-    ("kind", "metadata"),
-    [
-        ("metrics-api", {"url": "http://x/latency", "valueLocation": "p95", "targetValue": "500"}),
-        ("aws-cloudwatch", {"metricName": "TargetResponseTime", "targetMetricValue": "1"}),
-    ],
-)
-def test_a_latency_of_another_type_of_trigger_is_said(cli: CLI, kind: str, metadata: Any) -> None:
-    """Its name stands elsewhere; the host of an address names nothing."""
-    source = changed(SCALED_OBJECT, triggers=[{"type": kind, "metadata": metadata}])
-    assert "state --objective" in comments(cli, source)
-    other = {"type": "metrics-api", "metadata": {"url": "http://latency/queue/depth"}}
-    assert "state --objective" not in comments(cli, changed(SCALED_OBJECT, triggers=[other]))
-
-
 def test_under_a_formula_the_threshold_of_a_trigger_is_no_objective(cli: CLI) -> None:
     """KEDA compares the formula's value with its own target and ignores the trigger's threshold."""
     triggers = [prometheus(f"{TTFT} * 1000", "1", name="ttft", metricType="Value")]
@@ -385,15 +332,6 @@ def test_a_list_of_the_cluster_is_read_without_the_hpa_that_keda_made(cli: CLI) 
     assert [one["metadata"]["name"] for one in made] == ["other", "llama-chat"]
     alone = called(cli, made_by_keda)
     assert alone.refuses("ownerReferences", "migrate scaledobject/llama-chat"), alone.err
-
-
-def test_a_comment_ends_only_where_it_should(cli: CLI) -> None:
-    """Line breaks and control characters of a query add no line to the manifest."""
-    query = "sum(q)\nmode: Auto\u2028spec: {}\x85x: 1\r\x00"
-    source = changed(SCALED_OBJECT, triggers=[prometheus(query, "5")])
-    made = spec_of(cli, source)
-    assert made["mode"] == "Recommend"
-    assert set(made) == {"targetRef", "mode", "objectives", "replicas"}
 
 
 def test_the_namespace_of_a_flag_is_for_manifests_without_one(cli: CLI) -> None:
@@ -459,22 +397,3 @@ def test_bad_input_is_refused_with_field_value_and_range(
     done = called(cli, document)
     assert done.refuses("standard input", *words), done.err
     assert done.out == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param(("nosuch.yaml",), ("FILE: 'nosuch.yaml'", "hpa/NAME"), id="no file"),
-        pytest.param(("hpa/chat",), ("--namespace is missing", "hpa/chat"), id="no namespace"),
-        pytest.param(("hpa/", "-n", "a"), ("NAME: ''", "a DNS name"), id="no name"),
-        pytest.param(("so/../x", "-n", "a"), ("NAME: '../x'",), id="no path of the API"),
-        pytest.param(("hpa/chat", "-n", "A/b"), ("--namespace: 'A/b'", "a DNS label"), id="label"),
-        pytest.param(("-", "--objective", "x"), ("--objective: 'x'", "ttft:p99"), id="objective"),
-    ],
-)
-def test_bad_arguments_are_refused(
-    cli: CLI, arguments: tuple[str, ...], words: tuple[str, ...]
-) -> None:
-    """Before a cluster is asked."""
-    done = cli("migrate", *arguments)
-    assert done.refuses(*words), done.err

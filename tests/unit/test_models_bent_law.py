@@ -93,12 +93,6 @@ def test_means_of_rows_are_those_of_single_steps() -> None:
     assert predicted_seconds(BENT, seen) == pytest.approx(alone, rel=1e-12)
 
 
-def test_a_line_is_its_own_tangent() -> None:
-    """Wherever it is asked, a law without bends costs a request the same."""
-    workload = conversation()
-    assert request_demand(workload, LINE, 100.0, 512.0) == request_demand(workload, LINE)
-
-
 @pytest.mark.parametrize("sequences", [2.0, 32.0, 200.0])
 def test_a_tangent_touches_the_law(sequences: float) -> None:
     """There it has the law's step, context included."""

@@ -96,10 +96,3 @@ def test_a_burst_is_a_habit_until_its_return_is_overdue():
         floor = cheapest_floor(plain, rates, ONE, BIN, most_missed=0.005, habit=habit).rule.floor
         found.append((habit, floor >= 8))
     assert found == [(560, True), (600, False), (490, True), (560, True)]
-
-
-def test_misses_all_the_time_are_no_episode():
-    """A rule that is always a little short is not excused."""
-    level = np.full(600, 100.0)
-    lived = live(Rule(600.0, 0.8), level, ONE, BIN)
-    assert lived.habitual_ratio == lived.missed_ratio > 0.5

@@ -158,14 +158,6 @@ def test_a_batch_is_smaller_when_tokens_take_longer_than_predicted():
     assert slow < usual < full_batch_of(ENGINE, objectives, 256, 0.8)
 
 
-@pytest.mark.parametrize("usual_batch", [1, 24, 128])
-def test_the_usual_prefill_leaves_the_batch_as_it_is(usual_batch):
-    """I/(O − 1), nothing known; rounding may take one."""
-    assert full_batch_now(DEMAND, usual_batch, None) == usual_batch
-    assert full_batch_now(DEMAND, usual_batch, USUAL * (1.0 - 1e-9)) == usual_batch
-    assert usual_batch - 1 <= full_batch_now(DEMAND, usual_batch, USUAL) <= usual_batch
-
-
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 2.0, 5.0])
 def test_a_token_takes_as_long_in_the_batch_of_the_moment(ratio):
     """At any φ, a + n·(β + c·φ) is that of the usual batch, to one sequence."""
@@ -180,10 +172,3 @@ def test_a_token_takes_as_long_in_the_batch_of_the_moment(ratio):
     assert (now < 128) is (ratio > 1.0)
     assert step_seconds(now, prefill) <= step_seconds(128, USUAL) * (1.0 + 1e-9)
     assert step_seconds(now + 1, prefill) > step_seconds(128, USUAL)
-
-
-def test_one_sequence_may_always_run():
-    """However much prefill comes with a token; and nothing is scaled where steps never grow."""
-    assert full_batch_now(DEMAND, 24, 1e6) == 1
-    flat = replace(DEMAND, step_growth_seconds=0.0)
-    assert full_batch_now(flat, 24, 0.0) == 24

@@ -1,7 +1,6 @@
 """What arrivals of a pool find: held against a simulated pool and against exact cases."""
 
 import heapq
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from servingslo.models.running.occupancy_levels import (
     found_at,
     law_of_number,
     level_at_arrival,
-    most_few,
 )
 from servingslo.models.tokens.gap_loads import GapLoad, own_step
 from servingslo.models.workload import LengthDistribution, Workload
@@ -87,24 +85,6 @@ def test_an_arrival_finds_what_a_simulated_pool_has(count: int, rate: float) -> 
     assert shares @ met == pytest.approx(found, abs=0.08)
 
 
-def test_who_finds_an_idle_replica_delays_nobody() -> None:
-    """Long prompts, short outputs, replicas in plenty: tokens take bare steps.
-
-    With random routing they meet the prefill of others.
-    """
-    model = LatencyModel(workload(1.0), LAW, limits())
-    pooled = model.predict(40.0, 24, Routing.POOLED)
-    random = model.predict(40.0, 24, Routing.RANDOM)
-    found = level_at_arrival(
-        request_demand(workload(1.0), LAW), Pool(24, 40 / 24, 0.14, 0.01, STEP, 1.0)
-    )
-    assert found.free > 0.99
-    assert found.few > 0.99
-    assert pooled.itl_mean_seconds == pytest.approx(STEP, rel=0.02)
-    assert pooled.tpot_seconds(95.0) == pytest.approx(STEP, rel=0.02)
-    assert random.itl_mean_seconds > 1.3 * STEP
-
-
 def test_few_requests_meet_one_prompt_or_none() -> None:
     """The median meets none, and the tail a whole prompt over its few gaps."""
     model = LatencyModel(workload(1.0), LAW, limits())
@@ -121,19 +101,6 @@ def test_a_pool_that_is_full_is_never_idle() -> None:
     assert level_at_arrival(demand, Pool(4, 0.0, 0.0, 0.0, STEP, 1.0)) == NEVER_IDLE
 
 
-def test_more_arrivals_find_less_room() -> None:
-    """By rate: fewer arrivals meet nothing, more requests wait for each."""
-    demand = request_demand(workload(1.0), LAW)
-    pools = [
-        Pool(8, rate, 20 * STEP * rate, 20 * STEP * rate / 8, STEP, 1.0)
-        for rate in np.linspace(0.2, 3.0, 15)
-    ]
-    found = [level_at_arrival(demand, pool) for pool in pools]
-    assert all(b.free < a.free for a, b in pairwise(found))
-    assert all(b.delayed > a.delayed for a, b in pairwise(found))
-    assert all(0.0 <= one.free <= 1.0 for one in found)
-
-
 def test_the_number_has_the_mean_and_the_excess_that_were_asked_for() -> None:
     """A negative binomial law: mean r(1 − q)/q, variance that over q."""
     shape, success = law_of_number(7.0, 0.6)
@@ -145,13 +112,6 @@ def test_the_number_has_the_mean_and_the_excess_that_were_asked_for() -> None:
 def limits() -> EngineLimits:
     """A large card."""
     return EngineLimits(max_num_seqs=64, max_num_batched_tokens=8192, kv_capacity_tokens=400_000.0)
-
-
-def test_a_replica_by_itself_has_no_levels() -> None:
-    """Two have them up to two requests each, many up to four."""
-    assert most_few(1) == 0.0
-    assert most_few(2) == 4.0
-    assert most_few(100) == pytest.approx(400.0, rel=0.02)
 
 
 def test_a_request_decodes_in_steps_of_itself_at_least() -> None:

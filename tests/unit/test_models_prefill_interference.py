@@ -8,7 +8,6 @@ from servingslo.models.running.bursts import STEADY
 from servingslo.models.tokens.gap_loads import GapLoad
 from servingslo.models.tokens.inter_token import gap_moments
 from servingslo.models.tokens.output_laws import output_gaps
-from servingslo.models.tokens.prefill_interference import first_step_of
 from servingslo.models.workload import LengthDistribution, Workload
 
 STEP = 7.5e-3
@@ -101,30 +100,3 @@ def test_pools_lie_between_one_replica_and_very_many():
     assert np.all(np.diff([pool.every.deviation[1:] for pool in pools], axis=0) < 0.0)
     late = np.diff([pool.every.mean[1] - pool.every.mean[-1] for pool in pools])
     assert np.all(late < 0.0)
-
-
-def test_loads_of_several_pools_are_what_each_is_by_itself():
-    """One replica among pools is evaluated as one of a pool of one."""
-    output = output_gaps(OUTPUT)
-    loads = [load(6.0), load(12.0, 8), load(12.0, 2)]
-    together = gap_moments(DEMAND, output, loads, NO_LIMIT)
-    for one, found in zip(loads, together, strict=True):
-        (alone,) = gap_moments(DEMAND, output, [one], NO_LIMIT)
-        assert found.every.mean == pytest.approx(alone.every.mean, rel=1e-12)
-        assert found.every.deviation == pytest.approx(alone.every.deviation, rel=1e-12)
-
-
-def test_the_step_of_a_first_token_is_no_longer_than_a_full_one():
-    """Others' prefill that an arrival meets is bounded by the room of a step."""
-    wide, narrow = (first_step_of(DEMAND, 14.0, STEP, 1, room) for room in (NO_LIMIT, 2048.0))
-    assert narrow.full_seconds == pytest.approx(STEP + 2048 * PER_TOKEN)
-    assert 0.0 < narrow.others.mean <= 14.0 * WORK[0] * narrow.full_seconds
-    assert narrow.others.mean < wide.others.mean
-    assert narrow.others.variance < wide.others.variance
-
-
-def test_the_step_of_a_first_token_is_shorter_in_a_pool():
-    """Its steps feed themselves in what they have in common alone."""
-    alone, pooled = (first_step_of(DEMAND, 12.0, STEP, count, NO_LIMIT) for count in (1, 8))
-    assert pooled.others.mean < alone.others.mean
-    assert pooled.others.variance < alone.others.variance

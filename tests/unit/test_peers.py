@@ -22,11 +22,10 @@ from servingslo_lab.sim.peers import aibrix, dynamo, knative
 from servingslo_lab.sim.peers.dynamo_profile import decode_step, profiled_steps
 from servingslo_lab.sim.peers.line_process import (
     LineProcess,
-    decoded,
     encoded,
     program_path,
 )
-from servingslo_lab.sim.policies import REAL_RULES, policy_of, summary_of
+from servingslo_lab.sim.policies import policy_of
 
 ECHO = "import sys\nfor line in sys.stdin: print(line.strip(), flush=True)"
 
@@ -82,19 +81,6 @@ def test_a_program_that_ends_is_named_with_what_it_said():
     process = LineProcess([sys.executable, "-c", "import sys; sys.exit('no such strategy')"], {})
     with pytest.raises(ServingSLOError, match="no such strategy"):
         process.answer({"seconds": 1.0})
-
-
-@pytest.mark.parametrize("line", ["not JSON\n", "[1]\n", "\n"])
-def test_an_answer_that_is_no_object_is_refused(line):
-    """With the line."""
-    with pytest.raises(ServingSLOError, match="a peer answered"):
-        decoded(line)
-
-
-def test_a_number_that_json_lacks_is_not_sent():
-    """The other side could not read it."""
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        encoded({"value": float("nan")})
 
 
 # What AIBrix is sent
@@ -175,13 +161,6 @@ def test_steps_add_up_to_what_is_scraped_at_the_same_time():
     assert busy > 10
 
 
-def test_an_autoscaler_that_does_not_subscribe_gets_the_same_run():
-    """Events change nothing."""
-    plain, subscribed = run(Script()), run(Subscribed())
-    assert plain.ticks == subscribed.ticks
-    assert plain.replica_seconds == subscribed.replica_seconds
-
-
 # The profile
 
 
@@ -197,15 +176,6 @@ def test_the_profile_covers_the_engine_within_its_limits():
 
 
 # Names
-
-
-def test_a_real_policy_is_written_with_its_settings():
-    """`real:` belongs to the name."""
-    policy = policy_of("real:dynamo-sla:factor=0.5")
-    assert (policy.name, policy.parameters) == ("real:dynamo-sla", {"factor": 0.5})
-    assert summary_of("real:dynamo-sla:factor=0.5") == REAL_RULES["real:dynamo-sla"].summary
-    with pytest.raises(InvalidInputError, match="real:aibrix-kpa"):
-        policy_of("real:nobody")
 
 
 def test_a_peer_is_observed_at_its_own_interval():
@@ -228,30 +198,7 @@ def test_kept_runs_of_a_peer_end_with_its_version(monkeypatch):
     source_digest.cache_clear()
 
 
-def test_hpa_on_requests_follows_its_behavior():
-    """40 requests a pod at a target of 20: ⌈4 × 2⌉, which is twice and four more at once."""
-    hpa = World(policy_of("real:hpa:in_system=20").rule(SETTING))
-    assert hpa.look(4, each={"running": 30.0, "waiting": 10.0}) == 8
-
-
 # The peers themselves
-
-
-def test_apa_follows_its_own_arithmetic():
-    """0.9 of a target of 0.5 wants ⌈4 × 1.8⌉ = 8; then 0.1 falls to half at most."""
-    built_or_skip(aibrix.PROGRAM)
-    apa = World(policy_of("real:aibrix-apa").rule(SETTING))
-    assert apa.look(4, each={"kv_usage_ratio": 0.9}) == 8
-    for _ in range(11):  # until the window of three minutes has only the new value
-        apa.look(8, each={"kv_usage_ratio": 0.1})
-    assert apa.look(8, each={"kv_usage_ratio": 0.1}) == 4
-
-
-def test_kpa_divides_the_total_by_its_target():
-    """1000 requests at 100 each, from 8: within twice the count."""
-    built_or_skip(aibrix.PROGRAM)
-    kpa = World(policy_of("real:aibrix-kpa").rule(SETTING))
-    assert kpa.look(8, each={"running": 100.0, "waiting": 25.0}) == 10
 
 
 def test_knative_is_sent_the_total_and_the_ready_pods():
@@ -285,33 +232,6 @@ def test_knative_panics_in_a_crowd_and_releases_nothing_meanwhile():
     assert calm[-1] == 9
 
 
-def test_knative_averages_a_minute_below_its_threshold():
-    """200 requests want 3 pods, which is no panic: only once they are enough of the minute."""
-    kpa = knative_world()
-    more = [kpa.look(2, each={"running": 100.0, "waiting": 0.0}) for _ in range(60)]
-    # 120 + 80 n / 60 is above 140 after more than 15 s; panic would have ordered a third after 2 s.
-    first = more.index(3)
-    assert more == [2] * first + [3] * (60 - first)
-    assert first in {15, 16}
-
-
-def test_knative_begins_with_the_pods_that_are_there():
-    """It has no history then, so it holds their number for a minute."""
-    built_or_skip(knative.PROGRAM)
-    kpa = World(policy_of("real:knative-kpa").rule(SETTING), tick_seconds=knative.TICK_SECONDS)
-    held = [kpa.look(6, each={"running": 1.0, "waiting": 0.0}) for _ in range(70)]
-    assert held[:62] == [6] * 62
-    assert held[62:] == [3] * 8
-
-
-def test_a_setting_that_knative_refuses_is_refused():
-    """By its own validation of annotations."""
-    built_or_skip(knative.PROGRAM)
-    kpa = World(policy_of("real:knative-kpa:in_system=0.001").rule(SETTING))
-    with pytest.raises(ServingSLOError, match="should be at least"):
-        kpa.look(1)
-
-
 def dynamo_world(policy: str, step: EngineStep, replicas: int = 2) -> World:
     """Its planner after a minute of this step on every engine."""
     rule = policy_of(policy).rule(SETTING)
@@ -326,29 +246,6 @@ def test_dynamo_adds_one_if_every_engine_is_above_its_target():
     loaded = replace(decode_step(SETTING.law, 49, 300), waiting=20, waiting_tokens=60_000)
     planner = dynamo_world("real:dynamo-load", loaded)
     assert [planner.look(2, each=lengths(10.0, 100.0, 10.0)) for _ in range(3)][-1] == 3
-
-
-def test_dynamo_removes_one_if_the_rest_would_do():
-    """One decode an engine is nothing."""
-    dynamo_or_skip()
-    planner = dynamo_world("real:dynamo-load", decode_step(SETTING.law, 1, 300))
-    assert [planner.look(2, each=lengths(10.0, 100.0, 10.0)) for _ in range(3)][-1] == 1
-
-
-def test_dynamo_holds_while_pods_start():
-    """Its own rule: a load decision may only reduce what is pending."""
-    dynamo_or_skip()
-    loaded = replace(decode_step(SETTING.law, 49, 300), waiting=20, waiting_tokens=60_000)
-    planner = dynamo_world("real:dynamo-load", loaded)
-    assert planner.look(3, unready=1, each=lengths(10.0, 100.0, 10.0)) == 3
-
-
-def test_dynamo_follows_its_thresholds():
-    """9,000 of 15,000 tokens are 60 %: above 50, not above 100, and not below 60."""
-    dynamo_or_skip()
-    step = decode_step(SETTING.law, 30, 300)
-    assert dynamo_world("real:dynamo-thresholds:up_percent=50", step).look(2) == 3
-    assert dynamo_world("real:dynamo-thresholds", step).look(2) == 2
 
 
 def mixed(batch: int, prompt: int) -> EngineStep:
@@ -375,11 +272,3 @@ def test_dynamo_orders_for_the_requests_that_were_started():
         wanted.append(planner.look(2, each=lengths(10.0 + tick, 100.0, 10.0)))
     assert wanted[:12] == [2] * 12
     assert wanted[12] in {5, 6}
-
-
-def test_without_dynamo_the_reason_is_said():
-    """Not an import error of a module that the user has never heard of."""
-    if "none" not in dynamo.sources().split()[1]:
-        pytest.skip("ai-dynamo is installed here")
-    with pytest.raises(InvalidInputError, match="an environment with ai-dynamo"):
-        policy_of("real:dynamo-sla").rule(SETTING)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from policy_world import REPLICAS_ONLY, World, reasons, run, stepped
+from policy_world import REPLICAS_ONLY, World, run, stepped
 
 from servingslo.explain.changes import change_event, change_line, replica_count_change
 from servingslo.explain.conditions.derived import conditions
@@ -99,25 +99,6 @@ def test_nothing_grows_while_gpus_of_a_replica_are_unknown():
     assert max(d.replicas_after for d in story.decisions) == 3
     assert Reason.GPUS_UNKNOWN in {d.limited_by for d in story.between(900.0, 1200.0)}
     assert story.at(3000.0).replicas_after < 3
-
-
-def test_an_outage_of_metrics_removes_nothing():
-    """A grant that falls while nothing is seen takes no capacity."""
-    world = GrantedWorld(
-        rate=stepped((0, 40.0)),
-        replicas=6,
-        grant=lambda at: granted(12 if at < 900 else 2),
-        blind_from=900.0,
-    )
-    story = run(world).until(1200)
-    assert story.at(1200.0).replicas_after == story.at(885.0).replicas_after
-
-
-def test_a_bounded_priority_is_reported():
-    """By a step of the decision, and once by an event."""
-    grant = granted(64, priority_bounded=True)
-    story = run(GrantedWorld(rate=stepped((0, 6.0)), replicas=3, grant=lambda _: grant)).until(60)
-    assert Reason.PRIORITY_BOUNDED in reasons(story.at(60.0))
 
 
 def test_wants_are_those_before_the_budget():

@@ -7,8 +7,6 @@ from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import Run, World, steady
 
 from servingslo.adapters.gauges import metric_samples
-from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.estimation.gateway.classes import whole_sample
 from servingslo.estimation.requests.arrivals import ArrivalState, count_classes
 from servingslo.estimation.requests.misses import Misses, of_classes, over
@@ -19,7 +17,6 @@ from servingslo.explain.conditions.condition import ConditionStatus, ConditionTy
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.text import text
-from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.inputs import AdmissionMode, InForce, Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import (
@@ -30,6 +27,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
 )
 from servingslo.policy.knobs.lanes.decision import SURGE_READINGS, LaneState
 from servingslo.policy.planner import plan
+from servingslo.policy.routes import ClassTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
@@ -126,24 +124,6 @@ def story(targets=WITH, rate=8.0, replicas=3, **more):
     return ClassRun(World(rate=steady(rate), replicas=replicas), targets, Limits(), **more)
 
 
-def test_replicas_are_ordered_for_what_does_not_shed():
-    """Half of the demand is the job's: the count is what the other half needs."""
-    with_classes, without = story(), story(TARGETS)
-    with_classes.until(600.0)
-    without.until(600.0)
-    last = with_classes.decisions[-1]
-    assert last.demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
-    assert last.replicas_after < without.decisions[-1].replicas_after
-
-
-def test_classes_of_priority_zero_and_more_order_all():
-    """Then the demand is that of the workload."""
-    alike = replace(WITH, classes=(CHAT, replace(JOB, priority=0)))
-    told = story(alike)
-    told.until(600.0)
-    assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(8.0, rel=0.3)
-
-
 def test_a_silent_gateway_keeps_the_last_known_part():
     """The job does not order replicas because its counters are missing for a while."""
     told = story(silent_from=600.0)
@@ -167,26 +147,6 @@ def test_the_first_requests_of_a_job_wait_as_its_own():
     assert flows["job"].requests_per_second == pytest.approx(6.0)
     assert state.sheddable is not None
     assert state.sheddable.offered_ratio == 1.0
-
-
-def test_a_sheddable_class_with_a_share_orders_up_to_it():
-    """A quarter of 12 replicas is 3: no more, though its demand needs it."""
-    shared = replace(WITH, classes=(CHAT, replace(JOB, share_ratio=0.25)))
-    told, plain = story(shared, job_part=0.8, rate=6.0), story(job_part=0.8, rate=6.0)
-    told.until(450.0)
-    plain.until(450.0)
-    assert 1 <= plain.decisions[-1].replicas_after < told.decisions[-1].replicas_after <= 3
-    assert any(step.inputs.get("sheddable_replicas") for step in told.decisions[-1].steps)
-
-
-def test_the_highest_lane_has_the_fleets_bound_and_the_job_what_is_left():
-    """The job's lane is the smaller one, and grows when chat has less in flight."""
-    busy, idle = story(THREE, job_part=0.3, rate=4.0), story(THREE, job_part=0.7, rate=4.0)
-    for told in (busy, idle):
-        told.until(600.0)
-        chat, job = told.decisions[-1].classes
-        assert chat.before > job.before >= 1
-    assert idle.decisions[-1].classes[1].before > busy.decisions[-1].classes[1].before
 
 
 def test_lanes_are_restored_when_they_may_not_be_written_any_more():
@@ -285,28 +245,6 @@ def test_availability_is_of_the_classes_that_order_replicas(name):
     report = told.decisions[-1].availability
     assert report.uncounted == ()
     assert report.answered_ratio == pytest.approx(0.8 if name == "chat" else 1.0, abs=0.06)
-
-
-def test_a_recording_of_classes_is_replayed_to_the_digit():
-    """Class counts and lanes are in the recorded observation."""
-    spec = {
-        "targetRef": {"kind": "Deployment", "name": "llama"},
-        "objectives": [
-            {"metric": "ttft", "percentile": 95, "threshold": "1s"},
-            {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
-        ],
-        "replicas": {"max": 12},
-        "batching": {"mode": "Off"},
-        "admission": {"mode": "Auto"},
-        "classes": [
-            {"name": "chat", "route": "chat"},
-            {"name": "job", "route": "job", "policy": "job-lane", "priority": -10},
-        ],
-    }
-    told = story(targets_from_spec(spec), refused_per_second={"job": 2.0})
-    told.until(600.0)
-    lines = map(observation_line, told.observations)
-    assert [one.decision for one in replay(lines, instead=spec)] == told.decisions
 
 
 def test_each_class_has_an_error_budget_of_its_own():

@@ -7,17 +7,11 @@ import pytest
 from degraded_world import DEGRADING, DegradedRun, SplitWorld
 from policy_world import stepped
 
-from servingslo.adapters.gauges import metric_samples
-from servingslo.api.convert import targets_from_spec
-from servingslo.controller.recordings.recording import observation_line, replay
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.fallback import FallbackUse
-from servingslo.explain.changes import change_line
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.conditions.knobs import degradation_verdict
-from servingslo.explain.log_line import log_line
-from servingslo.explain.parts.degradation import weights_change
 from servingslo.explain.text import text
 from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem
 from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
@@ -53,13 +47,6 @@ def played():
     return story().until(3600.0)
 
 
-def test_nothing_goes_to_the_fallback_in_calm(played):
-    """The share stays 0, and the decision says so."""
-    calm = played.between(300.0, BEGINS)
-    assert {d.degradation.after for d in calm} == {0.0}
-    assert {d.degradation.reason for d in calm} == {Reason.NOT_DEGRADED}
-
-
 def test_a_crowd_gets_every_replica_first_then_the_fallback_then_all_back(played):
     """In this order, and each step is at most twice the last, half a minute apart."""
     first = next(d for d in played.decisions if d.degradation.after > 0.0)
@@ -75,17 +62,6 @@ def test_a_crowd_gets_every_replica_first_then_the_fallback_then_all_back(played
     assert played.share_at(ENDS) > 0.2
     assert played.shares[-1] == 0.0
     assert played.decisions[-1].degradation.reason is Reason.NOT_DEGRADED
-
-
-def test_noise_of_the_counts_does_not_move_the_share_to_and_fro():
-    """While a crowd grows for a quarter of an hour, at most one step back of ten."""
-
-    def growing(seconds):
-        return CALM + (CROWD - CALM) * min(max(seconds - BEGINS, 0.0) / 900.0, 1.0)
-
-    run = story(SplitWorld(rate=None, replicas=2, offered=growing)).until(BEGINS + 900.0)
-    assert sum(b < a for a, b in itertools.pairwise(run.shares)) <= 1
-    assert run.shares[-1] >= 0.25
 
 
 def test_it_keeps_the_objectives_of_those_who_stay(played):
@@ -108,24 +84,6 @@ def test_the_ledger_says_where_requests_went(played):
     assert ledger.offered_per_second == pytest.approx(whole + (ledger.refused_per_second or 0.0))
 
 
-def test_every_report_names_the_share(played):
-    """Log line, explain, gauges, condition, change."""
-    decision = next(d for d in played.decisions if d.degradation.before > 0.2)
-    assert "degradation=" in log_line(decision)
-    assert "fallback_share=" in log_line(decision)
-    assert "degraded=" in log_line(decision)
-    assert "to Service/small of at most 50.0 %" in text(decision)
-    assert "requests/s go there" in text(decision)
-    gauges = {sample.name: sample.value for sample in metric_samples(decision)}
-    assert gauges["servingslo_fallback_share_ratio"] == decision.degradation.after
-    told = verdicts(decision)[ConditionType.FALLBACK_USABLE]
-    assert told.status is ConditionStatus.TRUE
-    raised = next(d for d in played.decisions if d.degradation.change_reason is not None)
-    line = change_line(weights_change(raised))
-    assert "knob=route-weights fallback_thousandths=0->50 outcome=written" in line
-    assert "no further replica: MaxReplicasReached" in line
-
-
 def test_a_full_fallback_is_not_used_further():
     """It takes one request a second: the share goes back to what it took, and no higher."""
     world = crowd(takes=1.0)
@@ -136,21 +94,6 @@ def test_a_full_fallback_is_not_used_further():
              if since < d.time_seconds < since + FULL_SECONDS]  # fmt: skip
     assert max(later) * CROWD <= 1.0
     assert verdicts(full[0])[ConditionType.FALLBACK_USABLE].status is ConditionStatus.FALSE
-
-
-def test_a_slow_fallback_is_full_too():
-    """Its answers take three times as long at a share above a fifth."""
-
-    class Slow(SplitWorld):
-        def observe(self, at):
-            self.answer_seconds = 6.0 if self.share > 0.2 else 2.0
-            return super().observe(at)
-
-    offered = stepped((0.0, CALM), (BEGINS, CROWD))
-    run = story(Slow(rate=None, replicas=2, offered=offered)).until(BEGINS + 600.0)
-    full = next(d for d in run.decisions if d.degradation.reason is Reason.FALLBACK_FULL)
-    assert full.degradation.before > 0.2
-    assert full.degradation.after <= 0.2
 
 
 def test_a_fallback_that_nobody_counts_is_left():
@@ -184,14 +127,6 @@ def test_no_share_while_a_replica_more_can_be_had():
     """The same crowd with room for every replica that it needs."""
     run = story(replicas=replace(DEGRADING.replicas, maximum=64)).until(BEGINS + 900.0)
     assert set(run.shares) == {0.0}
-
-
-def test_no_room_in_the_cluster_is_a_cause_as_well():
-    """The scheduler finds no place for the fourth replica."""
-    world = crowd(room=3)
-    run = story(world, replicas=replace(DEGRADING.replicas, maximum=64)).until(BEGINS + 900.0)
-    first = next(d for d in run.decisions if d.degradation.after > 0.0)
-    assert first.degradation.cause is Reason.UNSCHEDULABLE_PODS
 
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
@@ -259,22 +194,3 @@ def test_a_degraded_request_counts_by_its_own_weight():
         run = story(degradation=wanted).until(ENDS)
         attained.append(run.decisions[-1].promise.attained_ratio)
     assert attained[0] < attained[1] < attained[2]
-
-
-def test_a_recording_replays():
-    """Each observation as a line, to the same decisions."""
-    spec = {
-        "targetRef": {"kind": "Deployment", "name": "llama"},
-        "objectives": [
-            {"metric": "ttft", "percentile": 95, "threshold": "1s"},
-            {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
-        ],
-        "replicas": {"min": 1, "max": 3},
-        "batching": {"mode": "Off"},
-        "degradation": {"route": "llama", "fallback": "small"},
-    }
-    run = DegradedRun(crowd(), targets_from_spec(spec), Limits()).until(BEGINS + 400.0)
-    lines = [observation_line(one) for one in run.observations]
-    again = [entry.decision.degradation for entry in replay(lines, instead=spec)]
-    assert again == [d.degradation for d in run.decisions]
-    assert any(d.after for d in again)

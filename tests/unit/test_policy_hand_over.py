@@ -10,22 +10,19 @@ from servingslo.adapters.gauges import DESIRED, metric_samples
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
+from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     Actuation,
-    AdmissionMode,
-    BatchingMode,
     Limits,
     Mode,
     ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.reasons import Reason
 
 METRIC = replace(
     TARGETS, actuation=Actuation.METRIC, replicas=ReplicaTargets(minimum=1, maximum=60)
 )
-NONE = replace(METRIC, actuation=Actuation.NONE)
 KEDA = SignalProblem(
     reason=Reason.SCALER_CONFLICT, detail="ScaledObject/llama scales Deployment/llama as well"
 )
@@ -88,14 +85,6 @@ def test_with_keda_a_scaler_that_never_asks_is_a_conflict():
     assert by_gauge.limited_by is None
 
 
-def test_none_tells_and_gives_to_nobody():
-    """The decision is made and has a reason; no gauge has it, and it learns from no miss."""
-    story = run(_busy(problems=(KEDA,)), NONE).until(300)
-    end = story.at(300.0)
-    assert (end.replicas_after, end.limited_by, _given(end)) == (3, Reason.REPORTED_ONLY, set())
-    assert end.recommended_replicas > 3
-
-
 @pytest.mark.parametrize(
     ("targets", "limits"),
     [
@@ -131,14 +120,6 @@ def test_the_gauge_is_the_count_that_the_operator_sets_itself():
     assert _given(run(_busy(problems=(KEDA,)), TARGETS).until(60).at(60.0)) == set()
 
 
-def test_without_metrics_no_number_is_given():
-    """A wrong number would be followed; of none the autoscaler's own fallback decides."""
-    blind = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="refused")
-    end = run(_busy(problems=(KEDA, blind)), METRIC).until(60).at(60.0)
-    assert end.handed_over.replicas is None
-    assert _given(end) == set()
-
-
 def test_a_count_set_by_others_is_no_edit_by_hand_and_counts_in_the_policies():
     """With one pod in ten minutes allowed, the step that KEDA made uses the policy up."""
     slow = ScalingRules(policies=(ScalingPolicy(type="Pods", value=1, period_seconds=600),))
@@ -152,16 +133,3 @@ def test_a_count_set_by_others_is_no_edit_by_hand_and_counts_in_the_policies():
     assert _given(later) == {4.0}
     steps = {step.reason for d in story.decisions for step in d.steps}
     assert Reason.REPLICAS_CHANGED_BY_USER not in steps
-
-
-def test_other_knobs_go_by_their_own_modes():
-    """Who carries the count out says nothing of batch limits and bounds."""
-    targets = replace(
-        METRIC,
-        batching=replace(METRIC.batching, mode=BatchingMode.AUTO),
-        admission_mode=AdmissionMode.RECOMMEND,
-    )
-    scaled = replace(targets, actuation=Actuation.SCALE)
-    ends = [run(_busy(), t, Limits()).until(45).at(45.0) for t in (targets, scaled)]
-    assert ends[0].batching.reason is ends[1].batching.reason
-    assert ends[0].admission == ends[1].admission

@@ -18,8 +18,8 @@ from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.path import divide_path, waits_for_room
 from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = {"prefill": PREFILL, "decode": DECODE}

@@ -12,8 +12,8 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.report import with_latencies
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Constraint, Reason
 
 LOOSE = (
@@ -131,19 +131,6 @@ def test_a_pod_that_lies_is_left_out_and_named_and_another_is_asked_for(lie, why
     assert named in ready.message
 
 
-def test_of_many_pods_that_lie_the_first_few_are_named():
-    """The others are counted."""
-    world = World(rate=steady(30.0), replicas=12)
-    story = run(world, replace(TARGETS, replicas=ReplicaTargets(minimum=12, maximum=24)))
-    story.until(60)
-    lying = [f"llama-{number}" for number in range(1, 6)]
-    world.xid_errors = dict.fromkeys(lying, 79)
-    story.until(75)
-    detail = step_of(story.at(75.0), Reason.UNRELIABLE_PODS).inputs["detail"]
-    named = ", ".join(f"{name} (xid error 79)" for name in lying[:3])
-    assert detail == f"{named} and 2 more"
-
-
 def test_the_error_told_is_that_of_the_percentiles_that_were_compared():
     """The furthest of the objectives; unknown before one was compared, whatever the law's fit."""
     story = run(World(rate=steady(9.0), replicas=4), TARGETS).until(900)
@@ -189,14 +176,6 @@ def test_who_explains_a_decision_is_told_what_one_fewer_and_one_more_would_give(
     assert all(f"{name} p95 " in line for name in ("ttft", "tpot", "queueTime"))
 
 
-def test_without_a_trusted_model_no_latency_of_another_count_is_told():
-    """In the first minute."""
-    story = run(World(rate=steady(9.0), replicas=4)).until(45)
-    decision = story.at(45.0)
-    assert not decision.model.trusted
-    assert with_latencies(decision, story.state.sized) == decision
-
-
 def without_limits(observation):
     """The same pods, whose engines do not say how large their KV cache is."""
     pods = [
@@ -239,23 +218,6 @@ def test_pods_left_out_are_named_also_where_no_model_decides(seen, until, reason
     assert "Left out: llama-2 (xid error 79); no capacity until they serve again" in explain.text(
         decision
     )
-
-
-def test_a_second_pod_that_lies_is_news_of_its_own():
-    """One event for each pod, and none for one that serves again."""
-    world = World(rate=steady(9.0), replicas=6)
-    story = run(world, replace(TARGETS, replicas=ReplicaTargets(minimum=6, maximum=12))).until(60)
-    told = []
-    for lying in (["llama-1"], ["llama-1", "llama-2"], ["llama-1", "llama-2"], ["llama-2"]):
-        before = story.decisions[-1]
-        world.xid_errors = dict.fromkeys(lying, 79)
-        events = explain.events(story.tick(), before)
-        told.append([e for e in events if e.reason is Reason.UNRELIABLE_PODS])
-    assert [len(events) for events in told] == [1, 1, 0, 0]
-    first, second = told[0][0], told[1][0]
-    assert "llama-2" not in first.message
-    assert "llama-2 (xid error 79)" in second.message
-    assert first.key != second.key
 
 
 @pytest.mark.parametrize(

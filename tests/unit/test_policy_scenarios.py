@@ -8,24 +8,15 @@ from policy_world import World, reasons, run, steady, stepped
 
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import conditions, verdicts
-from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
-    BatchingMode,
-    BatchingTargets,
     FallbackBehavior,
     FallbackTargets,
-    Limits,
-    Mode,
-    ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.planner import plan
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
-from servingslo.policy.state import PlannerState, record_scale
-from servingslo.policy.stored_state import learned, restore
-from servingslo.reasons import BOUND_REASON, Action, Reason
+from servingslo.reasons import Action, Reason
 
 
 def test_surge_orders_what_is_needed_at_once_and_gives_it_back():
@@ -174,14 +165,6 @@ def test_silence_brings_an_idle_fleet_to_its_minimum():
     assert end.demand.arrival_rate_per_second == 0.0
 
 
-def test_a_fleet_that_never_had_traffic_goes_to_its_minimum():
-    """Without a single request there is no model, and none is needed."""
-    story = run(World(rate=steady(0.0), replicas=3)).until(900)
-    assert story.at(900.0).replicas_after == 1
-    assert story.at(900.0).model.trusted is False
-    assert story.at(150.0).replicas_after == 3
-
-
 def _sizing(decision):
     return next(step for step in decision.steps if step.stage == "sizing").inputs
 
@@ -221,24 +204,6 @@ def test_pods_that_are_refused_or_have_no_place_are_no_capacity(refused):
     behind = next(s for s in short.steps if "behind_pods" in s.inputs)
     assert behind.inputs["behind_pods"] == 5
     assert behind.after == behind.before + 5
-
-
-def test_a_quota_is_told_in_its_own_words_and_freezes_nothing():
-    """Pods that are never made: the count is limited by name, and the step down goes on."""
-    words = "exceeded quota: gpus, requested: 1, used: 5, limited: 5"
-    world = World(rate=stepped((0, 6.0), (600, 20.0), (1200, 4.0)), replicas=3, room=5)
-    story = run(world).until(600)
-    world.problems = (SignalProblem(reason=Reason.QUOTA_REACHED, detail=words),)
-    story.until(1800)
-    short = story.at(900.0)
-    assert short.replicas_after > 5
-    assert {d.limited_by for d in story.between(660.0, 1080.0)} == {Reason.QUOTA_REACHED}
-    found = {c.type: c for c in conditions(short, generation=1, now_seconds=0.0)}
-    assert found["ScalingLimited"].reason is Reason.QUOTA_REACHED
-    assert found["ScalingLimited"].message.endswith(words)
-    assert f"Held by: a quota of the namespace allows no more pods: {words}" in text(short)
-    assert story.at(1800.0).replicas_after <= 4
-    assert story.at(1800.0).limited_by is not Reason.QUOTA_REACHED
 
 
 def test_pods_on_their_way_are_not_ordered_twice():
@@ -284,67 +249,12 @@ def test_a_hand_edit_becomes_the_new_current():
     assert story.at(1200.0).replicas_after <= 4
 
 
-def test_a_target_scaled_to_zero_by_hand_is_held():
-    """Nobody but its user wakes it."""
-    world = World(rate=steady(0.0), replicas=2)
-    story = run(world).until(150)
-    world.scale(0)
-    story.until(300)
-    held = story.at(300.0)
-    assert held.reason is Reason.SCALED_TO_ZERO_BY_USER
-    assert (held.replicas_after, held.apply_replicas) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("targets", "limits", "reason"),
-    [
-        pytest.param(replace(TARGETS, mode=Mode.RECOMMEND), Limits(), Reason.RECOMMEND_ONLY,
-                     id="recommend"),
-        pytest.param(replace(TARGETS, mode=Mode.PAUSED), Limits(), Reason.PAUSED, id="paused"),
-        pytest.param(TARGETS, Limits(recommend_only=True), Reason.KILL_SWITCH, id="kill-switch"),
-    ],
-)  # fmt: skip
-def test_a_decision_that_may_not_act_recommends(targets, limits, reason):
-    """Nothing is applied, and what would be done is told."""
-    story = run(World(rate=steady(16.0), replicas=3), targets, limits).until(300)
-    end = story.at(300.0)
-    assert not any(d.apply_replicas for d in story.decisions)
-    assert (end.replicas_after, end.limited_by) == (3, reason)
-    assert end.recommended_replicas > 3
-    cause = reason if targets.mode is Mode.PAUSED else BOUND_REASON[end.binding]
-    assert end.reason is cause
-
-
-def test_another_scaler_keeps_our_hands_off_and_hears_what_we_would_do():
-    """A conflict is no blindness: the plan goes on, the write does not."""
-    problem = SignalProblem(reason=Reason.SCALER_CONFLICT, detail="HorizontalPodAutoscaler llama")
-    world = World(rate=steady(16.0), replicas=3, problems=(problem,))
-    story = run(world).until(300)
-    end = story.at(300.0)
-    assert (end.reason, end.replicas_after, end.apply_replicas) == (
-        Reason.SCALER_CONFLICT,
-        3,
-        False,
-    )
-    assert end.recommended_replicas > 3
-    assert "HorizontalPodAutoscaler" in end.detail
-
-
 def test_a_rollout_allows_no_step_down():
     """While pods are being replaced, fewer of them would be a gamble."""
     world = World(rate=steady(2.0), replicas=4, rollout=True)
     story = run(world).until(450)
     assert {d.replicas_after for d in story.decisions} == {4}
     assert Reason.ROLLOUT_IN_PROGRESS in reasons(story.at(450.0))
-
-
-def test_tolerated_failures_are_spare_replicas():
-    """One more than is needed, as long as it is asked for."""
-    plain = run(World(rate=steady(9.0), replicas=4)).until(900)
-    targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=12, tolerated_failures=1))
-    spare = run(World(rate=steady(9.0), replicas=4), targets).until(900)
-    assert spare.at(900.0).replicas_after == plain.at(900.0).replicas_after + 1
-    assert Reason.TOLERATED_FAILURES in reasons(spare.at(900.0))
 
 
 def test_an_impossible_objective_does_not_scale_to_the_maximum():
@@ -362,50 +272,3 @@ def test_an_impossible_objective_does_not_scale_to_the_maximum():
     found = {c.type: c for c in conditions(end, generation=1, now_seconds=600.0)}
     assert found["SLOMet"].reason is Reason.INFEASIBLE_OBJECTIVE
     assert f"value is {need.least_feasible:.2g}s" in found["SLOMet"].message
-
-
-def test_a_replay_of_the_observations_reproduces_the_decisions():
-    """Live, the count is reported as written; offline it is only read back. Both decide alike."""
-    world = World(rate=stepped((0, 6.0), (450, 16.0)), replicas=3)
-    live = run(world)
-    while world.now < 900:
-        decision = live.tick()
-        if decision.apply_replicas:
-            live.state = record_scale(
-                live.state,
-                before=decision.replicas_before,
-                after=decision.replicas_after,
-                now_seconds=decision.time_seconds,
-                behavior=TARGETS.behavior,
-            )
-    state = PlannerState()
-    replayed = []
-    for observation in live.observations:
-        decision, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
-        replayed.append(decision)
-    assert any(decision.apply_replicas for decision in replayed)
-    assert replayed == live.decisions
-
-
-def test_a_restart_continues_without_a_scaling_action():
-    """What was learnt comes back from the status, and nothing is given away on the way."""
-    world = World(rate=steady(9.0), replicas=4)
-    story = run(world).until(900)
-    before = story.at(900.0)
-    story.state = restore(learned(story.state, 900.0), 900.0)
-    story.until(1050)
-    after = story.between(915.0, 1050.0)
-    assert {d.replicas_after for d in after} == {before.replicas_after}
-    assert after[-1].model.trusted
-    assert Reason.REPLICAS_CHANGED_BY_USER not in reasons(after[0])
-
-
-def test_batch_limits_are_only_recommended_where_they_may_not_be_applied():
-    """Auto needs the administrator: without permission the pod template stays untouched."""
-    targets = replace(TARGETS, batching=BatchingTargets(mode=BatchingMode.AUTO))
-    story = run(World(rate=steady(9.0), replicas=4, max_num_seqs=4), targets).until(900)
-    tuned = [d.batching for d in story.decisions if d.model.trusted]
-    assert tuned
-    assert not any(b.apply for b in tuned)
-    assert any(b.reason is Reason.NOT_PERMITTED for b in tuned)
-    assert all(b.recommended_max_num_seqs > 4 for b in tuned if b.reason is Reason.NOT_PERMITTED)

@@ -14,7 +14,7 @@ from servingslo.policy.inputs import (
     Limits,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 TODAY = MONDAY + 14 * DAY
@@ -91,14 +91,6 @@ def test_a_season_of_another_pattern_costs_no_objective(rate):
     misled = told(rate, history_of(offices))
     assert within(misled, BEGIN) > within(plain, BEGIN) - 0.01
     assert replica_hours(misled) < 1.2 * replica_hours(plain)
-
-
-def test_the_same_observations_with_their_history_give_the_same_decisions(seasonal):
-    """The history is part of an observation, so a replay knows the season as well."""
-    state = PlannerState()
-    for observation, decision in zip(seasonal.observations, seasonal.decisions, strict=True):
-        again, state = plan(observation, TARGETS, Limits(), state, observation.time_seconds)
-        assert again == decision
 
 
 def test_a_forecast_that_is_off_plans_for_the_present(seasonal):

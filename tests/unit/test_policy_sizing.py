@@ -107,13 +107,6 @@ def test_an_objective_below_a_single_request_is_infeasible_and_does_not_size():
     assert need.least_feasible > 0.001
 
 
-def test_demand_beyond_the_search_asks_for_its_end():
-    """A need that no candidate meets is unknown, not small."""
-    answer = sized(case(objective(LatencyMetric.TTFT, 0.5), largest_count=4), 500.0)
-    assert answer.replicas == 4
-    assert next(n for n in answer.needs if n.constraint is Constraint.TTFT).replicas is None
-
-
 def test_what_was_observed_worse_than_predicted_sizes_larger():
     """Calibration multiplies the prediction."""
     goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
@@ -134,15 +127,6 @@ def test_spare_replicas_must_be_lost_without_harm():
     plain = least_safe_count(judged, load, (), lowest=1, current=40)
     spare = least_safe_count(judged, load, (), lowest=1, current=40, spare=2)
     assert spare == plain + 2
-
-
-def test_the_greatest_rate_is_where_one_more_replica_becomes_needed():
-    """Admission and sizing are two views of one law."""
-    goal = objective(LatencyMetric.TPOT, 0.014, 99.0)
-    held = case(goal)
-    rate = carried_rate_per_second(held, (), 5)
-    assert sized(held, rate * 0.99).replicas <= 5
-    assert sized(held, rate * 1.02).replicas > 5
 
 
 def batch_case(*objectives, law=H100):
@@ -166,14 +150,6 @@ def test_a_looser_inter_token_objective_allows_no_smaller_batch(threshold):
     loose = largest_batch(batch_case(objective(LatencyMetric.TPOT, threshold * 1.5)), 2048)
     assert loose is not None
     assert (tight or 0) <= loose
-
-
-def test_a_batch_fits_memory_without_any_inter_token_objective():
-    """Sequences × tokens held stay within the KV target."""
-    sequences = largest_batch(batch_case(objective(LatencyMetric.TTFT, 1.0)), 8192)
-    held = WORKLOAD.held_tokens_per_sequence
-    assert sequences * held <= 0.9 * H100_LIMITS.kv_capacity_tokens
-    assert (sequences + 1) * (held + 8) > 0.9 * H100_LIMITS.kv_capacity_tokens
 
 
 def test_a_token_budget_that_breaks_the_inter_token_objective_is_reduced():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
@@ -12,9 +13,8 @@ from servingslo.policy.knobs.engine_limits.memory import (
     BatchLimits,
     memory_of,
 )
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import (
+from servingslo.policy.replicas.state import (
     READ_BACK_SECONDS,
     HandEdit,
     PendingWrite,
@@ -32,14 +32,6 @@ def seen(state, desired, at):
         time_seconds=at, namespace="inference", name="llama", desired_replicas=desired
     )
     return observe_count(state, observation, behavior=Behavior(), now_seconds=at)
-
-
-def test_the_first_count_seen_is_nobodys_edit():
-    """A workload just met starts from what it has."""
-    state, edit = seen(PlannerState(), 3, 0.0)
-    assert edit is None
-    assert state.seen_desired == 3
-    assert state.behavior.recommendations == ((0.0, 3),)
 
 
 def test_a_count_that_nobody_ordered_is_a_hand_edit():
@@ -106,11 +98,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
         at_seconds=50.0,
         before=BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192),
         after=BatchLimits(max_num_seqs=160, max_num_batched_tokens=2048),
-        observed_before={"tpot:p95": 0.061},
-        replicas_saved=2,
-        flags_added=("max_num_batched_tokens",),
-        judged_up_to_per_second=2.25,
-        beyond_seconds=80.0,
+        queue=(None, 40),
     )
     state = PlannerState(
         behavior=BehaviorState(
@@ -118,35 +106,12 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
             scale_up_events=((30.0, 2),),
             scale_down_events=((60.0, 1),),
         ),
-        knobs={"batch-limits": BatchingMemory(last_change_seconds=50.0, verifying=change)},
+        knobs={"batch-limits": BatchingMemory(last_change_seconds=50.0, written=change)},
     )
     stored = json.loads(json.dumps(learned(state, 100.0)))
     back = restore(stored, 110.0)
     assert back.behavior == state.behavior
     assert memory_of(back.knobs) == memory_of(state.knobs)
-
-
-def test_who_puts_the_count_back_is_remembered_over_a_restart():
-    """The pause goes on, and the next revert of the same count is one more in the row."""
-    reverts = Reverts(replicas=1, count=5, at_seconds=90.0, by="kubectl-scale", prompt=False)
-    stored = json.loads(json.dumps(learned(PlannerState(reverts=reverts), 100.0)))
-    assert restore(stored, 110.0).reverts == reverts
-    assert restore(stored, 50.0).reverts.at_seconds == 50.0
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param({"replicas": -1, "count": 3, "at": 1.0}, id="negative"),
-        pytest.param({"replicas": 1, "count": 3.5, "at": 1.0}, id="fraction"),
-        pytest.param({"replicas": 1, "count": 3}, id="no-time"),
-        pytest.param([1, 3, 1.0], id="no-mapping"),
-    ],
-)
-def test_reverts_that_cannot_be_are_none(stored):
-    """An edited status pauses nothing."""
-    document = {**learned(PlannerState(), 0.0), "reverts": stored}
-    assert restore(document, 100.0).reverts is None
 
 
 def test_what_is_dropped_of_the_stored_memory_is_named():
@@ -173,17 +138,3 @@ def test_what_lies_in_the_future_is_not_believed():
     """A clock that went back, or an edited status, cannot freeze scaling."""
     stored = learned(PlannerState(behavior=BehaviorState(scale_up_events=((1000.0, 2),))), 1000.0)
     assert restore(json.loads(json.dumps(stored)), 100.0).behavior.scale_up_events == ()
-
-
-@pytest.mark.parametrize(
-    "stored",
-    [
-        pytest.param(None, id="nothing"),
-        pytest.param([], id="no-mapping"),
-        pytest.param({"version": 999}, id="another-version"),
-        pytest.param({"version": 1, "behavior": {"up": [["x", 1], [1.0, True], 3]}}, id="junk"),
-    ],
-)
-def test_a_status_that_cannot_be_read_is_forgotten(stored):
-    """Restoring never raises."""
-    assert restore(stored, 0.0) == PlannerState()

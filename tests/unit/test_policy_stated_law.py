@@ -62,21 +62,6 @@ def test_the_first_minute_is_sized_from_the_spec(known):
     assert not any(d.model.trusted for d in without.decisions)
 
 
-def test_a_fit_takes_over_when_it_is_trusted(known):
-    """Estimation goes on meanwhile; the law in use changes hands once and stays."""
-    sources = [d.model.source for d in known.between(30.0, 300.0)]
-    taken = sources.index("fit")
-    assert set(sources[:taken]) == {"spec"}
-    assert set(sources[taken:]) == {"fit"}
-    assert 4 <= taken <= 12
-    last = known.at(30.0 + TICK_SECONDS * (taken - 1))
-    assert last.model.fit_error < 0.1
-    assert last.model.sample_count >= 8
-    end = known.at(420.0)
-    assert end.model.law != TRUE
-    assert end.replicas_after == ENOUGH
-
-
 def test_everything_that_is_told_says_that_the_law_is_the_specs(known):
     """Decision, status, condition, event, log line and explanation, each in its words."""
     first, end = known.at(30.0), known.at(300.0)
@@ -134,17 +119,6 @@ def test_a_law_of_steps_without_a_start_decides_nothing():
     assert not any(one.model.trusted for one in decisions)
 
 
-def test_a_corrected_law_takes_effect_at_the_next_tick():
-    """And a law that is taken away is planned with no more."""
-    corrected = story(times(2.0)).until(60)
-    assert corrected.at(60.0).model.law == times(2.0)
-    corrected.targets = replace(corrected.targets, service_law=TRUE)
-    decision = corrected.until(75).at(75.0)
-    assert (decision.model.law, decision.model.source) == (TRUE, "spec")
-    corrected.targets = replace(corrected.targets, service_law=None)
-    assert not corrected.until(90).at(90.0).model.trusted
-
-
 def test_no_pod_is_restarted_for_a_law_that_may_yet_be_refuted():
     """Other batch limits are recommended at once and applied when a fit recommends them."""
     auto = replace(
@@ -160,19 +134,3 @@ def test_no_pod_is_restarted_for_a_law_that_may_yet_be_refuted():
     assert {d.batching.reason for d in stated} == {Reason.LAW_FROM_SPEC}
     applied = [d for d in tuned.decisions if d.batching.apply]
     assert [d.model.source for d in applied] == ["fit"]
-
-
-def test_another_engine_is_sized_from_the_spec_until_its_own_law_is_known():
-    """A new image: what was fitted on the old one is not used for it, the spec's law is."""
-    world = World(rate=steady(8.0), replicas=4, seed=4)
-    rolled = run(world, replace(TARGETS, service_law=times(1.8))).until(600)
-    assert rolled.at(600.0).model.source == "fit"
-    world.roll_out("t2", "vllm:2", slowness=1.8)
-    rolled.until(900)
-    sources = [d.model.source for d in rolled.between(615.0, 900.0)]
-    assert "last-trusted" not in sources
-    # One tick without limits, before the first page of a new pod is read.
-    later = rolled.between(615.0, 900.0)
-    assert [d.model.reason for d in later if not d.model.trusted] == [Reason.LIMITS_UNKNOWN]
-    assert sources.index("spec") < 6
-    assert sources[-5:] == ["fit"] * 5

@@ -8,13 +8,11 @@ from policy_world import TICK_SECONDS, World, reasons, run, stepped
 
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
-    ForecastMode,
-    ForecastTargets,
     Limits,
     ReplicaTargets,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 from servingslo_lab.sim.replicas.engine import Outcome
 
@@ -103,48 +101,6 @@ def test_a_stated_utilization_target_stays_the_ceiling(enforced):
     assert set(_ceilings(story, 300.0, 1950.0)) == {0.8}
 
 
-@pytest.fixture(scope="module")
-def bursty():
-    """6/s with two minutes of 16/s every eight."""
-    bursts = [(0, 6.0)]
-    for start in (600, 1080, 1560, 2040):
-        bursts += [(start, 16.0), (start + 120, 6.0)]
-    return run(World(rate=stepped(*bursts), replicas=3)).until(2400)
-
-
-@pytest.mark.acceptance
-def test_bursts_that_recur_find_the_capacity_of_the_last_ones(bursty):
-    """From the third burst on nobody is made to wait."""
-    assert bursty.share_within(1.0, 0.05, start=600.0, end=720.0) < 0.9
-    assert bursty.share_within(1.0, 0.05, start=1560.0, end=1680.0) > 0.95
-    assert bursty.share_within(1.0, 0.05, start=2040.0, end=2160.0) > 0.95
-    assert Reason.RESERVE_BOUND in reasons(bursty.at(1500.0))
-    assert Reason.RESERVE_BOUND in reasons(bursty.at(1020.0))
-
-
-@pytest.mark.acceptance
-def test_a_forecast_that_is_off_keeps_nothing_for_bursts_that_recur(bursty):
-    """Between bursts the same observations ask for what arrives, and no decision speaks of them."""
-    off = replace(TARGETS, forecast=ForecastTargets(mode=ForecastMode.OFF))
-    state, decisions = PlannerState(), {}
-    for observation in bursty.observations:
-        at = observation.time_seconds
-        decisions[at], state = plan(observation, off, Limits(), state, at)
-    assert all(Reason.RESERVE_BOUND not in reasons(d) for d in decisions.values())
-    calm = [d for at, d in decisions.items() if 1440.0 <= at < 1560.0]
-    assert min(d.recommended_replicas for d in calm) < bursty.at(1500.0).recommended_replicas
-
-
-@pytest.mark.acceptance
-def test_one_crowd_is_waited_for_again_for_as_long_as_its_return_would_cost_more():
-    """One burst: what it needed is kept for ten leads after its end, and released after that."""
-    story = run(World(rate=stepped((0, 6.0), (600, 16.0), (840, 6.0)), replicas=3)).until(2250)
-    assert max(d.replicas_after for d in story.between(600.0, 840.0)) > 4
-    assert story.at(1200.0).replicas_after > 4
-    assert Reason.RESERVE_BOUND in reasons(story.at(1200.0))
-    assert story.at(2250.0).replicas_after <= 4
-
-
 def test_slow_pods_are_replaced_by_more_of_them():
     """Two of four cards throttle to a third: what the fleet really carries is learnt."""
     world = World(rate=stepped((0, 11.0)), replicas=4, seed=2)
@@ -229,39 +185,6 @@ def test_a_retry_storm_orders_about_what_its_first_tries_need():
     assert not told[0].inputs["measured"]
     assert told[-1].inputs["measured"]
     assert story.at(780.0).replicas_after <= 10
-
-
-def test_another_image_is_not_judged_by_the_old_law():
-    """A new image that is half as fast: its law is learnt anew, nothing is given away meanwhile."""
-    world = World(rate=stepped((0, 8.0)), replicas=4, seed=4)
-    story = run(world).until(600)
-    before = story.at(600.0)
-    assert before.model.trusted
-    world.roll_out("t2", "vllm:2", slowness=1.8)
-    story.until(1500)
-    rolled = story.between(615.0, 1500.0)
-    untrusted = [d for d in rolled if not d.model.trusted]
-    assert untrusted
-    assert all(d.model.source != "last-trusted" for d in untrusted)
-    assert all(d.replicas_after >= before.replicas_after for d in untrusted)
-    end = story.at(1500.0)
-    assert end.model.trusted
-    old, new = before.model.law, end.model.law
-    assert new.step_fixed_seconds > 1.4 * old.step_fixed_seconds
-    assert end.replicas_after > before.replicas_after
-    assert story.share_within(1.0, 0.05, start=1200.0) > 0.9
-
-
-def test_the_same_image_under_new_limits_goes_on_with_its_law():
-    """Only the limits change: the law is inherited and says so, and stays in use."""
-    world = World(rate=stepped((0, 8.0)), replicas=4)
-    story = run(world).until(600)
-    world.max_num_seqs = 48
-    world.roll_out("t2", "vllm:1")
-    story.until(705)
-    rolled = story.between(675.0, 705.0)
-    assert all(d.model.trusted for d in rolled)
-    assert any(Reason.CONFIGURATION_CHANGED in reasons(d) for d in rolled)
 
 
 def test_a_count_that_does_not_stand_is_told_beside_the_one_that_does():

@@ -6,7 +6,6 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import World, reasons, run, stepped
 
-from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
@@ -217,36 +216,12 @@ def test_the_administrators_step_holds_for_waking_too():
     assert story.decisions[-1].replicas_after == 1
 
 
-def test_a_minimum_of_zero_needs_the_idle_time():
-    """There is no time that would be right for everybody."""
-    with pytest.raises(InvalidInputError, match="idleAfter"):
-        ReplicaTargets(minimum=0)
-    with pytest.raises(InvalidInputError, match=r"replicas\.min"):
-        ReplicaTargets(minimum=-1)
-
-
 def test_one_replica_that_serves_never_goes():
     """Requests now and then, each within the idle time, keep it."""
     world = Gated(rate=lambda seconds: 1.0 if seconds % 500 < 20 else 0.0, replicas=1)
     story = run(world, TARGETS_TO_ZERO).until(4000)
     assert 0 not in counts(story, 0, 4000)
     assert Reason.ASLEEP not in set().union(*map(reasons, story.decisions))
-
-
-def test_others_who_carry_the_count_out_are_given_zero_and_what_wakes():
-    """KEDA is told 0 while it sleeps, and more from the requests on, pods or none."""
-    world = Gated(rate=quiet_from(60, (1500, 3.0)), replicas=1)
-    world.problems = (SignalProblem(reason=Reason.SCALER_CONFLICT, detail="ScaledObject/chat"),)
-    story = run(world, replace(TARGETS_TO_ZERO, actuation=Actuation.KEDA)).until(1000)
-    assert story.decisions[-1].handed_over.replicas == 0
-    world.scale(0)
-    story.until(1500)
-    assert {d.handed_over.replicas for d in story.between(1015, 1500)} == {0}
-    story.until(1530)
-    assert story.decisions[-1].handed_over.replicas >= 1
-    world.scale(story.decisions[-1].handed_over.replicas)
-    story.until(1580)
-    assert all(d.handed_over.replicas >= 1 for d in story.between(1530, 1580))
 
 
 def test_a_trigger_of_kedas_own_that_wakes_the_target_is_a_signal_too():

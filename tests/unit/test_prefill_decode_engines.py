@@ -3,27 +3,22 @@
 import asyncio
 import contextlib
 import dataclasses
-import json
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
-from tests.unit.test_engine_http import PATIENCE_SECONDS, listening, served, url_of
+from tests.unit.test_engine_http import listening, served, url_of
 
-from servingslo.errors import InvalidInputError
 from servingslo_lab.rig.simulated.engine_host import EngineHost
 from servingslo_lab.rig.simulated.engine_pods import EnginePod
 from servingslo_lab.rig.simulated.kv_transfers import (
-    TRANSFER_ANNOTATION,
     Connector,
     Transfer,
-    connector_of,
 )
 from servingslo_lab.rig.simulated.prefill_decode_router import Route, Router
 
-NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 SLOW = Connector(transfer=Transfer(fixed_seconds=0.2, tokens_per_second=10_000.0))
 KEEP = {"do_remote_decode": True, "do_remote_prefill": False}
 PROMPT, OUTPUT = 1000, 20
@@ -43,15 +38,6 @@ async def sample(host: EngineHost, pod: EnginePod, name: str, **labels: str) -> 
         for one in family.samples
         if one.name == name and labels.items() <= one.labels.items()
     )
-
-
-async def shows(host: EngineHost, pod: EnginePod, name: str, value: float, **labels: str) -> None:
-    """Wait for a value on a pod's page."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            if await sample(host, pod, name, **labels) == value:
-                return
-            await asyncio.sleep(0.01)
 
 
 async def prefilled(session: aiohttp.ClientSession, pod: EnginePod) -> dict:
@@ -89,24 +75,6 @@ async def test_a_prompt_computed_elsewhere_is_read_and_not_computed_again() -> N
         ):
             assert await sample(host, other, name, **labels) == pytest.approx(value), name
         assert await sample(host, one, "vllm:prompt_tokens_cached_total") == 0.0
-
-
-async def test_a_request_whose_cache_is_on_its_way_waits_deferred() -> None:
-    """As vLLM counts it: waiting, deferred, not running."""
-    slow = Connector(transfer=Transfer(fixed_seconds=5.0))
-    one, other = engine("p-0", "prefill"), engine("d-0", "decode", connector=slow)
-    async with served(one, other) as (host, session):
-        told = (await prefilled(session, one))["kv_transfer_params"]
-        call = asyncio.create_task(session.post(url_of(other), json=decoding(told)))
-        await shows(host, other, "vllm:num_requests_waiting", 1.0)
-        deferred = {"reason": "deferred"}
-        name = "vllm:num_requests_waiting_by_reason"
-        assert await sample(host, other, name, **deferred) == 1.0
-        assert await sample(host, other, "vllm:num_requests_running") == 0.0
-        call.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await call
-        await shows(host, other, name, 0.0, **deferred)
 
 
 async def test_a_prefill_pod_that_ends_keeps_its_caches_until_they_are_read() -> None:
@@ -185,15 +153,3 @@ async def test_no_request_is_lost_while_pods_of_both_roles_end() -> None:
     assert all("[DONE]" in text for text in texts)
     assert router.counts.failed == 0
     assert all(router.counts.served[pod.key] for pod in ends)
-
-
-def test_the_connector_is_that_of_the_arguments_and_annotations() -> None:
-    """NIXL alone moves caches here; its times are in an annotation."""
-    found = connector_of(NIXL, {TRANSFER_ANNOTATION: "fixed_seconds=0.02"})
-    assert found is not None
-    assert found.transfer == Transfer(fixed_seconds=0.02)
-    assert connector_of(None, {}) is None
-    assert connector_of(json.dumps({"kv_connector": "LMCacheConnectorV1"}), {}) is None
-    for text, annotations in (("{", {}), (NIXL, {TRANSFER_ANNOTATION: "speed=1"})):
-        with pytest.raises(InvalidInputError):
-            connector_of(text, annotations)

@@ -39,14 +39,6 @@ def test_a_series_that_an_answer_repeats_counts_once(times: int) -> None:
     assert (engine.ttft_seconds.sum, engine.ttft_seconds.count) == (4.0, 5.0)
 
 
-def test_the_parts_of_a_counter_are_added() -> None:
-    """Requests of two models of one engine are different requests."""
-    assembly = Assembly(CATALOGUE, CONFIG)
-    assembly.add_numbers(_series(TOKENS, 500.0, model_name=model) for model in ("base", "lora"))
-    (engine,) = assembly.pods()["team", "chat-0"].engines
-    assert engine.generation_tokens_total == 1000.0
-
-
 @pytest.mark.parametrize("edge", ["soon", "NaN", ""])
 def test_a_bucket_whose_edge_is_no_number_spoils_its_own_histogram_alone(edge: str) -> None:
     """A page is a tenant's: the others of the cluster are read as ever."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
-from servingslo.errors import InvalidInputError, MetricsUnavailableError
+from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import MetricKind
 
@@ -70,30 +70,9 @@ def test_an_operator_of_some_namespaces_asks_for_their_engines_alone():
     assert ages.count('pod!=""') == ages.count('pod!="", ns=~"team-a|team-b"') > 0
 
 
-def test_administrators_labels_replace_the_usual_ones_everywhere():
-    """No query falls back to `pod` where the cluster calls it otherwise."""
-    config = PrometheusConfig(
-        url=URL, namespace_label="exported_ns", pod_label="exported_pd", source_labels=("replica",)
-    )
-    queries = build_queries(CATALOGUE, config)
-    for promql in (*queries.gauges, *queries.counters, *queries.histograms):
-        assert 'exported_pd!=""' in promql
-        assert ", pod," not in promql
-        assert "replica" in promql
-        assert "instance" not in promql
-
-
 def test_queries_are_fixed_by_profiles_and_configuration():
     """The same configuration gives the same few queries, one for each histogram field."""
     config = PrometheusConfig(url=URL)
     queries = build_queries(CATALOGUE, config)
     assert queries == build_queries(CATALOGUE, config)
     assert len(queries.histograms) == 11
-
-
-def test_a_closed_client_asks_nothing_more():
-    """A reading in another thread ends with its query when the operator stops."""
-    client = PrometheusClient(PrometheusConfig(url=URL))
-    client.close()
-    with pytest.raises(MetricsUnavailableError, match="closed"):
-        client.query("time()", deadline=float("inf"))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.prose.check import ROOT, files, findings, prose
+from tests.prose.check import ROOT, files, findings
 from tests.prose.words import FORBIDDEN
 
 
@@ -30,14 +30,6 @@ def test_a_forbidden_phrase_is_found(tmp_path: Path, text: str, phrase: str) -> 
     page.write_text(f"# Title\n\n{text}\n", encoding="utf-8")
     found = findings(page)
     assert any(f"page.md:3: '{phrase}'" in line for line in found), found
-
-
-def test_code_is_not_prose(tmp_path: Path) -> None:
-    """Names in backquotes, blocks of code and addresses may hold any word."""
-    page = tmp_path / "page.md"
-    page.write_text("`told`\n\n```sh\ntold\n```\n\n[a page](told.md)\n", encoding="utf-8")
-    assert "told" not in prose(page)
-    assert findings(page) == []
 
 
 def test_every_phrase_has_its_replacement() -> None:

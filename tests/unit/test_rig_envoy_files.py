@@ -52,29 +52,6 @@ def test_clusters_are_the_translator_s_but_for_where_endpoints_are_looked_for(
     assert written == expected
 
 
-def test_endpoints_are_the_pods_of_the_service(
-    folder: EnvoyFolder, translation: Translation
-) -> None:
-    """Only the addresses are other than the translator's; the Service is named by its metadata."""
-    asked: list[Any] = []
-    with_endpoints(translation.endpoints[0], lambda service: asked.append(service) or PODS)
-    assert [(one["name"], one["sectionName"]) for one in asked] == [("chat", "8000")]
-    (written,) = _resources(folder.resource("endpoints", "httproute/t1/chat/rule/0"))
-    found = [
-        one["endpoint"]["address"]["socketAddress"]
-        for group in written["endpoints"]
-        for one in group["lbEndpoints"]
-    ]
-    assert [(one["address"], one["portValue"]) for one in found] == PODS
-
-
-def test_a_service_without_pods_refuses_connections(translation: Translation) -> None:
-    """The cluster keeps an address, as one that is routed to the Service's own does."""
-    (group,) = with_endpoints(translation.endpoints[0], lambda _: [])["endpoints"]
-    (found,) = group["lbEndpoints"]
-    assert found["endpoint"]["address"]["socketAddress"] == {"address": "127.0.0.1", "portValue": 1}
-
-
 def test_everything_listens_on_loopback_and_looks_into_files(folder: EnvoyFolder) -> None:
     """No listener of other interfaces, no stream to a controller that is not there."""
     texts = [path.read_text(encoding="utf-8") for path in folder.path.iterdir()]
@@ -86,11 +63,3 @@ def test_everything_listens_on_loopback_and_looks_into_files(folder: EnvoyFolder
         for one in listener["defaultFilterChain"]["filters"]
     ]
     assert [Path(one).exists() for one in sources] == [True]
-
-
-def test_a_file_is_replaced_as_a_whole(folder: EnvoyFolder, translation: Translation) -> None:
-    """Envoy reads a file anew when another is moved into its place: it is another inode."""
-    before = (folder.path / "clusters.json").stat().st_ino
-    folder.write(translation, lambda port: port)
-    assert (folder.path / "clusters.json").stat().st_ino != before
-    assert not [path for path in folder.path.iterdir() if path.suffix != ".json"]

@@ -1,7 +1,6 @@
 """The parts of the image in a folder that need no machine: the Dockerfile, and a pod's words."""
 
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,13 +8,10 @@ from servingslo_lab.errors import RigError
 from servingslo_lab.rig.image.base import make_base
 from servingslo_lab.rig.image.container import Container, Mount
 from servingslo_lab.rig.image.dockerfile import (
-    expanded,
     ignore_patterns,
     ignored,
-    pairs,
     stages,
 )
-from servingslo_lab.rig.image.pod_spec import service_links
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,12 +31,6 @@ def test_a_dockerfile_becomes_stages_of_whole_instructions() -> None:
     assert [one.word for one in last.instructions] == ["USER", "ENTRYPOINT"]
 
 
-def test_an_instruction_before_the_first_stage_is_refused() -> None:
-    """Also ARG, which docker takes there: nothing here would read it."""
-    with pytest.raises(RigError, match="ARG"):
-        stages("ARG V=1\nFROM a")
-
-
 def test_the_repository_s_dockerfile_is_read_whole() -> None:
     """Two stages of the same base, and the words that the image's settings come from."""
     build, last = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))
@@ -48,12 +38,6 @@ def test_the_repository_s_dockerfile_is_read_whole() -> None:
     assert {"ENV", "COPY", "USER", "WORKDIR", "ENTRYPOINT", "CMD"} <= {
         one.word for one in last.instructions
     }
-
-
-def test_variables_are_filled_in() -> None:
-    """By both notations; quotes hold a value together."""
-    assert expanded("/opt:$PATH ${NEW}-", {"PATH": "/bin"}) == "/opt:/bin -"
-    assert pairs('A=1 B="two words" C') == {"A": "1", "B": "two words", "C": ""}
 
 
 @pytest.mark.parametrize(
@@ -76,26 +60,6 @@ def test_another_base_than_python_s_slim_image_is_refused(tmp_path: Path) -> Non
     """It cannot be made without a registry."""
     with pytest.raises(RigError, match="alpine"):
         make_base("python:3.13.9-alpine", tmp_path / "root")
-
-
-def test_a_service_gives_the_variables_of_a_link() -> None:
-    """As a kubelet sets them; names of ports are in capitals."""
-    service = SimpleNamespace(
-        metadata=SimpleNamespace(name="my-api"),
-        spec=SimpleNamespace(
-            cluster_ip="10.0.0.9", ports=[SimpleNamespace(name="http", port=8080)]
-        ),
-    )
-    assert service_links([service]) == {
-        "MY_API_SERVICE_HOST": "10.0.0.9",
-        "MY_API_SERVICE_PORT": "8080",
-        "MY_API_SERVICE_PORT_HTTP": "8080",
-        "MY_API_PORT": "tcp://10.0.0.9:8080",
-        "MY_API_PORT_8080_TCP": "tcp://10.0.0.9:8080",
-        "MY_API_PORT_8080_TCP_PORT": "8080",
-        "MY_API_PORT_8080_TCP_PROTO": "tcp",
-        "MY_API_PORT_8080_TCP_ADDR": "10.0.0.9",
-    }
 
 
 def test_mount_points_stay_within_the_root(tmp_path: Path) -> None:

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 from tests.unit.test_migrate import HPA, SCALED_OBJECT, changed, prometheus
 
-from servingslo.cli.output import OutputFormat
 from servingslo.controller.recordings.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo_lab.cli.autoscalers.documents import autoscalers_of
 from servingslo_lab.cli.shadow import shadow
-from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Row, Shadow, played
+from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Shadow, played
 from servingslo_lab.cli.shadowing.rule import Rule, rule_of
-from servingslo_lab.cli.shadowing.text import shadow_text
 from servingslo_lab.sim.baselines.view import Scrape
 
 REPLAYS = Path(__file__).parents[1] / "golden" / "data" / "replays"
@@ -94,12 +92,6 @@ def test_a_signal_asks_for_what_the_hpa_would(source: dict[str, Any], wanted: fl
     assert signal.replicas(SEEN_PODS) == pytest.approx(wanted)
 
 
-def test_a_signal_without_the_gauge_is_unknown() -> None:
-    """Not zero."""
-    (signal,) = on_running("10").signals
-    assert signal.replicas(scrape(waiting=(1.0,))) is None
-
-
 def test_the_behavior_is_the_stated_one_with_the_hpa_s_defaults() -> None:
     """Policies of scale-up are not stated, so that they are 4 pods or 100 % in 15 s."""
     found = rule(HPA)
@@ -115,16 +107,6 @@ def test_the_behavior_is_the_stated_one_with_the_hpa_s_defaults() -> None:
 
 CRON = {"type": "cron", "metadata": {"start": "0 8 * * *", "desiredReplicas": "10"}}
 SCALED_OBJECT_ON_QUEUE = changed(SCALED_OBJECT, triggers=[CRON, prometheus(f"sum({WAITING})", "5")])
-
-
-def test_metrics_that_no_recording_has_are_named() -> None:
-    """The others decide; without any the rule is refused."""
-    found = rule(SCALED_OBJECT_ON_QUEUE)
-    assert len(found.signals) == 1
-    assert found.unread[0].startswith("spec.triggers[0] cron: no gauge")
-    with pytest.raises(InvalidInputError, match=r"spec\.triggers") as caught:
-        rule(changed(SCALED_OBJECT, triggers=[CRON, prometheus("rate(q[1m])", "5")]))
-    assert "rate(q[1m])" in str(caught.value)
 
 
 @pytest.mark.parametrize("threshold", ["0", "-1", "many"])
@@ -158,43 +140,6 @@ def test_a_generous_rule_costs_hours_and_a_mean_one_costs_requests() -> None:
     assert many.missed_requests is not None
     assert few.missed_requests > 2 * many.missed_requests
     assert 0 < mean.judged_requests <= mean.requests
-
-
-def test_what_was_ordered_is_the_recording_s_count() -> None:
-    """Tick by tick."""
-    found = shadowed("steady", on_running("16"))
-    seen = [one.observation.desired_replicas for one in replay(lines("steady"))]
-    assert [tick.replicas[SEEN] for tick in found.ticks] == seen
-    assert found.resource == "simulation/fleet"
-
-
-@pytest.mark.parametrize(
-    ("now_seconds", "wanted"),
-    [(0.0, 2), (30.0, 2), (75.0, 2), (90.0, 6), (100.0, 3), (200.0, 3)],
-)
-def test_a_replica_serves_one_cold_start_after_its_order(now_seconds: float, wanted: int) -> None:
-    """2, then 6 ordered after 30 s, then 3 after 100 s: the fourth and more serve from 90 s on."""
-    orders = [(0.0, 2), (30.0, 6), (100.0, 3)]
-    row = Row(orders=[(at, count) for at, count in orders if at <= now_seconds])
-    assert row.serving(now_seconds, cold_start_seconds=60.0) == wanted
-
-
-def test_the_table_and_the_documents_say_the_same(tmp_path: Path, capsys: Any) -> None:
-    """By the command itself, for both kinds of output."""
-    recording, manifest = tmp_path / "r.jsonl", tmp_path / "so.yaml"
-    recording.write_text("".join(lines("steady")), encoding="utf-8")
-    manifest.write_text(json.dumps(SCALED_OBJECT_ON_QUEUE), encoding="utf-8")
-    shadow(str(recording), scaled_object=manifest, output=OutputFormat.JSON)
-    document = json.loads(capsys.readouterr().out)
-    shadow(str(recording), scaled_object=manifest)
-    table = capsys.readouterr().out
-    assert table == shadow_text(shadowed("steady", rule(SCALED_OBJECT_ON_QUEUE))) + "\n"
-    assert [one["name"] for one in document["outcomes"]] == [
-        SEEN,
-        "ScaledObject llama-chat",
-        SERVINGSLO,
-    ]
-    assert "the rule may have ordered more: spec.triggers[0] cron" in table
 
 
 def test_bad_input_names_the_flag(tmp_path: Path) -> None:

@@ -134,35 +134,6 @@ async def test_one_process_holds_all_shards_and_gives_back_to_those_that_come():
     assert cluster.live["a"].detail().startswith("holds shards 0 of 3 as a; others: 1 of")
 
 
-async def test_a_dead_process_is_followed_within_its_lease_by_the_spare_one():
-    """Not by one that has a shard; without a spare one by those that have."""
-    cluster = Cluster()
-    for name in "abcd":
-        cluster.start(name, 3)
-        await cluster.run(20.0)
-    shard = next(iter(cluster.live.pop("b").held()))
-    await cluster.run(TERMS.lease_seconds + 2 * STEP_SECONDS)
-    assert cluster.holders()[shard] == "d"
-    shard = next(iter(cluster.live.pop("a").held()))
-    await cluster.run(TERMS.lease_seconds + 2 * STEP_SECONDS)
-    assert cluster.holders()[shard] in {"c", "d"}
-
-
-async def test_a_frozen_process_holds_nothing_when_it_wakes_and_gets_a_shard_again():
-    """Its shard went to another, which gives it back."""
-    cluster = Cluster()
-    for name in "abc":
-        cluster.start(name, 3)
-        await cluster.run(20.0)
-    cluster.frozen.add("a")
-    await cluster.run(20.0)
-    assert cluster.live["a"].held() == set()
-    assert len(cluster.holders()) == 3
-    cluster.frozen.clear()
-    await cluster.run(20.0)
-    assert cluster.counts() == [1, 1, 1]
-
-
 async def test_a_rollout_to_more_shards_moves_nothing_before_all_know_of_them():
     """And one to fewer empties what is gone, by who holds it, before its Lease is left."""
     cluster = Cluster()

@@ -1,30 +1,21 @@
 """Backtests: what is run, what is kept, and how policies are set beside each other."""
 
-import json
 import multiprocessing
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from servingslo.errors import InvalidInputError, ServingSLOError
-from servingslo.models.fleet.latency import Objective
-from servingslo.models.objectives import LatencyMetric
-from servingslo_lab.sim import kept
-from servingslo_lab.sim.backtest import run, run_cell, runs_of
-from servingslo_lab.sim.bounds.hindsight import best_foresight, best_static, refined
-from servingslo_lab.sim.bounds.oracle import find_oracle
+from servingslo.errors import ServingSLOError
+from servingslo_lab.sim.backtest import run
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
-from servingslo_lab.sim.kept import key_of, source_digest
+from servingslo_lab.sim.kept import key_of
 from servingslo_lab.sim.outcome import Outcome
-from servingslo_lab.sim.past import Past
-from servingslo_lab.sim.policies import RULES, policy_of
-from servingslo_lab.sim.production import benchmark_targets
-from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of, fleet_of, objectives_of
+from servingslo_lab.sim.policies import policy_of
+from servingslo_lab.sim.scenario import Cell, Scenario, autoscaler_of
 from servingslo_lab.sim.scoring import Objectives, Score, interval, score
-from servingslo_lab.sim.summary import beats, summaries
+from servingslo_lab.sim.summary import summaries
 from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.workloads import flash_crowd, generated, uniform_lengths
@@ -84,42 +75,6 @@ def test_a_process_that_is_killed_ends_the_backtest_and_loses_nothing(scenario, 
     assert len(run(cells, tmp_path, processes=1, done=ignored)) == len(cells)
 
 
-def test_an_oracle_is_found_once_for_all_that_are_set_beside_it(scenario, tmp_path):
-    """One for each seed, told to who watches, and the same for every policy."""
-    cells = [
-        cell(scenario, name, seed, against_oracle=True)
-        for seed in (1, 2)
-        for name in ("hpa-busy", "static", "oracle")
-    ]
-    done: list[Cell] = []
-    found = run(cells, tmp_path, processes=1, done=done.append)
-
-    assert runs_of(cells) == len(done) == 6
-    assert len(list(tmp_path.glob("oracle-*.json"))) == 2
-    hours = found[2].score.replica_hours
-    assert found[0].score.relative_cost == pytest.approx(found[0].score.replica_hours / hours)
-
-
-def test_what_was_done_is_kept_when_a_later_run_fails(scenario, tmp_path):
-    """A broken trace stops the call; the run before it is there for the next one."""
-    broken = replace(scenario, name="broken", trace_path=str(tmp_path / "none.csv"))
-    cells = [cell(scenario, "hpa-kv"), cell(broken, "hpa-kv")]
-    with pytest.raises((InvalidInputError, OSError)):
-        run(cells, tmp_path / "kept", processes=1, done=ignored)
-
-    assert (tmp_path / "kept" / f"{key_of(cells[0])}.json").exists()
-
-
-def test_a_run_is_found_under_another_name(scenario, tmp_path):
-    """Labels and the place of the file do not count."""
-    first = run_cell(cell(scenario, "hpa-kv"), tmp_path)
-    other = replace(scenario, name="another")
-    again = run_cell(cell(other, "hpa-kv:kv_usage=0.8"), tmp_path)
-
-    assert len(list(tmp_path.iterdir())) == 1
-    assert again == replace(first, scenario="another", policy="hpa-kv:kv_usage=0.8")
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -139,91 +94,6 @@ def test_whatever_decides_a_run_is_in_its_key(scenario, changed):
     """Another run is never taken for this one."""
     one = cell(scenario, "hpa-kv")
     assert key_of(changed(one)) != key_of(one)
-
-
-def test_a_past_is_in_the_key_of_who_is_told(scenario):
-    """Runs of others are found again with it and without it."""
-    past = replace(scenario, past=Past(rates_per_second=(1.0,)))
-    told = {name: key_of(cell(past, name)) != key_of(cell(scenario, name))
-            for name in ("servingslo", "servingslo+knobs", "hpa-kv", "oracle")}  # fmt: skip
-
-    assert told == {"servingslo": True, "servingslo+knobs": True, "hpa-kv": False, "oracle": False}
-
-
-def test_runs_depend_on_the_source_of_their_own_rule(scenario):
-    """Rules of one module share it; others and the planner have their own."""
-    digests = {name: source_digest(name) for name in (*RULES, "servingslo", "static")}
-
-    assert digests["hpa-kv"] == digests["hpa-waiting"]
-    assert len({digests[name] for name in ("hpa-kv", "keda-slo", "knative", "servingslo")}) == 4
-    assert digests["servingslo"] == source_digest("servingslo+knobs")
-
-
-def test_the_key_of_a_run_reads_every_room_of_the_simulator():
-    """But the rules and the code of others, of which it reads one."""
-    sim = Path(kept.__file__).parent
-    rooms = {path.parent.relative_to(sim).as_posix() for path in sim.rglob("__init__.py")}
-
-    assert set(kept._ROOMS) == rooms - {"baselines", "peers"}
-
-
-def test_static_is_the_least_count_that_meets_the_share():
-    """One less does not."""
-    trace = crowd()
-    found = best_static(FLEET, trace, OBJECTIVES, most=50, seed=1)
-    fewer = best_static(FLEET, trace, OBJECTIVES, most=int(found.setting) - 1, seed=1)
-
-    assert OBJECTIVES.share_of(found.result) >= 0.99
-    assert fewer is None
-
-
-def test_the_refined_oracle_is_cheaper_and_still_meets_the_share():
-    """Each replica that can go without harm is gone."""
-    trace = crowd()
-    oracle = find_oracle(FLEET, trace)
-    better = refined(oracle, FLEET, trace, OBJECTIVES)
-
-    assert better.result.replica_seconds < oracle.result.replica_seconds
-    assert OBJECTIVES.share_of(better.result) >= 0.99
-    assert all(a <= b for a, b in zip(better.replicas, oracle.replicas, strict=True))
-
-
-def test_foresight_is_cheaper_than_the_best_count():
-    """Knowing demand one cold start ahead beats a constant where demand varies."""
-    trace = crowd()
-    static = best_static(FLEET, trace, OBJECTIVES, most=50, seed=1).result
-    held = replace(FLEET, initial_replicas=4)
-    foresight = best_foresight(held, trace, OBJECTIVES, seed=1).result
-
-    assert OBJECTIVES.share_of(foresight) >= 0.99
-    assert foresight.replica_hours < static.replica_hours
-
-
-def test_a_warm_fleet_begins_with_what_its_first_minutes_need(scenario):
-    """As the oracle has it, or by the work; never more than the bound of the resource."""
-    trace = scenario.trace(1)
-    bounded = replace(scenario, targets=benchmark_targets(max_replicas=1))
-
-    assert fleet_of(scenario, trace, (2, 4, 3, 3, 9)).initial_replicas == 4
-    assert fleet_of(scenario, trace, (2, 4, 3, 3, 9)).max_replicas == 18
-    assert 2 <= fleet_of(scenario, trace, ()).initial_replicas <= 6
-    assert fleet_of(bounded, trace, (2, 4)).initial_replicas == 1
-    assert fleet_of(replace(scenario, warm=False), trace, ()).initial_replicas == 1
-
-
-def test_latency_objectives_count():
-    """A request that is late as a whole is not in SLO."""
-    objective = Objective(metric=LatencyMetric.LATENCY, percentile=95.0, threshold_seconds=2.0)
-    objectives = objectives_of(replace(benchmark_targets(), objectives=(objective,)))
-    held = replace(FLEET, initial_replicas=9)
-    scenario = Scenario(name="x", fleet=FLEET, trace_path="")
-    rule = autoscaler_of(policy_of("hpa-busy:busy=0.5"), scenario, held, crowd())
-    result = simulate(held, crowd(), rule, seed=1)
-
-    assert objectives.share == 0.95
-    assert np.isinf(objectives.ttft_seconds)
-    assert objectives.share_of(result) == pytest.approx(np.mean(result.latency_seconds <= 2.0))
-    assert 0.0 < objectives.share_of(result) < 1.0
 
 
 def scored(policy: str, share: float, hours: float, seed: int = 1) -> Outcome:
@@ -273,48 +143,12 @@ def test_a_place_on_the_frontier_is_claimed_where_the_intervals_allow_it():
     assert found["wild"].share_ratio.low < 0.0
 
 
-def test_one_seed_has_no_intervals_and_its_means_decide():
-    """As many stars as the frontier has places."""
-    found = summaries(
-        [scored("good", 0.99, 10.0), scored("cheap", 0.9, 6.0), scored("bad", 0.9, 10.0)],
-        dollars_per_hour=1.0,
-    )
-    assert [one.surely_on_frontier for one in found] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        pytest.param((0.99, 9.0), (0.99, 10.0), True, id="as good and cheaper"),
-        pytest.param((0.995, 10.0), (0.99, 10.0), True, id="better at the same cost"),
-        pytest.param((0.99, 10.0), (0.99, 10.0), False, id="the same"),
-        pytest.param((0.999, 10.1), (0.99, 10.0), False, id="better and dearer"),
-        pytest.param((0.99, 9.9999), (0.99, 10.0), False, id="cheaper by nothing"),
-    ],
-)
-def test_beating_needs_both_numbers(one, other, expected):
-    """As high a share, as low a cost, and one of them better."""
-    assert beats(*one, *other) is expected
-
-
 def test_means_over_seeds_have_students_interval():
     """Of 1, 2, 3: the mean 2, s = 1, and t(0.975, 2) = 4.303 over √3."""
     found = interval([1.0, 2.0, 3.0])
     assert found.mean == 2.0
     assert found.half_width == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
     assert interval([4.0]).half_width is None
-
-
-def test_several_seeds_are_one_row_with_the_worst_of_them():
-    """Means, the least minute and the longest recovery."""
-    rows = summaries(
-        [scored("a", 0.98, 10.0), scored("a", 1.0, 12.0, seed=2)], dollars_per_hour=1.0
-    )
-
-    assert rows[0].seeds == (1, 2)
-    assert rows[0].share_ratio.mean == pytest.approx(0.99)
-    assert rows[0].worst_minute_ratio == pytest.approx(0.49)
-    assert rows[0].recovery_seconds == 120.0
 
 
 def test_a_score_counts_what_was_never_answered():
@@ -328,17 +162,3 @@ def test_a_score_counts_what_was_never_answered():
     assert found.share_ratio + found.rejected_ratio <= 1.0 + 1e-9
     assert found.recovery_seconds >= 240.0
     assert found.worst_minute_ratio < found.share_ratio
-
-
-def test_decisions_and_minutes_are_kept_with_a_run(scenario, tmp_path):
-    """The planner's reasons, and demand as it arrived."""
-    outcome = run_cell(cell(scenario, "servingslo"), tmp_path)
-    line = outcome.timeline
-
-    assert line.decisions
-    assert all(d.reason in d.text for d in line.decisions)
-    assert sum(line.offered_per_second) * 60.0 == pytest.approx(len(scenario.trace(1)), rel=0.02)
-    assert json.loads(next(tmp_path.iterdir()).read_text())["policy"] == "servingslo"
-    without = run_cell(cell(scenario, "servingslo", with_timeline=False), tmp_path)
-    assert without.score == outcome.score
-    assert without.timeline is None

@@ -57,30 +57,6 @@ def test_rates_and_lengths_are_those_of_the_trace(then):
     assert found.output_tokens.mean() == pytest.approx(TRACE.output_tokens.mean(), rel=0.1)
 
 
-def test_what_came_while_scrapes_failed_is_spread_over_that_time():
-    """Two minutes without metrics are neither silence nor a burst behind it."""
-    gap = (300.0, 420.0)
-    samples = [
-        sample
-        if not gap[0] <= sample.time_seconds < gap[1]
-        else replace(sample, pods=tuple(replace(pod, engines=()) for pod in sample.pods))
-        for sample in watched()
-    ]
-    found = trace_from_metrics(samples, np.random.default_rng(1)).arrival_seconds + 10.0
-    for low in (300.0, 360.0, 420.0):
-        counted = np.sum((found >= low) & (found < low + 60.0))
-        # 4 requests/s; the Poisson noise of 240 requests, twice, for the trace and its rebuilding.
-        assert counted == pytest.approx(240.0, abs=4.0 * np.sqrt(2.0 * 240.0))
-
-
-def test_rejected_requests_arrived_too():
-    """What a bounded queue refused is in the trace."""
-    fleet = replace(FLEET, initial_replicas=1, max_queued=8)
-    found = trace_from_metrics(watched(1, fleet), np.random.default_rng(1))
-
-    assert len(found) == pytest.approx(len(TRACE), rel=0.05)
-
-
 def test_what_a_gateway_refused_arrived_too():
     """Engines saw none of it: two a second, but for the silence before the second scrape."""
     samples = [
@@ -107,14 +83,6 @@ def test_what_a_gateway_refused_arrived_too():
     half = found.duration_seconds / 2.0
     more = np.sum(found.arrival_seconds < half) - np.sum(alone.arrival_seconds < half)
     assert more == pytest.approx(2.0 * half, rel=0.05)
-
-
-def test_the_same_metrics_give_the_same_trace():
-    """All chance is in the generator."""
-    samples = watched()
-    one, two = (trace_from_metrics(samples, np.random.default_rng(3)) for _ in range(2))
-    assert np.array_equal(one.arrival_seconds, two.arrival_seconds)
-    assert np.array_equal(one.output_tokens, two.output_tokens)
 
 
 def test_metrics_without_requests_are_refused():

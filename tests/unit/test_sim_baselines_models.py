@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from tests.unit.rule_world import SETTING, histogram, lengths, world
+from tests.unit.rule_world import SETTING, lengths, world
 
 from servingslo.estimation.sample import EngineSample
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim.baselines.dynamo import Kalman, first_token, rate_within
+from servingslo_lab.sim.baselines.dynamo import first_token, rate_within
 from servingslo_lab.sim.baselines.wva import V1_DEFAULTS, v1_step, v2_replicas
 from servingslo_lab.sim.baselines.wva_queueing import QueueAnalyzer
 
@@ -30,17 +30,6 @@ from servingslo_lab.sim.baselines.wva_queueing import QueueAnalyzer
 def test_wva_v1_steps_by_spare_kv_and_spare_queue(peaks, expected):
     """KV below 0.80 and a queue below 5; +1, −1 or nothing."""
     assert v1_step(peaks, V1_DEFAULTS) == expected
-
-
-def test_wva_v1_takes_peaks_of_a_minute_and_waits_for_its_pods():
-    """A peak 45 s ago still asks for one more; while one comes, nothing moves."""
-    v1 = world("wva-v1")
-    calm = {"kv_usage_ratio": 0.5, "waiting": 0.0}
-    assert v1.look(2, each={"kv_usage_ratio": 0.78, "waiting": 0.0}) == 3
-    assert v1.look(3, unready=1, each=calm) == 3
-    assert v1.look(3, unready=1, each=calm) == 3
-    assert v1.look(2, each=calm) == 2  # between two loops of 30 s
-    assert v1.look(2, each=calm) == 3
 
 
 @pytest.mark.parametrize(
@@ -74,18 +63,6 @@ def test_wva_v2_learns_what_a_full_pod_holds():
     assert v2._capacity(engine, 1000.0, 50.0) == pytest.approx(320_000.0 * 0.88, rel=0.2)
 
 
-def test_wva_v2_counts_queued_prompts_as_demand():
-    """Two pods hold 7,500 tokens and have 40 prompts of 100 queued: (15,000 + 8,000)/0.85."""
-    v2 = world("wva-v2")
-    shown = {
-        "kv_usage_ratio": 0.5, "kv_capacity_tokens": 15_000.0, "waiting": 40.0,
-        "max_num_seqs": 50, "max_num_batched_tokens": 2000,
-    }  # fmt: skip
-    v2.look(2, each={**shown, **lengths(0.0, 100.0, 100.0)})
-    # Pods with a queue hold 7,500, which is their capacity: 27,059 − 15,000 need two more.
-    assert v2.look(2, each={**shown, **lengths(10.0, 100.0, 100.0)}) == 4
-
-
 def analyzer(batch: int) -> QueueAnalyzer:
     """The analyzer with α 1, β 0.1, γ 0.01 for prompts of 10 and outputs of 4."""
     return QueueAnalyzer(alpha=1.0, beta=0.1, gamma=0.01, prompt=10.0, output=4.0, batch=batch)
@@ -95,20 +72,6 @@ def test_the_queueing_analyzers_service_rate():
     """T(2) = 1 + 2(0.28 + 0.12) = 1.8, P = 2.9, D = 2.02, μ(2) = 2/(2.9 + 4 × 2.02)."""
     assert analyzer(2).completion_rate(2) == pytest.approx(2 / 10.98)
     assert analyzer(1).completion_rate(1) == pytest.approx(1 / 8.98)
-
-
-def test_the_queueing_analyzers_latencies_of_one_slot():
-    """With a batch of 1 it is M/M/1/11; TTFT has wait, prefill and one token."""
-    rate = 0.5 / 8.98
-    weights = [0.5**n for n in range(12)]
-    p = [weight / sum(weights) for weight in weights]
-    served = rate * (1 - p[11])
-    busy, in_system = 1 - p[0], sum(n * share for n, share in enumerate(p))
-    prefill = 1.0 + busy * 0.4 + 1.1
-    itl = (busy / served - prefill) / 4
-    wait = (in_system - busy) / served
-
-    assert analyzer(1).latencies(rate) == pytest.approx((wait + prefill + itl, itl))
 
 
 def test_the_queueing_analyzer_finds_the_rate_at_the_target():
@@ -143,19 +106,6 @@ def test_dynamo_load_loop_rises_if_all_miss_and_falls_if_all_would_hold(running,
     assert loop.look(3, engines=[{**e, **lengths(9.0, 100.0, 100.0)} for e in engines]) == expected
 
 
-def test_dynamo_load_loop_counts_prefills_that_ride_along():
-    """200 prompt tokens in a step are 20 ms: 10 + 15 + 30 ms on two is above 0.8 × 50 ms."""
-    loop = world("dynamo-load")
-    shown = {"running": 10.0, "waiting": 0.0, "kv_usage_ratio": 0.1}
-    for steps, wanted in ((0.0, 3), (100.0, 3)):
-        served = {
-            **lengths(steps / 10, 100.0, 100.0),
-            "prompt_tokens_total": 200.0 * steps,
-            "iteration_tokens": histogram((1e5,), (steps, 0.0)),
-        }
-        assert loop.look(3, each={**shown, **served}) == wanted
-
-
 def test_dynamo_load_loop_holds_while_pods_come():
     """Overload with a pod that is not ready."""
     loop = world("dynamo-load")
@@ -180,16 +130,6 @@ def test_dynamo_threshold_loop_reads_kv_and_queued_prompts(kv, waiting, expected
     assert loop.look(3, each={**shown, **lengths(9.0, 100.0, 100.0)}) == expected
 
 
-def test_the_kalman_filter_returns_readings_until_it_has_five():
-    """Then the level it expects next, which is the reading where nothing changes."""
-    kalman = Kalman()
-    assert [kalman.add(reading) for reading in (3.0, 9.0, 4.0, 8.0)] == [3.0, 9.0, 4.0, 8.0]
-    steady = Kalman()
-    for _ in range(50):
-        last = steady.add(7.0)
-    assert last == pytest.approx(7.0, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("per_sequence", "itl", "expected"),
     [
@@ -205,13 +145,3 @@ def test_dynamo_throughput_loop_rates_an_engine_by_its_objective(per_sequence, i
     )  # fmt: skip
     limits = EngineLimits(max_num_seqs=50, max_num_batched_tokens=2000, kv_capacity_tokens=15_000)
     assert rate_within(law, limits, 100.0, 100.0, itl) == pytest.approx(expected)
-
-
-def test_dynamo_throughput_loop_acts_once_in_three_minutes():
-    """Twelve looks of 15 s without a decision, then ⌈rate/rate of one⌉."""
-    loop = world("dynamo-throughput")
-    wanted = [loop.look(9, each=lengths(30.0 * n, 100.0, 100.0)) for n in range(13)]
-    # 9 engines finish 2 a second each: 18/s. One takes n/O/ITL with ITL 50 ms at
-    # n = 40 ms/(1 ms + 0.1 ms): 36.4 slots, 7.27/s.
-    assert wanted[:12] == [9] * 12
-    assert wanted[12] == math.ceil(18.0 / (0.04 / 0.0011 / 100 / 0.05))

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo_lab.sim.bounds.bound import least_replica_hours, least_work_seconds
 from servingslo_lab.sim.bounds.oracle import find_oracle
-from servingslo_lab.sim.fleets.fleet import DynamicBatching, FleetSpec
+from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.scoring import Objectives
 from servingslo_lab.sim.traces.trace import Trace
 from servingslo_lab.sim.traces.workloads import flash_crowd, generated, uniform_lengths
@@ -55,13 +54,6 @@ def test_the_requests_with_the_most_work_may_miss():
     assert each == pytest.approx(2 * (0.011 + 0.010 + 0.011 + 0.001055) / 3600)
 
 
-def test_what_may_end_after_the_trace_counts_nothing():
-    """Eleven tokens may take 1.5 s; the second request arrives a second before the end."""
-    requests = trace((100, 11), (100, 11), duration_seconds=2.0)
-    late = least_replica_hours(FLEET, requests, replace(OBJECTIVES, share=1.0))
-    assert late == pytest.approx((0.011 + 0.010 + 0.011 + 0.001055) / 3600)
-
-
 @pytest.mark.parametrize("engine", ["h100-8b", "l4-small"])
 @pytest.mark.parametrize("share", [0.9, 0.99])
 def test_no_schedule_is_cheaper(engine, share):
@@ -77,10 +69,3 @@ def test_no_schedule_is_cheaper(engine, share):
 
     assert oracle is not None
     assert 0.0 < least_replica_hours(fleet, requests, objectives) < oracle.result.replica_hours
-
-
-def test_engines_with_batches_of_whole_requests_have_no_bound():
-    """Their steps are not those of this law."""
-    fleet = replace(FLEET, dynamic_batching=DynamicBatching())
-    with pytest.raises(InvalidInputError):
-        least_replica_hours(fleet, trace((100, 11)), OBJECTIVES)

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from tests.variant_choices import BY_LOAD, EVEN, by_weights, choice, every, h100, l4, pooling
 
-from servingslo.errors import InvalidInputError
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.pools.cases import pool_case
-from servingslo_lab.sim.pools.cheapest_schedule import cheapest_schedule, composition_frontier
+from servingslo_lab.sim.pools.cheapest_schedule import cheapest_schedule
 from servingslo_lab.sim.pools.fleet import VariantsSpec
 from servingslo_lab.sim.pools.variant_choice import choice_of, demand_of
 from servingslo_lab.sim.scoring import Objectives
@@ -37,22 +36,6 @@ def brute_force(pools, demand, seconds, share):
     return min(found, default=None)
 
 
-def test_every_request_carried_is_the_least_price_of_each_interval():
-    """An hour of 32/s for 8.2 and one of 20/s for 5.0."""
-    found = cheapest_schedule(choice(), [32.0, 20.0], interval_seconds=HOUR)
-    assert found.counts == ({"h100": 2, "l4": 4}, {"h100": 2, "l4": 0})
-    assert found.price == pytest.approx(13.2)
-    assert found.bound == pytest.approx(13.2, rel=1e-3)
-    assert found.missed_ratio == 0.0
-
-
-def test_the_share_that_may_miss_is_missed_where_it_saves_most():
-    """Of 33/s and 21/s, 1/s may miss: of the 21/s, which saves a whole l4."""
-    found = cheapest_schedule(choice(), [33.0, 21.0], interval_seconds=HOUR, share=53 / 54)
-    assert found.counts[1] == {"h100": 2, "l4": 0}
-    assert found.missed_ratio == pytest.approx(1 / 54)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("rule", [BY_LOAD, EVEN, by_weights(h100=0.7, l4=0.3)])
 def test_it_equals_brute_force(rule, seed):
@@ -74,53 +57,6 @@ def test_it_equals_brute_force(rule, seed):
     assert found.price == pytest.approx(expected, rel=1e-3)
     assert found.bound <= expected * (1 + 1e-9)
     assert found.missed_ratio <= 1.0 - share + 1e-6
-
-
-def test_too_much_demand_has_no_schedule():
-    """12 h100 and 40 l4 carry 240/s."""
-    assert cheapest_schedule(choice(), [241.0], interval_seconds=60.0) is None
-    assert cheapest_schedule(choice(), [241.0], interval_seconds=60.0, share=0.99) is not None
-
-
-def test_failures_are_not_counted():
-    """Nothing fails in hindsight."""
-    tolerant = choice(h100(tolerated_failures=1), l4(tolerated_failures=2))
-    found = cheapest_schedule(tolerant, [32.0], interval_seconds=HOUR)
-    assert found.price == pytest.approx(8.2)
-
-
-def test_the_frontier_rises():
-    """In price and in rate; evenly by pod, no mix carries as much as twelve h100 for as little."""
-    front = composition_frontier(choice())
-    assert np.all(np.diff(front.prices_hourly) > 0)
-    assert np.all(np.diff(front.rates_per_second) > 0)
-    even = composition_frontier(choice(split=EVEN))
-    alone = [
-        counts
-        for counts, rate in zip(even.counts, even.rates_per_second, strict=True)
-        if rate <= 120.0
-    ]
-    assert len(alone) > 20
-    assert all(0 in counts.values() for counts in alone)
-
-
-def test_a_day_is_solved():
-    """A diurnal demand with noise, 1 % may miss: 1 % to 3 % less than carrying all."""
-    rng = np.random.default_rng(1)
-    slots = np.arange(288)
-    demand = 60.0 + 50.0 * np.sin(slots / 288 * 2 * np.pi) + rng.uniform(0.0, 5.0, size=288)
-    every_request = cheapest_schedule(choice(), demand.tolist(), interval_seconds=300.0)
-    most = cheapest_schedule(choice(), demand.tolist(), interval_seconds=300.0, share=0.99)
-    assert most.bound <= most.price <= most.bound * (1 + 1e-3)
-    assert every_request.price * 0.97 <= most.price <= every_request.price * 0.99
-    assert most.missed_ratio <= 0.01 + 1e-9
-
-
-def test_too_many_counts_are_refused():
-    """A million of them."""
-    pools = choice(h100(maximum=2000), l4(maximum=2000))
-    with pytest.raises(InvalidInputError, match="a million counts"):
-        composition_frontier(pools)
 
 
 class TestSimulatedPools:

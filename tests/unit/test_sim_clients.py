@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sim_fleets import FLEET, Script, agreeing, run, trace
 
-from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, read_fleet
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.traces.trace import Trace
@@ -37,23 +36,6 @@ def test_refused_request_is_sent_again_after_a_backoff_that_doubles():
     assert result.status.tolist() == [layout.FINISHED, layout.REJECTED]
     assert result.attempts is not None
     assert result.attempts.tolist() == [1, 4]
-
-
-def test_retry_that_succeeds_counts_its_time_from_the_first_attempt():
-    """What the client waited is what it waited, however often it had to ask."""
-    fleet = dataclasses.replace(
-        FLEET, max_queued=1, clients=ClientSpec(retries=5, backoff_seconds=1.0, jitter_ratio=0.0)
-    )
-    result = agreeing(Script(), fleet, trace=burst(2, output=120))
-
-    assert result.attempts is not None
-    assert result.attempts[1] == 3
-    assert result.status.tolist() == [layout.FINISHED] * 2
-    # Refused at 0.1 and at 1.1 s; sent again 2 s later.
-    assert 3.0 < result.ttft_seconds[1] < 3.1
-    assert result.latency_seconds[1] == pytest.approx(
-        result.ttft_seconds[1] + 119 * result.tpot_seconds[1]
-    )
 
 
 @pytest.mark.parametrize(
@@ -108,20 +90,6 @@ def test_requests_of_a_pod_that_fails_are_sent_to_another():
     assert (again.attempts > 1).sum() >= 20
 
 
-def test_patient_clients_that_never_retry_change_nothing():
-    """The two ways to serve a trace agree where they mean the same."""
-    fleet = dataclasses.replace(FLEET, initial_replicas=2, max_queued=12)
-    plain = agreeing(Script(), fleet, trace=trace(rate=8.0))
-    same = agreeing(
-        Script(), dataclasses.replace(fleet, clients=ClientSpec(retries=0)), trace=trace(rate=8.0)
-    )
-
-    assert (plain.status == layout.REJECTED).any()
-    assert np.array_equal(plain.status, same.status)
-    assert np.array_equal(plain.ttft_seconds, same.ttft_seconds)
-    assert plain.ticks == same.ticks
-
-
 def storm(clients: ClientSpec) -> tuple[float, float]:
     """Share in SLO after an overload of three minutes has passed, and attempts per request."""
     rng = np.random.default_rng(8)
@@ -150,34 +118,6 @@ def test_impatient_clients_keep_an_overload_alive():
     assert storm_attempts > 1.5
     assert patient_share > 0.9
     assert storm_share < patient_share - 0.2
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_compiled_and_interpreted_clients_are_equal(seed):
-    """Through timeouts, refusals, failures, drains that end early and jitter, to the last bit."""
-    fleet = dataclasses.replace(
-        FLEET,
-        initial_replicas=3,
-        max_queued=80,
-        mean_seconds_to_failure=150.0,
-        drain_seconds=5.0,
-        cold_start=ColdStart(mean_seconds=30.0),
-        clients=ClientSpec(first_token_timeout_seconds=2.0, timeout_seconds=8.0, retries=3),
-    )
-    script = Script((60.0, Wanted(replicas=4)), (150.0, Wanted(replicas=2)))
-    result = agreeing(script, fleet, trace=trace(rate=16.0, seconds=240.0), seed=seed)
-
-    assert {layout.FINISHED, layout.ABORTED} <= set(result.status.tolist())
-    assert result.attempts is not None
-    assert result.attempts.max() == 4
-
-
-def test_clients_of_a_fleet_file_are_read(tmp_path):
-    """Impatience is data."""
-    path = tmp_path / "fleet.yaml"
-    path.write_text("clients: {timeout_seconds: 30, retries: 1}\n")
-
-    assert read_fleet(path).clients == ClientSpec(timeout_seconds=30.0, retries=1)
 
 
 def test_fleet_file_of_the_documentation_is_read(tmp_path):

@@ -12,7 +12,6 @@ from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.fleet import ColdStart, SlowPods, read_fleet
 from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.replicas import layout
-from servingslo_lab.sim.traces.trace import Trace
 
 
 def test_ordered_pod_is_ready_one_cold_start_later_and_paid_for_from_the_order():
@@ -39,17 +38,6 @@ def test_observation_shows_what_was_scraped_and_its_age():
     assert tokens == sorted(tokens)
     assert tokens[-1] > 0
     assert script.seen[0].desired_replicas == script.seen[0].current_replicas == 1
-
-
-def test_pending_pod_is_observed_as_not_ready_without_engines():
-    """No metrics before readiness."""
-    script = Script((15.0, Wanted(replicas=2)))
-    run(script)
-    pending = script.seen[2].pods[1]
-
-    assert not pending.ready
-    assert pending.engines == ()
-    assert pending.age_seconds == 30.0
 
 
 @pytest.mark.parametrize(
@@ -117,23 +105,6 @@ def test_new_limits_are_rolled_out_pod_by_pod():
     assert {pod.template_hash for pod in live} == {"1"}
 
 
-def test_a_rollout_starts_a_quarter_of_the_pods_at_a_time():
-    """As a Deployment does by default; none is given away before another is there."""
-    limits = EngineLimits(max_num_seqs=16, max_num_batched_tokens=512, kv_capacity_tokens=60_000)
-    fleet = dataclasses.replace(FLEET, initial_replicas=9)
-    script = Script((30.0, Wanted(limits=limits)))
-    result = run(script, fleet, trace=trace(rate=1.0, seconds=900.0))
-    starting = [sum(not pod.ready for pod in o.pods if not pod.deleting) for o in script.seen]
-
-    assert max(starting) == 3
-    assert min(tick.ready for tick in result.ticks) >= 9
-    assert len({pod.name for o in script.seen for pod in o.pods}) == 18
-    # Nine cold starts of 60 s, three at a time.
-    assert not script.seen[-1].rollout_in_progress
-    rolling = [o.time_seconds for o in script.seen if o.rollout_in_progress]
-    assert rolling[-1] - rolling[0] < 9 * 60.0 / 2
-
-
 def test_queue_bound_holds_from_the_decision_on():
     """Admission needs no restart."""
     script = Script((60.0, Wanted(max_queued=4)))
@@ -142,72 +113,6 @@ def test_queue_bound_holds_from_the_decision_on():
 
     assert rejected.any()
     assert result.arrival_seconds[rejected].min() > 60.0
-
-
-def test_bound_on_waiting_leaves_the_batch_alone():
-    """Refused is what would wait too long; what runs is not bounded by it, nor what came before."""
-    script = Script((60.0, Wanted(max_waiting=2)))
-    result = run(script, trace=trace(rate=6.0))
-    bounded = [tick for tick in result.ticks if tick.time_seconds > 120.0]
-    rejected = result.status == layout.REJECTED
-
-    assert rejected.any()
-    assert result.arrival_seconds[rejected].min() > 60.0
-    assert max(tick.waiting for tick in bounded) <= 2 * max(tick.ready for tick in bounded)
-    assert max(tick.running for tick in bounded) > 2 * max(tick.ready for tick in bounded)
-
-
-def test_requests_that_do_not_end_in_time_miss():
-    """An overloaded fleet leaves requests unfinished; none of them counts as good."""
-    result = run(Script(), trace=trace(rate=20.0))
-    unfinished = result.status < layout.FINISHED
-
-    assert unfinished.any()
-    assert not result.good(1e9, 1e9)[unfinished].any()
-
-
-def test_share_in_slo_counts_every_request_of_the_trace():
-    """Minutes add up to the whole."""
-    result = run(Script())
-    counts = np.bincount((result.arrival_seconds // 60).astype(int))
-    by_minute = result.minutes(1.0, 0.05)
-
-    assert (by_minute * counts).sum() / counts.sum() == pytest.approx(
-        result.share_in_slo(1.0, 0.05)
-    )
-
-
-@pytest.mark.parametrize("routing", [pytest.param(r, id=r.value) for r in Routing])
-def test_compiled_and_interpreted_runs_are_equal(routing):
-    """The same numbers, to the last bit, through overload, rejection, failure and scaling."""
-    fleet = dataclasses.replace(
-        FLEET,
-        routing=routing,
-        initial_replicas=3,
-        max_queued=60,
-        mean_seconds_to_failure=400.0,
-        cold_start=ColdStart(mean_seconds=40.0),
-        cached_ratio=0.3,
-    )
-    script = Script((60.0, Wanted(replicas=5)), (150.0, Wanted(replicas=2)))
-    result = agreeing(script, fleet, trace=trace(rate=14.0))
-
-    assert len(set(result.status.tolist())) >= 3
-
-
-def test_fleet_file_is_read_with_defaults(tmp_path):
-    """Only what differs has to be written."""
-    path = tmp_path / "fleet.yaml"
-    path.write_text(
-        "engine: l4-small\ncold_start: {mean_seconds: 30}\n"
-        "law: {step_fixed_seconds: 0.01, step_per_sequence_seconds: 0.001,"
-        " prefill_per_token_seconds: 0.0001}\n"
-    )
-    fleet = read_fleet(path)
-
-    assert fleet.cold_start == ColdStart(mean_seconds=30.0, variation_ratio=0.2)
-    assert fleet.engine_law.step_fixed_seconds == 0.01
-    assert fleet.engine_limits.max_num_seqs == 64
 
 
 @pytest.mark.parametrize(
@@ -240,47 +145,6 @@ def test_compiled_fleet_that_outgrows_its_table_of_engines_loses_nothing():
     assert np.isfinite(result.latency_seconds).mean() > 0.5
 
 
-def test_drain_that_takes_too_long_loses_what_is_left():
-    """A termination grace period: short answers end in time, long ones are cut off."""
-    fleet = dataclasses.replace(FLEET, initial_replicas=3)
-    script = Script((60.0, Wanted(replicas=1)))
-    lost = {}
-    for limit in (None, 2.0, 0.0):
-        result = agreeing(script, dataclasses.replace(fleet, drain_seconds=limit))
-        lost[limit] = int((result.status == layout.FAILED).sum())
-
-    assert lost[None] == 0
-    assert 0 < lost[2.0] < lost[0.0]
-
-
-def test_slow_pods_serve_as_much_slower_as_they_are():
-    """A card that lost its clock: all of its steps last longer, and others do not notice."""
-    slow = SlowPods(share_ratio=1.0, factor=2.0)
-    apart = Trace(
-        arrival_seconds=np.arange(10) * 30.0,
-        prompt_tokens=np.arange(10) * 100 + 50,
-        output_tokens=np.arange(10) * 20 + 2,
-        duration_seconds=300.0,
-    )
-    fast = agreeing(Script(), trace=apart)
-    all_slow = agreeing(Script(), dataclasses.replace(FLEET, slow_pods=slow), trace=apart)
-
-    assert all_slow.ttft_seconds == pytest.approx(2.0 * fast.ttft_seconds, rel=1e-9)
-    assert all_slow.tpot_seconds == pytest.approx(2.0 * fast.tpot_seconds, rel=1e-9)
-
-
-def test_share_of_slow_pods_is_drawn_from_the_seed():
-    """Some are slow, the same ones each time, and routing by load sends them less."""
-    some = SlowPods(share_ratio=0.3, factor=3.0)
-    fleet = dataclasses.replace(FLEET, initial_replicas=10, slow_pods=some)
-    script = Script()
-    agreeing(script, fleet, trace=trace(rate=30.0, seconds=120.0))
-    served = sorted(pod.engines[0].finished_total["stop"] for pod in script.seen[-1].pods)
-
-    assert served[0] < 0.6 * served[-1]
-    assert served[4] > 0.9 * served[-1]
-
-
 def test_least_loaded_routing_around_slow_pods_beats_taking_turns():
     """Requests in flight tell which engine is slow."""
     fleet = dataclasses.replace(
@@ -291,34 +155,3 @@ def test_least_loaded_routing_around_slow_pods_beats_taking_turns():
     turns = agreeing(Script(), dataclasses.replace(fleet, routing=Routing.ROUND_ROBIN), trace=load)
 
     assert np.quantile(least.latency_seconds, 0.95) < np.quantile(turns.latency_seconds, 0.95)
-
-
-@pytest.mark.parametrize("drain", [True, False])
-def test_rollout_under_load_drains_every_old_pod(drain):
-    """New limits reach all pods; what the old ones had ends with them, or is lost with them."""
-    limits = EngineLimits(max_num_seqs=32, max_num_batched_tokens=512, kv_capacity_tokens=60_000)
-    fleet = dataclasses.replace(FLEET, initial_replicas=3, drain=drain)
-    script = Script((30.0, Wanted(limits=limits)))
-    result = agreeing(script, fleet, trace=trace(rate=9.0, seconds=420.0))
-    last = script.seen[-1]
-
-    assert [pod.engines[0].max_num_seqs for pod in last.pods] == [32, 32, 32]
-    assert [pod.engines[0].max_num_batched_tokens for pod in last.pods] == [512, 512, 512]
-    assert bool((result.status == layout.FAILED).any()) is not drain
-
-
-def test_orders_beyond_the_quota_are_placed_once_a_pod_is_gone():
-    """A pod that waits for a card gets the one that a failed or removed pod held."""
-    fleet = dataclasses.replace(FLEET, gpu_quota=2, initial_replicas=2)
-    limits = EngineLimits(max_num_seqs=32, max_num_batched_tokens=512, kv_capacity_tokens=60_000)
-    script = Script((30.0, Wanted(replicas=3)), (150.0, Wanted(replicas=2)),
-                    (180.0, Wanted(replicas=2, limits=limits)))  # fmt: skip
-    agreeing(script, fleet)
-    by_time = {o.time_seconds: o for o in script.seen}
-    waiting = [pod for pod in by_time[150.0].pods if pod.unschedulable_reason is not None]
-    rollout = by_time[285.0]
-
-    assert [pod.scheduled_after_seconds for pod in waiting] == [None]
-    # The surge pod of a rollout needs a card too; without one the rollout waits.
-    assert rollout.rollout_in_progress
-    assert [pod.unschedulable_reason is None for pod in rollout.pods] == [True, True, False]

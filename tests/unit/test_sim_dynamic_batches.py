@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 from sim_fleets import Script, agreeing
-from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
@@ -15,7 +14,6 @@ from servingslo_lab.sim.fleets.fleet import (
     ColdStart,
     DynamicBatching,
     FleetSpec,
-    read_fleet,
 )
 from servingslo_lab.sim.fleets.result import RunResult
 from servingslo_lab.sim.replicas import layout
@@ -74,28 +72,6 @@ def test_batch_forms_and_runs_by_the_rules(delay, times, latencies):
     assert result.ttft_seconds == pytest.approx(latencies)
 
 
-def test_prompt_tokens_cost_where_the_law_says_so():
-    """A batch of long inputs takes longer; memory of tokens plays no part."""
-    law = dataclasses.replace(LAW, prefill_per_token_seconds=1e-6)
-    result = agreeing(Script(), fleet(4, law=law), trace=arrivals(1.0, 1.0))
-
-    assert result.latency_seconds == pytest.approx([0.014 + 0.2] * 2)
-
-
-def test_batches_of_one_are_an_md1_queue():
-    """Wait of M/D/1 for one instance."""
-    service, utilization = 0.012, 0.7
-    means = [
-        quick(fleet(1), poisson(utilization / service, 20_000, seed)).latency_seconds.mean()
-        for seed in range(8)
-    ]
-    theory = service + queueing.md1_wait_seconds(service, utilization)
-    half = 5.4 * np.std(means, ddof=1) / len(means) ** 0.5  # Student's t, 99.9 %, 7 degrees
-
-    assert half < 0.1 * theory
-    assert np.mean(means) == pytest.approx(theory, abs=half)
-
-
 def quick(spec: FleetSpec, load: Trace) -> RunResult:
     """A compiled run without an autoscaler."""
     return simulate(spec, load, Script(), seed=0, backend=compiled_backend())
@@ -140,13 +116,6 @@ def test_instances_without_a_queue_block_as_erlang_says():
     assert np.mean(shares) == pytest.approx(weights[-1] / sum(weights), abs=half)
 
 
-def test_saturated_instances_complete_full_batches():
-    """Throughput is instances times B/(a + b·B)."""
-    result = quick(fleet(8, instances=2), arrivals(*([0.5] * 8000)))
-
-    assert result.latency_seconds.max() == pytest.approx(8000 / (2 * 8 / 0.026), rel=0.01)
-
-
 def test_autoscaler_sees_what_triton_shows():
     """Queue and completions, but no tokens and no memory; counters only grow."""
     script = Script((30.0, Wanted(replicas=2)))
@@ -162,22 +131,6 @@ def test_autoscaler_sees_what_triton_shows():
     assert len(script.seen[-1].pods) == 2
 
 
-@pytest.mark.parametrize("instances", [1, 3])
-def test_compiled_and_interpreted_batches_are_equal(instances):
-    """With delays, refusals, timeouts, retries, failures and drains, to the last bit."""
-    spec = fleet(
-        8, instances=instances, delay=0.02, max_queued=60, initial_replicas=3,
-        mean_seconds_to_failure=20.0, drain_seconds=0.05,
-        clients=ClientSpec(first_token_timeout_seconds=0.06, retries=2, backoff_seconds=0.1),
-    )  # fmt: skip
-    script = Script((15.0, Wanted(replicas=4)), (30.0, Wanted(replicas=2)))
-    result = agreeing(script, spec, trace=poisson(700.0 * instances, 30_000))
-
-    assert {layout.FINISHED, layout.ABORTED} <= set(result.status.tolist())
-    assert result.attempts is not None
-    assert result.attempts.max() == 3
-
-
 def test_client_that_gives_up_frees_no_place_in_a_running_batch():
     """A batch is never broken off: its other requests end as if nobody had gone."""
     law = ServiceLaw(
@@ -189,13 +142,3 @@ def test_client_that_gives_up_frees_no_place_in_a_running_batch():
     assert result.status.tolist() == [layout.ABORTED] * 2
     assert result.attempts is not None
     assert result.attempts.tolist() == [2, 2]
-
-
-def test_dynamic_batching_of_a_fleet_file_is_read(tmp_path):
-    """Another engine is data."""
-    path = tmp_path / "fleet.yaml"
-    path.write_text("dynamic_batching: {instances: 2, max_queue_delay_seconds: 0.01}\n")
-
-    assert read_fleet(path).dynamic_batching == DynamicBatching(
-        instances=2, max_queue_delay_seconds=0.01
-    )

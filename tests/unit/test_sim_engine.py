@@ -84,33 +84,6 @@ def test_long_prompts_are_prefilled_in_chunks_beside_decoding_sequences():
     assert records[1].first_token_seconds == pytest.approx(first_step)
 
 
-def test_running_never_exceeds_max_num_seqs():
-    """The limit is a hard cap; the rest waits in order of arrival."""
-    one = engine(max_num_seqs=3)
-    for _ in range(7):
-        send(one, 0.0, prompt=10, output=40)
-    one.advance(0.1)
-
-    assert (one.running, one.waiting) == (3, 4)
-    assert len(finish(one)) == 7
-
-
-def test_request_that_arrives_within_a_step_waits_for_its_end():
-    """Requests join between steps only."""
-    one = engine()
-    send(one, 0.0, prompt=100, output=200)
-    one.advance(0.05)
-    late = send(one, 0.0625, prompt=10, output=1)
-    one.advance(0.5)
-
-    scheduled = one.requests.columns.scheduled[late]
-    first_decode = 0.021
-    step = (scheduled - first_decode) / 0.0111
-    assert scheduled > 0.0625
-    assert scheduled - 0.0625 < 0.0112
-    assert step == pytest.approx(round(step), abs=0.05)
-
-
 def test_results_do_not_depend_on_how_often_time_is_advanced():
     """Looking at the engine changes nothing, neither records nor histograms."""
     results = []
@@ -133,20 +106,6 @@ def test_results_do_not_depend_on_how_often_time_is_advanced():
         results.append((sorted(records, key=lambda r: r.arrival_seconds), one.row.counts))
 
     assert results[0] == results[1]
-
-
-def test_memory_is_free_again_when_all_is_done():
-    """No block, no slot and no context is lost on the way, preemptions included."""
-    one = engine(max_num_seqs=16, kv_tokens=1024)
-    for i in range(30):
-        send(one, 0.01 * i, prompt=37 + i, output=60)
-    records = finish(one)
-
-    ints = one.row.ints
-    assert one.counter(layout.PREEMPTIONS) > 0
-    assert len(records) == 30
-    assert ints[layout.FREE_BLOCKS] == ints[layout.BLOCKS]
-    assert (one.running, one.waiting, ints[layout.CONTEXT], sum(one.row.phases)) == (0, 0, 0, 0)
 
 
 def test_latest_request_is_preempted_and_computed_again_when_blocks_run_out():
@@ -192,16 +151,6 @@ def test_queue_bound_rejects_what_exceeds_running_plus_waiting():
     assert not record.meets(1e9, 1e9)
 
 
-def test_request_that_can_never_fit_is_refused():
-    """A sequence longer than the whole memory is no overload, but invalid."""
-    one = engine(kv_tokens=1024)
-    request = one.requests.add(arrival=0.0, prompt_tokens=1000, output_tokens=100)
-
-    assert not one.submit(request, 0.0)
-    assert one.requests.take(request).outcome is Outcome.INVALID
-    assert one.counter(layout.REJECTIONS) == 0
-
-
 def test_aborted_requests_reach_no_counter_of_ended_ones():
     """As in vLLM: TTFT and tokens were counted, success, e2e and queue time never are."""
     one = engine(max_num_seqs=1)
@@ -218,16 +167,6 @@ def test_aborted_requests_reach_no_counter_of_ended_ones():
     assert one.histogram(layout.E2E).count == one.histogram(layout.QUEUE).count == 0
     assert one.in_system == 0
     assert one.row.ints[layout.FREE_BLOCKS] == one.row.ints[layout.BLOCKS]
-
-
-def test_engine_that_dies_loses_what_it_has():
-    """Everything in flight fails, running and waiting alike."""
-    one = engine(max_num_seqs=2)
-    for _ in range(5):
-        send(one, 0.0, prompt=10, output=1000)
-    lost = [one.requests.take(request) for request in one.fail_all(1.0)]
-
-    assert [record.outcome for record in lost] == [Outcome.FAILED] * 5
 
 
 def test_counters_agree_with_each_other():
@@ -256,28 +195,6 @@ def test_counters_agree_with_each_other():
     assert total == pytest.approx(sum(one.histogram(part).sum for part in parts))
     tpot = one.histogram(layout.TPOT)
     assert tpot.sum == pytest.approx(sum(r.tpot_seconds or 0.0 for r in records))
-
-
-def test_gap_histogram_equals_counting_every_step():
-    """Buckets of inter-token times, which runs fill in closed form, against one step at a time."""
-    law = ServiceLaw(
-        step_fixed_seconds=0.0200007,
-        step_per_sequence_seconds=0.0,
-        prefill_per_token_seconds=0.0,
-        context_per_token_seconds=0.00002,
-    )
-    limits = EngineLimits(max_num_seqs=4, max_num_batched_tokens=4096, kv_capacity_tokens=1_000_000)
-    one = Engine(law=law, limits=limits)
-    send(one, 0.0, prompt=100, output=4000)
-    send(one, 0.0, prompt=200, output=3000)
-    finish(one)
-
-    gaps = [0.0200007 + 0.00002 * (300 + 2 * i) for i in range(1, 3000)] * 2
-    gaps += [0.0200007 + 0.00002 * (100 + i) for i in range(3000, 4000)]
-    histogram = one.histogram(layout.ITL)
-    expected = [sum(gap <= edge for gap in gaps) for edge in histogram.upper_bounds]
-    assert histogram.cumulative_counts == (*expected, len(gaps))
-    assert histogram.sum == pytest.approx(sum(gaps))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """Lanes of the simulated gateway: bounds by class, workers that send again, scores by class."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from servingslo.policy.knobs.decisions import LANES
-from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ClassSpec, FleetSpec
 from servingslo_lab.sim.replicas import layout
@@ -65,22 +63,3 @@ def test_a_lane_bounds_its_class_and_workers_send_again():
     _, free, _ = run({})
     ends = {one.name: one.last_end_seconds for one in free.classes}
     assert ends["job"] < by_name["job"].last_end_seconds
-
-
-def test_the_gateway_counts_all_classes_and_shows_its_bounds():
-    """The whole is the sum; a bound that was set has a former one, none before."""
-    _, _, seen = run({"job": 2})
-    last = seen[-1]
-    total = sum(one.instances[0].requests_total for one in last.classes.values())
-    assert last.gateway.instances[0].requests_total == total
-    values = last.in_force[LANES].values
-    assert (values[f"job.{LIMIT}"], values[f"job.{FORMER}"]) == (2, None)
-    assert f"chat.{FORMER}" not in values
-
-
-def test_without_classes_of_the_fleet_a_trace_s_classes_mean_nothing():
-    """Nobody bounds, observes or scores them."""
-    plain = replace(FLEET, classes=())
-    result, told, seen = run({}, plain)
-    assert (told.classes, result.class_names) == ((), None)
-    assert seen[-1].classes == {}

@@ -10,7 +10,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from sim_fleets import trace
 
 from servingslo_lab.sim.bounds.oracle import interval_work
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
@@ -81,29 +80,6 @@ def test_each_interval_has_the_cheapest_counts(rule):
         found = [int(count) for count in counts[:, t]]
         assert enough(*found)
         assert PRICES["fast"] * found[0] + PRICES["slow"] * found[1] == pytest.approx(min(prices))
-
-
-def test_starts_that_cost_make_the_schedule_smoother():
-    """A pod that would be away for a minute stays if its start costs ten."""
-    rng = np.random.default_rng(2)
-    quiet = trace(rate=40.0, seconds=300.0)
-    kept = rng.random(len(quiet)) < np.where((quiet.arrival_seconds // 60) % 2 == 0, 1.0, 0.5)
-    offered = replace(
-        quiet,
-        arrival_seconds=quiet.arrival_seconds[kept],
-        prompt_tokens=quiet.prompt_tokens[kept],
-        output_tokens=quiet.output_tokens[kept],
-    )
-    free = counts_of(VariantsSpec(pools=POOLS), offered, WORK)
-    dear = {
-        name: replace(fleet, cold_start=ColdStart(mean_seconds=600.0))
-        for name, fleet in POOLS.items()
-    }
-    costly = counts_of(VariantsSpec(pools=dear), offered, WORK)
-    assert free is not None
-    assert costly is not None
-    changes = [np.abs(np.diff(counts, axis=1)).sum() for counts in (free, costly)]
-    assert changes[1] < changes[0]
 
 
 def test_the_schedule_meets_the_share_for_less_than_constant_counts():

@@ -8,9 +8,7 @@ from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.policy.inputs import Observation
 from servingslo_lab.sim import past
 from servingslo_lab.sim.fleets.cluster import Wanted
-from servingslo_lab.sim.past import Past, Remembering, history_of_arrivals, past_of_history
-from servingslo_lab.sim.traces.trace import Trace
-from servingslo_lab.sim.traces.transforms import window
+from servingslo_lab.sim.past import Past, Remembering, past_of_history
 
 DAY = 86400.0
 TWO_WEEKS = tuple(float(place) for place in range(14 * 288))
@@ -46,22 +44,6 @@ def test_what_arrived_since_is_remembered_with_the_past():
     assert later.rates_per_second == TWO_WEEKS[288:] + (0.1,) * 288
 
 
-def test_the_bin_that_a_trace_begins_in_is_unknown():
-    """Only a part of it was counted."""
-    history = Past(begin_seconds=1100.0, rates_per_second=(2.0,)).history_at(every(1.0, 1e4), 950.0)
-
-    assert history.start_seconds == 600.0
-    assert history.rates_per_second == (2.0, None, 1.0, 1.0)
-
-
-def test_arrivals_are_counted_in_whole_bins():
-    """What begins or ends inside a bin is left out, and so is what comes later."""
-    found = history_of_arrivals(100.0 + every(2.0, 5000.0), 100.0, 1000.0)
-
-    assert found.start_seconds == 300.0
-    assert found.rates_per_second == (0.5, 0.5)
-
-
 @pytest.mark.parametrize(
     ("begin", "expected"),
     [
@@ -75,19 +57,6 @@ def test_a_history_is_cut_or_filled_to_the_begin(begin, expected):
     """Nothing later than the trace is told, and what is unknown is not taken for no requests."""
     history = RateHistory(start_seconds=300.0, bin_seconds=300.0, rates_per_second=(1.0, 2.0))
     assert past_of_history(history, begin_seconds=begin, scale=2.0).rates_per_second == expected
-
-
-def test_minutes_of_the_last_day_end_at_the_begin():
-    """Of arrivals before the trace, then of its own; as many as Prometheus is asked for."""
-    before = history_of_arrivals(every(2.0, 3610.0), 0.0, 3610.0)
-    known = past_of_history(before, begin_seconds=3700.0, scale=3.0)
-    later = known.history_at(every(0.5, 200.0), 150.0).recent
-
-    assert known.recent_per_second == (1.5,) * 60 + (None,)
-    assert later.rates_per_second == (*known.recent_per_second, 2.0, 2.0)
-    assert later.start_seconds == 3700.0 - 61 * 60.0
-    whole = known.history_at(every(60.0, 2 * DAY), 2 * DAY).recent
-    assert len(whole.rates_per_second) == 1440
 
 
 def test_the_planner_is_told_once_a_day_and_what_time_it_is():
@@ -110,13 +79,3 @@ def test_the_planner_is_told_once_a_day_and_what_time_it_is():
     assert planner.seen[0].history.rates_per_second == ()
     assert planner.seen[3].history.rates_per_second == (0.1,) * 288
     assert [o.time_seconds - DAY for o in planner.seen[:2]] == [15.0, 30.0]
-
-
-def test_a_part_of_a_trace_knows_when_it_begins():
-    """As the whole does."""
-    ones = np.ones(3, dtype=np.int64)
-    whole = Trace(
-        arrival_seconds=np.array([0.0, 60.0, 90.0]), prompt_tokens=ones, output_tokens=ones,
-        duration_seconds=90.0, start_seconds=1000.0,
-    )  # fmt: skip
-    assert window(whole, 50.0, 90.0).start_seconds == 1050.0

@@ -12,28 +12,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from sim_fleets import Script, run, trace, with_sessions
+from sim_fleets import Script, run, trace
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo_lab.sim.fleets.cluster import Wanted
-from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods, Spot
+from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec, SlowPods, Spot
 from servingslo_lab.sim.fleets.service import Routing
-from servingslo_lab.sim.pools.cluster import Pools, simulate_pools
+from servingslo_lab.sim.pools.cluster import simulate_pools
 from servingslo_lab.sim.pools.fleet import (
     FirstToken,
     PoolsSpec,
     Transfer,
-    VariantsSpec,
     read_pools,
 )
 from servingslo_lab.sim.pools.scaling import Each
 from servingslo_lab.sim.pools.together import PoolsResult
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.backend import INTERPRETED, compiled_backend
-from servingslo_lab.sim.replicas.timers import TIMERS
 from servingslo_lab.sim.traces.trace import Trace
-from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 SMALL = FleetSpec(engine="l4-small", cold_start=ColdStart(mean_seconds=20, variation_ratio=0.3))
 LAW, LIMITS = SMALL.engine_law, SMALL.engine_limits
@@ -135,68 +132,6 @@ def test_pools_agree_in_both_backends_and_lose_no_request(seed):
 END = (layout.FINISHED, layout.REJECTED, layout.FAILED, layout.INVALID)
 
 
-def test_pools_that_are_empty_hold_nothing():
-    """After the last request all blocks are free and nothing is on its way; counters add up."""
-    offered = trace(rate=6.0, seconds=60.0)
-    small = replace(LIMITS, kv_capacity_tokens=6_000)
-    spec = replace(
-        AT_PREFILL,
-        prefill=replace(SMALL, limits=small, initial_replicas=2),
-        decode=replace(SMALL, limits=small, initial_replicas=4),
-        transfer=Transfer(fixed_seconds=0.2),
-    )
-    pools = Pools(spec, offered, 1, INTERPRETED)
-    for pool in (pools.prefill, pools.decode):
-        pool.warm_start(pool.fleet.initial_replicas)
-    pools.run_until(400.0)
-    assert pools.transfers.ints[TIMERS] == 0
-    generated = 0
-    for pool in (pools.prefill, pools.decode):
-        for row in pool.rows:
-            assert row.ints[layout.FREE_BLOCKS] == row.ints[layout.BLOCKS]
-            assert row.ints[layout.RUNNING] == row.ints[layout.WAITING_COUNT] == 0
-            generated += row.ints[layout.GENERATED_TOKENS]
-    assert generated == offered.output_tokens.sum()
-    assert sum(row.ints[layout.SUCCESSES] for row in pools.prefill.rows) == len(offered)
-
-
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_a_prefill_pool_is_an_engine_that_answers_with_one_token(replicas):
-    """Requests of one token end in the prefill pool, at the times of the same engines alone."""
-    offered = trace(rate=20.0 * replicas, seconds=60.0)
-    one_token = replace(offered, output_tokens=np.ones(len(offered), dtype=np.int64))
-    fleet = replace(SMALL, initial_replicas=replicas)
-    alone = run(Script(), fleet, trace=one_token)
-    pools = replace(AT_PREFILL, prefill=fleet, decode=replace(SMALL, initial_replicas=0))
-    both = served(pools, one_token).result
-    assert np.array_equal(both.ttft_seconds, alone.ttft_seconds)
-    assert np.array_equal(both.status, alone.status)
-    # With more to say, the first token comes at the same time as well.
-    longer = served(replace(pools, decode=fleet, transfer=AT_ONCE), offered).result
-    assert np.allclose(longer.ttft_seconds, alone.ttft_seconds, rtol=0, atol=1e-9)
-
-
-def test_a_decode_pool_steps_by_the_law_without_prefill():
-    """Sequences that begin together have a TPOT of a + b·n + d·k; the token sent along costs c."""
-    prompt, output, n = 512, 101, 4
-    law = replace(LAW, prefill_per_token_seconds=1e-6)
-    # Prefilled in one step: 4 × 512 tokens fit the budget, so all are handed over at once.
-    spec = replace(
-        AT_PREFILL,
-        prefill=replace(SMALL, law=law, initial_replicas=1),
-        decode=replace(SMALL, law=law, initial_replicas=1),
-        transfer=AT_ONCE,
-    )
-    found = served(spec, requests(*[(1.0, prompt, output)] * n)).result
-    steps = output - 1
-    fixed = law.step_fixed_seconds + n * law.step_per_sequence_seconds
-    # The first step computes the token that came along; from then on prompt + 1 + i are attended.
-    attended = n * sum(prompt + 1 + i for i in range(1, steps))
-    expected = steps * fixed + n * law.prefill_per_token_seconds
-    expected += law.context_per_token_seconds * attended
-    assert found.tpot_seconds * steps == pytest.approx([expected] * n, rel=1e-9)
-
-
 def test_a_decode_pool_under_load_steps_as_its_closed_form_says():
     """Without costs of context the mean step is a / (1 − λ·O·b), whatever the prompts."""
     law = ServiceLaw(
@@ -234,29 +169,6 @@ def test_a_transfer_takes_its_fixed_time_and_that_of_its_tokens():
     assert later.latency_seconds - at_once.latency_seconds == pytest.approx([0.75])
 
 
-def test_the_first_token_of_a_decode_engine_waits_for_the_transfer():
-    """TTFT is prefill, transfer and one step that computes the last prompt token again."""
-    prompt, output = 1000, 51
-    pool = replace(SMALL, initial_replicas=1)
-    transfer = Transfer(fixed_seconds=0.25, tokens_per_second=2000.0)
-    spec = PoolsSpec(prefill=pool, decode=pool, transfer=transfer)
-    fixed = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
-    prefill = fixed + LAW.prefill_per_token_seconds * prompt
-    first = fixed + LAW.prefill_per_token_seconds
-    both = requests((1.0, prompt, output), (50.0, prompt, 1))
-    decode = Script()
-    found = agreeing(spec, both, Script(), decode).result
-
-    assert found.ttft_seconds == pytest.approx([prefill + 0.75 + first] * 2)
-    context = LAW.context_per_token_seconds * np.mean(prompt + np.arange(1, output))
-    assert found.tpot_seconds[0] == pytest.approx(fixed + context)
-    assert found.latency_seconds[1] == pytest.approx(found.ttft_seconds[1])
-    # The decode engine has the request from the end of the prefill on.
-    engine = decode.seen[-1].pods[0].engines[0]
-    assert engine.ttft_seconds.sum == pytest.approx(2 * (0.75 + first))
-    assert engine.generation_tokens_total == output + 1
-
-
 def test_short_prompts_go_to_decode_directly():
     """They are prefilled there, and measured there, whichever engine else emits first tokens."""
     pool = replace(SMALL, initial_replicas=1)
@@ -279,126 +191,6 @@ def test_short_prompts_go_to_decode_directly():
         assert seen == [200, 199 + 200 + (first_token is FirstToken.PREFILL)]
 
 
-def test_pools_share_a_quota_of_gpus():
-    """A pending pod of one pool starts when the other pool releases a GPU."""
-    spec = PoolsSpec(
-        prefill=replace(SMALL, initial_replicas=1), decode=replace(SMALL, initial_replicas=2),
-        gpu_quota=3,
-    )  # fmt: skip
-    prefill = Script((15.0, Wanted(replicas=2)))
-    decode = Script((60.0, Wanted(replicas=1)))
-    found = agreeing(spec, trace(rate=2.0, seconds=150.0), prefill, decode)
-    ready = [tick.ready for tick in found.ticks["prefill"]]
-    assert ready[3] == 1
-    assert ready[-1] == 2
-    assert prefill.seen[3].pods[1].unschedulable_reason is not None
-
-
-def test_blocks_stay_held_until_the_cache_is_sent():
-    """Where one prompt fills the memory, the next one begins when the first one's cache is gone."""
-    prompt, transfer = 1000, Transfer(fixed_seconds=3.0, tokens_per_second=1e12)
-    pool = replace(SMALL, initial_replicas=1)
-    tight = replace(pool, limits=replace(LIMITS, kv_capacity_tokens=1100))
-    two = requests((1.0, prompt, 20), (1.0, prompt, 20))
-    spec = replace(AT_PREFILL, prefill=tight, decode=pool, transfer=transfer)
-    found = agreeing(spec, two).result
-    own = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
-    own += LAW.prefill_per_token_seconds * prompt
-    assert found.ttft_seconds == pytest.approx([own, 2 * own + 3.0])
-    # Answers of one token leave nothing to send.
-    short = replace(two, output_tokens=np.array([1, 1]))
-    at_once = agreeing(spec, short).result
-    assert at_once.ttft_seconds == pytest.approx([own, 2 * own])
-
-
-def test_blocks_stay_held_until_decode_has_room():
-    """While decode's one slot is taken, prefill's memory is full of the prompt that waits there."""
-    prompt, output = 1000, 200
-    pool = replace(SMALL, initial_replicas=1)
-    tight = replace(pool, limits=replace(LIMITS, kv_capacity_tokens=1100))
-    one_slot = replace(pool, limits=replace(LIMITS, max_num_seqs=1))
-    spec = replace(AT_PREFILL, prefill=tight, decode=one_slot, transfer=AT_ONCE)
-    prefill, decode = Script(), Script()
-    found = agreeing(spec, requests(*[(8.0, prompt, output)] * 3), prefill, decode).result
-    own = LAW.step_fixed_seconds + LAW.step_per_sequence_seconds
-    own += LAW.prefill_per_token_seconds * prompt
-    assert found.ttft_seconds[:2] == pytest.approx([own, 2 * own])
-    # The third prompt begins when the first answer has ended, and so the second one is read.
-    assert found.ttft_seconds[2] == pytest.approx(found.latency_seconds[0] + own)
-    (engine,) = prefill.seen[0].pods[0].engines
-    assert engine.waiting == 1
-    assert engine.kv_usage_ratio > 0.9
-
-
-def test_a_preempted_sequence_is_computed_anew_prompt_and_all():
-    """A decode engine whose blocks run out has lost the cache that the transfer brought."""
-    prompt, output = 480, 200
-    tight = replace(SMALL, initial_replicas=1, limits=replace(LIMITS, kv_capacity_tokens=1100))
-    spec = PoolsSpec(prefill=replace(SMALL, initial_replicas=1), decode=tight, transfer=AT_ONCE)
-    pools = Pools(spec, requests((1.0, prompt, output), (1.0, prompt, output)), 1, INTERPRETED)
-    for pool in (pools.prefill, pools.decode):
-        pool.warm_start(1)
-    pools.run_until(60.0)
-    row, q = pools.decode.rows[0], pools.decode.requests
-    assert row.ints[layout.PREEMPTIONS] == 1
-    again = next(r for r in (0, 1) if q.preemptions[r])
-    # One token of each when it came, and all of one when it came again.
-    emitted = row.ints[layout.COMPUTED_TOKENS] - 2 - (prompt + 1)
-    assert 0 < emitted < output
-    assert q.cached[again] == 0
-    assert q.status == [layout.FINISHED] * 2
-
-
-def test_tpot_has_a_shorter_tail_than_in_one_pool_of_as_many():
-    """Prompts of others no longer lengthen steps, so percentiles of TPOT fall at the same cost."""
-    rng = np.random.default_rng(1)
-    offered = generated(constant(15.0, 120.0), uniform_lengths((500, 2500), (50, 150)), rng)
-    both = served(
-        PoolsSpec(
-            prefill=replace(SMALL, initial_replicas=4), decode=replace(SMALL, initial_replicas=4)
-        ),
-        offered,
-        backend=compiled_backend(),
-    )
-    one = run(
-        Script(), replace(SMALL, initial_replicas=8), trace=offered, backend=compiled_backend()
-    )
-    assert both.result.replica_seconds == one.replica_seconds
-    assert np.quantile(both.result.tpot_seconds, 0.99) < 0.9 * np.quantile(one.tpot_seconds, 0.99)
-
-
-def test_each_autoscaler_sees_and_scales_its_own_pool():
-    """Pools have counts, cold starts and metrics of their own."""
-    prefill, decode = Script((45.0, Wanted(replicas=3))), Script()
-    spec = PoolsSpec(
-        prefill=replace(SMALL, initial_replicas=1), decode=replace(SMALL, initial_replicas=2)
-    )
-    found = agreeing(spec, trace(rate=4.0, seconds=120.0), prefill, decode)
-    assert [tick.desired for tick in found.ticks["prefill"]] == [1, 1, 3, 3, 3, 3, 3]
-    assert found.ticks["prefill"][-1].ready == 3
-    assert {tick.desired for tick in found.ticks["decode"]} == {2}
-    assert found.replica_seconds["decode"] == pytest.approx(240.0)
-    # The third look is at 45 s; both pods are paid for from then on.
-    assert found.replica_seconds["prefill"] == pytest.approx(120.0 + 2 * 75.0)
-    first, then = (script.seen[-1].pods[0].engines[0] for script in (prefill, decode))
-    assert first.generation_tokens_total == first.ttft_seconds.count
-    assert then.generation_tokens_total > 10 * then.ttft_seconds.count
-
-
-def test_a_prefill_pod_that_fails_takes_its_transfers_along():
-    """Caches that were on their way are lost, and the requests with them."""
-    slow = Transfer(fixed_seconds=30.0)
-    spec = replace(
-        AT_PREFILL,
-        prefill=replace(SMALL, initial_replicas=1, drain=False),
-        decode=replace(SMALL, initial_replicas=1),
-        transfer=slow,
-    )
-    gone = Script((15.0, Wanted(replicas=0)))
-    found = agreeing(spec, requests((1.0, 100, 20), (2.0, 100, 1)), gone, Script()).result
-    assert list(found.status) == [layout.FAILED, layout.FINISHED]
-
-
 @pytest.mark.parametrize(
     ("text", "field", "allowed"),
     [
@@ -416,31 +208,6 @@ def test_pools_that_make_no_sense_are_refused(tmp_path, text, field, allowed):
     """The error names the field and what is allowed."""
     second = {"name": "d", "role": "Decode"} | yaml.safe_load(text)
     refuses(tmp_path, {"pools": [{"name": "p", "role": "Prefill"}, second]}, field, allowed)
-
-
-COMBINED = [{"name": "h"}, {"name": "l", "engine": "l4-small"}]
-SPLIT = [{"name": "p", "role": "Prefill"}, {"name": "d", "role": "Decode"}]
-
-
-@pytest.mark.parametrize(
-    ("document", "field", "allowed"),
-    [
-        pytest.param(
-            {"pools": SPLIT, "transfer": {"fixed_seconds": -1}}, "fixed_seconds", "0", id="time"
-        ),
-        pytest.param(
-            {"pools": SPLIT, "routing": "random"}, "routing", "Combined", id="one gateway"
-        ),
-        pytest.param({"pools": COMBINED, "transfer": {}}, "transfer", "Decode", id="transfer"),
-        pytest.param({"pools": COMBINED, "weights": {"h": 1}}, "weights", "h, l", id="weight"),
-        pytest.param({"pools": COMBINED, "weights": {"h": 0, "l": 0}}, "weights", "0", id="zero"),
-        pytest.param({"pools": COMBINED[:1]}, "pools", "2", id="one"),
-        pytest.param({"pools": COMBINED, "speed": 1}, "speed", "", id="unknown"),
-    ],
-)
-def test_settings_of_pools_that_make_no_sense_are_refused(tmp_path, document, field, allowed):
-    """Those of prefill and decode are refused with Combined pools, and the reverse."""
-    refuses(tmp_path, document, field, allowed)
 
 
 def refuses(folder, document, field, allowed) -> None:
@@ -473,24 +240,3 @@ def test_pools_are_read_from_yaml(tmp_path):
         names=("p", "d"),
     )
     assert found.first_token is FirstToken.DECODE
-
-
-def test_variants_are_read_from_yaml(tmp_path):
-    """Pools without a role serve whole requests."""
-    path = tmp_path / "pools.yaml"
-    document = {"pools": COMBINED, "weights": {"h": 2.0, "l": 1.0}, "gpu_quota": 8}
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    assert read_pools(path) == VariantsSpec(
-        pools={"h": FleetSpec(), "l": FleetSpec(engine="l4-small")},
-        weights={"h": 2.0, "l": 1.0},
-        gpu_quota=8,
-    )
-
-
-def test_sessions_and_clients_that_give_up_are_refused():
-    """They belong to fleets of one pool."""
-    with pytest.raises(InvalidInputError, match="clients"):
-        PoolsSpec(prefill=replace(SMALL, clients=ClientSpec()))
-    turns = with_sessions(trace(seconds=10.0), 3, 64, np.random.default_rng(1))
-    with pytest.raises(InvalidInputError, match="sessions"):
-        served(PoolsSpec(), turns)

@@ -9,7 +9,6 @@ from sim_fleets import FLEET, Script, trace
 from servingslo.policy.inputs import CostTargets, Observation, ReplicaTargets
 from servingslo.policy.pools.inputs import Role
 from servingslo_lab.sim.fleets.cluster import Wanted
-from servingslo_lab.sim.kept import source_digest
 from servingslo_lab.sim.past import BIN_SECONDS, Past
 from servingslo_lab.sim.pools import production
 from servingslo_lab.sim.pools.cluster import simulate_pools
@@ -17,7 +16,6 @@ from servingslo_lab.sim.pools.fleet import PoolsSpec, VariantsSpec
 from servingslo_lab.sim.pools.production import ProductionPools, fleet_targets
 from servingslo_lab.sim.pools.scaling import FixedRatio
 from servingslo_lab.sim.production import benchmark_targets
-from servingslo_lab.sim.traces.workloads import constant, generated, uniform_lengths
 
 SPEC = PoolsSpec(prefill=FLEET, decode=FLEET)
 
@@ -41,38 +39,6 @@ def test_the_follower_keeps_its_ratio_to_the_leader():
     assert rule.decide(looks(p=1, d=3)) == {"d": Wanted(), "p": Wanted(replicas=2)}
     leader.steps = [(0.0, Wanted(replicas=0))]
     assert rule.decide(looks(p=1, d=3))["p"] == Wanted(replicas=1)
-
-
-def most_prefill(decode_replicas: int) -> tuple[int, float]:
-    """The most of prefill that is ordered while decode stays as it is; and its fullest cache."""
-    prefill, decode = (replace(FLEET, cached_ratio=0.0) for _ in range(2))
-    spec = PoolsSpec(
-        prefill=replace(prefill, initial_replicas=2),
-        decode=replace(decode, initial_replicas=decode_replicas, max_replicas=decode_replicas),
-    )
-    own = dict.fromkeys(spec.names, benchmark_targets(max_replicas=12))
-    planner = ProductionPools(fleet_targets(own, spec, spec.fleets))
-    seen = []
-
-    class Watched:
-        def decide(self, looks):
-            engines = [engine for pod in looks["prefill"].pods for engine in pod.engines]
-            seen.extend(engine.kv_usage_ratio or 0.0 for engine in engines)
-            return planner.decide(looks)
-
-    rng = np.random.default_rng(2)
-    offered = generated(constant(6.0, 900.0), uniform_lengths((800, 1500), (200, 400)), rng)
-    found = simulate_pools(spec, offered, Watched(), seed=3)
-    return max(tick.desired for tick in found.ticks["prefill"]), max(seen)
-
-
-def test_prefill_is_not_ordered_for_prompts_that_wait_for_room_in_decode():
-    """Its cache is full of them, and others wait; it has as many as where decode has room."""
-    short, full = most_prefill(decode_replicas=1)
-    ample, room = most_prefill(decode_replicas=6)
-    assert full > 0.9
-    assert room < 0.5
-    assert short <= ample
 
 
 def test_the_targets_of_pools_have_their_bounds_and_prices():
@@ -124,10 +90,3 @@ def test_the_planner_is_given_the_past_once_a_day_on_its_own_clock(monkeypatch, 
     assert given == [True] + [False] * (len(seen) - 1)
     assert np.allclose(seen[0][first].history.rates_per_second, 4.0)
     assert [one.time_seconds for one in scaler.of_pool(first)[:2]] == [15.0, 30.0]
-
-
-def test_runs_of_the_ratio_rule_depend_on_its_source():
-    """Its digest is that of the simulator with the rule that scales decode."""
-    assert source_digest("ratio") == source_digest("keda-slo")
-    assert source_digest("ratio") != source_digest("static")
-    assert source_digest("servingslo-each") == source_digest("servingslo")

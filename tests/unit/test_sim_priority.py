@@ -7,7 +7,6 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, trace
 
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim.fleets.fleet import read_fleet
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine, Scheduling
 
@@ -63,19 +62,6 @@ def test_least_urgent_is_preempted_when_memory_runs_out():
     assert (q.preemptions[urgent], q.preemptions[victim]) == (0, 1)
 
 
-def test_long_prompt_of_high_priority_takes_memory_from_less_urgent_ones():
-    """A partly prefilled urgent request goes on; a less urgent one beside it gives way."""
-    one = engine(seqs=8, kv_tokens=16 * 33, budget=64)  # 32 usable blocks
-    lesser = send(one, 5, prompt=100, output=300)
-    one.advance(1.0)
-    urgent = send(one, 0, now=1.0, prompt=280, output=100)
-
-    assert one.advance(1e3) == [urgent, lesser]
-    q = one.requests.columns
-    assert (q.preemptions[urgent], q.preemptions[lesser]) == (0, 1)
-    assert one.row.ints[layout.FREE_BLOCKS] == one.row.ints[layout.BLOCKS]
-
-
 @pytest.mark.parametrize("kv_tokens", [60_000, 16_000])
 def test_urgent_class_keeps_its_latency_in_an_overload(kv_tokens):
     """What FIFO shares among all, priority gives to those who were promised it."""
@@ -94,16 +80,6 @@ def test_urgent_class_keeps_its_latency_in_an_overload(kv_tokens):
     assert shares[Scheduling.FCFS] < 0.5
 
 
-def test_equal_priorities_are_first_come_first_served():
-    """Without classes both policies are one, as long as memory lasts."""
-    one = agreeing(Script(), trace=trace(rate=6.0))
-    other = agreeing(
-        Script(), dataclasses.replace(FLEET, scheduling=Scheduling.PRIORITY), trace=trace(rate=6.0)
-    )
-
-    assert np.array_equal(one.ttft_seconds, other.ttft_seconds)
-
-
 def test_queue_waits_for_the_memory_of_its_head_but_not_for_a_head_that_left():
     """When a blocked head gives up, the next request that fits joins at the end of the step."""
     one = engine(seqs=8, kv_tokens=16 * 33)
@@ -117,11 +93,3 @@ def test_queue_waits_for_the_memory_of_its_head_but_not_for_a_head_that_left():
 
     assert waiting == 2
     assert one.requests.columns.first_token[fits] == pytest.approx(0.53, abs=0.03)
-
-
-def test_scheduling_of_a_fleet_file_is_read(tmp_path):
-    """By the names of vLLM's option."""
-    path = tmp_path / "fleet.yaml"
-    path.write_text("scheduling: priority\n")
-
-    assert read_fleet(path).scheduling is Scheduling.PRIORITY

@@ -149,14 +149,6 @@ def test_better_batch_limits_save_replicas_at_the_same_objectives():
     assert min(without.share, with_batching.share) > 0.99
 
 
-def test_batch_limits_stay_as_they_are_without_the_knob():
-    """Nothing is restarted that may not be."""
-    run = few_sequences(Knobs(admission=True))
-
-    assert all(asked.limits is None for asked in run.planner.asked)
-    assert not any(seen.rollout_in_progress for seen in run.planner.seen)
-
-
 @cache
 def crowd(knobs: Knobs) -> Run:
     """A small fleet that may not grow, and three times what it can take after four minutes."""
@@ -182,37 +174,3 @@ def test_queue_bound_of_the_planner_refuses_what_would_miss_anyway():
     assert counted == rejected[before].sum()
     largest = max(bound for bound in bounds if bound is not None)
     assert all(tick.running + tick.waiting <= 3 * largest for tick in run.result.ticks)
-
-
-def test_bounded_queues_serve_more_in_time_than_endless_ones():
-    """What is refused makes room: with a bound more of all requests meet the objectives."""
-    endless, bounded = crowd(Knobs()), crowd(Knobs(admission=True))
-
-    assert not (endless.result.status == layout.REJECTED).any()
-    assert bounded.result.ticks[-1].waiting < 0.1 * endless.result.ticks[-1].waiting
-    assert bounded.share > endless.share + 0.25
-
-
-def test_bound_follows_the_sequences_that_new_batch_limits_allow():
-    """After a rollout more may run, so more may be in the engine."""
-    run = few_sequences(Knobs(batching=True, admission=True))
-    known = [
-        (asked.max_queued, decision.admission.queue_limit)
-        for asked, decision in zip(run.planner.asked, run.planner.decisions, strict=True)
-        if asked.max_queued is not None
-    ]
-    running = [bound - queue for bound, queue in known]
-
-    assert running[0] == 8
-    assert max(running) > 12
-    assert run.share > 0.99
-
-
-def test_same_seed_gives_the_same_decisions():
-    """Planner and fleet together are deterministic."""
-    knobs = Knobs(batching=True, admission=True)
-    one, again = few_sequences(knobs), few_sequences.__wrapped__(knobs)
-
-    assert one is not again
-    assert one.result.ticks == again.result.ticks
-    assert one.planner.decisions[-1] == again.planner.decisions[-1]

@@ -1,9 +1,7 @@
 """The gateway in front of simulated engines: routing, engines that come and go."""
 
-import pytest
-
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
-from servingslo_lab.sim.fleets.service import Routing, Service, WhenNoEngine
+from servingslo_lab.sim.fleets.service import Service, WhenNoEngine
 from servingslo_lab.sim.replicas import layout
 from servingslo_lab.sim.replicas.engine import Engine, Outcome
 
@@ -55,33 +53,6 @@ def test_gateway_passes_over_engines_whose_queue_is_full():
     assert (full.in_system, other.in_system) == (3, 7)
 
 
-@pytest.mark.parametrize(
-    "routing", [pytest.param(r, id=r.value) for r in (Routing.LEAST_LOADED, Routing.ROUND_ROBIN)]
-)
-def test_routing_spreads_requests_evenly(routing):
-    """Both fair rules give every engine the same share."""
-    service = Service(routing=routing)
-    engines = [add(service, name, 0.0) for name in "abcd"]
-    for i in range(16):
-        offer(service, 0.001 * i, output=1000)
-
-    assert [engine.in_system for engine in engines] == [4, 4, 4, 4]
-
-
-def test_random_routing_is_the_same_for_the_same_seed():
-    """Randomness is seeded, and reaches all engines."""
-    loads = []
-    for _ in range(2):
-        service = Service(routing=Routing.RANDOM, random_state=7)
-        engines = [add(service, name, 0.0) for name in "abcd"]
-        for i in range(200):
-            offer(service, 0.001 * i, output=1000)
-        loads.append([engine.in_system for engine in engines])
-
-    assert loads[0] == loads[1]
-    assert min(loads[0]) > 25
-
-
 def test_requests_fail_while_no_engine_is_ready():
     """A gateway without endpoints answers 503."""
     service = Service()
@@ -118,58 +89,3 @@ def test_draining_engine_finishes_what_it_has_and_takes_no_more():
     assert during == {"a"}
     assert service.draining == {}
     assert [record.outcome for record in records] == [Outcome.FINISHED] * 2
-
-
-def test_killed_engine_loses_what_it_has():
-    """VLLM's default on SIGTERM."""
-    service = Service()
-    add(service, "a", 0.0)
-    offer(service, 0.0, output=100)
-    service.remove("a", 0.5, drain=False)
-
-    assert [record.outcome for record in service.advance(1.0)] == [Outcome.FAILED]
-    assert service.in_flight == 0
-
-
-def test_entries_of_requests_that_are_over_are_used_again():
-    """Memory does not grow with the number of requests served."""
-    service = Service()
-    add(service, "a", 0.0)
-    for i in range(1000):
-        offer(service, 0.2 * i, output=5)
-        service.advance(0.2 * i)
-
-    assert len(service.requests.columns.arrival) < 20
-
-
-def test_full_engines_reject():
-    """A refusal of the least loaded engine is final; it is counted by that engine."""
-    service = Service()
-    add(service, "a", 0.0, max_queued=2)
-    for _ in range(5):
-        offer(service, 0.0)
-    outcomes = [record.outcome for record in service.advance(100.0)]
-
-    assert outcomes.count(Outcome.REJECTED) == 3
-    assert outcomes.count(Outcome.FINISHED) == 2
-
-
-def _spread(routing: Routing) -> int:
-    """Most less fewest requests of sixteen engines after 1,600 that came at once."""
-    service = Service(routing=routing, random_state=3)
-    engines = [add(service, f"e{i}", 0.0) for i in range(16)]
-    for _ in range(1600):
-        offer(service, 0.0)
-    loads = [engine.in_system for engine in engines]
-    assert sum(loads) == 1600
-    return max(loads) - min(loads)
-
-
-def test_the_better_of_two_is_between_random_and_the_least_loaded():
-    """Two choices take nearly all of the spread of one away: log log n instead of sqrt(m).
-
-    M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001); P. Berenbrink
-    et al., Balanced Allocations: The Heavily Loaded Case (2006).
-    """
-    least, two, random = map(_spread, (Routing.LEAST_LOADED, Routing.LEAST_OF_TWO, Routing.RANDOM))
-    assert least <= 1 < two <= 10 < random

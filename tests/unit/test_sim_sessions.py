@@ -7,9 +7,7 @@ import pytest
 from sim_fleets import FLEET, Script, agreeing, trace, with_sessions
 
 from servingslo.errors import InvalidInputError
-from servingslo.models.engine.service_time import EngineLimits
-from servingslo_lab.sim.fleets.cluster import Wanted
-from servingslo_lab.sim.fleets.service import Routing, Service
+from servingslo_lab.sim.fleets.service import Routing
 from servingslo_lab.sim.traces.trace import Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.transforms import scaled, superposed, window
@@ -46,18 +44,6 @@ def test_second_request_of_a_session_skips_the_prefill_of_what_is_shared():
     assert result.ttft_seconds[2] == pytest.approx(result.ttft_seconds[0])
 
 
-def test_prefix_is_forgotten_when_other_requests_need_its_memory():
-    """More sessions than memory: the cache holds the latest, and few come back in time."""
-    small = EngineLimits(max_num_seqs=16, max_num_batched_tokens=2048, kv_capacity_tokens=16_000)
-    fleet = dataclasses.replace(FLEET, limits=small)
-    few, many = Script(), Script()
-    agreeing(few, fleet, trace=sessions(3, rate=1.0))
-    agreeing(many, fleet, trace=sessions(200, rate=1.0))
-
-    assert hit_ratio(few) > 0.5
-    assert hit_ratio(many) < 0.1
-
-
 def test_affine_routing_keeps_sessions_on_their_engine_and_load_even():
     """A higher share from the cache than least loaded gives, and no engine left behind."""
     fleet = dataclasses.replace(
@@ -72,38 +58,6 @@ def test_affine_routing_keeps_sessions_on_their_engine_and_load_even():
 
     assert hit_ratio(affine) > hit_ratio(spread) + 0.1
     assert min(served) > 0.5 * max(served)
-
-
-def test_new_engine_takes_few_sessions_from_the_others():
-    """Scaling from four to five engines costs little of the cache (rendezvous hashing)."""
-    fleet = dataclasses.replace(
-        FLEET, initial_replicas=4, routing=Routing.PREFIX_AFFINE,
-        limits=dataclasses.replace(FLEET.engine_limits, kv_capacity_tokens=30_000),
-    )  # fmt: skip
-    load = sessions(40, rate=5.0, seconds=600.0)
-    still, scaled_up = Script(), Script((240.0, Wanted(replicas=5)))
-    agreeing(still, fleet, trace=load)
-    agreeing(scaled_up, fleet, trace=load)
-
-    assert len(scaled_up.seen[-1].pods) == 5
-    assert hit_ratio(scaled_up) > hit_ratio(still) - 0.1
-
-
-def test_affine_routing_without_sessions_is_least_loaded():
-    """Requests that share nothing go where there is room."""
-    fleet = dataclasses.replace(FLEET, initial_replicas=3)
-    plain = agreeing(Script(), fleet, trace=trace(rate=8.0))
-    affine = agreeing(
-        Script(), dataclasses.replace(fleet, routing=Routing.PREFIX_AFFINE), trace=trace(rate=8.0)
-    )
-
-    assert np.array_equal(plain.ttft_seconds, affine.ttft_seconds)
-
-
-def test_gateway_without_sessions_refuses_to_route_by_them():
-    """No silent default where requests cannot tell their session."""
-    with pytest.raises(InvalidInputError, match="prefix-affine"):
-        Service(routing=Routing.PREFIX_AFFINE)
 
 
 def test_sessions_and_priorities_survive_files_and_transformations(tmp_path):

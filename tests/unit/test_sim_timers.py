@@ -41,15 +41,3 @@ def test_the_next_timer_is_first(seed):
             assert table.heap[0] == min(expected, key=lambda r: (expected[r], r))
     assert all((table.place[r] == NONE) == (r not in expected) for r in range(40))
     assert all(table.heap[table.place[r]] == r for r in expected)
-
-
-def test_timers_come_out_in_order():
-    """The first is taken until none is left."""
-    table = empty(6)
-    for r, time in enumerate((3.0, 1.0, 2.0, 1.0, 0.5, 3.0)):
-        set_timer(table, r, time)
-    order = []
-    while table.ints[TIMERS]:
-        order.append(table.heap[0])
-        remove_timer(table, table.heap[0])
-    assert order == [4, 1, 3, 2, 0, 5]

@@ -6,29 +6,14 @@ import numpy as np
 import pytest
 
 from servingslo.errors import InvalidInputError
-from servingslo_lab.sim.traces.trace import Trace, read_trace
+from servingslo_lab.sim.traces.trace import read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 from servingslo_lab.sim.traces.transforms import (
-    repeated,
     scaled,
-    sped_up,
-    superposed,
-    window,
-    with_surge,
 )
 
 AZURE = Path(__file__).parents[2] / "examples" / "traces" / "azure_llm_2023_conversation.csv"
 PLAIN = "arrival_seconds,prompt_tokens,output_tokens\n"
-
-
-def small_trace() -> Trace:
-    """A hundred requests in a hundred seconds."""
-    return Trace(
-        arrival_seconds=np.arange(100) + 0.5,
-        prompt_tokens=np.arange(1, 101),
-        output_tokens=np.arange(101, 201),
-        duration_seconds=100.0,
-    )
 
 
 def test_the_carried_trace_is_the_published_one():
@@ -131,21 +116,6 @@ def test_bad_file_is_refused_with_line_column_and_value(tmp_path, text, named):
         read_trace(path)
 
 
-def test_missing_file_is_refused(tmp_path):
-    """No traceback of the operating system's."""
-    with pytest.raises(InvalidInputError, match="readable file"):
-        read_trace(tmp_path / "none.csv")
-
-
-def test_speed_keeps_the_requests_and_shortens_the_time():
-    """Twice as fast: the same requests in half the time."""
-    trace = sped_up(small_trace(), 2.0)
-
-    assert len(trace) == 100
-    assert trace.duration_seconds == 50.0
-    assert trace.arrival_rate_per_second == 2.0
-
-
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.5, 7.0])
 def test_scale_multiplies_the_rate_and_keeps_duration_and_lengths(factor):
     """Copies and thinning: the rate follows the factor, the length distribution stays."""
@@ -158,47 +128,3 @@ def test_scale_multiplies_the_rate_and_keeps_duration_and_lengths(factor):
     assert more.duration_seconds == trace.duration_seconds
     assert more.prompt_tokens.mean() == pytest.approx(trace.prompt_tokens.mean(), rel=0.05)
     assert np.all(np.diff(more.arrival_seconds) >= 0)
-
-
-def test_surge_multiplies_the_rate_in_its_window_only():
-    """Outside the window every request stays as it was."""
-    trace = read_trace(AZURE)
-    surged = with_surge(trace, 3.0, 600.0, 1200.0, np.random.default_rng(3))
-
-    inside, before = len(window(trace, 600.0, 1200.0)), window(surged, 0.0, 600.0)
-    assert len(window(surged, 600.0, 1200.0)) == pytest.approx(3 * inside, rel=0.1)
-    assert before.arrival_seconds.tolist() == window(trace, 0.0, 600.0).arrival_seconds.tolist()
-    assert len(surged) - len(trace) == len(window(surged, 600.0, 1200.1)) - inside
-
-
-def test_repeated_trace_fills_the_time():
-    """The second round follows the first without a gap."""
-    trace = repeated(small_trace(), 250.0)
-
-    assert len(trace) == 250
-    assert trace.duration_seconds == 250.0
-    assert np.diff(trace.arrival_seconds) == pytest.approx(np.ones(249))
-
-
-def test_superposition_keeps_all_requests_in_order():
-    """Two traces on one clock."""
-    both = superposed(small_trace(), sped_up(small_trace(), 4.0))
-
-    assert len(both) == 200
-    assert both.duration_seconds == 100.0
-    assert np.all(np.diff(both.arrival_seconds) >= 0)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda t, r: scaled(t, 0.0, r), id="scale-zero"),
-        pytest.param(lambda t, _: sped_up(t, -1.0), id="speed-negative"),
-        pytest.param(lambda t, r: with_surge(t, 0.5, 0, 1, r), id="surge-below-one"),
-        pytest.param(lambda t, _: repeated(t, float("inf")), id="endless"),
-    ],
-)
-def test_impossible_factors_are_refused(change):
-    """Factors outside their range raise."""
-    with pytest.raises(InvalidInputError):
-        change(small_trace(), np.random.default_rng(0))

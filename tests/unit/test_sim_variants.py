@@ -83,30 +83,6 @@ def test_pools_of_equal_engines_are_one_fleet(routing):
     assert found.replica_seconds == {"a": 120.0, "b": 240.0}
 
 
-def served_by(spec: VariantsSpec, offered) -> dict[str, float]:
-    """Share of the requests that each pool answered, by its counters."""
-    scripts = {name: Script() for name in spec.fleets}
-    simulate_pools(spec, offered, Each(scripts), seed=2)
-    answered = {
-        name: sum(pod.engines[0].ttft_seconds.count for pod in script.seen[-1].pods if pod.engines)
-        for name, script in scripts.items()
-    }
-    whole = sum(answered.values())
-    return {name: count / whole for name, count in answered.items()}
-
-
-def test_the_gateway_splits_by_load_by_pod_or_by_weight():
-    """By load the fast card has most, by pod each has the same, by weight each its share."""
-    offered = trace(rate=16.0, seconds=180.0)
-    pools = {"fast": FAST, "slow": replace(SLOW, initial_replicas=3)}
-    by_load = served_by(VariantsSpec(pools=pools), offered)
-    by_pod = served_by(VariantsSpec(pools=pools, routing=Routing.ROUND_ROBIN), offered)
-    weighted = VariantsSpec(pools=pools, weights={"fast": 1.0, "slow": 1.0})
-    assert by_load["fast"] > 0.3
-    assert by_pod["fast"] == pytest.approx(0.25, abs=0.01)
-    assert served_by(weighted, offered)["fast"] == pytest.approx(0.5, abs=0.03)
-
-
 def test_a_pool_without_pods_fails_its_weight():
     """A gateway by weights does not know that nothing serves there."""
     offered = trace(rate=8.0, seconds=120.0)
@@ -152,17 +128,3 @@ def test_the_cheapest_mixture_is_found():
         {n: replace(f, initial_replicas=counts[n]) for n, f in spec.fleets.items()}
     )
     assert OBJECTIVES.share_of(held(fewer, offered).result) < 0.99
-
-
-def test_three_pools_are_made_small_in_turn():
-    """The result meets the share, and no pool can be smaller."""
-    pools = {
-        name: replace(SLOW, price_per_hour=price)
-        for name, price in zip("abc", (3.0, 1.0, 2.0), strict=True)
-    }
-    spec = VariantsSpec(pools=pools)
-    offered = trace(rate=30.0, seconds=60.0)
-    best = best_counts(spec, offered, OBJECTIVES, most=dict.fromkeys("abc", 20), seed=2)
-    assert best is not None
-    assert best.counts["a"] == best.counts["c"] == 0
-    assert OBJECTIVES.share_of(best.result.result) >= 0.99

@@ -19,8 +19,9 @@ import pytest
 import yaml
 from tests.unit.cli_calls import CLI
 from tests.unit.test_engine_channel import Server, pod, serving
+from tests.unit.workload_server import canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.pods.records import pod_record
@@ -36,8 +37,6 @@ from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import SHARE, DegradationTargets
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -50,7 +49,8 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.ownership import acting_limit
+from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.recognition import Recognition
@@ -315,13 +315,10 @@ async def _written(api: Any, server: Server, port: int, models: Any) -> None:
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
     canaries = BatchCanaries(api)
     for targets, queue in ((CHAT, ()), (QUEUED, (None, 64))):
-        order = CanaryOrder(
-            owner=REF.name, owner_uid=REF.uid, since_seconds=1, container=None, before=(8, 2048),
-            after=(32, 2048), flags_added=(), runtime="vllm", queue=queue,
-        )  # fmt: skip
+        _, *order = canary_order((8, 2048), (32, 2048), queue=queue)
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
-        assert await canaries.start(found, order)
+        assert await canaries.start(found, REF, *order)
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
         assert await canaries.hold(found)
@@ -370,7 +367,7 @@ def _play(
             actuators = [row(means) for row in options.actuators]
             (servers,) = (one for one in actuators if isinstance(one, DynamicBatching))
             await servers.in_force(REF, RANK, VIEW)
-            acting = tuple(one for one in pools if guards.acting_limit(one, options.limits) is None)
+            acting = tuple(one for one in pools if acting_limit(one, options.limits) is None)
             told = [change for one in actuators for change in await one.undo(lambda ref: acting)]
         return api.own() | ({LIMITS} if server.config == before else set()), told, api
 

@@ -111,28 +111,6 @@ def blocked_share(records: list[RequestRecord]) -> float:
     return float(np.mean([r.outcome is Outcome.REJECTED for r in records]))
 
 
-@pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8])
-def test_one_sequence_with_memoryless_lengths_is_an_mm1_queue(utilization):
-    """Response time of M/M/1."""
-    station = Station(law=law(a=STEP_SECONDS), servers=1)
-    mean, half = replicated(station, utilization / SERVICE_SECONDS, geometric, mean_response)
-    theory = queueing.mm1_response_seconds(SERVICE_SECONDS, utilization)
-
-    assert half < 0.4 * theory
-    assert mean == pytest.approx(theory, abs=half + STEP_SECONDS)
-
-
-@pytest.mark.parametrize("utilization", [0.3, 0.6, 0.8])
-def test_one_sequence_with_equal_lengths_is_an_md1_queue(utilization):
-    """Wait of M/D/1: half of M/M/1's."""
-    station = Station(law=law(a=STEP_SECONDS), servers=1)
-    mean, half = replicated(station, utilization / SERVICE_SECONDS, fixed, mean_response)
-    theory = SERVICE_SECONDS + queueing.md1_wait_seconds(SERVICE_SECONDS, utilization)
-
-    assert half < 0.2 * theory
-    assert mean == pytest.approx(theory, abs=half + STEP_SECONDS)
-
-
 def test_one_sequence_with_uneven_lengths_is_an_mg1_queue():
     """Wait by Pollaczek and Khinchine."""
     station = Station(law=law(a=STEP_SECONDS), servers=1)

@@ -19,8 +19,7 @@ from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.known_engines import known_engine
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import DegradationTargets
+from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
     CostTargets,
@@ -35,7 +34,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.pools.admission import one_writer
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
+from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import SECONDS_PER_DAY, parse_duration_seconds, parse_quantity_bytes
 
@@ -135,7 +134,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
         batching=BatchingTargets(
             mode=own.batching.mode,
-            rollout=own.batching.rollout,
             container=own.batching.container,
             min_sequences=own.batching.min_sequences,
             max_sequences=own.batching.max_sequences,

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Matching, not_allowed
 from servingslo.api.refusals import first_refusal
-from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.api.spec_base import ApiModel
 from servingslo.api.v1alpha1.patterns import RUNTIME_LENGTH, RUNTIME_LETTERS, RUNTIME_PATTERN
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE

@@ -13,6 +13,7 @@ from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.packing import unpacked
 from servingslo.policy.decision import Decision
+from servingslo.policy.insights import INSIGHT
 from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
 from servingslo.policy.pools.decision import FleetDecision
 
@@ -49,7 +50,7 @@ def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decis
     filled = _filled(Decision, document)
     filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
     try:
-        filled["knobs"] = _knobs(document)
+        filled["knobs"], filled["features"] = _knobs(document), _features(document)
         return TypeAdapter(Decision).validate_python(filled)
     except ValidationError as error:
         raise first_refusal(error, "status.lastDecision") from error
@@ -68,6 +69,7 @@ def fleet_of(document: Mapping[str, Any], namespace: str, name: str) -> FleetDec
     filled["pools"] = {pool: decision_of(each, namespace, name) for pool, each in pools.items()}
     filled["roles"] = dict(document.get("roles") or {})
     try:
+        filled["features"] = _features(document)
         return TypeAdapter(FleetDecision).validate_python(filled)
     except ValidationError as error:
         raise first_refusal(error, "status.lastDecision") from error
@@ -82,6 +84,16 @@ def _knobs(document: Mapping[str, Any]) -> dict[str, KnobDecision]:
         )
         for name, shown in DOCUMENT_NAMES.items()
         if isinstance(given.get(shown), Mapping)
+    }
+
+
+def _features(document: Mapping[str, Any]) -> dict[str, object]:
+    """What each feature reported."""
+    given = {_snake(key): value for key, value in document.items()}
+    return {
+        key.name: TypeAdapter(key.kind).validate_python(_filled(key.kind, given[key.name]))
+        for key in (one.key for one in INSIGHT.parts())
+        if isinstance(given.get(key.name), Mapping)
     }
 
 

@@ -14,9 +14,9 @@ from servingslo.estimation.sample import (
     PodSample,
     model_of_engine,
 )
-from servingslo.policy.degradation import BACKEND, ROUTE_WEIGHTS, RULE
 from servingslo.policy.inputs import Observation, SignalProblem, Targets
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
+from servingslo.policy.routes import BACKEND, ROUTE_WEIGHTS, RULE
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.gateways import CountedWhen

@@ -17,7 +17,7 @@ from servingslo.policy.pools.stored import (
     target_name,
     targets_by_pool,
 )
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned
 
 Plans = Targets | FleetTargets

@@ -47,7 +47,7 @@ from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.stored import lost_pool_parts
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)

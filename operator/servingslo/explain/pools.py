@@ -19,6 +19,7 @@ from servingslo.explain.document import (
     MAX_SUMMARY_LENGTH,
     JSONValue,
     as_dict,
+    camel,
     plain,
 )
 from servingslo.explain.format import count, replica_change
@@ -112,7 +113,7 @@ def fleet_document(
         "path": plain(fleet.path),
         "split": plain(fleet.split),
         "objectives": plain(fleet.objectives),
-        "latency": plain(fleet.latency),
+        **{camel(name): plain(report) for name, report in fleet.features.items()},
         "availability": plain(fleet.availability),
         "pools": {name: as_dict(decision, each) for name, decision in every.items()},
     }

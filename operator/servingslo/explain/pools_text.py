@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
+from servingslo.explain import features
+from servingslo.explain.availability import availability_lines
 from servingslo.explain.format import count, percent, replica_change, seconds
-from servingslo.explain.latency_text import availability_lines, growth_line, latency_lines
 from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
@@ -50,10 +51,9 @@ def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
     if fleet.path is not None:
         yield from _path_lines(fleet, fleet.path)
     yield from objective_lines(fleet.objectives)
-    if grown := growth_line(fleet.latency):
-        yield f"Outside of the replicas: {grown}"
+    yield from features.headlines(fleet.features)
     yield from availability_lines(fleet.availability)
-    yield from latency_lines(fleet.latency)
+    yield from features.lines(fleet.features)
     if fleet.split is not None:
         yield _split(fleet, fleet.split)
     gpus = fleet.gpus

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
+from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision_parts import (
     BudgetReport,
     ColdStartReport,
@@ -22,7 +23,6 @@ from servingslo.policy.decision_parts import (
     ReserveReport,
     RuntimeUse,
 )
-from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.knobs.decisions import (
     ADMISSION,
     BATCH_LIMITS,
@@ -38,7 +38,7 @@ from servingslo.policy.knobs.decisions import (
     report_batching,
 )
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
-from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
@@ -62,9 +62,9 @@ class Decision:
     them. models: None if each engine serves one model without adapters. handed_over: None if the
     operator itself sets the count, or if acting is switched off. error_budget: None if none is
     requested or known. promise: None before any observation. reserve: None if the past asks for
-    none. latency: the parts of the time of a request, None if none was observed. availability: None
-    if no objective of it is stated. knobs: the decision of each knob, by
-    its name; without those that have nothing to report. pool: of a resource with several, else ''.
+    none. features: what each feature reports, by its name. availability: None if no objective of it
+    is stated. knobs: the decision of each knob, by its name; without those that have nothing to
+    report. pool: of a resource with several, else ''.
     """
 
     time_seconds: float
@@ -100,7 +100,7 @@ class Decision:
     error_budget: BudgetReport | None = None
     promise: PromiseReport | None = None
     reserve: ReserveReport | None = None
-    latency: LatencyReport | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
     availability: AvailabilityReport | None = None
     detail: str = ""
 

@@ -12,9 +12,8 @@ from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import DegradationTargets
-from servingslo.policy.replicas.behavior import Behavior
+from servingslo.policy.hpa_behavior import Behavior
+from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 
 # Version of a recorded observation; other versions are not read.
@@ -46,13 +45,6 @@ class BatchingMode(StrEnum):
     OFF = "Off"
     RECOMMEND = "Recommend"
     AUTO = "Auto"
-
-
-class BatchingRollout(StrEnum):
-    """How new batch limits reach the pods."""
-
-    CANARY = "Canary"
-    ALL_AT_ONCE = "AllAtOnce"
 
 
 class AdmissionMode(StrEnum):
@@ -151,7 +143,6 @@ class BatchingTargets:
     """What may be done with batch limits; container None means the only engine container."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
-    rollout: BatchingRollout = BatchingRollout.CANARY
     container: str | None = None
     min_sequences: int = 1
     max_sequences: int | None = None

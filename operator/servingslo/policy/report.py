@@ -12,7 +12,7 @@ from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
-from servingslo.policy.context import TickContext
+from servingslo.policy.availability import AvailabilityReport, availability_report
 from servingslo.policy.decision import (
     Decision,
 )
@@ -30,13 +30,11 @@ from servingslo.policy.decision_parts import (
     StepValue,
 )
 from servingslo.policy.knobs.decisions import KnobDecision
-from servingslo.policy.latency.availability import availability_report
-from servingslo.policy.latency.growth import with_growth
-from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.promise import period_seconds
-from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Constraint
 
 # Models and adapters that a report names.
@@ -226,16 +224,6 @@ def limits_use(context: TickContext) -> LimitsUse:
         max_num_batched_tokens_source=None if budget is None else budget.source.value,
         unread=in_force.unread,
     )
-
-
-def latency_of(context: TickContext, state: PlannerState) -> LatencyReport | None:
-    """The parts of the time of a request, and which grew; None if none was observed.
-
-    state: with this tick in its memory.
-    """
-    if context.latency is None or context.signals.no_metrics is not None:
-        return None
-    return with_growth(context.latency, state.latency)
 
 
 def availability_of(context: TickContext, state: PlannerState) -> AvailabilityReport | None:

@@ -6,13 +6,14 @@ from typing import Any
 
 from servingslo.estimation import stored_estimator as estimator_memory
 from servingslo.estimation.stored_fields import count_of, items_of, number_of, text_of
+from servingslo.policy import insights
+from servingslo.policy.availability import NOTHING_COUNTED, AvailabilityState
+from servingslo.policy.hpa_behavior import BehaviorState
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
-from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
-from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 # Version of the state stored in a status; other versions are not read.
 LEARNED_VERSION = 1
@@ -45,6 +46,7 @@ def learned(
         "reverts": _dump_reverts(state.reverts),
         "promise": _dump_promise(state.promise),
         **_dump_availability(state.availability),
+        **insights.dump(state.features),
         "estimator": estimator_memory.learned(state.estimator),
     }
     if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
@@ -70,6 +72,7 @@ def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -
         reverts=_load_reverts(stored.get("reverts"), now_seconds),
         promise=_load_promise(stored.get("promise")),
         availability=_load_availability(stored.get("availability")),
+        features=insights.load(stored, now_seconds),
     )
 
 

@@ -23,7 +23,7 @@ from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.pools.path import path_targets
 from servingslo.policy.pools.stored import restore_target
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
-from servingslo.policy.replicas.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
+from servingslo.policy.rules.needs import UTILIZATION_CEILING, UTILIZATION_INPUT
 from servingslo_lab.cli.sizing.answer import Question, sized
 from servingslo_lab.cli.sizing.inputs import gpu_count, hourly_price
 from servingslo_lab.cli.sizing.prices import Price, prices

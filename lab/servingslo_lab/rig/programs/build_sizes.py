@@ -18,7 +18,6 @@ PACKAGES: Mapping[str, int] = {
     "egctl": 1918,
     "helm3": 435,
     "promtool": 8,
-    "kubeconform": 28,
 }
 # Fetched, not compiled: CRDs and wheels.
 FETCHED = frozenset({"envoy", "CRDs", "Triton"})

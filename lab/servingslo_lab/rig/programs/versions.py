@@ -213,14 +213,6 @@ EGCTL = Tool(
     ),
     version_arguments=("version", "--remote=false"),
 )
-KUBECONFORM = Tool(
-    name="kubeconform",
-    module="kubeconform",
-    package="github.com/yannh/kubeconform/cmd/kubeconform",
-    pin="github.com/yannh/kubeconform",
-    version_variables=("main.version=v{version}",),
-    version_arguments=("-v",),
-)
 
 
 def _keda(command: str) -> Tool:
@@ -273,7 +265,7 @@ ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin=
 CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
 DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
-ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL, KUBECONFORM)
+ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL)
 # Not for `make test` or `make demo`: built by `make interop`, and when acceptance needs them.
 INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD, KUEUE, LWS, PICKER)
 

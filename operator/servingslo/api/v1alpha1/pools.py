@@ -12,8 +12,8 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Count, DurationBetween, cel_rule, not_allowed
+from servingslo.api.spec_base import ApiModel
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import KVCache, Replicas, ServiceLaw, Utilization
 from servingslo.api.v1alpha1.knobs import Batching, Engine
@@ -58,9 +58,8 @@ class Pool(ApiModel):
     )
     role: Role = Field(
         Role.COMBINED,
-        description="Combined (default: answers requests from the first token to the last), "
-        "Prefill (computes the prompt and the first token) or Decode (the other tokens). One "
-        "Prefill needs one Decode; Combined pools are the same model on other cards or prices.",
+        description="Combined (default: whole requests, on several cards or prices), Prefill (the "
+        "prompt and the first token) or Decode (the other tokens); one Prefill needs one Decode.",
     )
     target_ref: TargetRef = Field(
         description="The workload that is scaled. An LLMInferenceService stands for its prefill "

@@ -10,10 +10,11 @@ from servingslo.api.constraints import (
     Count,
     DurationBetween,
     cel_rule,
+    keyed_by,
     not_allowed,
 )
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
     MAX_REPLICAS,
@@ -35,7 +36,7 @@ from servingslo.api.v1alpha1.classes import SPEC_RULES as CLASS_SPEC_RULES
 from servingslo.api.v1alpha1.knobs import Admission, Batching, Degradation, Engine
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
-    ONCE,
+    OBJECTIVES_SCHEMA,
     Objective,
     check_objectives,
 )
@@ -63,7 +64,6 @@ from servingslo.api.v1alpha1.workload import (
     TargetRef,
 )
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -72,6 +72,7 @@ from servingslo.policy.inputs import (
     SeasonStated,
 )
 from servingslo.policy.pools.inputs import MOST_POOLS
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.runtimes.catalogue import CATALOGUE
 
 MOST_PRIORITY = 1_000_000
@@ -233,11 +234,7 @@ class ServingSLOSpec(ApiModel):
         max_length=MOST_POOLS,
         description="Instead of targetRef, 2 to 8 sets of equal replicas under one promise: "
         "prefill and decode, or the same model on several cards.",
-        json_schema_extra={
-            RULES: list(POOLS_RULES),
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        json_schema_extra={RULES: list(POOLS_RULES), **keyed_by("name")},
     )
     gpus: FleetGpus | None = Field(
         None,
@@ -263,18 +260,17 @@ class ServingSLOSpec(ApiModel):
     )
     actuation: Actuation = Field(
         Actuation.SCALE,
-        description="Who carries the replica count out: Scale (default: the operator, through "
-        "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
-        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, if the "
-        "administrator serves it) or None (the count is only reported). Batch limits and "
-        "admission follow their own modes.",
+        description="Who sets the replica count: Scale (default: the operator, through /scale), "
+        "Metric (an autoscaler that follows servingslo_desired_replicas), Keda (KEDA asks the "
+        "operator, if the administrator serves it) or None (it is only reported). Batch limits "
+        "and admission follow their own modes.",
     )
     objectives: tuple[Objective, ...] = Field(
         min_length=1,
         max_length=MAX_OBJECTIVES,
         description="Latency objectives, 1 to 8; each metric and percentile once. Every one is met "
         "at its own percentile.",
-        json_schema_extra={RULES: [ONCE]},
+        json_schema_extra=OBJECTIVES_SCHEMA,
     )
     classes: tuple[RequestClass, ...] | None = Field(
         None,
@@ -282,11 +278,7 @@ class ServingSLOSpec(ApiModel):
         max_length=MOST_CLASSES,
         description="Classes of requests on the same replicas, 2 to 8: what may wait or be refused "
         "first, such as background work next to chat. Excludes pools.",
-        json_schema_extra={
-            RULES: list(CLASSES_RULES),
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        json_schema_extra={RULES: list(CLASSES_RULES), **keyed_by("name")},
     )
     priority: Annotated[Count, Between(-MOST_PRIORITY, MOST_PRIORITY)] = Field(
         0,

@@ -34,14 +34,13 @@ from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
-from servingslo.policy.knobs.catalogue import reconcile_knob
 from servingslo.policy.planner import plan
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.planner import plan_pools
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.sizing import Sized
-from servingslo.policy.state import PlannerState, record_scale, record_write_failed
+from servingslo.policy.replicas.state import PlannerState, record_scale, record_write_failed
 
 HEADER = "header"
 OUTCOME = "outcome"
@@ -265,7 +264,7 @@ def reconciled(state: Memory, outcome: Outcome, plans: Plans) -> Memory:
 
 def _reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     if outcome.knob != Knob.REPLICAS:
-        return reconcile_knob(state, outcome.knob, written=outcome.written)
+        return state
     if not outcome.written:
         return record_write_failed(state)
     return record_scale(

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from servingslo.api.status_base import STATUS, StatusModel
 from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, ObservedStatus, PoolStatus
-from servingslo.api.v1alpha1.status_base import StatusModel
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.api.v1alpha1.status_latency import AvailabilityStatus
 from servingslo.controller.reporting import status as status_of
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
@@ -48,7 +48,7 @@ def pools_status_fields(
         "observedGeneration": generation,
         "replicas": _sums([one["replicas"] or {} for one in by_pool.values()]),
         "cost": _cost([one["cost"] or {} for one in by_pool.values()]),
-        "latency": _shown(LatencyStatus, fleet.latency),
+        **{one.field: _shown(one.model, one.key.of(fleet.features)) for one in STATUS.parts()},
         "availability": _shown(AvailabilityStatus, fleet.availability),
         "poolsSummary": counts_line(fleet),
         "pools": [_pool(fleet, targets, pool.name, by_pool[pool.name]) for pool in targets.pools],

@@ -43,8 +43,8 @@ from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.report import with_latencies
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 

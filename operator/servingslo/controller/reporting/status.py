@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from servingslo.api.status_base import STATUS, StatusModel
 from servingslo.api.v1alpha1 import ServingSLOStatus
 from servingslo.api.v1alpha1.status import (
     MAX_LINE_LENGTH,
     BatchingStatus,
     BatchLimits,
 )
-from servingslo.api.v1alpha1.status_base import StatusModel
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
@@ -26,6 +26,7 @@ from servingslo.units import (
     timestamp_from_seconds,
 )
 
+_OF_FEATURES = tuple(one.field for one in STATUS.parts())
 # Fields that change with the noise of measurements.
 _NOISY = frozenset(
     {
@@ -39,9 +40,9 @@ _NOISY = frozenset(
         "cost",
         "errorBudget",
         "reserve",
-        "latency",
         "availability",
         "summary",
+        *_OF_FEATURES,
     }
 )
 # A measurement has drifted if it differs from the status by more than this, relatively.
@@ -70,8 +71,8 @@ _DECIDED_FIELDS = (
     "cost",
     "errorBudget",
     "reserve",
-    "latency",
     "availability",
+    *_OF_FEATURES,
 )
 
 Json = Mapping[str, Any]

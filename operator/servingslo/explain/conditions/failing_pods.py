@@ -2,8 +2,8 @@
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
-from servingslo.policy.failing_pods import FAILURE_SHARE
-from servingslo.policy.findings import FAILING_INPUT
+from servingslo.policy.replicas.failing_pods import FAILURE_SHARE
+from servingslo.policy.replicas.findings import FAILING_INPUT
 from servingslo.reasons import Reason
 
 

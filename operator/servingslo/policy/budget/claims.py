@@ -10,13 +10,8 @@ from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.replicas.guards import (
-    DEMAND_STAGE,
-    NOT_CARRIED_OUT,
-    STEP_DOWN_STAGE,
-    acting_limit,
-    bounds_of,
-)
+from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT, acting_limit
+from servingslo.policy.replicas.proposal import DEMAND_STAGE, STEP_DOWN_STAGE, bounds_of
 from servingslo.policy.replicas.sizing import Sized
 from servingslo.reasons import Reason
 

@@ -13,7 +13,7 @@ from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.lanes.knob import LanesKnob
 from servingslo.policy.knobs.protocol import Knob, Look, Turn
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 KNOBS: tuple[Knob, ...] = (
     EngineLimitsKnob(),
@@ -53,16 +53,5 @@ def decide_knobs(
 
 
 def is_trying(state: PlannerState) -> bool:
-    """Whether a change of any knob is under way and not judged yet."""
+    """Whether a change of any knob is under way."""
     return any(knob.on_trial(state.knobs.get(knob.name)) for knob in KNOBS)
-
-
-def reconcile_knob(
-    state: PlannerState, name: str, *, written: bool, knobs: Sequence[Knob] = KNOBS
-) -> PlannerState:
-    """The memory after a knob's order was written or refused."""
-    for knob in knobs:
-        if knob.name == name and name in state.knobs:
-            memory = knob.reconcile(state.knobs[name], written)
-            return replace(state, knobs={**state.knobs, name: memory})
-    return state

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
-from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
 from servingslo.policy.pools.inputs import Role
 from servingslo.reasons import Action, Reason
 
@@ -56,7 +56,7 @@ class FleetDecision:
     receiver, a role that binds first. action and reason: of the pool that changes most replicas,
     else of the pool whose constraint binds. binding_pool: the pool that the reason is about.
     objectives: of prefill and decode, the objectives of the whole path as observed; else each
-    pool reports its own. latency: the parts of the time of a request over all pools. availability:
+    pool reports its own. features: what each feature reports over all pools. availability:
     of the whole route, None if no objective of it is stated. detail: for people.
     """
 
@@ -72,7 +72,7 @@ class FleetDecision:
     path: PathUse | None = None
     split: SplitUse | None = None
     objectives: tuple[ObjectiveReport, ...] = ()
-    latency: LatencyReport | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
     availability: AvailabilityReport | None = None
     detail: str = ""
 

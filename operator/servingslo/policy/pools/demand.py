@@ -14,11 +14,12 @@ from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
-from servingslo.policy.context import TickContext, tick_context
+from servingslo.policy import insights
 from servingslo.policy.inputs import ForecastMode, Targets
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.inputs import FleetTargets, Role
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.context import TickContext, tick_context
 from servingslo.reasons import Reason
 
 # Memory of the share of requests that pass the prefill pool: as long as latencies are averaged
@@ -142,7 +143,7 @@ def replanned(
     context: TickContext, forecast: Forecast, targets: Targets | None = None
 ) -> TickContext:
     """The same tick with another forecast, and other objectives if targets are given."""
-    return tick_context(
+    again = tick_context(
         context.observation,
         targets or context.targets,
         context.limits,
@@ -152,6 +153,7 @@ def replanned(
         estimate=replace(context.estimate, forecast=forecast),
         facts=context.facts,
     )
+    return insights.looked(again)
 
 
 def _only(targets: FleetTargets, role: Role) -> str:

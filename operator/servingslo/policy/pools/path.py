@@ -17,13 +17,13 @@ from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.decode_workload import decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import Targets
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.demand import forecast_of, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.state import FleetState, PoolLimits
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.stages import (
     Learner,
     Stages,

@@ -12,8 +12,8 @@ from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits
 from servingslo.policy.knobs.catalogue import is_trying
-from servingslo.policy.latency.report import LatencyReport, Part
 from servingslo.policy.planner import Seen, draft_count, finish, observe
+from servingslo.policy.pools import insights
 from servingslo.policy.pools.admission import (
     own_counts,
     with_elsewhere,
@@ -24,13 +24,13 @@ from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
 from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
-from servingslo.policy.pools.latency import fleet_latency
+from servingslo.policy.pools.insights import FleetTick
 from servingslo.policy.pools.mixing import Division, divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES, Stages
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 
@@ -104,10 +104,16 @@ def _finish(
         decisions[pool.name], memories[pool.name] = finish(seen, drafts[pool.name], stages=stages)
     objectives = path_objectives(targets, division.seen, decisions, division.path)
     now_seconds = division.seen[writer].context.now_seconds
-    latency, memory = fleet_latency(
-        targets, division.seen, state.latency, division.path, objectives, now_seconds
+    tick = FleetTick(
+        targets=targets,
+        seen=division.seen,
+        path=division.path,
+        objectives=objectives,
+        now_seconds=now_seconds,
     )
-    decisions[writer] = _with_gateway(decisions[writer], latency)
+    told, remembered = insights.whole(tick, state.features)
+    own = decisions[writer]
+    decisions[writer] = replace(own, features=insights.of_writer(own.features, told))
     order = write_order(targets, division.seen, drafts)
     decisions = {name: decisions[name] for name in order}
     leading = _leading(decisions)
@@ -125,20 +131,11 @@ def _finish(
         path=division.path,
         split=division.split,
         objectives=objectives,
-        latency=latency,
+        features=told,
         availability=decisions[writer].availability,
         detail=decisions[leading].detail,
     )
-    return decision, replace(state, pools=memories, latency=memory)
-
-
-def _with_gateway(decision: Decision, whole: LatencyReport | None) -> Decision:
-    """The decision of the pool that the route is read for, with the gateway's part of the whole."""
-    gateway = None if whole is None else whole.of(Part.GATEWAY)
-    if gateway is None or decision.latency is None:
-        return decision
-    parts = (gateway, *decision.latency.parts)
-    return replace(decision, latency=replace(decision.latency, parts=parts))
+    return decision, replace(state, pools=memories, features=remembered)
 
 
 def _leading(decisions: Mapping[str, Decision]) -> str:

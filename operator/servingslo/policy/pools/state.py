@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from servingslo.estimation.forecast.demand import ForecastState
-from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
 from servingslo.policy.pools.variants.learning import SplitState, renamed_split
 from servingslo.policy.pools.variants.moves import MoveState
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 # By pool, then by objective ('ttft:95'): the part of the threshold that the pool may use.
 PoolLimits = Mapping[str, Mapping[str, float]]
@@ -41,8 +40,8 @@ class FleetState:
     before it was seen. smoothed_through_ratio: as counted.
     limits_seconds: how thresholds are divided. no_room_seconds: when requests last waited for room
     in decode.
-    variants: of several Combined pools. latency: its parts over all pools while the objectives were
-    met.
+    variants: of several Combined pools. features: what each feature
+    remembers of all pools, by its name.
     """
 
     pools: Mapping[str, PlannerState] = field(default_factory=dict)
@@ -52,4 +51,4 @@ class FleetState:
     limits_seconds: PoolLimits = field(default_factory=dict)
     no_room_seconds: float | None = None
     variants: VariantMemory = field(default_factory=VariantMemory)
-    latency: LatencyMemory = NO_MEMORY
+    features: Mapping[str, object] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState, VariantMemory
 from servingslo.policy.pools.variants.learning import SPLIT, SplitState
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import LEARNED_VERSION, learned, lost_parts, restore
 
 POOLS, TARGET = "pools", "target"
