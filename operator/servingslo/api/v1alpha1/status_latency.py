@@ -1,8 +1,7 @@
 """The parts of the status about what is answered, and what the promise costs."""
 
 from servingslo.api.status_base import StatusModel, told
-from servingslo.policy.availability import AvailabilityReport
-from servingslo.policy.decision_parts import ReserveReport
+from servingslo.policy.decision_parts import AvailabilityReport, ReserveReport
 from servingslo.units import format_duration
 
 # 99.95 % and 99.9 % differ.
