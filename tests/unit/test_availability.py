@@ -10,15 +10,15 @@ from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain.availability import availability_lines
-from servingslo.policy.inputs import Limits
-from servingslo.policy.planner import plan
-from servingslo.policy.replicas.promise import (
-    PromiseState,
-    after_window,
+from servingslo.policy.availability import (
+    NOTHING_COUNTED,
+    AvailabilityState,
     availability_report,
     count_answers,
-    misses_of,
 )
+from servingslo.policy.inputs import Limits
+from servingslo.policy.planner import plan
+from servingslo.policy.replicas.promise import PromiseState, after_window, misses_of
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, lost_parts, restore
 from servingslo.reasons import Reason
@@ -35,9 +35,9 @@ def ledger(**rates: float | None) -> RequestLedger:
     )
 
 
-def counted(*ledgers: RequestLedger) -> PromiseState:
+def counted(*ledgers: RequestLedger) -> AvailabilityState:
     """After ticks of 15 s with these."""
-    state = PromiseState()
+    state = NOTHING_COUNTED
     for tick, one in enumerate(ledgers):
         state = count_answers(
             state, one, period_seconds=DAY_SECONDS, now_seconds=1000.0 + 15.0 * tick
@@ -49,7 +49,7 @@ def test_refused_failed_and_aborted_requests_are_not_answered() -> None:
     """One of each in ten a second: seven of ten are answered."""
     bad = ledger(refused=1.0, failed=1.0, aborted=1.0)
     state = counted(*[bad] * 5)
-    report = availability_report(STATED, state, bad)
+    report = availability_report(state, bad, target_ratio=0.999, period_seconds=DAY_SECONDS)
     assert report.answered_ratio == pytest.approx(0.7)
     assert report.observed_seconds == 60.0
     assert report.uncounted == ()
@@ -59,7 +59,7 @@ def test_what_no_one_counts_is_named() -> None:
     """A share of what is counted is not passed off as the whole."""
     half = ledger(refused=None, failed=None, aborted=0.5)
     report = availability_report(
-        replace(STATED, availability_target_ratio=0.99), counted(half, half), half
+        counted(half, half), half, target_ratio=0.99, period_seconds=DAY_SECONDS
     )
     (line,) = availability_lines(report)
     assert report.answered_ratio == pytest.approx(0.95)
@@ -73,7 +73,7 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
     """Unknown is not all."""
     silent = ledger(refused=None, failed=None, aborted=None)
     report = availability_report(
-        replace(STATED, availability_target_ratio=0.99), counted(silent, silent), silent
+        counted(silent, silent), silent, target_ratio=0.99, period_seconds=DAY_SECONDS
     )
     assert report.answered_ratio is None
     assert report.uncounted == ("refused", "failed", "aborted")
@@ -82,13 +82,13 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
 def test_it_survives_a_restart_and_a_broken_status() -> None:
     """The counts of a day are not lost with a pod; nothing is stored where none are kept."""
     state = replace(
-        PlannerState(), availability=PromiseState(requests=1e5, missed=42.0, seconds=3e4)
+        PlannerState(), availability=AvailabilityState(requests=1e5, unanswered=42.0, seconds=3e4)
     )
     stored = learned(state, 0.0)
     assert restore(stored, 10.0).availability == state.availability
     assert "availability" not in learned(PlannerState(), 0.0)
     broken = {**stored, "availability": {"requests": -1, "unanswered": 0, "seconds": 0}}
-    assert restore(broken, 10.0).availability == PromiseState()
+    assert restore(broken, 10.0).availability == NOTHING_COUNTED
     assert lost_parts(broken, 10.0) == ("availability",)
 
 

@@ -17,14 +17,9 @@ from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
+from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision import replace_knob
-from servingslo.policy.decision_parts import (
-    AvailabilityReport,
-    BudgetReport,
-    BurnRate,
-    DecisionStep,
-    HandOver,
-)
+from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.explain.format import UNKNOWN, percent, seconds
-from servingslo.policy.decision_parts import AvailabilityReport
+from servingslo.policy.availability import AvailabilityReport
 
 _FULL = 1.0
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
+from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision_parts import (
-    AvailabilityReport,
     BudgetReport,
     ColdStartReport,
     ConstraintNeed,

@@ -145,21 +145,6 @@ class PromiseReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AvailabilityReport:
-    """The share of requests that got a whole answer, and the objective.
-
-    answered_ratio: over the last period_seconds, as far as observed (observed_seconds); None before
-    the first request. uncounted: which of 'refused', 'failed' and 'aborted' no one counts.
-    """
-
-    target_ratio: float
-    period_seconds: float
-    answered_ratio: float | None = None
-    observed_seconds: float = 0.0
-    uncounted: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReserveReport:
     """The rule of scaling that the last day's arrivals ask for.
 

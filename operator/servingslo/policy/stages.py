@@ -9,18 +9,14 @@ from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.objective_metrics import metric_seconds
 from servingslo.policy import insights
+from servingslo.policy.availability import count_answers
 from servingslo.policy.inputs import ForecastMode
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import refused_pods
 from servingslo.policy.replicas.promise import after_window as promise_after
-from servingslo.policy.replicas.promise import (
-    count_answers,
-    misses_of,
-    period_seconds,
-    with_degraded,
-)
+from servingslo.policy.replicas.promise import misses_of, period_seconds, with_degraded
 from servingslo.policy.replicas.reserve_state import ReserveState, count_misses
 from servingslo.policy.replicas.saturation import MISSED_MARGIN, after_window, settles
 from servingslo.policy.replicas.sizing import carried_rate_per_second

@@ -7,6 +7,7 @@ from typing import Any
 from servingslo.estimation import stored_estimator as estimator_memory
 from servingslo.estimation.stored_fields import count_of, items_of, number_of, text_of
 from servingslo.policy import insights
+from servingslo.policy.availability import NOTHING_COUNTED, AvailabilityState
 from servingslo.policy.hpa_behavior import BehaviorState
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
@@ -24,8 +25,6 @@ LEARNED_LIMIT_BYTES = 4096
 # soonest.
 LEARNED_EVENT_LIMIT = 12
 _EVERYTHING = "all of it"
-# How the misses of the other promise, a whole answer, are called.
-_UNANSWERED = "unanswered"
 _ENVELOPE = frozenset({"version", "atSeconds", "estimator", "target"})
 
 
@@ -72,7 +71,7 @@ def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -
         knobs={name: memory for name, memory in memories.items() if memory is not None},
         reverts=_load_reverts(stored.get("reverts"), now_seconds),
         promise=_load_promise(stored.get("promise")),
-        availability=_load_promise(stored.get("availability"), _UNANSWERED),
+        availability=_load_availability(stored.get("availability")),
         features=insights.load(stored, now_seconds),
     )
 
@@ -119,11 +118,11 @@ def _dump_promise(state: PromiseState) -> dict[str, float]:
     }
 
 
-def _load_promise(stored: object, missed_name: str = "missed") -> PromiseState:
+def _load_promise(stored: object) -> PromiseState:
     """The stored promise; an empty one if it is malformed."""
     if not isinstance(stored, Mapping):
         return PromiseState()
-    numbers = [number_of(stored.get(name)) for name in ("requests", missed_name, "seconds")]
+    numbers = [number_of(stored.get(name)) for name in ("requests", "missed", "seconds")]
     if any(number is None for number in numbers):
         return PromiseState()
     requests, missed, seconds = (number or 0.0 for number in numbers)
@@ -136,13 +135,29 @@ def _load_promise(stored: object, missed_name: str = "missed") -> PromiseState:
     )
 
 
-def _dump_availability(state: PromiseState) -> dict[str, dict[str, float]]:
+def _dump_availability(state: AvailabilityState) -> dict[str, dict[str, float]]:
     """The requests counted, if an objective of availability has any."""
     if state.requests <= 0.0:
         return {}
-    promise = _dump_promise(state)
-    numbers = {name: promise[name] for name in ("requests", "seconds")}
-    return {"availability": {**numbers, _UNANSWERED: promise["missed"]}}
+    numbers = {
+        "requests": round(state.requests, 1),
+        "unanswered": round(state.unanswered, 2),
+        "seconds": round(state.seconds),
+    }
+    return {"availability": numbers}
+
+
+def _load_availability(stored: object) -> AvailabilityState:
+    """The stored requests; none if they are malformed."""
+    if not isinstance(stored, Mapping):
+        return NOTHING_COUNTED
+    numbers = [number_of(stored.get(name)) for name in ("requests", "unanswered", "seconds")]
+    if any(number is None or number < 0.0 for number in numbers):
+        return NOTHING_COUNTED
+    requests, unanswered, seconds = (number or 0.0 for number in numbers)
+    return AvailabilityState(
+        requests=requests, unanswered=min(unanswered, requests), seconds=seconds
+    )
 
 
 def _dump_reverts(reverts: Reverts | None) -> dict[str, object] | None:

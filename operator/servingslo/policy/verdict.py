@@ -18,10 +18,11 @@ from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.findings import with_unreliable
 from servingslo.policy.replicas.ownership import ADVICE_ONLY, hand_over
 from servingslo.policy.replicas.pods import Condition
-from servingslo.policy.replicas.promise import availability_report, promise_report
+from servingslo.policy.replicas.promise import promise_report
 from servingslo.policy.replicas.proposal import Proposal, Requirement
 from servingslo.policy.replicas.state import PendingWrite, PlannerState
 from servingslo.policy.report import (
+    availability_of,
     cold_start_report,
     cost_report,
     demand_report,
@@ -121,9 +122,7 @@ def assemble_decision(
         promise=promise_report(context.targets, state.promise),
         reserve=reserve_report(state.reserve, requirement.needs),
         features=insights.reports(context, state.features),
-        availability=availability_report(
-            context.targets, state.availability, context.estimate.ledger
-        ),
+        availability=availability_of(context, state),
         detail=_detail(context),
     )
     order = state.pending_write

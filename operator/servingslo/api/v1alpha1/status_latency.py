@@ -1,7 +1,8 @@
 """The parts of the status about what is answered, and what the promise costs."""
 
 from servingslo.api.status_base import StatusModel, told
-from servingslo.policy.decision_parts import AvailabilityReport, ReserveReport
+from servingslo.policy.availability import AvailabilityReport
+from servingslo.policy.decision_parts import ReserveReport
 from servingslo.units import format_duration
 
 # 99.95 % and 99.9 % differ.

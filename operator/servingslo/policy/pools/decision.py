@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision import Decision
-from servingslo.policy.decision_parts import AvailabilityReport, ObjectiveReport
+from servingslo.policy.decision_parts import ObjectiveReport
 from servingslo.policy.pools.inputs import Role
 from servingslo.reasons import Action, Reason
 

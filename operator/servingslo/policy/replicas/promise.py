@@ -1,13 +1,8 @@
-"""Shares of requests that keep a promise beside the declared ones, and the error budget's report.
-
-One promise is the objectives; the other is a whole answer: it is reported and alerted on, never
-sized by. A refused, failed or aborted request is not answered; what no one counts is named.
-"""
+"""The attained share of requests beside the declared one, and the error budget's report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.misses import (
     BudgetReading,
@@ -24,12 +19,7 @@ from servingslo.models.burn_rates import (
     burn_rate,
 )
 from servingslo.models.objectives import Objective
-from servingslo.policy.decision_parts import (
-    AvailabilityReport,
-    BudgetReport,
-    BurnRate,
-    PromiseReport,
-)
+from servingslo.policy.decision_parts import BudgetReport, BurnRate, PromiseReport
 from servingslo.policy.inputs import Observation, Targets
 
 # The attained share is reported over this time if no error budget states another.
@@ -121,36 +111,6 @@ def after_window(
         unsure=kept * state.unsure + seen.most - seen.least,
         seconds=state.seconds + seconds,
         at_seconds=now_seconds,
-    )
-
-
-def count_answers(
-    state: PromiseState, ledger: RequestLedger, *, period_seconds: float, now_seconds: float
-) -> PromiseState:
-    """The state after the requests since the last tick, at the ledger's rates: those unanswered."""
-    unanswered = ledger.unanswered_per_second
-    if unanswered is None:
-        return state
-    at_seconds = now_seconds if state.at_seconds is None else state.at_seconds
-    seconds = min(now_seconds - at_seconds, LONGEST_GAP_SECONDS)
-    missed = seconds * unanswered
-    seen = Misses(requests=seconds * ledger.offered_per_second, least=missed, most=missed)
-    return after_window(state, seen, period_seconds=period_seconds, now_seconds=now_seconds)
-
-
-def availability_report(
-    targets: Targets, state: PromiseState, ledger: RequestLedger | None
-) -> AvailabilityReport | None:
-    """The share of answered requests next to the objective; None if none of it is stated."""
-    target, period = targets.availability_target_ratio, period_seconds(targets)
-    if target is None:
-        return None
-    return AvailabilityReport(
-        target_ratio=target,
-        period_seconds=period,
-        answered_ratio=state.attained_ratio,
-        observed_seconds=min(state.seconds, period),
-        uncounted=() if ledger is None else ledger.uncounted,
     )
 
 

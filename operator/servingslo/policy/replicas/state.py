@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.policy import hpa_behavior
+from servingslo.policy.availability import NOTHING_COUNTED, AvailabilityState
 from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.replicas.prepared_model import PreparedModel
@@ -73,7 +74,7 @@ class PlannerState:
     promise: PromiseState = field(default_factory=PromiseState)
     reserve: ReserveState = field(default_factory=ReserveState)
     shortage: Shortage = field(default_factory=Shortage)
-    availability: PromiseState = field(default_factory=PromiseState)
+    availability: AvailabilityState = NOTHING_COUNTED
     features: Mapping[str, object] = field(default_factory=dict)
     knobs: Mapping[str, object] = field(default_factory=dict)
     sized: Sized | None = field(default=None, compare=False, repr=False)
