@@ -22,7 +22,6 @@ from servingslo.policy.replicas.promise import promise_report
 from servingslo.policy.replicas.proposal import Proposal, Requirement
 from servingslo.policy.replicas.state import PendingWrite, PlannerState
 from servingslo.policy.report import (
-    availability_of,
     cold_start_report,
     cost_report,
     demand_report,
@@ -122,7 +121,6 @@ def assemble_decision(
         promise=promise_report(context.targets, state.promise),
         reserve=reserve_report(state.reserve, requirement.needs),
         features=insights.reports(context, state.features),
-        availability=availability_of(context, state),
         detail=_detail(context),
     )
     order = state.pending_write

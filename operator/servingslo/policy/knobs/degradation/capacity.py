@@ -79,7 +79,7 @@ def _by_law(context: TickContext, requirement: Requirement) -> float | None:
     arriving = _arriving_per_second(context)
     if context.prepared is None or not context.proven or not arriving:
         return None
-    if context.prepared.limits.batcher is not None:
+    if not context.prepared.limits.share_steps:
         return None
     serving = len(context.serving)
     if not serving:

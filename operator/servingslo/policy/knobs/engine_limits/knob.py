@@ -116,7 +116,7 @@ def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
     """The same while no canary is in progress."""
     context, requirement = turn.context, turn.requirement
     limits, prepared = context.estimate.limits, context.prepared
-    if limits is None or limits.batcher is not None:
+    if limits is None or not limits.share_steps:
         container = context.targets.batching.container
         return Tuned(BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=container), memory)
     current = BatchLimits(limits.max_num_seqs, limits.max_num_batched_tokens)
