@@ -131,6 +131,18 @@ def note_standing(
     return _note_revert(context, replace(memory, written=written))
 
 
+def _ended(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+    """The memory with the time of the change under way, if its limits are in force."""
+    change, limits = memory.under_way, context.estimate.limits
+    if change is None or limits is None:
+        return memory
+    if (limits.max_num_seqs, limits.max_num_batched_tokens) != change.after:
+        return memory
+    return replace(
+        memory, last_change_seconds=max(change.at_seconds, memory.last_change_seconds or 0.0)
+    )
+
+
 def _note_revert(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
     """The memory after a look at the pod template.
 
