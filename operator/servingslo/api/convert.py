@@ -60,41 +60,36 @@ def parse_spec(spec: object) -> ServingSLOSpec:
 
 
 def targets_from_spec(spec: object) -> Targets:
-    """The planner's targets of a manifest's spec.
+    """The planner's targets of a manifest's spec of one target, in SI units.
 
-    Raises: InvalidSpecError naming path, value and allowed range of every bad field.
+    Raises: InvalidSpecError as `fleet_from_spec`, and for a spec of pools.
     """
-    return targets_of(parse_spec(spec))
-
-
-def targets_of(spec: ServingSLOSpec) -> Targets:
-    """The planner's targets of a checked spec of one target, in SI units.
-
-    Raises: InvalidSpecError for a spec of pools.
-    """
-    if spec.target_ref is None:
-        pools = [pool.name for pool in spec.pools or ()]
+    fleet = fleet_from_spec(spec)
+    if fleet.only is None:
+        pools = [pool.name for pool in fleet.pools]
         allowed = "targetRef, where one target is planned"
         raise InvalidSpecError((InvalidInputError("spec.pools", pools, allowed),))
-    return _targets(spec, spec, spec.target_ref)
+    return fleet.only.targets
 
 
-def fleet_targets_of(spec: ServingSLOSpec) -> FleetTargets | None:
-    """The pools of a checked spec, each with the targets of the whole resource and its own.
+def fleet_from_spec(spec: object) -> FleetTargets:
+    """The pools of a manifest's spec, each with the targets of the whole resource and its own.
 
-    None for a spec of one target. The floor of the fallback holds for each pool.
+    The floor of the fallback holds for each pool. Raises: InvalidSpecError naming path, value and
+    allowed range of every bad field.
     """
-    if spec.pools is None:
-        return None
+    checked = parse_spec(spec)
+    if checked.target_ref is not None:
+        return FleetTargets.of(_targets(checked, checked, checked.target_ref))
     fleet = FleetTargets(
         pools=tuple(
             PoolTargets(
-                name=pool.name, role=pool.role, targets=_targets(spec, pool, pool.target_ref)
+                name=pool.name, role=pool.role, targets=_targets(checked, pool, pool.target_ref)
             )
-            for pool in spec.pools
+            for pool in checked.pools or ()
         ),
-        gpus_max=spec.gpus,
-        transfer_seconds=_seconds_unless_measured(spec.transfer),
+        gpus_max=checked.gpus,
+        transfer_seconds=_seconds_unless_measured(checked.transfer),
     )
     return one_writer(fleet, {part.key.name for part in SPEC.parts() if part.of_route})
 

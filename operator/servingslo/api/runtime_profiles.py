@@ -197,7 +197,7 @@ def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
     found = {metric.field: metric for metric in stated.found()}
     had_metrics = {metric.field: metric for metric in profile.metrics}
     more = [field for field in found if field not in had_metrics]
-    if profile.serves_batches and more:
+    if profile.engines_are_models and more:
         allowed = ", ".join(map(to_camel, had_metrics))
         raise InvalidInputError(_path(profile.name), to_camel(more[0]), allowed)
     metrics = had_metrics | found

@@ -57,14 +57,14 @@ def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decis
         raise first_refusal(error, "status.lastDecision") from error
 
 
-def fleet_of(document: Mapping[str, Any], namespace: str, name: str) -> FleetDecision | None:
-    """The decision on several pools; None in a document of a single target.
+def fleet_of(document: Mapping[str, Any], namespace: str, name: str) -> FleetDecision:
+    """The decision of a document, of several pools or of a single target.
 
     Raises: InvalidInputError when it is not the document of a decision.
     """
     pools = document.get("pools")
     if not isinstance(pools, Mapping):
-        return None
+        return FleetDecision.of(decision_of(document, namespace, name))
     filled = _filled(FleetDecision, {key: document[key] for key in document if key != "pools"})
     filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
     filled["pools"] = {pool: decision_of(each, namespace, name) for pool, each in pools.items()}

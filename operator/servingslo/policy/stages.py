@@ -113,8 +113,7 @@ def count_promise(context: TickContext, state: PlannerState) -> PlannerState:
 
 def _may_grow(context: TickContext) -> bool:
     """Whether more replicas can be had: the operator orders them, and nobody refuses them."""
-    held_up = context.unschedulable or context.queued or context.failing
-    refused = refused_pods(context.observation) is not None or held_up
+    refused = refused_pods(context.observation) is not None or context.pods.stopped
     grant, most = context.observation.grant, context.bounds.maximum
     if grant is not None:
         most = 0 if grant.unknown else min(most, grant.gpus // grant.gpus_per_replica)

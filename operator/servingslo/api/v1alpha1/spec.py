@@ -43,7 +43,6 @@ from servingslo.api.v1alpha1.objectives import (
 )
 from servingslo.api.v1alpha1.pools import (
     FEWEST_POOLS,
-    OF_A_POOL,
     POOLS_RULES,
     SPEC_RULES,
     FleetGpus,
@@ -340,8 +339,7 @@ class ServingSLOSpec(_WithFeatures):
 
     @model_validator(mode="after")
     def _pools_agree(self) -> Self:
-        stated = {name: getattr(self, name) for name in OF_A_POOL}
-        check_beside_pools(self.pools, stated, self.target_ref)
+        check_beside_pools(self.pools, self, self.target_ref)
         if self.pools is not None:
             check_pools(self.pools)
         check_fleet(self.pools, self.gpus, self.transfer)
