@@ -28,7 +28,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance release-gate interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,10 +60,11 @@ floors: lint types layers ## ruff, mypy and import-linter
 
 check: floors unit ## the floors, unit, property and golden tests
 
-lint: setup ## ruff, the Dockerfile's linter and the prose linter
+lint: setup ## ruff, the Dockerfile's linter, the prose linter, and promtool on the operator's metrics
 	$(BIN)/ruff check operator lab tests
 	$(BIN)/ruff format --check operator lab tests
 	$(BIN)/python -m tests.prose.check
+	$(BIN)/python -m tests.rules.own_metrics
 	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
 
 types: setup ## mypy, strict
@@ -119,6 +120,9 @@ chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=6
 
 acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=install,validate for some, VLLM=path/to/python for a real engine
 	$(BIN)/python -m tests.acceptance.run $(if $(ONLY),--only $(ONLY)) $(if $(VLLM),--vllm $(VLLM))
+
+release-gate: ## what keeps a release: checks not passed, or not at nearly this code; tests in no check
+	@$(PYTHON) -m tests.acceptance.gate
 
 real-engine: rig ## real vLLM engines, one, two and one again, scaled by the operator (a quarter of an hour); VLLM=path/to/python of an environment with vLLM
 	@$(if $(VLLM),,echo "VLLM=path/to/python is needed: docs/how-to/real-engine.md" >&2; exit 1)

@@ -72,11 +72,6 @@ def timed_writes(lines: Iterable[str]) -> Iterator[tuple[float, Write]]:
         ):
             continue
         seconds = datetime.fromisoformat(entry["stageTimestamp"]).timestamp()
-        if subresource == "eviction":
-            # Of the last pods of a StatefulSet: chat-2 is of chat.
-            owner = f"statefulsets/{reference['name'].rpartition('-')[0]}"
-            yield seconds, Write(reference["namespace"], owner, "batch-limits", ())
-            continue
         yield (
             seconds,
             Write(

@@ -127,7 +127,7 @@ garbage = st.recursive(
         st.lists(inner, max_size=3),
         st.dictionaries(
             st.sampled_from(["version", "behavior", "up", "down", "recommendations", "batching",
-                             "verifying", "before", "after", "at", "estimator", "laws"]),
+                             "written", "before", "after", "at", "estimator", "laws"]),
             inner,
             max_size=4,
         ),

@@ -6,7 +6,7 @@ from tests.unit.canary_story import ALLOWED, TARGETS, story
 from tests.unit.policy_world import TICK_SECONDS
 
 from servingslo.policy.inputs import CostTargets, InForce, ScaleTarget
-from servingslo.policy.knobs.catalogue import is_trying, reconcile_knob
+from servingslo.policy.knobs.catalogue import is_trying
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.planner import plan_fleet
@@ -52,7 +52,5 @@ def test_no_pool_begins_a_trial_while_another_one_tries():
 
 
 def test_what_was_never_begun_is_no_trial():
-    """Nor is one whose write was refused."""
+    """Whoever has no memory tries nothing."""
     assert not is_trying(PlannerState())
-    refused = reconcile_knob(PlannerState(), BATCH_LIMITS, written=False)
-    assert not is_trying(refused)

@@ -19,8 +19,9 @@ import pytest
 import yaml
 from tests.unit.cli_calls import CLI
 from tests.unit.test_engine_channel import Server, pod, serving
+from tests.unit.workload_server import canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.pods.records import pod_record
@@ -314,13 +315,10 @@ async def _written(api: Any, server: Server, port: int, models: Any) -> None:
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
     canaries = BatchCanaries(api)
     for targets, queue in ((CHAT, ()), (QUEUED, (None, 64))):
-        order = CanaryOrder(
-            owner=REF.name, owner_uid=REF.uid, since_seconds=1, container=None, before=(8, 2048),
-            after=(32, 2048), flags_added=(), runtime="vllm", queue=queue,
-        )  # fmt: skip
+        _, *order = canary_order((8, 2048), (32, 2048), queue=queue)
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
-        assert await canaries.start(found, order)
+        assert await canaries.start(found, REF, *order)
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
         assert await canaries.hold(found)

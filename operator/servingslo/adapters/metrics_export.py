@@ -16,11 +16,13 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     Histogram,
+    Info,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
 )
 
+from servingslo import __version__
 from servingslo.adapters.decided_metrics import RESOURCE_LABELS, DecidedMetrics, Resource
 from servingslo.explain.changes import Change
 from servingslo.policy.budget.sharing import Sharing
@@ -75,6 +77,8 @@ class OperatorMetrics:
         self._overrun = ""
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        build = Info("servingslo_build", "Version of the operator.", registry=self.registry)
+        build.info({"version": __version__})
         self._decisions = Counter(
             "servingslo_decisions",
             "Decisions by action and reason.",

@@ -129,7 +129,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
         batching=BatchingTargets(
             mode=own.batching.mode,
-            rollout=own.batching.rollout,
             container=own.batching.container,
             min_sequences=own.batching.min_sequences,
             max_sequences=own.batching.max_sequences,

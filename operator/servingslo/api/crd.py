@@ -76,6 +76,8 @@ def _files(plural: str) -> tuple[Path, Path]:
 CRD_FILES = _files(PLURAL)
 BUDGET_CRD_FILES = _files(BUDGET_PLURAL)
 REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
+# The status of a resource that nobody has read: by kstatus it is not Current. As Flux does.
+_UNREAD = {"observedGeneration": -1}
 # Keywords with the same meaning in both kinds of schema.
 KEPT = frozenset(
     {
@@ -229,7 +231,7 @@ def _object_schema(
             # The API server adds its own description and refuses another one.
             "metadata": {"type": "object"},
             "spec": structural_schema(spec),
-            "status": structural_schema(status),
+            "status": {**structural_schema(status), "default": _UNREAD},
         },
     }
 

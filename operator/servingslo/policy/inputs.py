@@ -47,13 +47,6 @@ class BatchingMode(StrEnum):
     AUTO = "Auto"
 
 
-class BatchingRollout(StrEnum):
-    """How new batch limits reach the pods."""
-
-    CANARY = "Canary"
-    ALL_AT_ONCE = "AllAtOnce"
-
-
 class AdmissionMode(StrEnum):
     """What the operator may do with admission limits."""
 
@@ -150,7 +143,6 @@ class BatchingTargets:
     """What may be done with batch limits; container None means the only engine container."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
-    rollout: BatchingRollout = BatchingRollout.CANARY
     container: str | None = None
     min_sequences: int = 1
     max_sequences: int | None = None

@@ -202,23 +202,3 @@ class ReplicaWriter(Protocol):
         Raises: WriteConflictError if it is not; ClusterError otherwise.
         """
         ...
-
-
-class BatchingWriter(Protocol):
-    """Writes batch limits into the pod template."""
-
-    async def apply(
-        self,
-        namespace: str,
-        target: ScaleTarget,
-        container: str | None,
-        arguments: EngineArguments,
-        runtime: str,
-    ) -> bool:
-        """Patch the container's arguments under a resourceVersion precondition.
-
-        A limit of None has its flag removed. runtime: whose flags they are. Returns whether
-        anything was written; nothing is if the arguments are already as wanted. Raises:
-        WriteConflictError if the object changed; ClusterError otherwise.
-        """
-        ...

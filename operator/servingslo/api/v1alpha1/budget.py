@@ -134,6 +134,7 @@ class ServingBudgetStatus(StatusModel):
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,
-        description="Ready (the spec is valid) and Sufficient (all that is wanted is granted).",
+        description="Ready (the spec is valid), Sufficient (all that is wanted is granted) and, of "
+        "an invalid spec, Stalled.",
         json_schema_extra=keyed_by("type"),
     )

@@ -15,7 +15,7 @@ from servingslo.api.constraints import (
 from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME, PRODUCT
-from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingRollout, LimitKind
+from servingslo.policy.inputs import AdmissionMode, BatchingMode, LimitKind
 
 # Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
 MAX_SEQUENCES = 65_536
@@ -91,13 +91,8 @@ class Batching(ApiModel):
     mode: BatchingMode = Field(
         BatchingMode.RECOMMEND,
         description="Recommend (default: report the best limits), Auto (set them, where the "
-        "administrator allows it: on the command line, which restarts pods, or on Triton's "
-        "running servers) or Off.",
-    )
-    rollout: BatchingRollout = Field(
-        BatchingRollout.CANARY,
-        description="In mode Auto: Canary (default: one pod first, compared with its siblings, "
-        "then all of them or none) or AllAtOnce (all pods, judged afterwards).",
+        "administrator allows it: in the container's command line or variables, which restarts "
+        "pods, or on Triton's running servers, which restarts none; one pod first) or Off.",
     )
     container: Annotated[str, DNS_LABEL] | None = Field(
         None,
@@ -145,7 +140,7 @@ class AdmissionVia(ApiModel):
         "spec.circuitBreaker.maxParallelRequests. DestinationRule: of Istio; the bound is "
         "spec.trafficPolicy.connectionPool.http.http2MaxRequests. EngineArguments: each engine's "
         "own bound (--max-num-queued-reqs of vLLM), changed together with batch limits, one pod "
-        "first; batching.mode must be Auto and batching.rollout Canary."
+        "first; batching.mode must be Auto."
     )
     name: Annotated[str, DNS_NAME] | None = Field(
         None,

@@ -7,7 +7,6 @@ from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
@@ -77,7 +76,6 @@ def _gateway_limits(means: Means) -> GatewayLimits:
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
-        KubernetesBatching(means.client, means.discovery),
         BatchCanaries(means.client, namespaces=means.namespaces),
         templates=means.pod_templates,
         bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,

@@ -28,7 +28,6 @@ from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation
-from servingslo.policy.knobs.catalogue import reconcile_knob
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.planner import plan_fleet
@@ -238,10 +237,10 @@ def ticks(replayed: Iterable[Replayed]) -> Iterator[tuple[Replayed, ...]]:
 
 def reconciled(state: FleetState, outcome: Outcome, targets: FleetTargets) -> FleetState:
     """The planner's memory after the outcome of its order is known; used live and in replays."""
-    own = state.of(outcome.pool)
     if outcome.knob != Knob.REPLICAS:
-        own = reconcile_knob(own, outcome.knob, written=outcome.written)
-    elif not outcome.written:
+        return state
+    own = state.of(outcome.pool)
+    if not outcome.written:
         own = record_write_failed(own)
     else:
         own = record_scale(

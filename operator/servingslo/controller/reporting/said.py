@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from servingslo.explain.conditions.condition import Condition, ConditionType, Verdict
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitReverts, memory_of
+from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitsRevert, memory_of
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.reverts import Reverts
@@ -13,7 +13,7 @@ from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LEARNED_SECONDS = 300.0
-_PutBack = tuple[Reverts | None, LimitReverts | None, BatchChange | None]
+_PutBack = tuple[Reverts | None, LimitsRevert | None, BatchChange | None]
 _NOTHING_PUT_BACK: _PutBack = (None, None, None)
 
 
@@ -84,7 +84,7 @@ def learned_is_due(
 def _put_back(state: PlannerState) -> _PutBack:
     """Who puts counts and limits back, and which of our limits they may put back next."""
     batching = memory_of(state.knobs)
-    return state.reverts, batching.reverts, batching.written
+    return state.reverts, batching.reverted, batching.written
 
 
 def differs_from(logged: Decision | None, decision: Decision) -> bool:

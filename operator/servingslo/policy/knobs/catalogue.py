@@ -53,16 +53,5 @@ def decide_knobs(
 
 
 def is_trying(state: PlannerState) -> bool:
-    """Whether a change of any knob is under way and not judged yet."""
+    """Whether a change of any knob is under way."""
     return any(knob.on_trial(state.knobs.get(knob.name)) for knob in KNOBS)
-
-
-def reconcile_knob(
-    state: PlannerState, name: str, *, written: bool, knobs: Sequence[Knob] = KNOBS
-) -> PlannerState:
-    """The memory after a knob's order was written or refused."""
-    for knob in knobs:
-        if knob.name == name and name in state.knobs:
-            memory = knob.reconcile(state.knobs[name], written)
-            return replace(state, knobs={**state.knobs, name: memory})
-    return state

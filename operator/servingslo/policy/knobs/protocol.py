@@ -73,10 +73,6 @@ class Knob(Protocol):
         """Whether a change of it is under way and not judged yet."""
         ...
 
-    def reconcile(self, memory: object, written: bool, /) -> object:
-        """The memory after its last change was written, or refused."""
-        ...
-
     def dump(self, memory: object, /) -> object:
         """The part of the memory that survives a restart, as JSON values."""
         ...
@@ -97,10 +93,6 @@ class PlainKnob:
     def on_trial(self, _memory: object) -> bool:
         """Nothing is tried."""
         return False
-
-    def reconcile(self, memory: object, _written: bool) -> object:
-        """The memory unchanged: the current values are read again at every tick."""
-        return memory
 
     def dump(self, _memory: object) -> object:
         """Store nothing."""
