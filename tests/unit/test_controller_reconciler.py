@@ -323,11 +323,11 @@ async def test_each_write_is_told_once(caplog):
     operator = narrow()
     for _ in range(120):
         await operator.tick()
-        if operator.fleet.applied and operator.fleet.scaled:
+        if operator.fleet.workload.patches and operator.fleet.scaled:
             break
-    writes = len(operator.fleet.scaled) + len(operator.fleet.applied)
+    writes = len(operator.fleet.scaled) + operator.fleet.workload.patches
     assert operator.fleet.scaled
-    assert operator.fleet.applied
+    assert operator.fleet.workload.patches
     lines = changed_lines(caplog)
     assert len(lines) == writes
     assert all(" outcome=written " in line for line in lines)
@@ -336,7 +336,7 @@ async def test_each_write_is_told_once(caplog):
     assert all(change in line for change, line in zip(scaled, told, strict=True))
     every_time = [event for _, event in operator.events.posted if event.every_time]
     assert len(every_time) == writes
-    (limits,) = (line for line in lines if " knob=batch-limits " in line)
+    limits = next(line for line in lines if " knob=batch-limits " in line)
     assert f" max_num_seqs={FEW_SEQUENCES}->" in limits
 
 

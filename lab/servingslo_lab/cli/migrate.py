@@ -11,7 +11,7 @@ import yaml
 
 from servingslo.adapters.kubernetes.api.client import connect
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
+from servingslo.api.patterns import DNS_LABEL, DNS_NAME
 from servingslo.cli.live import Access
 from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on
 from servingslo.cli.options import Context, Kubeconfig, path_text

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from servingslo.api.patterns import ratio_of_share
 from servingslo.api.refusals import allowed, path_of, refused_value, shown
+from servingslo.api.spec_base import SPEC, features_of
 from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
@@ -89,7 +91,7 @@ def fleet_from_spec(spec: object) -> FleetTargets:
         gpus_max=checked.gpus,
         transfer_seconds=_seconds_unless_measured(checked.transfer),
     )
-    return one_writer(fleet)
+    return one_writer(fleet, {part.key.name for part in SPEC.parts() if part.of_route})
 
 
 def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef) -> Targets:
@@ -154,9 +156,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         gpus_per_replica=gpus,
         priority=spec.priority,
         error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
-        availability_target_ratio=None
-        if spec.availability is None
-        else _share(spec.availability.target),
         degradation=None
         if spec.degradation is None
         else DegradationTargets(
@@ -176,6 +175,7 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             else _batcher(own.engine.dynamic_batching),
         ),
         model=spec.model,
+        features=features_of(spec),
         classes=tuple(
             ClassTargets(
                 name=one.name,
@@ -249,14 +249,9 @@ def _batcher(stated: DynamicBatching) -> DynamicBatcher:
 
 
 def _error_budget(budget: ErrorBudget) -> ErrorBudgetTargets:
-    target = None if budget.target is None else _share(budget.target)
+    target = None if budget.target is None else ratio_of_share(budget.target)
     days = int(budget.window.removesuffix("d"))
     return ErrorBudgetTargets(target_ratio=target, window_seconds=days * SECONDS_PER_DAY)
-
-
-def _share(text: str) -> float:
-    """'99.5%' as a ratio; a target has three decimals at most, a quotient of floats more."""
-    return round(float(text.removesuffix("%")) / 100.0, 6)
 
 
 def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:

@@ -209,7 +209,7 @@ def of_model(
         if metric in refused:
             detail = f"{metric} on {runtime.name}: {refused[metric]}"
             return pods, SignalProblem(reason=Reason.METRIC_NOT_OF_RUNTIME, detail=detail)
-    if not runtime.serves_batches:
+    if not runtime.engines_are_models:
         return pods, None
     names = sorted({model_of_engine(engine.engine) for pod in pods for engine in pod.engines})
     served = ", ".join(names)

@@ -109,7 +109,6 @@ def fleet_document(
         "split": plain(fleet.split),
         "objectives": plain(fleet.objectives),
         **{camel(name): plain(report) for name, report in fleet.features.items()},
-        "availability": plain(fleet.availability),
         "pools": {name: as_dict(decision, each) for name, decision in every.items()},
     }
     return {name: value for name, value in document.items() if value not in (None, {}, [], "")}

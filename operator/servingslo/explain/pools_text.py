@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 
 from servingslo.explain import features
-from servingslo.explain.availability import availability_lines
 from servingslo.explain.format import count, percent, replica_change, seconds
 from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
@@ -54,7 +53,6 @@ def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
         yield from _path_lines(fleet, fleet.path)
     yield from objective_lines(fleet.objectives)
     yield from features.headlines(fleet.features)
-    yield from availability_lines(fleet.availability)
     yield from features.lines(fleet.features)
     if fleet.split is not None:
         yield _split(fleet, fleet.split)

@@ -11,12 +11,12 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Count, DurationBetween, cel_rule, not_allowed
+from servingslo.api.patterns import DNS_LABEL
 from servingslo.api.spec_base import ApiModel
 from servingslo.api.v1alpha1 import workload
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import KVCache, Replicas, ServiceLaw, Utilization
 from servingslo.api.v1alpha1.knobs import Batching, Engine
-from servingslo.api.v1alpha1.patterns import DNS_LABEL
 from servingslo.api.v1alpha1.workload import (
     LLM_INFERENCE_SERVICE,
     PREFILL_PART,

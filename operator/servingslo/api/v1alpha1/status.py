@@ -14,7 +14,7 @@ from servingslo.api.status_base import (
     told,
     with_features,
 )
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, ReserveStatus
+from servingslo.api.v1alpha1.status_reserve import ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.decision import Decision
@@ -520,9 +520,6 @@ else:
 class ServingSLOStatus(_WithFeatures):
     """What the operator saw, decided and predicts."""
 
-    availability: AvailabilityStatus | None = told(
-        "availability", "The share of answered requests, if spec.availability is set."
-    )
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,

@@ -6,7 +6,6 @@ from typing import Any
 
 from servingslo.api.status_base import STATUS, StatusModel
 from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, PoolStatus
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus
 from servingslo.controller.reporting import status as status_of
 from servingslo.explain.conditions.condition import ConditionType, Verdict
 from servingslo.explain.pools import counts_line
@@ -54,7 +53,6 @@ def fleet_status_fields(
         "replicas": _sums([one.get("replicas", {}) for one in pools]),
         "cost": _cost([one.get("cost", {}) for one in pools]),
         **{one.field: _shown(one.model, one.key.of(fleet.features)) for one in STATUS.parts()},
-        "availability": _shown(AvailabilityStatus, fleet.availability),
         "poolsSummary": counts_line(fleet),
         "pools": pools,
     }

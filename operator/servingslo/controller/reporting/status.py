@@ -40,7 +40,6 @@ _NOISY = frozenset(
         "cost",
         "errorBudget",
         "reserve",
-        "availability",
         "summary",
         *_OF_FEATURES,
     }

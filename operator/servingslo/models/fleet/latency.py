@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar, Protocol
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine import capacity
 from servingslo.models.engine.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.engine.kv_cache import held_tokens
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
-from servingslo.models.fleet.batch_model import BatchPrediction, BatchServer
+from servingslo.models.fleet.batch_model import BatchServer
 from servingslo.models.fleet.load_laws import EngineLaws, load_laws
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
 from servingslo.models.fleet.prediction import Prediction
@@ -42,38 +44,82 @@ _LENGTHS_CACHE_SIZE = 16
 _LEAST_RATE = 1e-9
 
 
+class Server(Protocol):
+    """One kind of engine under a load."""
+
+    @property
+    def metrics(self) -> frozenset[LatencyMetric]:
+        """Metrics that have percentiles."""
+        ...
+
+    @property
+    def cap(self) -> float:
+        """The most running requests."""
+        ...
+
+    @property
+    def saturation_rate_per_second(self) -> float:
+        """The most requests per second."""
+        ...
+
+    def predictions(
+        self, rates: Sequence[float], replica_counts: Sequence[int], *, pooled: bool
+    ) -> Sequence[Prediction]:
+        """One prediction for each rate of a replica among so many."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepServer:
+    """An engine whose running requests share steps: continuous batching."""
+
+    engine: EngineLaws
+    metrics: ClassVar[frozenset[LatencyMetric]] = Prediction.metrics
+
+    @property
+    def cap(self) -> float:
+        """Sequences that its limits and memory hold."""
+        return self.engine.cap
+
+    @property
+    def saturation_rate_per_second(self) -> float:
+        """Requests per second with that many."""
+        return self.engine.saturation_rate_per_second
+
+    def predictions(
+        self, rates: Sequence[float], replica_counts: Sequence[int], *, pooled: bool
+    ) -> Sequence[Prediction]:
+        """One prediction for each rate of a replica among so many."""
+        laws = load_laws(self.engine, rates, replica_counts, pooled=pooled)
+        return [Prediction(self.engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
+
+
 class LatencyModel:
     """The laws of one engine configuration and one mix of requests, prepared for many loads.
 
     Everything that does not depend on the arrival rate or the replica count is computed once.
-    batches: of an engine that serves dynamic batches; then it alone predicts.
+    server: what predicts. This is the seam between engines whose requests share steps, and those
+    that serve whole requests in batches: nobody else asks which it is.
     """
 
-    __slots__ = (
-        "batches",
-        "cap",
-        "demand",
-        "engine",
-        "saturation_rate_per_second",
-    )
+    __slots__ = ("demand", "engine", "server")
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
         full = capacity.saturation(workload, law, limits)
         budget = float(limits.max_num_batched_tokens)
         demand = self.demand = request_demand(workload, law, full.sequence_count, budget)
-        self.cap = full.sequence_count
-        self.saturation_rate_per_second = full.rate_per_second
+        cap = full.sequence_count
         per_token = demand.prefill_per_token_seconds
         correlation = workload.arrival_correlation_seconds
         binds = full.budget_binds
         fleet = FleetLaw(
-            cap=self.cap,
-            running_cap=float(limits.max_num_seqs) if binds else self.cap,
+            cap=cap,
+            running_cap=float(limits.max_num_seqs) if binds else cap,
             saturation_rate_per_second=full.rate_per_second,
-            service_dispersion=service_dispersion(demand, self.cap, budget_binds=binds),
+            service_dispersion=service_dispersion(demand, cap, budget_binds=binds),
             dispersion=workload.arrival_dispersion,
             correlation_seconds=math.nan if correlation is None else correlation,
-            budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
+            budget=BudgetBound(budget, cap) if binds else NO_BUDGET,
         )
         # Each decoding sequence takes one token of the budget.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
@@ -85,22 +131,31 @@ class LatencyModel:
             prompts=_prompt_work(*workload.prefilled, per_token),
             budget_tokens=budget,
             least_step_seconds=least.step_fixed_seconds + least.step_growth_seconds,
-            most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
-            cap=self.cap,
-            saturation_rate_per_second=self.saturation_rate_per_second,
+            most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * cap,
+            cap=cap,
+            saturation_rate_per_second=full.rate_per_second,
             held=held_tokens(workload, limits.kv_block_tokens),
             kv_capacity_tokens=limits.kv_capacity_tokens,
-            tangents=Tangents(workload, law, limits, self.cap) if law.bends else None,
+            tangents=Tangents(workload, law, limits, cap) if law.bends else None,
         )
-        self.batches = None if limits.batcher is None else BatchServer(law, limits.batcher)
-        if self.batches is not None:
-            self.cap = self.batches.cap
-            self.saturation_rate_per_second = self.batches.saturation_rate_per_second
+        self.server: Server = StepServer(self.engine)
+        if limits.batcher is not None:
+            self.server = BatchServer(self.engine, law, limits.batcher)
+
+    @property
+    def cap(self) -> float:
+        """The most running requests."""
+        return self.server.cap
+
+    @property
+    def saturation_rate_per_second(self) -> float:
+        """The most requests per second."""
+        return self.server.saturation_rate_per_second
 
     @property
     def metrics(self) -> frozenset[LatencyMetric]:
         """Metrics that have percentiles."""
-        return (Prediction if self.batches is None else BatchPrediction).metrics
+        return self.server.metrics
 
     def predict(
         self, arrival_rate_per_second: float, replica_count: int, routing: Routing
@@ -125,11 +180,8 @@ class LatencyModel:
             _replica_rate_per_second(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
-        engine = self.engine
-        if self.batches is not None:
-            return [BatchPrediction(engine, self.batches, rate) for rate in rates]
-        laws = load_laws(engine, rates, replica_counts, pooled=routing is Routing.POOLED)
-        return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
+        pooled = routing is Routing.POOLED
+        return list(self.server.predictions(rates, replica_counts, pooled=pooled))
 
 
 def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
 from servingslo.policy.pools.inputs import Role
@@ -74,7 +73,6 @@ class FleetDecision:
     split: SplitUse | None = None
     objectives: tuple[ObjectiveReport, ...] = ()
     features: Mapping[str, object] = field(default_factory=dict)
-    availability: AvailabilityReport | None = None
     detail: str = ""
 
     @classmethod

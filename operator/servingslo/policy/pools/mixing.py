@@ -26,6 +26,7 @@ from servingslo.policy.pools.variants.split import (
 )
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
@@ -209,7 +210,7 @@ def _standing(context: TickContext) -> Standing:
     return Standing(
         ordered=context.current,
         serving=len(context.serving),
-        placeable=not context.unschedulable and not context.queued,
+        placeable=not context.pods.of(Condition.UNSCHEDULABLE, Condition.QUEUED),
     )
 
 

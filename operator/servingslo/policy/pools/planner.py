@@ -116,6 +116,7 @@ def _finish(
     tick = FleetTick(
         targets=targets,
         seen=division.seen,
+        writer=decisions[writer],
         path=division.path,
         objectives=objectives,
         now_seconds=now_seconds,
@@ -141,7 +142,6 @@ def _finish(
         split=division.split,
         objectives=objectives,
         features=told,
-        availability=decisions[writer].availability,
         detail=decisions[leading].detail,
     )
     return decision, replace(state, features=remembered)

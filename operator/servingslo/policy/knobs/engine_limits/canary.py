@@ -28,7 +28,6 @@ from servingslo.policy.knobs.protocol import Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.knobs.trial.comparison import Sample
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.reasons import Reason
 
 # A start is stuck if it takes longer than three usual cold starts and than two minutes.
@@ -116,14 +115,14 @@ def note_standing(
     """The memory after a look at the workload: what is under way, and who reverted our limits."""
     limits, targets = context.limits, context.targets
     asked = limits.pod_templates_patched and targets.batching.mode is BatchingMode.AUTO
-    asked = asked and acting_limit(targets, limits) is None
+    asked = asked and context.acting_limit is None
     if canary is not None:
         change, began = canary.change, memory.began
         if began is not None and began.since_seconds != change.at_seconds:
             began = None
         last = max(change.at_seconds, memory.last_change_seconds or 0.0)
         memory = replace(memory, under_way=change, began=began, last_change_seconds=last)
-    elif not context.observation.rollout_in_progress and not context.coming:
+    elif not context.observation.rollout_in_progress and not context.pods.coming:
         memory = replace(memory, under_way=None, began=None)
     if not asked:
         # What is on trial goes back by the operator itself, which is no other client's revert.

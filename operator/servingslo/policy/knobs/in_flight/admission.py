@@ -35,7 +35,7 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
         or context.signals.no_metrics is not None
     ):
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
-    if context.prepared.limits.batcher is not None:
+    if not context.prepared.limits.share_steps:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
     admitted = carried_rate_per_second(
         sizing_case(context, context.prepared), requirement.infeasible, serving
