@@ -119,9 +119,8 @@ def objective_reports(
     for objective in context.targets.objectives:
         predicted = None
         if sized is not None and replicas is not None and replicas > context.excluded:
-            predicted = sized.case.seconds(
-                objective, replicas - context.excluded, sized.load.rate_per_second
-            )
+            count, rate = replicas - context.excluded, sized.load.rate_per_second
+            predicted = sized.case.seconds_of(objective.metric, objective.percentile, count, rate)
         reports.append(_objective_report(context, objective, predicted))
     return tuple(reports)
 

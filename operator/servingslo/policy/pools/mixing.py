@@ -104,14 +104,7 @@ def _case(context: TickContext) -> SizingCase | None:
 
 def _rate_of(case: SizingCase) -> RateOf:
     """What so many replicas of a pool carry, without objectives that no count meets."""
-    infeasible = tuple(
-        one for one in case.objectives if case.unloaded_seconds(one) > one.threshold_seconds
-    )
-
-    def carried(count: int) -> float:
-        return carried_of_case(case, infeasible, count) if count > 0 else 0.0
-
-    return carried
+    return lambda count: carried_of_case(case, case.infeasible, count) if count > 0 else 0.0
 
 
 def _with_split(

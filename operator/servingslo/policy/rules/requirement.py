@@ -86,6 +86,7 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
         calibration=context.estimate.calibration,
         slowness=context.slowness,
         capacity_ratio=context.state.shortage.ratio,
+        length_error_ratio=context.estimate.length_error_ratio,
         tried=count_tried(context, prepared),
     )
 
