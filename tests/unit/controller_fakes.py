@@ -350,7 +350,7 @@ class Operator:
     world: World = field(default_factory=lambda: World(rate=steady(4.0), replicas=2))
     limits: Limits = field(default_factory=Limits)
     history: FakeHistory | None = None
-    serving_budgets: Any = None
+    sharers: tuple[Any, ...] = ()
     recorder: Recorder = field(default_factory=lambda: Recorder(None))
     tick_seconds: float = TICK_SECONDS
     resources: FakeResources = field(default_factory=FakeResources)
@@ -377,7 +377,6 @@ class Operator:
             events=self.events,
             exporter=self.exporter,
             history=self.history,
-            serving_budgets=self.serving_budgets,
         )
         self.reporter = Reporter(adapters=self.adapters)
         self.registry = Registry()
@@ -387,6 +386,7 @@ class Operator:
             limits=self.limits,
             recorder=self.recorder,
             reporter=self.reporter,
+            sharers=self.sharers,
         )
         self.controller = Controller(
             adapters=self.adapters,

@@ -9,6 +9,7 @@ Source: Kubernetes, "Specifying a structural schema", apiextensions.k8s.io/v1.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,34 @@ from pydantic import BaseModel
 
 from servingslo.api.reference import render_reference
 from servingslo.api.v1alpha1 import (
-    BUDGET_KIND,
-    BUDGET_PLURAL,
     GROUP,
     KIND,
     PLURAL,
     VERSION,
     VERSIONS,
-    ServingBudgetSpec,
-    ServingBudgetStatus,
     ServingSLOSpec,
     ServingSLOStatus,
 )
+from servingslo.plugins import Aspect
 
+
+@dataclass(frozen=True, kw_only=True)
+class KindPart:
+    """A further kind of the cluster that a feature brings, with its models.
+
+    columns: what `kubectl get` shows: name, type, path, description.
+    """
+
+    kind: str
+    plural: str
+    short: str
+    description: str
+    spec: type[BaseModel]
+    status: type[BaseModel]
+    columns: tuple[tuple[str, str, str, str], ...]
+
+
+KINDS: Aspect[KindPart] = Aspect("kind")
 HEADER = "# Generated from operator/servingslo/api by `make crd`; do not edit.\n"
 PRINTER_COLUMNS = (
     ("Target", "string", ".status.target", "Workload that is scaled; of pools, the first."),
@@ -53,19 +69,6 @@ WIDE_COLUMNS = (
     ("Error Budget", "number", ".status.errorBudget.remaining", "Share of it that is left."),
     ("Pools", "string", ".status.poolsSummary", "Replicas of each pool."),
 )
-BUDGET_COLUMNS = (
-    ("GPUs", "integer", ".spec.gpus", "GPUs of the budget."),
-    ("Granted", "integer", ".status.granted", "GPUs that may be ordered."),
-    ("Wanted", "integer", ".status.wanted", "GPUs that all plans want."),
-    ("Short", "integer", ".status.short", "GPUs that are wanted and not granted."),
-    (
-        "Sufficient",
-        "string",
-        '.status.conditions[?(@.type=="Sufficient")].status',
-        "All that is wanted is granted.",
-    ),
-    ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
-)
 
 
 def _files(plural: str) -> tuple[Path, Path]:
@@ -75,7 +78,6 @@ def _files(plural: str) -> tuple[Path, Path]:
 
 
 CRD_FILES = _files(PLURAL)
-BUDGET_CRD_FILES = _files(BUDGET_PLURAL)
 REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
 # The status of a resource that nobody has read: by kstatus it is not Current. As Flux does.
 _UNREAD = {"observedGeneration": -1}
@@ -104,16 +106,15 @@ def custom_resource_definition() -> dict[str, Any]:
     return _definition(names, "Namespaced", columns, _resource_schema())
 
 
-def budget_definition() -> dict[str, Any]:
-    """The CRD of a ServingBudget as plain data."""
-    names = _names(BUDGET_KIND, BUDGET_PLURAL, "sbudget")
-    schema = _object_schema(
-        BUDGET_KIND,
-        "ServingBudget shares one number of GPUs among ServingSLOs, by minimum, priority and the "
-        "requests that a GPU keeps within their objectives.",
-        (ServingBudgetSpec, ServingBudgetStatus),
-    )
-    return _definition(names, "Cluster", [_column(*column) for column in BUDGET_COLUMNS], schema)
+def definitions() -> tuple[dict[str, Any], ...]:
+    """The CRD of a ServingSLO and those of features."""
+    return custom_resource_definition(), *map(_further, KINDS.parts())
+
+
+def _further(part: KindPart) -> dict[str, Any]:
+    names = _names(part.kind, part.plural, part.short)
+    schema = _object_schema(part.kind, part.description, (part.spec, part.status))
+    return _definition(names, "Cluster", [_column(*column) for column in part.columns], schema)
 
 
 def _names(kind: str, plural: str, short: str) -> dict[str, Any]:
@@ -179,9 +180,9 @@ def render_crd() -> str:
     return _rendered(custom_resource_definition())
 
 
-def render_budget_crd() -> str:
-    """The CRD of a ServingBudget as YAML, with the same header."""
-    return _rendered(budget_definition())
+def render_crds() -> tuple[str, ...]:
+    """The CRD of a ServingSLO and those of features as YAML, with the same header."""
+    return tuple(map(_rendered, definitions()))
 
 
 def _rendered(definition: dict[str, Any]) -> str:
@@ -197,8 +198,12 @@ def _rendered(definition: dict[str, Any]) -> str:
 
 def write_crd(root: Path) -> tuple[Path, ...]:
     """Write the generated files of a checkout again: both copies of the CRDs, the reference."""
-    texts = dict.fromkeys(CRD_FILES, render_crd())
-    texts |= dict.fromkeys(BUDGET_CRD_FILES, render_budget_crd())
+    texts: dict[Path, str] = {}
+    for one in definitions():
+        texts |= dict.fromkeys(_files(one["spec"]["names"]["plural"]), _rendered(one))
+    for folder in {path.parent for path in CRD_FILES}:
+        for former in (root / folder).glob(f"{GROUP}_*.yaml"):
+            former.unlink()
     texts[REFERENCE_FILE] = render_reference(_resource_schema())
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)

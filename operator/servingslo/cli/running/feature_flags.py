@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from servingslo.cli.flags import Command, spread
 from servingslo.plugins import Aspect
 
 if TYPE_CHECKING:
+    from servingslo.adapters.kubernetes.api.client import KubeClient
     from servingslo.adapters.kubernetes.pods.inventory import Inventory
+    from servingslo.controller.grants import MakeSharer
     from servingslo.controller.registry import Registry
 
 
@@ -19,14 +21,17 @@ class Serving:
 
     handed_over: the count that a resource's last decision hands over, by namespace, name and pool;
     None while nothing is known. leads: whether this process decides. stack: closes what was
-    started.
+    started. sharers: a feature adds what shares GPUs among resources.
     """
 
+    client: "KubeClient"
+    namespaces: tuple[str, ...]
     inventory: "Inventory"
     registry: "Registry"
     handed_over: Callable[[str, str, str], int | None]
     leads: Callable[[], bool]
     stack: AsyncExitStack
+    sharers: list["MakeSharer"] = field(default_factory=list)
 
 
 class RunPart(Protocol):

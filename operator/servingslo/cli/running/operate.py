@@ -26,7 +26,6 @@ from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import NOT_SERVED, KubernetesResources
-from servingslo.adapters.kubernetes.serving_budgets import KubernetesServingBudgets
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import (
     HANDED_OVER_SECONDS,
@@ -151,9 +150,6 @@ async def _controller(
     inventory = Inventory(client, namespaces=options.namespaces)
     stack.push_async_callback(inventory.stop)
     await inventory.start()
-    serving_budgets = KubernetesServingBudgets(client, namespaces=options.namespaces)
-    stack.push_async_callback(serving_budgets.stop)
-    await serving_budgets.start()
     recorder = Recorder(options.record)
     stack.callback(recorder.close)
     clock = SteadyClock()
@@ -164,6 +160,8 @@ async def _controller(
     budgets = Budgets(config)
     stack.callback(budgets.close)
     serving = Serving(
+        client=client,
+        namespaces=options.namespaces,
         inventory=inventory,
         registry=registry,
         handed_over=metrics.handed_over,
@@ -184,7 +182,6 @@ async def _controller(
         exporter=metrics,
         history=history,
         budgets=budgets,
-        serving_budgets=serving_budgets,
         routing=GatewayRouting(client)
         if options.gateway and options.gateway.forgets_empty
         else None,
@@ -202,6 +199,7 @@ async def _controller(
             recorder=recorder,
             reporter=reporter,
             registry=registry,
+            sharers=tuple(serving.sharers),
         ),
         undoing=Undoing(adapters=adapters, registry=registry, limits=limits, reporter=reporter),
         tick_seconds=limits.tick_seconds,

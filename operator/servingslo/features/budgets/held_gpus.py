@@ -1,26 +1,18 @@
-"""GPUs that a workload holds: of one replica, and of the pods that exist."""
+"""GPUs that a workload holds: those of the pods that exist."""
 
 from collections.abc import Sequence
 
+from servingslo.controller.grants import gpus_of
 from servingslo.controller.registry import Resource
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import counted
-from servingslo.policy.inputs import ReplicaGpus, Targets
+from servingslo.policy.inputs import Targets
 from servingslo.policy.ports import WorkloadSource, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.recognition import NOT_RECOGNIZED, Recognition
 
 # Kinds whose replica is one pod.
 _ONE_POD_KINDS = frozenset({"Deployment", "StatefulSet"})
-
-
-def gpus_of(targets: Targets, of_template: ReplicaGpus) -> ReplicaGpus:
-    """GPUs of one replica: as stated, but no fewer than the whole cards of the pod template."""
-    if targets.gpus_per_replica is not None:
-        return ReplicaGpus(gpus=max(targets.gpus_per_replica, of_template.gpus or 0))
-    if of_template.gpus is None and not of_template.refused:
-        return ReplicaGpus(refused="the pod template is not read; state gpusPerReplica")
-    return of_template
 
 
 def pods_of(view: WorkloadView) -> int:

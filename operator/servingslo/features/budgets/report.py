@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
-from servingslo.api.v1alpha1.budget import MAX_CLAIMANTS, ServingBudgetStatus
 from servingslo.explain.format import counted
-from servingslo.policy.budget.sharing import MOST_NAMES, Names, Share, Sharing
+from servingslo.features.budgets.kind import MAX_CLAIMANTS, ServingBudgetStatus
+from servingslo.features.budgets.sharing import MOST_NAMES, Names, Share, Sharing
+from servingslo.features.budgets.store import BudgetRecord
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 
@@ -24,6 +24,27 @@ class BudgetNews:
 
     fields: Mapping[str, Any]
     line: str
+
+
+GAUGES = {
+    "gpus": "GPUs of a ServingBudget.",
+    "granted_gpus": "GPUs that its ServingSLOs may order.",
+    "wanted_gpus": "GPUs that their plans want.",
+    "short_gpus": "GPUs that are wanted and not granted.",
+    "lost_requests_per_second": "Requests that those would keep within their objectives.",
+}
+
+
+def gauge_values(record: BudgetRecord, sharing: Sharing) -> Mapping[str, float]:
+    """The numbers of the gauges: GPUs stated, granted, wanted, lacking, and what that costs."""
+    shares = sharing.shares.values()
+    return {
+        "gpus": record.gpus,
+        "granted_gpus": sharing.granted_gpus,
+        "wanted_gpus": sum(share.wanted_gpus for share in shares),
+        "short_gpus": sharing.lacking_gpus,
+        "lost_requests_per_second": sum(share.lost_per_second for share in shares),
+    }
 
 
 def budget_status(

@@ -25,20 +25,16 @@ MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What one resource claims, in whole GPUs.
+class Wants:
+    """What one resource wants and holds, in whole GPUs.
 
-    name: for people. minimum_gpus: of its least replica count. ordered_gpus: of its ordered
-    replicas. held_gpus: of ordered replicas and of pods that still end. gpus_per_replica: the least
-    step. kept_per_gpu: requests per second that one more GPU keeps within their objectives.
-    hold_seconds: its cold start. shared_gpus: the last share, None before the first.
-    needed_seconds: when it last wanted as much as that. acts: whether it can step down; one that
-    cannot keeps what it has.
+    minimum_gpus: of its least replica count. ordered_gpus: of its ordered replicas. held_gpus: of
+    ordered replicas and of pods that still end. gpus_per_replica: the least step. kept_per_gpu:
+    requests per second that one more GPU keeps within their objectives. hold_seconds: its cold
+    start. acts: whether it can step down; one that cannot keeps what it has. after_gpus: of the
+    replicas that were just decided.
     """
 
-    uid: str
-    name: str
-    priority: int = 0
     minimum_gpus: int = 0
     wanted_gpus: int = 0
     ordered_gpus: int = 0
@@ -46,9 +42,29 @@ class Claim:
     gpus_per_replica: int = 1
     kept_per_gpu: float = 0.0
     hold_seconds: float = 0.0
+    acts: bool = True
+    after_gpus: int = 0
+
+    def within(self, most: int | None) -> "Wants":
+        """The same, with no more wanted than a further budget leaves for it; None is no budget."""
+        if most is None or self.wanted_gpus <= most:
+            return self
+        return replace(self, wanted_gpus=max(most, self.minimum_gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Wants):
+    """What one resource claims. name: for people.
+
+    shared_gpus: the last share, None before the first. needed_seconds: when it last wanted as much
+    as that.
+    """
+
+    uid: str
+    name: str
+    priority: int = 0
     shared_gpus: int | None = None
     needed_seconds: float | None = None
-    acts: bool = True
 
     @property
     def ending_gpus(self) -> int:

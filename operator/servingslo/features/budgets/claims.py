@@ -1,10 +1,11 @@
 """What a resource claims of a budget, from the decision that was just made on it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from servingslo.estimation.pods.cold_start import PRIOR_MEAN_SECONDS
-from servingslo.policy.budget.worth import kept_per_gpu
+from servingslo.features.budgets.sharing import Wants
+from servingslo.features.budgets.worth import kept_per_gpu
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.pools.decision import FleetDecision
@@ -20,41 +21,17 @@ UNKNOWN_HOLD_SECONDS = PRIOR_MEAN_SECONDS
 _BOUNDED = frozenset({Reason.BUDGET_REACHED, Reason.BUDGET_MOVED, Reason.GPUS_UNKNOWN})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wants:
-    """What a resource wants and holds, in GPUs; fields as in `sharing.Claim`.
-
-    after_gpus: of the replicas that were just decided.
-    """
-
-    minimum_gpus: int
-    wanted_gpus: int
-    ordered_gpus: int
-    held_gpus: int
-    gpus_per_replica: int
-    kept_per_gpu: float = 0.0
-    hold_seconds: float = UNKNOWN_HOLD_SECONDS
-    acts: bool = True
-    after_gpus: int = 0
-
-    def within(self, most: int | None) -> "Wants":
-        """The same, with no more wanted than a further budget leaves for it; None is no budget."""
-        if most is None or self.wanted_gpus <= most:
-            return self
-        return replace(self, wanted_gpus=max(most, self.minimum_gpus))
-
-
 def standing(ordered: int, pods: int, gpus_per_replica: int) -> Wants:
     """What a resource holds that was not decided on: it keeps that, and wants no more.
 
     ordered, pods: replicas ordered, and pods that exist.
     """
     return Wants(
-        minimum_gpus=0,
         wanted_gpus=ordered * gpus_per_replica,
         ordered_gpus=ordered * gpus_per_replica,
         held_gpus=max(ordered, pods) * gpus_per_replica,
         gpus_per_replica=gpus_per_replica,
+        hold_seconds=UNKNOWN_HOLD_SECONDS,
         acts=False,
     )
 
@@ -81,14 +58,7 @@ def wants_of(
     step = min(each.values())
     seen = all(map(_is_known, decisions.values()))
     if not all(_carried_out(one, first, limits) for one in decisions.values()):
-        return Wants(
-            minimum_gpus=0,
-            wanted_gpus=total,
-            ordered_gpus=total,
-            held_gpus=held,
-            gpus_per_replica=step,
-            acts=False,
-        )
+        return replace(standing(total, held, 1), gpus_per_replica=step)
     current = sum(before.values())
     least = {
         pool.name: bounds_of(pool.targets, limits, current=current).minimum

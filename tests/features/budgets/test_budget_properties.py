@@ -7,9 +7,9 @@ from itertools import groupby
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.budget_world import BudgetWorld
+from tests.features.budgets.budget_world import BudgetWorld
 
-from servingslo.policy.budget.sharing import NOISE_RATIO, Claim, share_gpus
+from servingslo.features.budgets.sharing import NOISE_RATIO, Claim, share_gpus
 
 NOW_SECONDS = 10_000.0
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from tests.budget_world import TICK_SECONDS, BudgetWorld, until_settled
+from tests.features.budgets.budget_world import TICK_SECONDS, BudgetWorld, until_settled
 
-from servingslo.policy.budget.sharing import Claim, Names, share_gpus, steady_quota, with_drawn
+from servingslo.features.budgets.sharing import Claim, Names, share_gpus, steady_quota, with_drawn
 
 
 def held(uid: str, gpus: int, **stated: float | bool) -> Claim:

@@ -10,7 +10,7 @@ from tests.unit.test_policy_pools_variants import PRICES
 from tests.unit.test_policy_pools_variants import fleet as variants
 
 from servingslo.controller.registry import checked
-from servingslo.policy.budget.worth import kept_per_gpu
+from servingslo.features.budgets.worth import kept_per_gpu
 from servingslo.policy.inputs import Limits
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.policy.budget.sharing import Claim, Quota, Sharing, share_gpus, steady_quota
+from servingslo.features.budgets.sharing import Claim, Quota, Sharing, share_gpus, steady_quota
 
 TICK_SECONDS = 15.0
 # Keys of labels, and whether an object can have one.
