@@ -28,12 +28,14 @@ from servingslo.api.v1alpha1 import (
 )
 from servingslo.plugins import Aspect
 
+Column = tuple[str, str, str, str]
+
 
 @dataclass(frozen=True, kw_only=True)
 class KindPart:
-    """A further kind of the cluster that a feature brings, with its models.
+    """A kind with its models; that of a feature is the cluster's.
 
-    columns: what `kubectl get` shows: name, type, path, description.
+    columns: what `kubectl get` shows: name, type, path, description; wide: with `-o wide` only.
     """
 
     kind: str
@@ -42,7 +44,9 @@ class KindPart:
     description: str
     spec: type[BaseModel]
     status: type[BaseModel]
-    columns: tuple[tuple[str, str, str, str], ...]
+    columns: tuple[Column, ...]
+    wide: tuple[Column, ...] = ()
+    scope: str = "Cluster"
 
 
 KINDS: Aspect[KindPart] = Aspect("kind")
@@ -68,6 +72,19 @@ WIDE_COLUMNS = (
     ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
     ("Error Budget", "number", ".status.errorBudget.remaining", "Share of it that is left."),
     ("Pools", "string", ".status.poolsSummary", "Replicas of each pool."),
+)
+
+SERVING_SLO = KindPart(
+    kind=KIND,
+    plural=PLURAL,
+    short="sslo",
+    scope="Namespaced",
+    description="ServingSLO keeps the latency objectives of one LLM serving workload at the least "
+    "number of replicas.",
+    spec=ServingSLOSpec,
+    status=ServingSLOStatus,
+    columns=PRINTER_COLUMNS,
+    wide=WIDE_COLUMNS,
 )
 
 
@@ -96,53 +113,32 @@ KEPT = frozenset(
 )
 
 
-def custom_resource_definition() -> dict[str, Any]:
-    """The CRD of a ServingSLO as plain data, ready for YAML."""
-    names = _names(KIND, PLURAL, "sslo")
+def custom_resource_definition(part: KindPart = SERVING_SLO) -> dict[str, Any]:
+    """The CRD of a kind as plain data, ready for YAML."""
     columns = [
-        *(_column(*column) for column in PRINTER_COLUMNS),
-        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
+        *(_column(*column) for column in part.columns),
+        *({**_column(*column), "priority": 1} for column in part.wide),
     ]
-    return _definition(names, "Namespaced", columns, _resource_schema())
-
-
-def definitions() -> tuple[dict[str, Any], ...]:
-    """The CRD of a ServingSLO and those of features."""
-    return custom_resource_definition(), *map(_further, KINDS.parts())
-
-
-def _further(part: KindPart) -> dict[str, Any]:
-    names = _names(part.kind, part.plural, part.short)
-    schema = _object_schema(part.kind, part.description, (part.spec, part.status))
-    return _definition(names, "Cluster", [_column(*column) for column in part.columns], schema)
-
-
-def _names(kind: str, plural: str, short: str) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "listKind": f"{kind}List",
-        "plural": plural,
-        "singular": kind.lower(),
-        "shortNames": [short],
-        "categories": ["serving"],
-    }
-
-
-def _definition(
-    names: dict[str, Any], scope: str, columns: list[dict[str, Any]], schema: dict[str, Any]
-) -> dict[str, Any]:
+    schema = _object_schema(part)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{names['plural']}.{GROUP}",
+            "name": f"{part.plural}.{GROUP}",
             # The chart installs this file; uninstalling the chart must not delete every resource.
             "annotations": {"helm.sh/resource-policy": "keep"},
         },
         "spec": {
             "group": GROUP,
-            "names": names,
-            "scope": scope,
+            "names": {
+                "kind": part.kind,
+                "listKind": f"{part.kind}List",
+                "plural": part.plural,
+                "singular": part.kind.lower(),
+                "shortNames": [part.short],
+                "categories": ["serving"],
+            },
+            "scope": part.scope,
             # One schema, so nothing is converted: only the name of the version differs.
             "versions": [
                 {
@@ -158,6 +154,11 @@ def _definition(
             ],
         },
     }
+
+
+def definitions() -> tuple[dict[str, Any], ...]:
+    """The CRD of a ServingSLO and those of features."""
+    return tuple(map(custom_resource_definition, (SERVING_SLO, *KINDS.parts())))
 
 
 def _deprecated(version: str) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def write_crd(root: Path) -> tuple[Path, ...]:
     for folder in {path.parent for path in CRD_FILES}:
         for former in (root / folder).glob(f"{GROUP}_*.yaml"):
             former.unlink()
-    texts[REFERENCE_FILE] = render_reference(_resource_schema())
+    texts[REFERENCE_FILE] = render_reference(_object_schema(SERVING_SLO))
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
@@ -218,34 +219,21 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-def _resource_schema() -> dict[str, Any]:
-    return _object_schema(
-        KIND,
-        "ServingSLO keeps the latency objectives of one LLM serving workload at the least number "
-        "of replicas.",
-        (ServingSLOSpec, ServingSLOStatus),
-    )
-
-
-def _object_schema(
-    kind: str, description: str, models: tuple[type[BaseModel], type[BaseModel]]
-) -> dict[str, Any]:
-    """The schema of a resource. models: of its spec and its status."""
+def _object_schema(part: KindPart) -> dict[str, Any]:
     described = {
         "apiVersion": f"Version of the form of this resource: {GROUP}/{VERSION}.",
-        "kind": f"{kind}.",
+        "kind": f"{part.kind}.",
     }
-    spec, status = models
     return {
         "type": "object",
-        "description": description,
+        "description": part.description,
         "required": ["spec"],
         "properties": {
             **{name: {"type": "string", "description": text} for name, text in described.items()},
             # The API server adds its own description and refuses another one.
             "metadata": {"type": "object"},
-            "spec": structural_schema(spec),
-            "status": {**structural_schema(status), "default": _UNREAD},
+            "spec": structural_schema(part.spec),
+            "status": {**structural_schema(part.status), "default": _UNREAD},
         },
     }
 

@@ -1,8 +1,7 @@
-"""Grants: how many GPUs a resource may order, by its own bound and by what features share out."""
+"""Grants: how many GPUs a resource may order, by its own bound and by what a feature shares out."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.looking import PoolLook
@@ -14,87 +13,59 @@ from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 
 
-class Sharer(Protocol):
-    """Shares GPUs among resources, by what was decided on them last."""
+@dataclass(slots=True)
+class Grants:
+    """Grants what a resource's own bound leaves. A feature that shares GPUs overrides the rest."""
+
+    adapters: Adapters
+    limits: Limits
+    stands_for: StandsFor
 
     async def share(
-        self, resources: Sequence[Resource], every: Collection[Resource], held: Collection[int], /
+        self,
+        _resources: Sequence[Resource],
+        _every: Collection[Resource],
+        _held: Collection[int],
+        /,
     ) -> Sequence[tuple[Resource, Event]]:
-        """The shares of this tick; returns events about deleted resources.
+        """The shares of this tick, by what was decided last; events about deleted resources.
 
         resources: all that this process decides on. every: of the cluster. held: the shards of this
         process.
         """
-        ...
+        return ()
 
-    def grant(self, resource: Resource, each: ReplicaGpus, /) -> Grant | None:
-        """What a resource may order in this plan; None if nothing bounds it."""
-        ...
+    def shared(self, _resource: Resource, _each: ReplicaGpus, /) -> Grant | None:
+        """What a resource may order in this plan of what is shared; None if nothing bounds it."""
+        return None
 
     def decided(
         self,
-        resource: Resource,
-        looks: Sequence[PoolLook],
-        targets: FleetTargets,
-        fleet: FleetDecision,
-        state: FleetState,
+        _resource: Resource,
+        _looks: Sequence[PoolLook],
+        _targets: FleetTargets,
+        _fleet: FleetDecision,
+        _state: FleetState,
         /,
     ) -> None:
         """Take note of a decision. state: after it."""
-        ...
 
     def joined(self, resources: Sequence[Resource], /) -> Mapping[str, Sequence[str]] | None:
         """What joins each resource with others, by uid: they are on one shard; None: not known."""
-        ...
-
-
-MakeSharer = Callable[[Adapters, Limits, StandsFor], Sharer]
-
-
-@dataclass(frozen=True, slots=True)
-class Grants:
-    """Asks each of those that share; without any only a resource's own bound counts."""
-
-    sharers: tuple[Sharer, ...]
-
-    async def share(
-        self, resources: Sequence[Resource], every: Collection[Resource], held: Collection[int]
-    ) -> list[tuple[Resource, Event]]:
-        """The shares of this tick, as `Sharer.share`."""
-        return [told for one in self.sharers for told in await one.share(resources, every, held)]
+        return {entry.record.ref.uid: () for entry in resources}
 
     def grant(self, resource: Resource, look: PoolLook) -> Grant | None:
         """The least that a resource may order in this plan; None if nothing bounds it."""
         each, fleet = gpus_of(look.targets, look.view.replica_gpus), resource.fleet
-        found = [one.grant(resource, each) for one in self.sharers]
-        if fleet is not None and fleet.gpus_max is not None:
-            own = Grant(budget="", gpus=fleet.gpus_max, gpus_per_replica=each.gpus or 1)
-            found.insert(0, replace(own, unknown=each.refused))
+        found = [self.shared(resource, each)]
+        if fleet is not None and (most := fleet.gpus_max) is not None:
+            own = Grant(budget="", gpus=most, gpus_per_replica=each.gpus or 1, unknown=each.refused)
+            found.insert(0, own)
         granted = [one for one in found if one is not None]
         return min(granted, key=lambda one: (not one.unknown, one.gpus), default=None)
 
-    def decided(
-        self,
-        resource: Resource,
-        looks: Sequence[PoolLook],
-        targets: FleetTargets,
-        fleet: FleetDecision,
-        state: FleetState,
-    ) -> None:
-        """Tell them of a decision. state: after it."""
-        for one in self.sharers:
-            one.decided(resource, looks, targets, fleet, state)
 
-    def joined(self, resources: Sequence[Resource]) -> Mapping[str, Sequence[str]] | None:
-        """What joins each resource with others, by uid; None while that is not known."""
-        found: dict[str, list[str]] = {entry.record.ref.uid: [] for entry in resources}
-        for one in self.sharers:
-            joined = one.joined(resources)
-            if joined is None:
-                return None
-            for uid, groups in joined.items():
-                found[uid] += groups
-        return found
+MakeGrants = Callable[[Adapters, Limits, StandsFor], Grants]
 
 
 def priority_of(resource: Resource, limits: Limits) -> int:

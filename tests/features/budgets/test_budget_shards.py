@@ -13,7 +13,7 @@ from servingslo.controller.shards.placement import place_of, shard_of
 async def test_a_budget_whose_members_are_on_two_shards_lets_nothing_grow():
     """Its members are brought together, and one process reports it: the one with the lowest."""
     store = FakeBudgets([budget(8)])
-    operator = Operator(world=World(rate=GROWING, replicas=2), sharers=sharing(store))
+    operator = Operator(world=World(rate=GROWING, replicas=2), make_grants=sharing(store))
     lead = operator.controller.lead = Shards({0}, count=None)
     operator.apply(record_of(cost={"gpuHourly": 2, "gpusPerReplica": 2}))
     other = record_of(name="other", uid="uid-other", targetRef={"kind": "Deployment", "name": "o"})

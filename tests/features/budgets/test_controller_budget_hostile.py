@@ -18,9 +18,7 @@ from servingslo.reasons import Reason
 def claimants(operator: PoolsOperator, name: str = "inference") -> dict[str, dict]:
     """The rows of the last status of a budget, by name of the ServingSLO."""
     shared = next(
-        one
-        for one in operator.reconciler.grants.sharers[0]._budgets.values()
-        if one.record.name == name
+        one for one in operator.reconciler.grants._budgets.values() if one.record.name == name
     )
     return {one["name"]: one for one in shared.written["claimants"]}
 

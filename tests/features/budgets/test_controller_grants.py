@@ -41,14 +41,14 @@ class FakeBudgets:
         self.written.append(dict(changed))
 
 
-def sharing(store: FakeBudgets) -> tuple:
+def sharing(store: FakeBudgets) -> partial:
     """What shares these budgets, for an operator."""
-    return (partial(BudgetSharer, store=store),)
+    return partial(BudgetSharer, store=store)
 
 
 def store_of(operator: Operator) -> FakeBudgets:
     """The budgets of an operator."""
-    return operator.sharers[0].keywords["store"]
+    return operator.make_grants.keywords["store"]
 
 
 def operator_with(*budgets: BudgetRecord, **changed) -> Operator:
@@ -60,7 +60,9 @@ def operator_with(*budgets: BudgetRecord, **changed) -> Operator:
 def started(store: FakeBudgets, *, gpus: int | None = 2, **changed) -> Operator:
     """The same with this store. gpus: of a replica, as stated."""
     operator = Operator(
-        world=World(rate=GROWING, replicas=2), sharers=sharing(store), **changed.pop("operator", {})
+        world=World(rate=GROWING, replicas=2),
+        make_grants=sharing(store),
+        **changed.pop("operator", {}),
     )
     cost = {} if gpus is None else {"cost": {"gpuHourly": 2, "gpusPerReplica": gpus}}
     operator.apply(record_of(**cost, **changed))

@@ -25,7 +25,7 @@ def two_models(surge_seconds: float, **limits) -> PoolsOperator:
                 going_seen=True,
             ),
         },
-        sharers=sharing(FakeBudgets([budget(GPUS)])),
+        make_grants=sharing(FakeBudgets([budget(GPUS)])),
         limits=Limits(**limits),
     )
     for name, priority in (("batch", 0), ("chat", 10)):
@@ -90,7 +90,7 @@ async def test_pools_share_the_grant_of_their_resource() -> None:
     """The sum of both counts ends at the budget, with its reason."""
     rate = stepped((0.0, 2.0), (150.0, 9.0))
     store = FakeBudgets([budget(5)])
-    operator = PoolsOperator(worlds=worlds(rate), sharers=sharing(store))
+    operator = PoolsOperator(worlds=worlds(rate), make_grants=sharing(store))
     cost = {"gpuHourly": 2, "gpusPerReplica": 1}
     operator.apply(pools_record(pools=[{**pool, "cost": cost} for pool in POOLS]))
     for _ in range(30):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from servingslo.cli.flags import Command, spread
@@ -11,7 +11,7 @@ from servingslo.plugins import Aspect
 if TYPE_CHECKING:
     from servingslo.adapters.kubernetes.api.client import KubeClient
     from servingslo.adapters.kubernetes.pods.inventory import Inventory
-    from servingslo.controller.grants import MakeSharer
+    from servingslo.controller.grants import MakeGrants
     from servingslo.controller.registry import Registry
 
 
@@ -21,7 +21,7 @@ class Serving:
 
     handed_over: the count that a resource's last decision hands over, by namespace, name and pool;
     None while nothing is known. leads: whether this process decides. stack: closes what was
-    started. sharers: a feature adds what shares GPUs among resources.
+    started.
     """
 
     client: "KubeClient"
@@ -31,7 +31,6 @@ class Serving:
     handed_over: Callable[[str, str, str], int | None]
     leads: Callable[[], bool]
     stack: AsyncExitStack
-    sharers: list["MakeSharer"] = field(default_factory=list)
 
 
 class RunPart(Protocol):
@@ -51,8 +50,8 @@ class RunPart(Protocol):
         """What is started; None if it is switched off. Raises: InvalidInputError."""
         ...
 
-    async def start(self, options: Any, serving: Serving, /) -> None:
-        """Start it. Raises: InvalidInputError where that cannot be."""
+    async def start(self, options: Any, serving: Serving, /) -> "MakeGrants | None":
+        """Start it; what shares GPUs, if it does. Raises: InvalidInputError if that cannot be."""
         ...
 
 

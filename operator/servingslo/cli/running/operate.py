@@ -42,6 +42,7 @@ from servingslo.cli.running.feature_flags import Serving
 from servingslo.cli.running.run_options import RunOptions
 from servingslo.controller.actuators.means import Means
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.grants import Grants
 from servingslo.controller.lease.election import Election
 from servingslo.controller.lease.leadership import (
     NAMESPACE_TERMS,
@@ -168,8 +169,7 @@ async def _controller(
         leads=leads.leadership.leads,
         stack=stack,
     )
-    for part, asked in options.features:
-        await part.start(asked, serving)
+    started = [await part.start(asked, serving) for part, asked in options.features]
     means, workloads = means_of(options, client, inventory)
     registry.stands_for = workloads.stands_for
     adapters = Adapters(
@@ -199,7 +199,7 @@ async def _controller(
             recorder=recorder,
             reporter=reporter,
             registry=registry,
-            sharers=tuple(serving.sharers),
+            make_grants=next(filter(None, started), Grants),
         ),
         undoing=Undoing(adapters=adapters, registry=registry, limits=limits, reporter=reporter),
         tick_seconds=limits.tick_seconds,

@@ -1,12 +1,12 @@
 """The status of a ServingBudget, and the line of the log about it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from servingslo.explain.format import counted
 from servingslo.features.budgets.kind import MAX_CLAIMANTS, ServingBudgetStatus
-from servingslo.features.budgets.sharing import MOST_NAMES, Names, Share, Sharing
+from servingslo.features.budgets.sharing import MOST_NAMES, NOTHING_SHARED, Names, Share, Sharing
 from servingslo.features.budgets.store import BudgetRecord
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
@@ -26,25 +26,28 @@ class BudgetNews:
     line: str
 
 
+class GaugeOf(NamedTuple):
+    """A gauge: what it says, and its number of a budget and its sharing."""
+
+    help: str
+    value: Callable[[BudgetRecord, Sharing], float]
+
+
+# After `servingslo_budget_`.
 GAUGES = {
-    "gpus": "GPUs of a ServingBudget.",
-    "granted_gpus": "GPUs that its ServingSLOs may order.",
-    "wanted_gpus": "GPUs that their plans want.",
-    "short_gpus": "GPUs that are wanted and not granted.",
-    "lost_requests_per_second": "Requests that those would keep within their objectives.",
+    "gpus": GaugeOf("GPUs of a ServingBudget.", lambda budget, _: budget.gpus),
+    "granted_gpus": GaugeOf(
+        "GPUs that its ServingSLOs may order.", lambda _, sharing: sharing.granted_gpus
+    ),
+    "wanted_gpus": GaugeOf("GPUs that their plans want.", lambda _, sharing: sharing.wanted_gpus),
+    "short_gpus": GaugeOf(
+        "GPUs that are wanted and not granted.", lambda _, sharing: sharing.lacking_gpus
+    ),
+    "lost_requests_per_second": GaugeOf(
+        "Requests that those would keep within their objectives.",
+        lambda _, sharing: sharing.lost_per_second,
+    ),
 }
-
-
-def gauge_values(record: BudgetRecord, sharing: Sharing) -> Mapping[str, float]:
-    """The numbers of the gauges: GPUs stated, granted, wanted, lacking, and what that costs."""
-    shares = sharing.shares.values()
-    return {
-        "gpus": record.gpus,
-        "granted_gpus": sharing.granted_gpus,
-        "wanted_gpus": sum(share.wanted_gpus for share in shares),
-        "short_gpus": sharing.lacking_gpus,
-        "lost_requests_per_second": sum(share.lost_per_second for share in shares),
-    }
 
 
 def budget_status(
@@ -62,14 +65,14 @@ def budget_status(
     unknown, by uid; '' if they are known. previous: the status before, whose transition times stay.
     """
     conditions = _conditions(record, sharing, unknown, priorities, previous, now_seconds)
-    shares = () if sharing is None else tuple(sharing.shares.values())
-    wanted = sum(share.wanted_gpus for share in shares)
+    found = NOTHING_SHARED if sharing is None else sharing
+    shares = tuple(found.shares.values())
     status = ServingBudgetStatus.model_validate(
         {
             "observed_generation": record.generation,
-            "granted": sum(share.granted_gpus for share in shares),
-            "wanted": wanted,
-            "short": sum(share.lacking_gpus for share in shares),
+            "granted": found.granted_gpus,
+            "wanted": found.wanted_gpus,
+            "short": found.lacking_gpus,
             "claimants": _claimants(shares, priorities, unknown),
             "conditions": conditions,
         }
@@ -77,7 +80,7 @@ def budget_status(
     fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
     short = [share for share in shares if share.lacking_gpus]
     line = (
-        f"gpus={record.gpus} granted={status.granted} wanted={wanted} short={status.short}"
+        f"gpus={record.gpus} granted={status.granted} wanted={status.wanted} short={status.short}"
         f" reason={conditions[-1]['reason']}"
     )
     if short:
@@ -165,12 +168,11 @@ def _sufficient(
         return "False", Reason.BUDGET_SHORT, message
     if lacking := sharing.lacking_gpus:
         names = sorted(one.name for one in sharing.shares.values() if one.lacking_gpus)
-        lost = sum(one.lost_per_second for one in sharing.shares.values())
         told = Names(tuple(names[:MOST_NAMES]), len(names))
         noun, it = ("GPU is", "it") if lacking == 1 else ("GPUs are", "they")
         message = (
             f"{lacking} more {noun} wanted by {told};"
-            f" {it} would keep {lost:.2g} requests/s within their objectives"
+            f" {it} would keep {sharing.lost_per_second:.2g} requests/s within their objectives"
         )
         return "False", Reason.BUDGET_SHORT, message
     if blind := [why for why in unknown.values() if why]:

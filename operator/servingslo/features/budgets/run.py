@@ -4,24 +4,25 @@ from dataclasses import dataclass
 from functools import partial
 
 from servingslo.cli.running.feature_flags import Serving
+from servingslo.controller.grants import MakeGrants
 
 
 @dataclass(frozen=True)
-class NoFlags:
-    """Nothing is asked."""
-
-
 class BudgetRun:
-    """Shares budgets while this process runs."""
+    """Shares budgets while this process runs. It is its own flags: there are none."""
 
-    flags = NoFlags
     gives_counts = False
 
-    def options(self, flags: NoFlags, _shards: int) -> NoFlags:
+    @property
+    def flags(self) -> type["BudgetRun"]:
+        """None."""
+        return BudgetRun
+
+    def options(self, flags: "BudgetRun", _shards: int) -> "BudgetRun":
         """Always."""
         return flags
 
-    async def start(self, _options: NoFlags, serving: Serving) -> None:
+    async def start(self, _options: "BudgetRun", serving: Serving) -> MakeGrants:
         """Watch them, and share them among resources."""
         # The clients take a second to import, which no other command needs.
         from servingslo.features.budgets.sharer import BudgetSharer  # noqa: PLC0415
@@ -30,7 +31,7 @@ class BudgetRun:
         store = KubernetesServingBudgets(serving.client, namespaces=serving.namespaces)
         serving.stack.push_async_callback(store.stop)
         await store.start()
-        serving.sharers.append(partial(BudgetSharer, store=store))
+        return partial(BudgetSharer, store=store)
 
 
 PART = BudgetRun()

@@ -5,19 +5,18 @@ waits for at the moment of its own plan; what it orders of that is no longer spa
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
 from servingslo.adapters.kubernetes.api.fence import in_shard
-from servingslo.controller.adapters import Adapters
-from servingslo.controller.grants import gpus_of, priority_of
+from servingslo.controller.grants import Grants, gpus_of, priority_of
 from servingslo.controller.looking import PoolLook
-from servingslo.controller.registry import Resource, StandsFor, foreign_targets
+from servingslo.controller.registry import Resource, foreign_targets
 from servingslo.errors import ClusterError
 from servingslo.explain.events import Event
 from servingslo.features.budgets.claims import standing, wants_of
@@ -29,7 +28,7 @@ from servingslo.features.budgets.held_gpus import (
     unreadable,
 )
 from servingslo.features.budgets.kind import KIND
-from servingslo.features.budgets.report import GAUGES, budget_status, gauge_values, shortage_line
+from servingslo.features.budgets.report import GAUGES, budget_status, shortage_line
 from servingslo.features.budgets.sharing import (
     Claim,
     Quota,
@@ -42,7 +41,7 @@ from servingslo.features.budgets.sharing import (
 )
 from servingslo.features.budgets.store import BudgetRecord, KubernetesServingBudgets
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Grant, Limits, Mode, ReplicaGpus, ScaleTarget
+from servingslo.policy.inputs import Grant, Mode, ReplicaGpus, ScaleTarget
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
@@ -52,23 +51,12 @@ _LOG = logging.getLogger(__name__)
 _UNREAD = "the ServingBudgets of the cluster are not read yet"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Claimant:
-    """What is remembered of a resource. unknown: why GPUs of a replica are unknown, if they are.
+    """What is remembered of a resource. unknown: why GPUs of a replica are unknown, if they are."""
 
-    decided: makes what its last decision wants, once a budget needs it.
-    """
-
-    found: Wants | None = None
+    wants: Wants
     unknown: str = ""
-    decided: Callable[[], Wants] | None = None
-
-    @property
-    def wants(self) -> Wants | None:
-        """What it wants; None while that is not known."""
-        if self.decided is not None:
-            self.found, self.decided = self.decided(), None
-        return self.found
 
 
 @dataclass(slots=True)
@@ -85,12 +73,9 @@ class _Shared:
 
 
 @dataclass(slots=True)
-class BudgetSharer:
-    """Implements `controller.grants.Sharer`; without any budget it does nothing."""
+class BudgetSharer(Grants):
+    """Without any budget it does nothing."""
 
-    adapters: Adapters
-    limits: Limits
-    stands_for: StandsFor
     store: KubernetesServingBudgets
     _known: dict[str, _Claimant] = field(default_factory=dict)
     _budgets: dict[str, _Shared] = field(default_factory=dict)
@@ -101,6 +86,7 @@ class BudgetSharer:
         resources: Sequence[Resource],
         every: Collection[Resource],
         held: Collection[int],
+        /,
     ) -> list[tuple[Resource, Event]]:
         """A budget is shared only once no member is of another process; one of them reports it."""
         records = self.store.read()
@@ -145,7 +131,7 @@ class BudgetSharer:
                 await self._report(shared, selected, now_seconds)
         return outside
 
-    def grant(self, resource: Resource, each: ReplicaGpus) -> Grant | None:
+    def shared(self, resource: Resource, each: ReplicaGpus, /) -> Grant | None:
         """The least of its budgets; unknown while they are not read."""
         if self._unread:
             return Grant(budget="", unknown=_UNREAD)
@@ -156,7 +142,7 @@ class BudgetSharer:
         ]
         return min(found, key=lambda one: (not one.unknown, one.gpus), default=None)
 
-    def joined(self, resources: Sequence[Resource]) -> Mapping[str, Sequence[str]] | None:
+    def joined(self, resources: Sequence[Resource], /) -> Mapping[str, Sequence[str]] | None:
         """The budgets of each resource, because one process shares a budget."""
         records = self.store.read()
         if records is None:
@@ -176,34 +162,31 @@ class BudgetSharer:
         targets: FleetTargets,
         fleet: FleetDecision,
         state: FleetState,
+        /,
     ) -> None:
-        """Take note of what it wants."""
+        """Take note of what it wants. A target that is not read keeps what it had."""
+        uid = resource.record.ref.uid
+        budgets = [one for one in self._budgets.values() if uid in one.members]
+        known = self._known.get(uid)
         if not all(_is_read(decision) for decision in fleet.pools.values()):
-            self._note_unread(resource)
+            if known is not None:
+                kept = replace(known.wants, wanted_gpus=known.wants.ordered_gpus, acts=False)
+                self._known[uid] = _Claimant(kept, known.unknown)
+            return
+        if not budgets:
+            self._known.pop(uid, None)
             return
         each = {one.observation.pool: gpus_of(one.targets, one.view.replica_gpus) for one in looks}
         pods = {one.observation.pool: pods_of(one.view) for one in looks}
         pools = tuple(
             replace(pool, gpus=each[pool.name].gpus or pool.gpus) for pool in targets.pools
         )
-        wants = partial(wants_of, fleet, replace(targets, pools=pools), self.limits, pods, state)
-        self._note(resource, wants, next((one.refused for one in each.values() if one.refused), ""))
-
-    def _note(self, resource: Resource, wants: Callable[[], Wants], unknown: str) -> None:
-        uid = resource.record.ref.uid
-        known = self._known[uid] = _Claimant(decided=wants, unknown=unknown)
-        if unknown:
-            return
-        for shared in self._budgets.values():
-            if shared.sharing is not None and uid in shared.sharing.shares and known.wants:
-                shared.sharing = with_drawn(shared.sharing, uid, known.wants.after_gpus)
-
-    def _note_unread(self, resource: Resource) -> None:
-        """A target that cannot be read keeps what it had: its pods may still hold GPUs."""
-        known = self._known.get(resource.record.ref.uid)
-        if known is not None and known.wants is not None:
-            kept = replace(known.wants, wanted_gpus=known.wants.ordered_gpus, acts=False)
-            known.found = kept
+        wants = wants_of(fleet, replace(targets, pools=pools), self.limits, pods, state)
+        unknown = next((one.refused for one in each.values() if one.refused), "")
+        self._known[uid] = _Claimant(wants, unknown)
+        for one in () if unknown else budgets:
+            if one.sharing is not None and uid in one.sharing.shares:
+                one.sharing = with_drawn(one.sharing, uid, wants.after_gpus)
 
     async def _look_if_unknown(self, resource: Resource, foreign: Collection[ScaleTarget]) -> None:
         """Read what a resource holds if it does not decide: a new one, a paused one, a second one.
@@ -229,7 +212,7 @@ class BudgetSharer:
             ordered, held = ordered + found.ordered_gpus, held + found.held_gpus
             step = min(step or found.gpus_per_replica, found.gpus_per_replica)
         wants = replace(standing(ordered, held, 1), gpus_per_replica=max(step, 1))
-        self._known[uid] = _Claimant(found=wants, unknown=unknown)
+        self._known[uid] = _Claimant(wants, unknown)
 
     def _share_one(
         self, shared: _Shared, most: dict[str, int], now_seconds: float, *, complete: bool
@@ -248,7 +231,6 @@ class BudgetSharer:
             )
             for entry in shared.members.values()
             if (known := self._known.get(entry.record.ref.uid)) is not None
-            and known.wants is not None
         ]
         hold = max((claim.hold_seconds for claim in claims), default=0.0)
         shared.quota = steady_quota(shared.quota, shared.record.gpus, hold, now_seconds)
@@ -311,8 +293,8 @@ class BudgetSharer:
         )
         name, sharing = shared.record.name, shared.sharing
         if sharing is not None:
-            for key, value in gauge_values(shared.record, sharing).items():
-                _gauges(self.adapters.exporter.registry)[key].labels(name).set(value)
+            for key, gauge in _gauges(self.adapters.exporter.registry).items():
+                gauge.labels(name).set(GAUGES[key].value(shared.record, sharing))
         if told.line != shared.said:
             _LOG.info(
                 "shared budget=%s generation=%d %s", name, shared.record.generation, told.line
@@ -363,8 +345,8 @@ class BudgetSharer:
 def _gauges(registry: CollectorRegistry) -> Mapping[str, Gauge]:
     """The gauges of a registry, by name without the prefix."""
     return {
-        name: Gauge(f"servingslo_budget_{name}", text, ("budget",), registry=registry)
-        for name, text in GAUGES.items()
+        name: Gauge(f"servingslo_budget_{name}", row.help, ("budget",), registry=registry)
+        for name, row in GAUGES.items()
     }
 
 

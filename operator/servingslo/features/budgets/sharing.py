@@ -10,7 +10,6 @@ the first pods of batch are gone, then what they left, up to 6.
 """
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -157,9 +156,22 @@ class Sharing:
         return sum(share.granted_gpus for share in self.shares.values())
 
     @property
+    def wanted_gpus(self) -> int:
+        """GPUs that all plans want."""
+        return sum(share.wanted_gpus for share in self.shares.values())
+
+    @property
     def lacking_gpus(self) -> int:
         """GPUs that are wanted and not granted."""
         return sum(share.lacking_gpus for share in self.shares.values())
+
+    @property
+    def lost_per_second(self) -> float:
+        """Requests per second that those would keep."""
+        return sum(share.lost_per_second for share in self.shares.values())
+
+
+NOTHING_SHARED = Sharing(shares={}, spare_gpus=0, minimums_fit=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,59 +257,21 @@ def _fill(
     Among those alike, whoever has least gets the next replica, as long as one fits.
     """
     for _, group in groupby(claims, key=lambda claim: claim.kept_per_gpu):
-        alike = [
-            _Rise(claim.uid, found[claim.uid], wanted(claim), claim.gpus_per_replica)
-            for claim in group
-            if found[claim.uid] < wanted(claim)
-        ]
-        if sum(one.most - one.has for one in alike) > left:
-            alike = _as_far_as(alike, left)
-        else:
-            alike = [one.at(one.most) for one in alike]
-        left -= sum(one.has - found[one.uid] for one in alike)
-        found.update((one.uid, one.has) for one in alike)
+        short = {one.uid: one for one in group if found[one.uid] < wanted(one)}
+        missing = sum(wanted(one) - found[uid] for uid, one in short.items())
+        if missing <= left:
+            found.update({uid: wanted(one) for uid, one in short.items()})
+            left -= missing
+            continue
+        heap = [(found[uid], uid) for uid in short]
+        heapq.heapify(heap)
+        while heap:
+            has, uid = heapq.heappop(heap)
+            step = min(short[uid].gpus_per_replica, wanted(short[uid]) - has)
+            if 0 < step <= left:
+                found[uid], left = has + step, left - step
+                heapq.heappush(heap, (has + step, uid))
     return left
-
-
-@dataclass(frozen=True, slots=True)
-class _Rise:
-    """A resource on its way from what it has to the most it may get, in steps of a replica."""
-
-    uid: str
-    has: int
-    most: int
-    step: int
-
-    def at(self, gpus: int) -> "_Rise":
-        return _Rise(self.uid, gpus, self.most, self.step)
-
-    def up_to(self, level: int) -> int:
-        """What it has once nobody has fewer GPUs than the level."""
-        steps = max(-((self.has - level) // self.step), 0)
-        return min(self.has + steps * self.step, self.most)
-
-
-def _as_far_as(alike: Sequence[_Rise], left: int) -> list[_Rise]:
-    """Those alike after as many steps as GPUs are left for, always of whoever has least."""
-
-    def used(level: int) -> int:
-        return sum(one.up_to(level) - one.has for one in alike)
-
-    # All steps below this level fit, so only those at it are taken one by one.
-    level = bisect_right(range(max(one.most for one in alike)), left, key=used) - 1
-    raised = {one.uid: one.at(one.up_to(level)) for one in alike}
-    left -= used(level)
-    heap = [(one.has, one.uid) for one in raised.values()]
-    heapq.heapify(heap)
-    while heap:
-        _, uid = heapq.heappop(heap)
-        one = raised[uid]
-        step = min(one.step, one.most - one.has)
-        if 0 < step <= left:
-            raised[uid] = one.at(one.has + step)
-            heapq.heappush(heap, (one.has + step, uid))
-            left -= step
-    return list(raised.values())
 
 
 def _grants(gpus: int, claims: Sequence[Claim], shares: Mapping[str, int]) -> dict[str, int]:
