@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from policy_world import World, run, stepped
+from tests.unit.policy_world import World, run, stepped
 
 from servingslo.explain.changes import change_event, change_line, replica_count_change
 from servingslo.explain.conditions.derived import conditions

@@ -11,7 +11,7 @@ from tests.unit.policy_world import World, stepped
 from servingslo.errors import ClusterError
 from servingslo.features.budgets.report import shortage_line
 from servingslo.features.budgets.sharer import BudgetSharer
-from servingslo.features.budgets.sharing import NOBODY, Names, Share
+from servingslo.features.budgets.sharing import NOBODY, Claim, Names, Share
 from servingslo.features.budgets.store import BudgetRecord, budget_record
 from servingslo.reasons import Reason
 
@@ -182,12 +182,9 @@ def test_a_label_that_no_object_can_have_is_refused_by_name(key, possible):
 def test_a_tenant_reads_no_name_of_another_namespace(holders, said):
     """The administrator reads all of them, in the status of the budget."""
     share = Share(
-        uid="1",
-        name="team/short",
-        wanted_gpus=4,
+        claim=Claim(uid="1", name="team/short", wanted_gpus=4, kept_per_gpu=1.0),
         share_gpus=2,
         granted_gpus=2,
-        kept_per_gpu=1.0,
         needed_seconds=60.0,
         holders=Names(holders, len(holders)),
     )

@@ -1,10 +1,20 @@
 """Two resources under one budget through the whole loop, and one with pools."""
 
-from tests.features.budgets.test_controller_grants import FakeBudgets, budget, sharing, store_of
-from tests.unit.controller_fakes import SPEC, FakeFleet, record_of
+from dataclasses import replace
+
+from tests.features.budgets.test_controller_grants import (
+    GROWING,
+    FakeBudgets,
+    budget,
+    sharing,
+    store_of,
+)
+from tests.unit.controller_fakes import NAME, SPEC, FakeFleet, Operator, record_of
 from tests.unit.policy_world import World, stepped
 from tests.unit.pools_world import DECODE, POOLS, PREFILL, PoolsOperator, pools_record, worlds
+from tests.unit.test_controller_shards import SHARDS, Shards
 
+from servingslo.controller.shards.placement import place_of, shard_of
 from servingslo.errors import ClusterUnavailableError
 from servingslo.policy.inputs import Limits
 from servingslo.reasons import Reason
@@ -174,3 +184,25 @@ async def test_three_models_share_through_two_surges_and_a_lost_node() -> None:
     assert operator.count("batch") == 1
     told = {event.reason for _, event in operator.events.posted}
     assert Reason.UNSCHEDULABLE_PODS in told
+
+
+async def test_a_budget_whose_members_are_on_two_shards_lets_nothing_grow():
+    """Its members are brought together, and one process reports it: the one with the lowest."""
+    store = FakeBudgets([budget(8)])
+    operator = Operator(world=World(rate=GROWING, replicas=2), make_grants=sharing(store))
+    lead = operator.controller.lead = Shards({0}, count=None)
+    operator.apply(record_of(cost={"gpuHourly": 2, "gpusPerReplica": 2}))
+    other = record_of(name="other", uid="uid-other", targetRef={"kind": "Deployment", "name": "o"})
+    operator.apply(replace(other, status={"shard": {"index": 1, "moves": 1}}))
+    await operator.ticks(80)
+    assert operator.fleet.scaled == []
+    assert store.written
+    back = replace(other, status={"shard": {"index": 0, "moves": 2}})
+    operator.resources.records["other"] = back
+    operator.registry.upsert(back)
+    await operator.ticks(3)
+    assert operator.fleet.scaled != []
+    lead.count = SHARDS
+    await operator.tick()
+    places = [place_of(operator.resources.status(name)).shard for name in (NAME, "other")]
+    assert places == [shard_of("uid-inference", SHARDS)] * 2

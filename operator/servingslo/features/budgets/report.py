@@ -1,7 +1,6 @@
 """The status of a ServingBudget, and the line of the log about it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from servingslo.explain.format import counted
@@ -18,8 +17,7 @@ _REASON_LENGTH = 1000
 _NOTHING = "no ServingSLO has the labels of namespaceSelector and selector: nothing is bounded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetNews:
+class BudgetNews(NamedTuple):
     """What a tick says of a budget. fields: of its status, as JSON. line: of the log."""
 
     fields: Mapping[str, Any]
@@ -85,7 +83,7 @@ def budget_status(
     )
     if short:
         told = sorted(short, key=lambda one: -one.lacking_gpus)[:MOST_NAMES]
-        line += " lacking=" + ",".join(f"{one.name}:{one.lacking_gpus}" for one in told)
+        line += " lacking=" + ",".join(f"{one.claim.name}:{one.lacking_gpus}" for one in told)
     return BudgetNews(fields=fields, line=line)
 
 
@@ -107,22 +105,25 @@ def shortage_line(share: Share, reader: str = "") -> str:
 def _claimants(
     shares: Sequence[Share], priorities: Mapping[str, int], unknown: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    ordered = sorted(shares, key=lambda share: (-share.lacking_gpus, share.name))
-    return [
-        {
-            "namespace": share.name.partition("/")[0],
-            "name": share.name.partition("/")[2],
-            "priority": priorities.get(share.uid, 0),
-            "granted": share.granted_gpus,
-            "wanted": share.wanted_gpus,
-            "short": share.lacking_gpus,
-            "lost_per_second": float(f"{share.lost_per_second:.{_DIGITS}g}")
-            if share.lacking_gpus
-            else None,
-            "reason": unknown.get(share.uid, "")[:_REASON_LENGTH] or shortage_line(share) or None,
-        }
-        for share in ordered[:MAX_CLAIMANTS]
-    ]
+    ordered = sorted(shares, key=lambda share: (-share.lacking_gpus, share.claim.name))
+    return [_claimant(share, priorities, unknown) for share in ordered[:MAX_CLAIMANTS]]
+
+
+def _claimant(
+    share: Share, priorities: Mapping[str, int], unknown: Mapping[str, str]
+) -> dict[str, Any]:
+    uid, lacking = share.claim.uid, share.lacking_gpus
+    namespace, _, name = share.claim.name.partition("/")
+    return {
+        "namespace": namespace,
+        "name": name,
+        "priority": priorities.get(uid, 0),
+        "granted": share.granted_gpus,
+        "wanted": share.claim.wanted_gpus,
+        "short": lacking,
+        "lost_per_second": float(f"{share.lost_per_second:.{_DIGITS}g}") if lacking else None,
+        "reason": unknown.get(uid, "")[:_REASON_LENGTH] or shortage_line(share) or None,
+    }
 
 
 def _conditions(
@@ -167,7 +168,7 @@ def _sufficient(
         message = f"all minimums need more than {counted(record.gpus, 'GPU')}; none is taken"
         return "False", Reason.BUDGET_SHORT, message
     if lacking := sharing.lacking_gpus:
-        names = sorted(one.name for one in sharing.shares.values() if one.lacking_gpus)
+        names = sorted(one.claim.name for one in sharing.shares.values() if one.lacking_gpus)
         told = Names(tuple(names[:MOST_NAMES]), len(names))
         noun, it = ("GPU is", "it") if lacking == 1 else ("GPUs are", "they")
         message = (

@@ -19,13 +19,14 @@ from servingslo.controller.looking import PoolLook
 from servingslo.controller.registry import Resource, foreign_targets
 from servingslo.errors import ClusterError
 from servingslo.explain.events import Event
-from servingslo.features.budgets.claims import standing, wants_of
-from servingslo.features.budgets.held_gpus import (
+from servingslo.features.budgets.claims import (
     is_gone,
     left_behind,
     pods_of,
+    standing,
     undecided,
     unreadable,
+    wants_of,
 )
 from servingslo.features.budgets.kind import KIND
 from servingslo.features.budgets.report import GAUGES, budget_status, shortage_line
@@ -67,7 +68,6 @@ class _Shared:
     quota: Quota | None = None
     sharing: Sharing | None = None
     members: dict[str, Resource] = field(default_factory=dict)
-    shard: int = 0
     written: Mapping[str, Any] = field(default_factory=dict)
     said: str = ""
 
@@ -120,14 +120,12 @@ class BudgetSharer(Grants):
             others = [entry for entry in selected if entry.place.shard not in held]
             if not record.refused:
                 self._share_one(shared, most, now_seconds, complete=not others)
-            shared.shard = min(
-                (entry.place.shard for entry in (*shared.members.values(), *others)), default=0
-            )
-            if shared.shard not in held:
+            reporting = (entry.place.shard for entry in (*shared.members.values(), *others))
+            if (shard := min(reporting, default=0)) not in held:
                 self._forget_gauges(record.name)
                 shared.written, shared.said = {}, ""
                 continue
-            with in_shard(shared.shard):
+            with in_shard(shard):
                 await self._report(shared, selected, now_seconds)
         return outside
 
@@ -193,12 +191,11 @@ class BudgetSharer(Grants):
 
         foreign: targets of an older ServingSLO, whose GPUs count once.
         """
-        uid = resource.record.ref.uid
-        decides = uid in self._known and not _is_paused(resource) and not foreign
-        if resource.targets is None or decides:
+        uid, first = resource.record.ref.uid, resource.targets
+        decides = uid in self._known and not foreign
+        if first is None or (decides and first.mode is not Mode.PAUSED):
             return
-        ordered = held = step = 0
-        unknown = ""
+        found, unknown = [], ""
         for targets in resource.pools.values():
             if targets.target in foreign:
                 continue
@@ -208,10 +205,12 @@ class BudgetSharer(Grants):
                 return
             each = gpus_of(targets, view.replica_gpus)
             unknown = unknown or denied or each.refused
-            found = standing(view.desired_replicas or 0, pods_of(view), each.gpus or 1)
-            ordered, held = ordered + found.ordered_gpus, held + found.held_gpus
-            step = min(step or found.gpus_per_replica, found.gpus_per_replica)
-        wants = replace(standing(ordered, held, 1), gpus_per_replica=max(step, 1))
+            found.append(standing(view.desired_replicas or 0, pods_of(view), each.gpus or 1))
+        ordered, held = (
+            sum(getattr(one, name) for one in found) for name in ("ordered_gpus", "held_gpus")
+        )
+        step = min((one.gpus_per_replica for one in found), default=1)
+        wants = replace(standing(ordered, held, 1), gpus_per_replica=step)
         self._known[uid] = _Claimant(wants, unknown)
 
     def _share_one(
@@ -224,13 +223,9 @@ class BudgetSharer(Grants):
         """
         before = {} if shared.sharing is None else shared.sharing.shares
         claims = [
-            self._claim(
-                entry,
-                known.wants.within(most.get(entry.record.ref.uid)),
-                before.get(entry.record.ref.uid),
-            )
-            for entry in shared.members.values()
-            if (known := self._known.get(entry.record.ref.uid)) is not None
+            self._claim(entry, known, before.get(uid), most.get(uid))
+            for uid, entry in shared.members.items()
+            if (known := self._known.get(uid)) is not None
         ]
         hold = max((claim.hold_seconds for claim in claims), default=0.0)
         shared.quota = steady_quota(shared.quota, shared.record.gpus, hold, now_seconds)
@@ -243,10 +238,12 @@ class BudgetSharer(Grants):
             left = share.share_gpus + sharing.spare_gpus
             most[uid] = min(most.get(uid, left), left)
 
-    def _claim(self, resource: Resource, wants: Wants, before: Share | None) -> Claim:
-        ref = resource.record.ref
+    def _claim(
+        self, resource: Resource, known: _Claimant, before: Share | None, most: int | None
+    ) -> Claim:
+        ref, wants = resource.record.ref, known.wants.within(most)
         stated = {one.name: getattr(wants, one.name) for one in fields(Wants)}
-        acts = wants.acts and resource.targets is not None and not self._known[ref.uid].unknown
+        acts = wants.acts and resource.targets is not None and not known.unknown
         return Claim(
             **{**stated, "acts": acts},
             uid=ref.uid,
@@ -270,7 +267,7 @@ class BudgetSharer(Grants):
             kind=KIND,
             gpus=share.granted_gpus + sharing.spare_gpus,
             gpus_per_replica=each.gpus or 1,
-            kept_per_gpu=share.kept_per_gpu,
+            kept_per_gpu=share.claim.kept_per_gpu,
             holders=shortage_line(share, resource.record.ref.namespace),
             priority_bounded=stated > priority_of(resource, self.limits),
         )
@@ -354,7 +351,3 @@ def _is_read(decision: Decision) -> bool:
     """Whether the count of the target is known; a target that is gone holds nothing."""
     gone = Reason.TARGET_NOT_FOUND in {decision.reason, decision.limited_by}
     return gone or decision.replicas_before is not None
-
-
-def _is_paused(resource: Resource) -> bool:
-    return resource.targets is not None and resource.targets.mode is Mode.PAUSED

@@ -109,20 +109,16 @@ NOBODY = Names()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one resource gets.
+    """What one resource gets of its claim.
 
-    wanted_gpus: what it wants. share_gpus: what it should have. granted_gpus: what it may order
-    now. kept_per_gpu: requests per second that one more keeps. donors: resources whose GPUs it
-    waits for. holders: those that have more than their minimum while it is short. receivers: those
-    that get what it has to release. needed_seconds: for its next claim.
+    share_gpus: what it should have. granted_gpus: what it may order now. donors: resources whose
+    GPUs it waits for. holders: those that have more than their minimum while it is short.
+    receivers: those that get what it has to release. needed_seconds: for its next claim.
     """
 
-    uid: str
-    name: str
-    wanted_gpus: int
+    claim: Claim
     share_gpus: int
     granted_gpus: int
-    kept_per_gpu: float
     donors: Names = NOBODY
     holders: Names = NOBODY
     receivers: Names = NOBODY
@@ -131,12 +127,12 @@ class Share:
     @property
     def lacking_gpus(self) -> int:
         """GPUs that are wanted and not granted."""
-        return max(self.wanted_gpus - self.granted_gpus, 0)
+        return max(self.claim.wanted_gpus - self.granted_gpus, 0)
 
     @property
     def lost_per_second(self) -> float:
         """Requests per second that the lacking GPUs would keep."""
-        return self.lacking_gpus * self.kept_per_gpu
+        return self.lacking_gpus * self.claim.kept_per_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +154,7 @@ class Sharing:
     @property
     def wanted_gpus(self) -> int:
         """GPUs that all plans want."""
-        return sum(share.wanted_gpus for share in self.shares.values())
+        return sum(share.claim.wanted_gpus for share in self.shares.values())
 
     @property
     def lacking_gpus(self) -> int:
@@ -304,12 +300,9 @@ def _reported(
         lacks = claim.wanted_gpus > grant and not waits
         needs = claim.acts and claim.wanted_gpus >= share
         found[claim.uid] = Share(
-            uid=claim.uid,
-            name=claim.name,
-            wanted_gpus=claim.wanted_gpus,
+            claim=claim,
             share_gpus=share,
             granted_gpus=grant,
-            kept_per_gpu=claim.kept_per_gpu,
             donors=_others(releasing, claim) if waits else NOBODY,
             holders=_others(above, claim) if lacks else NOBODY,
             receivers=_others(waiting, claim) if grant < claim.ordered_gpus else NOBODY,
