@@ -136,8 +136,7 @@ class EngineLimits:
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Take back every canary whose resource is gone or no longer allows changes of limits.
 
-        Limits that all pods of a Deployment or StatefulSet have stay: they proved better, or the
-        plan takes them back.
+        Limits that all pods of a Deployment or StatefulSet have stay: they proved no worse.
         """
         found: list[Change] = []
         acting = self._of_templates.acting(acting)

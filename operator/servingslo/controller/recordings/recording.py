@@ -239,9 +239,9 @@ def ticks(replayed: Iterable[Replayed]) -> Iterator[tuple[Replayed, ...]]:
 
 def reconciled(state: FleetState, outcome: Outcome, targets: FleetTargets) -> FleetState:
     """The planner's memory after the outcome of its order is known; used live and in replays."""
-    own = state.of(outcome.pool)
     if outcome.knob != Knob.REPLICAS:
         return state
+    own = state.of(outcome.pool)
     if not outcome.written:
         own = record_write_failed(own)
     else:

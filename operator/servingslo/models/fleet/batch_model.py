@@ -38,16 +38,10 @@ class BatchServer:
         """Running requests if every instance has a full batch."""
         return float(largest_batch(self.batcher) * self.batcher.instances)
 
-    @property
-    def metrics(self) -> frozenset[LatencyMetric]:
-        """Metrics that have percentiles."""
-        return BatchPrediction.metrics
-
     def predictions(
-        self, rates: Sequence[float], _replica_counts: Sequence[int], *, pooled: bool
-    ) -> Sequence[Prediction]:
-        """One prediction for each rate of a replica; each has a queue of its own."""
-        del pooled
+        self, rates: Sequence[float], _replica_counts: Sequence[int], _pooled: bool
+    ) -> list[Prediction]:
+        """One prediction for each rate of a replica; each replica has a queue of its own."""
         return [BatchPrediction(self, rate) for rate in rates]
 
 

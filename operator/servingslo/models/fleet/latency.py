@@ -1,17 +1,15 @@
 """Percentiles of TTFT, TPOT, queue time and latency of a fleet."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine import capacity
 from servingslo.models.engine.capacity import concurrency_cap, saturation_rate_per_second
 from servingslo.models.engine.kv_cache import held_tokens
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw, request_demand
-from servingslo.models.fleet.batch_model import BatchServer
+from servingslo.models.fleet.batch_model import BatchPrediction, BatchServer
 from servingslo.models.fleet.load_laws import EngineLaws, load_laws
 from servingslo.models.fleet.objective_metrics import metric_seconds, prepare
 from servingslo.models.fleet.prediction import Prediction
@@ -43,66 +41,19 @@ _LENGTHS_CACHE_SIZE = 16
 # Requests per second used for a fleet without any: one in thirty years.
 _LEAST_RATE = 1e-9
 
-
-class Server(Protocol):
-    """One kind of engine under a load."""
-
-    @property
-    def metrics(self) -> frozenset[LatencyMetric]:
-        """Metrics that have percentiles."""
-        ...
-
-    @property
-    def cap(self) -> float:
-        """The most running requests."""
-        ...
-
-    @property
-    def saturation_rate_per_second(self) -> float:
-        """The most requests per second."""
-        ...
-
-    def predictions(
-        self, rates: Sequence[float], replica_counts: Sequence[int], *, pooled: bool
-    ) -> Sequence[Prediction]:
-        """One prediction for each rate of a replica among so many."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StepServer:
-    """An engine whose running requests share steps: continuous batching."""
-
-    engine: EngineLaws
-    metrics: ClassVar[frozenset[LatencyMetric]] = Prediction.metrics
-
-    @property
-    def cap(self) -> float:
-        """Sequences that its limits and memory hold."""
-        return self.engine.cap
-
-    @property
-    def saturation_rate_per_second(self) -> float:
-        """Requests per second with that many."""
-        return self.engine.saturation_rate_per_second
-
-    def predictions(
-        self, rates: Sequence[float], replica_counts: Sequence[int], *, pooled: bool
-    ) -> Sequence[Prediction]:
-        """One prediction for each rate of a replica among so many."""
-        laws = load_laws(self.engine, rates, replica_counts, pooled=pooled)
-        return [Prediction(self.engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
+# By the rates of a replica, each among so many, and whether they share one queue.
+Predictions = Callable[[Sequence[float], Sequence[int], bool], list[Prediction]]
 
 
 class LatencyModel:
     """The laws of one engine configuration and one mix of requests, prepared for many loads.
 
     Everything that does not depend on the arrival rate or the replica count is computed once.
-    server: what predicts. This is the seam between engines whose requests share steps, and those
-    that serve whole requests in batches: nobody else asks which it is.
+    predictions: the seam between engines whose requests share steps, and those that serve whole
+    requests in batches.
     """
 
-    __slots__ = ("demand", "engine", "server")
+    __slots__ = ("cap", "demand", "engine", "metrics", "predictions", "saturation_rate_per_second")
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
         full = capacity.saturation(workload, law, limits)
@@ -138,24 +89,14 @@ class LatencyModel:
             kv_capacity_tokens=limits.kv_capacity_tokens,
             tangents=Tangents(workload, law, limits, cap) if law.bends else None,
         )
-        self.server: Server = StepServer(self.engine)
+        self.cap, self.metrics = cap, Prediction.metrics
+        self.saturation_rate_per_second = full.rate_per_second
+        self.predictions: Predictions = partial(_predict_steps, self.engine)
         if limits.batcher is not None:
-            self.server = BatchServer(self.engine, law, limits.batcher)
-
-    @property
-    def cap(self) -> float:
-        """The most running requests."""
-        return self.server.cap
-
-    @property
-    def saturation_rate_per_second(self) -> float:
-        """The most requests per second."""
-        return self.server.saturation_rate_per_second
-
-    @property
-    def metrics(self) -> frozenset[LatencyMetric]:
-        """Metrics that have percentiles."""
-        return self.server.metrics
+            server = BatchServer(self.engine, law, limits.batcher)
+            self.cap, self.metrics = server.cap, BatchPrediction.metrics
+            self.saturation_rate_per_second = server.saturation_rate_per_second
+            self.predictions = server.predictions
 
     def predict(
         self, arrival_rate_per_second: float, replica_count: int, routing: Routing
@@ -180,8 +121,15 @@ class LatencyModel:
             _replica_rate_per_second(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
-        pooled = routing is Routing.POOLED
-        return list(self.server.predictions(rates, replica_counts, pooled=pooled))
+        return self.predictions(rates, replica_counts, routing is Routing.POOLED)
+
+
+def _predict_steps(
+    engine: EngineLaws, rates: Sequence[float], replica_counts: Sequence[int], pooled: bool
+) -> list[Prediction]:
+    """Of an engine whose running requests share steps: continuous batching."""
+    laws = load_laws(engine, rates, replica_counts, pooled=pooled)
+    return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
 
 
 def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:

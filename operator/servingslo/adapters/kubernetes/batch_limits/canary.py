@@ -5,7 +5,7 @@ the template. So any operator process can finish the canary after any restart.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,7 +164,7 @@ class BatchCanaries:
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
         )
-        await self._put(target, record, [change, *_set(written)])
+        await self._fields[target.kind].put(target, record, [change, *_set(written)])
         return True
 
     async def hold(self, target: CanaryTarget) -> bool:
@@ -173,7 +173,7 @@ class BatchCanaries:
         if canary is None or target.held:
             return False
         record = replace(canary, written={**canary.written, "paused": True})
-        await self._put(target, record, _set({"paused": True}))
+        await self._fields[target.kind].put(target, record, _set({"paused": True}))
         return True
 
     async def complete(self, target: CanaryTarget, *, released: bool = False) -> bool:
@@ -183,7 +183,9 @@ class BatchCanaries:
         """
         if target.canary is None:
             return False
-        await self._put(target, None, _resumed(target, target.canary), released=released)
+        await self._fields[target.kind].put(
+            target, None, _resumed(target, target.canary), released=released
+        )
         return True
 
     async def take_back(self, target: CanaryTarget, wanted: str, *, released: bool = False) -> bool:
@@ -208,19 +210,8 @@ class BatchCanaries:
             wanted=wanted,
         )
         changes = [change, *_resumed(target, canary)]
-        await self._put(target, refused, changes, released=released)
+        await self._fields[target.kind].put(target, refused, changes, released=released)
         return True
-
-    async def _put(
-        self,
-        target: CanaryTarget,
-        record: Recorded | None,
-        changes: Iterable[KubeObject],
-        *,
-        released: bool = False,
-    ) -> None:
-        field = self._fields[target.kind]
-        await field.put(target, record, changes, released=released)
 
 
 def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:

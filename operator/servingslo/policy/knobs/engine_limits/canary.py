@@ -123,12 +123,24 @@ def note_standing(
         last = max(change.at_seconds, memory.last_change_seconds or 0.0)
         memory = replace(memory, under_way=change, began=began, last_change_seconds=last)
     elif not context.observation.rollout_in_progress and not context.pods.coming:
-        memory = replace(memory, under_way=None, began=None)
+        memory = replace(_ended(context, memory), under_way=None, began=None)
     if not asked:
         # What is on trial goes back by the operator itself, which is no other client's revert.
         return replace(memory, written=None)
     written = memory.written if canary is None else canary.change
     return _note_revert(context, replace(memory, written=written))
+
+
+def _ended(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+    """The memory with the time of the change under way, if its limits are in force."""
+    change, limits = memory.under_way, context.estimate.limits
+    if change is None or limits is None:
+        return memory
+    if (limits.max_num_seqs, limits.max_num_batched_tokens) != change.after:
+        return memory
+    return replace(
+        memory, last_change_seconds=max(change.at_seconds, memory.last_change_seconds or 0.0)
+    )
 
 
 def _note_revert(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
