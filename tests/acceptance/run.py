@@ -111,6 +111,7 @@ CHECKS = (
             "tests/property",
             "tests/chaos",
             "tests/validation",
+            "tests/features",
         ),
     ),
     Check(

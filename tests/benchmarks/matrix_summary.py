@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from tests.benchmarks.matrix_findings import strongest
 from tests.benchmarks.matrix_tables import brief
 
-from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo_lab.sim.policies import ORACLE, OURS, STATIC
 from servingslo_lab.sim.standard import SHARE_TARGET
 from servingslo_lab.sim.summary import PolicySummary
 
@@ -21,7 +21,7 @@ RESULTS = ROOT / "docs" / "benchmarks" / "results.json"
 KNOBS = f"{OURS}+knobs"
 HEAD = (
     "trace", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
-    STATIC, FORESIGHT,
+    STATIC,
 )  # fmt: skip
 _SUMMARIES = TypeAdapter(dict[str, tuple[PolicySummary, ...]])
 Summaries = Mapping[str, Sequence[PolicySummary]]
@@ -53,9 +53,10 @@ def _row(name: str, found: Sequence[PolicySummary]) -> list[str]:
     return [
         name,
         "-" if oracle is None else f"{oracle.replica_hours.mean:.2f}",
-        *(_with_interval(known.get(policy)) for policy in (OURS, KNOBS)),
+        _with_interval(known.get(OURS)),
+        brief(known.get(KNOBS)),
         other,
-        *(brief(known.get(policy)) for policy in (STATIC, FORESIGHT)),
+        brief(known.get(STATIC)),
     ]
 
 

@@ -21,7 +21,7 @@ from servingslo_lab.rig.programs.versions import PROMTOOL
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
 RULES = CHART / "files" / "rules.yaml"
-CASES = sorted((ROOT / "tests" / "rules").glob("*.yaml"))
+CASES = sorted((*ROOT.glob("tests/rules/*.yaml"), *ROOT.glob("tests/features/*/rules/*.yaml")))
 CRDS = Path(__file__).parent / "data" / "prometheus-operator"
 RELEASE = "monitored"
 KUBE_VERSION = "--kube-version=1.36.3"

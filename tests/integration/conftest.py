@@ -23,15 +23,28 @@ _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
 
 
 # Switches of the operator that modules share: nothing is done by them that no resource asks for.
+_OTHER_KINDS = (
+    ("leaderworkerset.x-k8s.io", "leaderworkersets"),
+    ("argoproj.io", "rollouts"),
+    ("disaggregatedset.x-k8s.io", "disaggregatedsetrolescalers"),
+    ("nvidia.com", "dynamographdeploymentscalingadapters"),
+)
 SHARED_CHART = (
     "batching.apply.enabled=true",
     "budgets.enabled=true",
     "admission.kinds[0]=BackendTrafficPolicy",
+    "admission.kinds[1]=DestinationRule",
+    *(
+        f"extraScalableKinds[{place}].{field}={value}"
+        for place, kind in enumerate(_OTHER_KINDS)
+        for field, value in zip(("apiGroup", "resource"), kind, strict=True)
+    ),
 )
 SHARED_FLAGS = (
     "--batching-apply=true",
     "--max-priority=10",
     "--admission-kind=BackendTrafficPolicy",
+    "--admission-kind=DestinationRule",
 )
 _OWN = ("rig", "engines", "operator", "chart_settings", "operator_settings")
 

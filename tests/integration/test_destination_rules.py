@@ -19,18 +19,6 @@ RULES = "destinationrules"
 VIA = {"kind": "DestinationRule", "name": "chat"}
 
 
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator lists the kind."""
-    return ("admission.kinds[0]=DestinationRule",)
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """As the chart would start it."""
-    return ("--admission-kind=DestinationRule",)
-
-
 class Rules:
     """The DestinationRules of a tenant."""
 

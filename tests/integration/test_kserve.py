@@ -34,22 +34,6 @@ TARGET = {"apiVersion": API_VERSION, "kind": KIND, "name": "llama"}
 ABSENT_CRD_SECONDS = 60.0
 
 
-@pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """LeaderWorkerSets may be targets, and batch limits may be changed in pod templates."""
-    return (
-        "extraScalableKinds[0].apiGroup=leaderworkerset.x-k8s.io",
-        "extraScalableKinds[0].resource=leaderworkersets",
-        "batching.apply.enabled=true",
-    )
-
-
-@pytest.fixture(scope="module")
-def operator_settings() -> tuple[str, ...]:
-    """Batch limits may be changed."""
-    return ("--batching-apply=true",)
-
-
 @pytest.fixture
 def user(rig: Rig, tenant: Tenant) -> Iterator[Tenant]:
     """A tenant whose LLMInferenceServices get their children."""

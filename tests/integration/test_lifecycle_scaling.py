@@ -1,4 +1,4 @@
-"""Replicas follow the load, across restarts of the operator and edits by hand."""
+"""Replicas follow the load, up and down."""
 
 from pathlib import Path
 
@@ -11,13 +11,6 @@ from tests.integration.operator_under_test import (
 
 # One replica of these engines serves about six such requests per second.
 SURGE_PER_SECOND = 12.0
-# Of the simulated small card, as the catalogue has it.
-LAW = {
-    "stepFixedSeconds": 0.015,
-    "stepPerSequenceSeconds": 0.00015,
-    "prefillPerTokenSeconds": 0.00008,
-    "contextPerTokenSeconds": 0.0000004,
-}
 
 
 def wait_line(tenant: Tenant, operator: Operator, needle: str) -> None:

@@ -119,19 +119,6 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def chart_settings() -> tuple[str, ...]:
-    """The administrator allows all of them."""
-    return tuple(
-        setting
-        for place, kind in enumerate(KINDS[:-1])  # the last is another version of the one before
-        for setting in (
-            f"extraScalableKinds[{place}].apiGroup={kind.group}",
-            f"extraScalableKinds[{place}].resource={kind.plural}",
-        )
-    )
-
-
-@pytest.fixture(scope="module")
 def other_crds(rig: Rig) -> None:
     """The projects' own CRDs, and those of the test."""
     client = rig.api_client()

@@ -1,5 +1,6 @@
 """The generated CRD: structural, described, and equal to the committed files."""
 
+import json
 import re
 from pathlib import Path
 
@@ -33,9 +34,8 @@ NOT_STRUCTURAL = {
 
 
 def version():
-    """The one version of the CRD."""
-    (only,) = custom_resource_definition()["spec"]["versions"]
-    return only
+    """The version of the CRD that is stored."""
+    return custom_resource_definition()["spec"]["versions"][0]
 
 
 def nodes(schema, path=""):
@@ -70,6 +70,19 @@ def test_the_charts_copy_equals_the_crd(tmp_path: Path) -> None:
     """Both copies are the CRD, byte by byte."""
     write_crd(tmp_path)
     assert {(tmp_path / path).read_text(encoding="utf-8") for path in CRD_FILES} == {render_crd()}
+
+
+@pytest.mark.parametrize("definition", [custom_resource_definition(), budget_definition()])
+def test_the_former_version_is_served_with_the_same_schema_and_told(definition: dict) -> None:
+    """Objects in it are read as the present one; and `kubectl apply` can note the whole CRD."""
+    new, old = definition["spec"]["versions"]
+    assert (new["name"], new["storage"], new["served"]) == ("v1beta1", True, True)
+    assert (old["name"], old["storage"], old["served"]) == ("v1alpha1", False, True)
+    assert "servingslo.dev/v1beta1" in old["deprecationWarning"]
+    assert new["schema"] == old["schema"]
+    assert "conversion" not in definition["spec"]
+    # Of all annotations of an object: k8s.io/apimachinery, TotalAnnotationSizeLimitB.
+    assert len(json.dumps(definition, separators=(",", ":"))) < 256 * 1024
 
 
 def test_the_reference_names_every_field() -> None:
@@ -182,8 +195,7 @@ def test_a_budget_is_of_the_cluster() -> None:
     """An administrator's resource: cluster-scoped, and every field of it is described."""
     spec = budget_definition()["spec"]
     assert spec["scope"] == "Cluster"
-    (only,) = spec["versions"]
-    schema = only["schema"]["openAPIV3Schema"]
+    schema = spec["versions"][0]["schema"]["openAPIV3Schema"]
     assert all(
         part.get("description")
         for path, part in nodes(schema)

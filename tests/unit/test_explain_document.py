@@ -17,7 +17,6 @@ from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
 from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS
-from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision import replace_knob
 from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
@@ -118,8 +117,6 @@ def test_every_sample_belongs_to_a_declared_gauge():
     degraded = replace_knob(SCALE_UP, "route-weights", share)
     gpus = GpuUse(utilization_ratio=0.5, law_ratio=0.5, power_watts=300.0, joules_per_token=0.4)
     served = replace(SCALE_UP, gpus=gpus, models=ServedModels(slots=2))
-    answered = AvailabilityReport(target_ratio=0.999, period_seconds=60.0, answered_ratio=0.99)
-    divided = replace(SCALE_UP, availability=answered)
     chat = ClassReport(
         name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
         admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
@@ -127,7 +124,7 @@ def test_every_sample_belongs_to_a_declared_gauge():
     )  # fmt: skip
     lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
     classed = replace_knob(SCALE_UP, "lanes", lanes)
-    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, divided, classed)
+    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, classed)
     samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)

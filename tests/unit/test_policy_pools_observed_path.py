@@ -8,6 +8,7 @@ from tests.unit.test_policy_pools_path import decided
 from servingslo.cli.decision_document import fleet_of
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.pools import fleet_document, fleet_verdicts
 from servingslo.explain.pools_text import fleet_lines
 from servingslo.policy.pools.observed_path import quantile_of_sum, share_of_sum
@@ -60,14 +61,15 @@ def test_the_whole_path_is_reported_with_its_own_threshold():
     ]
     assert all(part.threshold_seconds < WHOLE_TTFT_SECONDS for part in parts)
     assert ttft.observed_seconds > max(part.observed_seconds for part in parts)
-    verdict = fleet_verdicts(fleet)[ConditionType.SLO_MET]
+    verdict = fleet_verdicts(fleet, {n: verdicts(one) for n, one in fleet.pools.items()})[
+        ConditionType.SLO_MET
+    ]
     assert f"ttft p95 ≤ {WHOLE_TTFT_SECONDS:g}s" in verdict.message
     assert "≤" not in verdict.message.replace(f"≤ {WHOLE_TTFT_SECONDS:g}s", "", 1).split(";")[0]
     (line, *_) = [one for one in fleet_lines(fleet) if one.startswith("Objective")]
     assert f"≤ {WHOLE_TTFT_SECONDS:g}s" in line
     document = json.loads(json.dumps(fleet_document(fleet)))
     read = fleet_of(document, fleet.namespace, fleet.name)
-    assert read is not None
     assert read.objectives[0].threshold_seconds == WHOLE_TTFT_SECONDS
 
 

@@ -9,7 +9,7 @@ from servingslo.policy.inputs import CostTargets, InForce, ScaleTarget
 from servingslo.policy.knobs.catalogue import is_trying
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
@@ -42,7 +42,7 @@ def test_no_pool_begins_a_trial_while_another_one_tries():
             name: replace(world.observe(at), pool=name, in_force=IN_FORCE)
             for name, world in worlds.items()
         }
-        fleet, state = plan_pools(seen, targets, ALLOWED, state, at)
+        fleet, state = plan_fleet(seen, targets, ALLOWED, state, at)
         reasons = [fleet.pools[name].batching.reason for name in NAMES]
         trying = [name for name in NAMES if is_trying(state.pools[name])]
         assert len(trying) <= 1

@@ -1,14 +1,11 @@
 """Standard cases, the clairvoyant oracle, and the production planner as an autoscaler."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from servingslo_lab.sim.bounds.oracle import find_oracle
-from servingslo_lab.sim.fleets.cluster import simulate
-from servingslo_lab.sim.production import Production, benchmark_targets
 from servingslo_lab.sim.replicas.backend import compiled_backend
 from servingslo_lab.sim.standard import CASE_NAMES, Case, standard_case
 from servingslo_lab.sim.traces.trace import read_trace
@@ -43,15 +40,3 @@ def test_oracle_meets_the_share_with_fewer_replicas_than_its_peak_held():
     assert oracle is not None
     assert oracle.result.share_in_slo(1.0, 0.05) >= 0.99
     assert oracle.result.replica_seconds < oracle.peak * case.trace.duration_seconds
-
-
-def test_production_planner_follows_a_ramp_on_the_virtual_clock():
-    """The very plan() of the operator scales the simulated fleet up and says why each time."""
-    case = ramp()
-    planner = Production(benchmark_targets(max_replicas=40))
-    fleet = replace(case.fleet(), initial_replicas=3, max_replicas=40)
-    result = simulate(fleet, case.trace, planner, seed=1, backend=compiled_backend())
-
-    assert len(planner.decisions) == len(result.ticks)
-    assert result.ticks[-1].desired > 2 * result.ticks[0].desired
-    assert result.share_in_slo(1.0, 0.05) > 0.9

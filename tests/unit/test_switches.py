@@ -93,6 +93,11 @@ def off(*back: str, goes: str = "", comes: str = "") -> Off:
 
 # Every option of `servingslo run` but those of Prometheus: what is put back, or why nothing is.
 NOTHING = "writes nothing"
+# Each flag of a feature with what becomes of what was written, and its values of the chart.
+_OF_FEATURES = [
+    yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in sorted(ROOT.glob("tests/features/*/switches.yaml"))
+]
 SWITCHES: dict[str, Off | list[Off] | str] = {
     "mode": off(*EVERYTHING, comes="--mode=Recommend"),
     "batching_apply": off(*TEMPLATES, LIMITS, goes="--batching-apply=true"),
@@ -112,13 +117,7 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     "max_step": "as max_replicas",
     "max_priority": "as max_replicas",
     "record": "appends to a file, and to nothing on the cluster",
-    **dict.fromkeys(
-        (
-            "keda_scaler_port", "keda_scaler_host", "keda_scaler_certificate_file",
-            "keda_scaler_key_file", "keda_scaler_client_ca_file", "keda_scaler_plain_text",
-        ),
-        "KEDA asks and sets the count; without an answer it does what its ScaledObject says",
-    ),
+    **{flag: why for one in _OF_FEATURES for flag, why in one["flags"].items()},
     **dict.fromkeys(
         (
             "gateway_profile_name", "gateway_workload_label",
@@ -143,14 +142,10 @@ VALUES = {
     "degradation.enabled": "degradation",
     "engines.ranges": "engine_range",
     "engines.keysSecret": "engine_keys_directory",
-    "keda.externalScaler.enabled": "keda_scaler_port",
-    "keda.externalScaler.port": "keda_scaler_port",
-    "keda.externalScaler.tlsSecret": "keda_scaler_certificate_file",
-    "keda.externalScaler.clientCASecret": "keda_scaler_client_ca_file",
-    "keda.externalScaler.plainText": "keda_scaler_plain_text",
     "limits.maxReplicas": "max_replicas",
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
+    **{path: flag for one in _OF_FEATURES for path, flag in one["values"].items()},
 }
 # replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
 # budgets: a right to read; counts stay.
@@ -521,6 +516,7 @@ def test_every_value_of_the_chart_has_a_row() -> None:
     others = {leaf for leaf in leaves if leaf.partition(".")[0] not in PLAIN.split()}
     assert others == set(VALUES)
     assert set(VALUES.values()) <= set(SWITCHES)
-    passed = (CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
+    files = ("_helpers.tpl", "_features.tpl")
+    passed = "".join((CHART / "templates" / one).read_text(encoding="utf-8") for one in files)
     for name in VALUES.values():
         assert f"--{name.replace('_', '-')}" in passed, name

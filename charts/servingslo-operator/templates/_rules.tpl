@@ -71,6 +71,7 @@
   resources: [httproutes, grpcroutes, gateways, gatewayclasses]
   verbs: [get]
 {{- end }}
+{{- include "servingslo.features.rights" . }}
 # Who else scales the same target.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]

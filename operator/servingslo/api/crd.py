@@ -23,6 +23,7 @@ from servingslo.api.v1alpha1 import (
     KIND,
     PLURAL,
     VERSION,
+    VERSIONS,
     ServingBudgetSpec,
     ServingBudgetStatus,
     ServingSLOSpec,
@@ -141,18 +142,26 @@ def _definition(
             "group": GROUP,
             "names": names,
             "scope": scope,
+            # One schema, so nothing is converted: only the name of the version differs.
             "versions": [
                 {
-                    "name": VERSION,
+                    "name": version,
                     "served": True,
-                    "storage": True,
+                    "storage": version == VERSION,
+                    **({} if version == VERSION else _deprecated(version)),
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema},
                 }
+                for version in VERSIONS
             ],
         },
     }
+
+
+def _deprecated(version: str) -> dict[str, Any]:
+    told = f"{GROUP}/{version} is deprecated: write {GROUP}/{VERSION} (servingslo migrate FILE)"
+    return {"deprecated": True, "deprecationWarning": told}
 
 
 def _column(name: str, kind: str, path: str, description: str) -> dict[str, Any]:
@@ -218,7 +227,7 @@ def _object_schema(
 ) -> dict[str, Any]:
     """The schema of a resource. models: of its spec and its status."""
     described = {
-        "apiVersion": "Version of the form of this resource: servingslo.dev/v1alpha1.",
+        "apiVersion": f"Version of the form of this resource: {GROUP}/{VERSION}.",
         "kind": f"{kind}.",
     }
     spec, status = models

@@ -14,7 +14,7 @@ _ALLOWED = re.compile(r"allowed: (.*); got")
 # Said once, at the head of the page.
 _EXAMPLES = re.compile(r" \((?:such as|lower case) [^)]*\)")
 _HEAD = """<!-- Generated from operator/servingslo/api by `make crd`; do not edit. -->
-# ServingSLO (servingslo.dev/v1alpha1)
+# ServingSLO (servingslo.dev/v1beta1)
 
 A namespaced resource, short name `sslo`, category `serving`. The same text is in the cluster:
 `kubectl explain sslo.spec --recursive`.
@@ -23,7 +23,7 @@ Every field has a default except `targetRef` (or `pools`), the objectives and, i
 `replicas.max`:
 
 ```yaml
-apiVersion: servingslo.dev/v1alpha1
+apiVersion: servingslo.dev/v1beta1
 kind: ServingSLO
 metadata: {name: llama-chat, namespace: inference}
 spec:

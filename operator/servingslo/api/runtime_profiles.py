@@ -14,9 +14,9 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Matching, not_allowed
+from servingslo.api.patterns import RUNTIME_LENGTH, RUNTIME_LETTERS, RUNTIME_PATTERN
 from servingslo.api.refusals import first_refusal
 from servingslo.api.spec_base import ApiModel
-from servingslo.api.v1alpha1.patterns import RUNTIME_LENGTH, RUNTIME_LETTERS, RUNTIME_PATTERN
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import (

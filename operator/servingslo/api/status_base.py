@@ -94,12 +94,20 @@ class StatusModel(BaseModel):
     gauge_rows: ClassVar[tuple[GaugeRow, ...]] = ()
 
     @classmethod
-    def of(cls, report: object) -> Self:
-        """What this part says of a report: its told fields alone; unknown values are absent."""
-        found = {name: _value(report, source, part) for name, source, part in _told(cls)}
+    def of(cls, report: object, **others: object) -> Self:
+        """What this part says of a report; unknown values are absent.
+
+        others: the fields that no report tells, by name.
+        """
+        found = {name: _value(report, source, part) for name, source, part in _told(cls)} | others
         return cls.model_validate(
             {name: value for name, value in found.items() if value is not None}
         )
+
+    @classmethod
+    def told_names(cls) -> tuple[str, ...]:
+        """The told fields as they are written."""
+        return tuple(to_camel(name) for name, _, _ in _told(cls))
 
 
 @dataclass(frozen=True, kw_only=True)

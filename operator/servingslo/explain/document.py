@@ -10,7 +10,9 @@ from typing import Any
 
 from servingslo.explain.format import replica_change, rounded
 from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.catalogue import KEYS
 from servingslo.policy.knobs.decisions import DOCUMENT_NAMES
+from servingslo.policy.knobs.protocol import KNOB
 from servingslo.units import timestamp_from_seconds
 
 MAX_DOCUMENT_BYTES = 8 * 1024
@@ -46,7 +48,8 @@ def _members(decision: Decision) -> Iterator[tuple[str, object]]:
     for field in fields(decision):
         if field.name == "knobs":
             yield from ((name, getattr(decision, name)) for name in DOCUMENT_NAMES.values())
-            others = decision.knobs.keys() - DOCUMENT_NAMES.keys()
+            yield from ((one.key.name, decision.knobs.get(one.name)) for one in KNOB.parts())
+            others = decision.knobs.keys() - KEYS.keys()
             yield field.name, {name: decision.knobs[name] for name in sorted(others)}
         elif field.name == _FEATURES:
             yield from decision.features.items()

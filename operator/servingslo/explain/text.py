@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain import features
-from servingslo.explain.availability import availability_lines
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.objectives import PERCENT, objective_verdict
 from servingslo.explain.format import (
@@ -87,7 +86,6 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from objective_lines(decision.objectives)
     yield from _promise(decision)
     yield from _reserve(decision)
-    yield from availability_lines(decision.availability)
     yield from features.lines(decision.features)
     yield from _certainty(decision)
     yield from gpu_lines(decision.gpus)

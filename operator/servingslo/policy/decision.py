@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
-from servingslo.policy.availability import AvailabilityReport
 from servingslo.policy.decision_parts import (
     BudgetReport,
     ColdStartReport,
@@ -49,22 +48,22 @@ _NO_ADMISSION = AdmissionDecision(reason=Reason.ADMISSION_OFF)
 class Decision:
     """Everything one tick decided for one workload.
 
-    replicas_before: the count the plan started from (the test of the write). replicas_after: the
-    count to set; equal on hold; None if the target's count is unknown. recommended_replicas: what
-    the planner wants before guards that only limit acting (mode, ownership); equal to
-    replicas_after in mode Auto. apply_replicas: whether the write may happen (mode Auto, no kill
-    switch, no conflict, a change). needs: each constraint's own requirement, at the demand planned
-    for. limited_by: the guard that kept the planner from its requirement, None if none did.
-    metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
-    metrics_missing: which series are missing, in words; '' if none is known to be. cost: None if no
-    price is stated. cold_start: None in decisions that were stored without it. limits: in force on
-    the newest ready pods. runtime: of the engines, as read. gpus: None if nothing is known about
-    them. models: None if each engine serves one model without adapters. handed_over: None if the
-    operator itself sets the count, or if acting is switched off. error_budget: None if none is
-    requested or known. promise: None before any observation. reserve: None if the past asks for
-    none. features: what each feature reports, by its name. availability: None if no objective of it
-    is stated. knobs: the decision of each knob, by its name; without those that have nothing to
-    report. pool: of a resource with several, else ''.
+    replicas_before: the count the plan started from (the test of the write). replicas_after:
+    the count to set; equal on hold; None if the target's count is unknown.
+    recommended_replicas: what the planner wants before guards that only limit acting (mode,
+    ownership); equal to replicas_after in mode Auto. apply_replicas: whether the write may
+    happen (mode Auto, no kill switch, no conflict, a change). needs: each constraint's own
+    requirement, at the demand planned for. limited_by: the guard that kept the planner from its
+    requirement, None if none did. metrics: METRICS_FRESH or why not. metrics_age_seconds: of
+    the oldest group that was used. metrics_missing: which series are missing, in words; '' if
+    none is known to be. cost: None if no price is stated. cold_start: None in decisions that
+    were stored without it. limits: in force on the newest ready pods. runtime: of the engines,
+    as read. gpus: None if nothing is known about them. models: None if each engine serves one
+    model without adapters. handed_over: None if the operator itself sets the count, or if
+    acting is switched off. error_budget: None if none is requested or known. promise: None
+    before any observation. reserve: None if the past asks for none. features: what each feature
+    reports, by its name. knobs: the decision of each knob, by its name; without those that have
+    nothing to report. pool: of a resource with several, else ''.
     """
 
     time_seconds: float
@@ -101,7 +100,6 @@ class Decision:
     promise: PromiseReport | None = None
     reserve: ReserveReport | None = None
     features: Mapping[str, object] = field(default_factory=dict)
-    availability: AvailabilityReport | None = None
     detail: str = ""
 
     @property

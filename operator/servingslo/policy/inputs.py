@@ -209,19 +209,19 @@ class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
     runtime: of the engines; None means recognized by the metrics that their pods export.
-    utilization_target_ratio: None means derived from recent demand. cold_start_seconds: None means
-    measured from the workload's own pods. cost: None if no price is known. admission_enforced:
-    engines accept no more requests in flight than the decided bound. admission_via: where the bound
-    is written in mode Auto. admission_proxies: how many proxies share it; None means as many as are
-    read. gateway_name: the gateway's name for the workload; None if it is the target's own name.
-    service_law: used while no fit is trusted; None if none is stated. law_assumed: it is that of
-    the card and model that are named, measured elsewhere or nowhere. stated_limits: override
-    command lines and data. model: which model of a server with several; None for its only one.
-    error_budget: None if none is kept. availability_target_ratio: share of requests to be answered,
-    None if not stated. gpus_per_replica: None if it is not stated. priority: within a budget of
-    GPUs. degradation: None if no request goes to a fallback. classes: of requests, with different
-    routes; () for one kind of requests. objectives are those that replicas keep: of all classes
-    that order some.
+    utilization_target_ratio: None means derived from recent demand. cold_start_seconds: None
+    means measured from the workload's own pods. cost: None if no price is known.
+    admission_enforced: engines accept no more requests in flight than the decided bound.
+    admission_via: where the bound is written in mode Auto. admission_proxies: how many proxies
+    share it; None means as many as are read. gateway_name: the gateway's name for the workload;
+    None if it is the target's own name. service_law: used while no fit is trusted; None if none
+    is stated. law_assumed: it is that of the card and model that are named, measured elsewhere
+    or nowhere. stated_limits: override command lines and data. model: which model of a server
+    with several; None for its only one. error_budget: None if none is kept. gpus_per_replica:
+    None if it is not stated. priority: within a budget of GPUs. degradation: None if no request
+    goes to a fallback. classes: of requests, with different routes; () for one kind of
+    requests. objectives are those that replicas keep: of all classes that order some. features:
+    what is stated of each feature, by its name.
     """
 
     target: ScaleTarget
@@ -249,11 +249,11 @@ class Targets:
     stated_limits: StatedLimits = NOTHING_STATED
     model: str | None = None
     error_budget: ErrorBudgetTargets | None = None
-    availability_target_ratio: float | None = None
     gpus_per_replica: int | None = None
     priority: int = 0
     classes: tuple[ClassTargets, ...] = ()
     degradation: DegradationTargets | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def error_budget_target_ratio(self) -> float:

@@ -46,7 +46,10 @@ class Insight(Protocol):
 
 
 class PlainInsight:
-    """An insight without steps and without stored state."""
+    """An insight that sees nothing beside the estimate, and has no steps and no stored state."""
+
+    def look(self, _context: TickContext) -> object:
+        """Nothing."""
 
     def steps(self, _context: TickContext) -> Iterable[DecisionStep]:
         """No steps."""

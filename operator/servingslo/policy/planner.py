@@ -3,8 +3,8 @@
 In order: changes since the last tick, signals, estimate, the demand to plan for, learning, the
 count that demand needs, the guards, the knobs. Each reports its effect as a `DecisionStep`. Nothing
 here reads a clock or keeps anything outside `PlannerState`, so the same observations give the same
-decisions, live, in a replay and in a backtest. `pools.planner` calls the three parts of `plan` for
-each of several pools.
+decisions, live, in a replay and in a backtest. `pools.planner` plans a fleet: with `plan` a single
+target, with its three parts each of several pools.
 """
 
 from dataclasses import dataclass, replace

@@ -12,7 +12,6 @@ from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
-from servingslo.policy.availability import AvailabilityReport, availability_report
 from servingslo.policy.decision import (
     Decision,
 )
@@ -31,10 +30,8 @@ from servingslo.policy.decision_parts import (
 )
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.promise import period_seconds
 from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
-from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Constraint
 
 # Models and adapters that a report names.
@@ -122,9 +119,8 @@ def objective_reports(
     for objective in context.targets.objectives:
         predicted = None
         if sized is not None and replicas is not None and replicas > context.excluded:
-            predicted = sized.case.seconds(
-                objective, replicas - context.excluded, sized.load.rate_per_second
-            )
+            count, rate = replicas - context.excluded, sized.load.rate_per_second
+            predicted = sized.case.seconds_of(objective.metric, objective.percentile, count, rate)
         reports.append(_objective_report(context, objective, predicted))
     return tuple(reports)
 
@@ -224,19 +220,6 @@ def limits_use(context: TickContext) -> LimitsUse:
         max_num_batched_tokens=None if budget is None else budget.value,
         max_num_batched_tokens_source=None if budget is None else budget.source.value,
         unread=in_force.unread,
-    )
-
-
-def availability_of(context: TickContext, state: PlannerState) -> AvailabilityReport | None:
-    """The share of answered requests; None if no objective of it is stated."""
-    target = context.targets.availability_target_ratio
-    if target is None:
-        return None
-    return availability_report(
-        state.availability,
-        context.estimate.ledger,
-        target_ratio=target,
-        period_seconds=period_seconds(context.targets),
     )
 
 

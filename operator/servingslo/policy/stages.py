@@ -9,7 +9,6 @@ from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.objective_metrics import metric_seconds
 from servingslo.policy import insights
-from servingslo.policy.availability import count_answers
 from servingslo.policy.inputs import ForecastMode
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
@@ -114,8 +113,7 @@ def count_promise(context: TickContext, state: PlannerState) -> PlannerState:
 
 def _may_grow(context: TickContext) -> bool:
     """Whether more replicas can be had: the operator orders them, and nobody refuses them."""
-    held_up = context.unschedulable or context.queued or context.failing
-    refused = refused_pods(context.observation) is not None or held_up
+    refused = refused_pods(context.observation) is not None or context.pods.stopped
     grant, most = context.observation.grant, context.bounds.maximum
     if grant is not None:
         most = 0 if grant.unknown else min(most, grant.gpus // grant.gpus_per_replica)
@@ -170,22 +168,6 @@ def learn_features(context: TickContext, state: PlannerState) -> PlannerState:
     return replace(state, features=insights.learn(context, state.features))
 
 
-def count_availability(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory of answered requests, if an objective of availability is stated."""
-    ledger = context.estimate.ledger
-    if context.targets.availability_target_ratio is None or ledger is None:
-        return state
-    if context.signals.no_metrics is not None:
-        return state
-    counted = count_answers(
-        state.availability,
-        ledger,
-        period_seconds=period_seconds(context.targets),
-        now_seconds=context.now_seconds,
-    )
-    return replace(state, availability=counted)
-
-
 def _degraded(context: TickContext) -> float:
     """Requests per second that a fallback served."""
     ledger = context.estimate.ledger
@@ -208,7 +190,6 @@ class Stages:
         measure_capacity,
         choose_reserve,
         learn_features,
-        count_availability,
     )
     guards: tuple[Guard, ...] = GUARDS
     view: View | None = None

@@ -17,11 +17,11 @@ from servingslo.policy.knobs.protocol import Knob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.findings import with_unreliable
 from servingslo.policy.replicas.ownership import ADVICE_ONLY, hand_over
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.promise import promise_report
 from servingslo.policy.replicas.proposal import Proposal, Requirement
 from servingslo.policy.replicas.state import PendingWrite, PlannerState
 from servingslo.policy.report import (
-    availability_of,
     cold_start_report,
     cost_report,
     demand_report,
@@ -94,9 +94,9 @@ def assemble_decision(
         replicas=ReplicaView(
             current=context.observation.current_replicas,
             ready=len(context.signals.serving_pods) + len(context.signals.nodes),
-            pending=context.coming,
+            pending=context.pods.coming,
             excluded=context.excluded,
-            partly_asleep=context.partly_asleep,
+            partly_asleep=context.pods.partly_asleep,
         ),
         binding=_binding(context, proposal),
         limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
@@ -121,7 +121,6 @@ def assemble_decision(
         promise=promise_report(context.targets, state.promise),
         reserve=reserve_report(state.reserve, requirement.needs),
         features=insights.reports(context, state.features),
-        availability=availability_of(context, state),
         detail=_detail(context),
     )
     order = state.pending_write
@@ -219,7 +218,7 @@ def _content(context: TickContext, requirement: Requirement, action: Action) -> 
         return Reason.INFEASIBLE_OBJECTIVE
     if requirement.idle:
         return Reason.IDLE
-    if action is Action.HOLD and context.coming:
-        starts = context.coming > len(context.failing)
+    if action is Action.HOLD and context.pods.coming:
+        starts = context.pods.coming > len(context.pods.of(Condition.FAILING))
         return Reason.PENDING_PODS if starts else Reason.PODS_FAILING
     return Reason.DEMAND_MET

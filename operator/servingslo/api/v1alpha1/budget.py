@@ -6,9 +6,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from servingslo.api.constraints import RULES, Between, Count, cel_rule, keyed_by, not_allowed
+from servingslo.api.patterns import LABEL_KEY, LABEL_VALUE
 from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.status_base import StatusModel
-from servingslo.api.v1alpha1.patterns import LABEL_KEY, LABEL_VALUE
 from servingslo.api.v1alpha1.pools import MAX_FLEET_GPUS
 from servingslo.api.v1alpha1.status import (
     MAX_CONDITIONS,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from servingslo.api.constraints import Between, Count, Number, cel_rule, not_allowed
+from servingslo.api.patterns import DNS_LABEL, DNS_NAME
 from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.knobs import Admission, Degradation
 from servingslo.api.v1alpha1.objectives import (
@@ -17,7 +18,6 @@ from servingslo.api.v1alpha1.objectives import (
     Objective,
     check_objectives,
 )
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
 from servingslo.api.v1alpha1.workload import Gateway
 from servingslo.policy.inputs import AdmissionMode
 

@@ -12,9 +12,9 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
+from servingslo.api.patterns import DNS_LABEL, DNS_NAME, PRODUCT
 from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME, PRODUCT
 from servingslo.policy.inputs import AdmissionMode, BatchingMode, LimitKind
 
 # Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).

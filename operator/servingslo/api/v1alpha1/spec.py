@@ -1,6 +1,6 @@
 """The spec: only the fields that this version honours."""
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,8 @@ from servingslo.api.constraints import (
     keyed_by,
     not_allowed,
 )
-from servingslo.api.spec_base import ApiModel, with_rules
+from servingslo.api.patterns import DAYS, MODEL_NAME, SHARE
+from servingslo.api.spec_base import SPEC, ApiModel, with_features, with_rules
 from servingslo.api.v1alpha1 import workload
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
@@ -40,10 +41,8 @@ from servingslo.api.v1alpha1.objectives import (
     Objective,
     check_objectives,
 )
-from servingslo.api.v1alpha1.patterns import DAYS, MODEL_NAME, SHARE
 from servingslo.api.v1alpha1.pools import (
     FEWEST_POOLS,
-    OF_A_POOL,
     POOLS_RULES,
     SPEC_RULES,
     FleetGpus,
@@ -175,55 +174,8 @@ class ErrorBudget(ApiModel):
     )
 
 
-class Availability(ApiModel):
-    """An objective of the share of requests that get a whole answer."""
-
-    target: Annotated[str, SHARE] = Field(
-        description="Share of requests that must get a whole answer, 50% to 99.999%, such as "
-        "99.9%. Refused, failed (5xx, timeouts) and aborted requests do not.",
-    )
-
-
-class ServingSLOSpec(ApiModel):
-    """Objectives of one LLM serving workload and the bounds within which it may be scaled."""
-
-    model_config = with_rules(
-        cel_rule(
-            "self.mode != 'Auto' || has(self.pools) || has(self.replicas.max)",
-            allowed="1 or more, required when mode is Auto",
-            got="nothing",
-            field_path=".replicas.max",
-            reason="FieldValueRequired",
-        ),
-        cel_rule(
-            "!has(self.fallback.replicas) || !has(self.replicas.max)"
-            " || self.fallback.replicas <= self.replicas.max",
-            allowed="at most replicas.max, %s",
-            got="%s",
-            values=("self.replicas.max", "self.fallback.replicas"),
-            field_path=".fallback.replicas",
-        ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.pools)",
-            allowed=_NO_POOLS,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation",
-        ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.targetRef)"
-            " || self.degradation.route == (has(self.gateway.name) ? self.gateway.name"
-            " : self.targetRef.name)",
-            allowed=_OWN_ROUTE,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation.route",
-        ),
-        *map(_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
-        *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
-        *SPEC_RULES,
-        *CLASS_SPEC_RULES,
-    )
+class _Stated(ApiModel):
+    """What every resource may state."""
 
     target_ref: TargetRef | None = Field(
         None, description="The workload that is scaled. Required without pools."
@@ -311,11 +263,56 @@ class ServingSLOSpec(ApiModel):
         description="Account of the requests that missed any objective, from the counters of "
         "Prometheus; its target is the promised share.",
     )
-    availability: Availability | None = Field(
-        None,
-        description="Objective of the share of answered requests: reported and alerted on, never "
-        "sized by.",
+
+
+if TYPE_CHECKING:
+    _WithFeatures = _Stated
+else:
+    _WithFeatures = with_features(_Stated)
+
+
+class ServingSLOSpec(_WithFeatures):
+    """Objectives of one LLM serving workload and the bounds within which it may be scaled."""
+
+    model_config = with_rules(
+        cel_rule(
+            "self.mode != 'Auto' || has(self.pools) || has(self.replicas.max)",
+            allowed="1 or more, required when mode is Auto",
+            got="nothing",
+            field_path=".replicas.max",
+            reason="FieldValueRequired",
+        ),
+        cel_rule(
+            "!has(self.fallback.replicas) || !has(self.replicas.max)"
+            " || self.fallback.replicas <= self.replicas.max",
+            allowed="at most replicas.max, %s",
+            got="%s",
+            values=("self.replicas.max", "self.fallback.replicas"),
+            field_path=".fallback.replicas",
+        ),
+        cel_rule(
+            "!has(self.degradation) || !has(self.pools)",
+            allowed=_NO_POOLS,
+            got="%s",
+            values=("self.degradation.route",),
+            field_path=".degradation",
+        ),
+        cel_rule(
+            "!has(self.degradation) || !has(self.targetRef)"
+            " || self.degradation.route == (has(self.gateway.name) ? self.gateway.name"
+            " : self.targetRef.name)",
+            allowed=_OWN_ROUTE,
+            got="%s",
+            values=("self.degradation.route",),
+            field_path=".degradation.route",
+        ),
+        *map(_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
+        *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
+        *SPEC_RULES,
+        *CLASS_SPEC_RULES,
+        *(rule for part in SPEC.parts() for rule in part.rules),
     )
+
     fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
     gpus_per_replica: GpusPerReplica | None = workload.GPUS_PER_REPLICA
     cost: Cost | None = workload.COST
@@ -342,8 +339,7 @@ class ServingSLOSpec(ApiModel):
 
     @model_validator(mode="after")
     def _pools_agree(self) -> Self:
-        stated = {name: getattr(self, name) for name in OF_A_POOL}
-        check_beside_pools(self.pools, stated, self.target_ref)
+        check_beside_pools(self.pools, self, self.target_ref)
         if self.pools is not None:
             check_pools(self.pools)
         check_fleet(self.pools, self.gpus, self.transfer)
@@ -368,6 +364,12 @@ class ServingSLOSpec(ApiModel):
         target = None if self.target_ref is None else self.target_ref.name
         if target is not None and route != (self.gateway.name or target):
             raise not_allowed(_OWN_ROUTE, path=("degradation", "route"), value=route)
+        return self
+
+    @model_validator(mode="after")
+    def _features_agree(self) -> Self:
+        for part in SPEC.parts():
+            part.check(self)
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from servingslo.api.status_base import (
     told,
     with_features,
 )
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, ReserveStatus
+from servingslo.api.v1alpha1.status_reserve import ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.decision import Decision
@@ -57,6 +57,11 @@ def predicted_count(decision: Decision) -> PredictedCount | None:
     """The prediction for the decided count."""
     found = (one for one in decision.predicted_counts if one.replicas == decision.replicas_after)
     return next(found, None)
+
+
+def _utilization(decision: Decision) -> float | None:
+    found = predicted_count(decision)
+    return None if found is None else found.utilization_ratio
 
 
 def _fallback_share(decision: Decision) -> float | None:
@@ -337,31 +342,33 @@ class ErrorBudgetStatus(StatusModel):
 class PoolStatus(StatusModel):
     """One pool of a resource with pools."""
 
-    name: str = Field(description="Name of the pool.")
+    name: str = told("pool", "Name of the pool.", default=...)
     role: str = Field(description="Combined, Prefill or Decode.")
     target: str = Field(description="Kind and name of the workload, such as Deployment/llama.")
-    replicas: ReplicaStatus | None = Field(None, description="Replica counts of this pool.")
-    reason: str | None = Field(
-        None, max_length=MAX_REASON_LENGTH, description="Why this count of this pool."
+    replicas: ReplicaStatus | None = told("", "Replica counts of this pool.")
+    reason: str | None = told(
+        "reason", max_length=MAX_REASON_LENGTH, description="Why this count of this pool."
     )
-    binding_constraint: str | None = Field(
-        None, description="The constraint that requires the most replicas of this pool."
+    binding_constraint: str | None = told(
+        "binding", "The constraint that requires the most replicas of this pool."
     )
     slo: Literal["True", "False", "Unknown"] | None = Field(
         None,
         description="Whether this pool keeps the objectives; absent of prefill and decode, which "
         "keep them together.",
     )
-    observed: ObservedStatus | None = Field(None, description="What was measured of this pool.")
-    utilization: float | None = Field(
-        None, description="Predicted arrival rate divided by saturation rate, 0 to 1."
+    observed: ObservedStatus | None = told("", "What was measured of this pool.")
+    utilization: float | None = told(
+        _utilization, "Predicted arrival rate divided by saturation rate, 0 to 1."
     )
-    cold_start_seconds: float | None = Field(
-        None, description="Time from ordering a replica until it serves, as planned with."
+    cold_start_seconds: float | None = told(
+        "cold_start.seconds",
+        "Time from ordering a replica until it serves, as planned with.",
+        exact=True,
     )
-    cost: CostStatus | None = Field(None, description="What the desired count costs.")
-    model: ModelStatus | None = Field(None, description="The service law in use.")
-    gpus: GpusStatus | None = Field(None, description="What the GPUs of its pods show.")
+    cost: CostStatus | None = told("cost", "What the desired count costs.")
+    model: ModelStatus | None = told("", "The service law in use.")
+    gpus: GpusStatus | None = told("gpus", "What the GPUs of its pods show.")
     batching: BatchingStatus | None = Field(
         None, description="Batch limits in force and recommended."
     )
@@ -513,9 +520,6 @@ else:
 class ServingSLOStatus(_WithFeatures):
     """What the operator saw, decided and predicts."""
 
-    availability: AvailabilityStatus | None = told(
-        "availability", "The share of answered requests, if spec.availability is set."
-    )
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,

@@ -15,16 +15,16 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
-from servingslo.api.spec_base import ApiModel, with_rules
-from servingslo.api.v1alpha1.capacity import MAX_GPUS, KVCache, Replicas, Utilization
-from servingslo.api.v1alpha1.knobs import Batching, Engine
-from servingslo.api.v1alpha1.patterns import (
+from servingslo.api.patterns import (
     API_VERSION_NAME,
     CURRENCY_CODE,
     DNS_NAME,
     KIND_NAME,
     RUNTIME_NAME,
 )
+from servingslo.api.spec_base import ApiModel, with_rules
+from servingslo.api.v1alpha1.capacity import MAX_GPUS, KVCache, Replicas, Utilization
+from servingslo.api.v1alpha1.knobs import Batching, Engine
 from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE, names
 
 KIND = "ServingSLO"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce, Observation
@@ -82,6 +83,15 @@ class Knob(Protocol):
         ...
 
 
+class FeatureKnob(Knob, Protocol):
+    """The knob of a feature. key: name of its decision in documents, and its type."""
+
+    @property
+    def key(self) -> Key[KnobDecision]:
+        """Of `Decision.knobs` it is found by the knob's name."""
+        ...
+
+
 class PlainKnob:
     """A knob without values on the cluster and without stored state."""
 
@@ -99,3 +109,6 @@ class PlainKnob:
 
     def load(self, _stored: object, _now_seconds: float) -> object:
         """Restore nothing."""
+
+
+KNOB: Aspect[FeatureKnob] = Aspect("knob")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servingslo.plugins import Aspect, Key
+from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import PathUse
@@ -15,11 +16,13 @@ from servingslo.policy.pools.inputs import FleetTargets
 class FleetTick:
     """One tick of several pools, after their counts are decided.
 
-    seen: by pool. objectives: of a whole path, as observed.
+    seen: by pool. writer: of the pool that the route is read for. objectives: of a whole path, as
+    observed.
     """
 
     targets: FleetTargets
     seen: Mapping[str, Seen]
+    writer: Decision
     path: PathUse | None
     objectives: tuple[ObjectiveReport, ...]
     now_seconds: float
@@ -40,6 +43,16 @@ class FleetInsight(Protocol):
     def of_writer(self, reports: Mapping[str, object], whole: Mapping[str, object], /) -> object:
         """The report of the pool that the route is read for, once that of the whole is known."""
         ...
+
+
+class PlainFleetInsight:
+    """One whose pool that the route is read for reports as every other."""
+
+    key: Key[Any]
+
+    def of_writer(self, reports: Mapping[str, object], _whole: Mapping[str, object]) -> object:
+        """Its own."""
+        return self.key.of(reports)
 
 
 FLEET_INSIGHT: Aspect[FleetInsight] = Aspect("fleet")

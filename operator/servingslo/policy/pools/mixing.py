@@ -26,6 +26,7 @@ from servingslo.policy.pools.variants.split import (
 )
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
@@ -103,14 +104,7 @@ def _case(context: TickContext) -> SizingCase | None:
 
 def _rate_of(case: SizingCase) -> RateOf:
     """What so many replicas of a pool carry, without objectives that no count meets."""
-    infeasible = tuple(
-        one for one in case.objectives if case.unloaded_seconds(one) > one.threshold_seconds
-    )
-
-    def carried(count: int) -> float:
-        return carried_of_case(case, infeasible, count) if count > 0 else 0.0
-
-    return carried
+    return lambda count: carried_of_case(case, case.infeasible, count) if count > 0 else 0.0
 
 
 def _with_split(
@@ -209,7 +203,7 @@ def _standing(context: TickContext) -> Standing:
     return Standing(
         ordered=context.current,
         serving=len(context.serving),
-        placeable=not context.unschedulable and not context.queued,
+        placeable=not context.pods.of(Condition.UNSCHEDULABLE, Condition.QUEUED),
     )
 
 

@@ -1,7 +1,7 @@
-"""What the planner remembers of several pools from tick to tick."""
+"""What the planner remembers of a fleet from tick to tick."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import ForecastState
 from servingslo.policy.pools.variants.learning import SplitState, renamed_split
@@ -33,7 +33,7 @@ class VariantMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """Memory of a resource with several pools; the default was never observed.
+    """Memory of a resource; the default was never observed. Of a single target it is `pools` alone.
 
     pools: of each pool, by its name. demand: forecast of the demand of the whole resource.
     through_ratio: share of requests that pass the prefill pool, 1 unless it is surely less; None
@@ -52,3 +52,11 @@ class FleetState:
     no_room_seconds: float | None = None
     variants: VariantMemory = field(default_factory=VariantMemory)
     features: Mapping[str, object] = field(default_factory=dict)
+
+    def of(self, pool: str) -> PlannerState:
+        """The memory of a pool; an empty one if it was never observed."""
+        return self.pools.get(pool, PlannerState())
+
+    def with_pool(self, pool: str, state: PlannerState) -> "FleetState":
+        """The same with this memory of a pool."""
+        return replace(self, pools={**self.pools, pool: state})

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.law import trust
-from servingslo.estimation.pods.health import ASLEEP, PARTLY_ASLEEP, RECEIVING_NOTHING
 from servingslo.estimation.sample import PodSample
-from servingslo.estimation.windows.freshness import METRICS_MISSING, METRICS_STALE
 from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
@@ -23,8 +21,8 @@ from servingslo.policy.replicas.demand import (
     lead_seconds,
     wait_budget_seconds,
 )
-from servingslo.policy.replicas.failing_pods import FAILURE_SHARE, failing_pods
-from servingslo.policy.replicas.ownership import acting_limit, ownership_problem, refused_pods
+from servingslo.policy.replicas.ownership import acting_limit, ownership_problem
+from servingslo.policy.replicas.pods import Pods, read_pods
 from servingslo.policy.replicas.prepared_model import PreparedModel, renewed_model, with_means
 from servingslo.policy.replicas.promise import budget_report
 from servingslo.policy.replicas.proposal import Bounds, bounds_of
@@ -33,32 +31,13 @@ from servingslo.policy.replicas.sizing import EVEN, Slowness
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
-# If more than half of the ready pods seem to report false values, the pods are not the cause: new
-# ones would do the same. If half receive nothing, new pods on top would receive nothing either: the
-# routing is the cause.
-EXCLUDED_SHARE = 0.5
-# A pod without metrics may still serve. Nothing is known of it, so it does not count as lost and
-# allows no scale-down.
-UNSEEN = frozenset({METRICS_MISSING, METRICS_STALE})
-# Engines report it themselves, so it is no doubt about them, however many they are.
-_SLEEPS = (ASLEEP, PARTLY_ASLEEP)
-
-# Pods by name, each with its reason.
-_Told = tuple[tuple[str, str], ...]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickContext:
     """One tick.
 
     facts: what knobs observed of their own settings. current: the target's replica count, the
-    number that a write would test. serving: pods that are ready and reliable. unreliable: ready
-    pods that are not, each with the reason. suspect: the same if they are too many to be left out:
-    they count as capacity, and their values allow no scale-down. coming: pods ordered and not
-    ready. starting: those of them that will serve: pods that are refused, queued, cannot be placed
-    or fail are no capacity. unschedulable: those that the scheduler cannot place. queued: those
-    that a gate holds back from it. failing: names of pods that crash, cannot start or are unready
-    for too long, each with the reason. own_rollout: the change of batch limits that the rollout in
+    number that a write would test. own_rollout: the change of batch limits that the rollout in
     progress carries out, None without one or for any other. prepared: None while no law, limits or
     lengths are known. demand: None while no rate is known. features: what each feature sees at
     this tick, by its name.
@@ -74,14 +53,7 @@ class TickContext:
     facts: Facts
     bounds: Bounds
     current: int
-    serving: tuple[PodSample, ...]
-    unreliable: tuple[tuple[str, str], ...]
-    suspect: tuple[tuple[str, str], ...]
-    coming: int
-    starting: int
-    unschedulable: tuple[PodSample, ...]
-    queued: tuple[PodSample, ...]
-    failing: tuple[tuple[str, str], ...]
+    pods: Pods
     own_rollout: LimitsChange | None
     prepared: PreparedModel | None
     lead_seconds: float
@@ -106,25 +78,14 @@ class TickContext:
         return lost < self.targets.fallback.stale_after_seconds
 
     @property
+    def serving(self) -> tuple[PodSample, ...]:
+        """Pods that are ready and count as capacity."""
+        return self.pods.serving
+
+    @property
     def excluded(self) -> int:
         """Ready pods that are no capacity."""
-        return len(self.unreliable)
-
-    @property
-    def sleeping(self) -> tuple[tuple[str, str], ...]:
-        """Those of them whose engines sleep, as a whole or in part."""
-        return tuple(told for told in self.unreliable if told[1].startswith(_SLEEPS))
-
-    @property
-    def partly_asleep(self) -> int:
-        """How many of those have an engine that is awake, and serves."""
-        return sum(why.startswith(PARTLY_ASLEEP) for _, why in self.sleeping)
-
-    @property
-    def mostly_failing(self) -> bool:
-        """Whether so many pods fail that new ones of the same template would fail too."""
-        pods = sum(not pod.deleting for pod in self.observation.pods)
-        return bool(self.failing) and len(self.failing) >= FAILURE_SHARE * pods
+        return len(self.pods.unreliable)
 
     @property
     def slowness(self) -> Slowness:
@@ -189,25 +150,16 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
 ) -> TickContext:
     """Gather the context of this tick."""
     current = observation.desired_replicas or 0
-    serving, unreliable, suspect = _reliable(signals.serving_pods, estimate)
-    coming = max(current - len(signals.serving_pods) - len(signals.nodes), 0)
-    unschedulable = tuple(
-        pod for pod in observation.pods if pod.unschedulable_reason and not pod.deleting
-    )
-    queued = tuple(pod for pod in observation.pods if pod.queued_reason and not pod.deleting)
-    failing = failing_pods(
-        observation.pods,
-        cold_start_seconds=known_cold_start_seconds(estimate, targets),
-        now_seconds=now_seconds,
-    )
-    starting = _starting(observation, coming, len(unschedulable) + len(queued) + len(failing))
+    cold_start = known_cold_start_seconds(estimate, targets)
+    pods = read_pods(observation, signals, estimate.unreliable_pods, cold_start, now_seconds)
+    serving = pods.serving
     rollout = _own_rollout(observation, facts.rollout, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
     # If no request waits yet, only a trusted law may predict a queue.
     foreseen = estimate.law.trusted or estimate.waiting_requests > 0
     fleet = Fleet(
         serving=len(serving),
-        coming=starting,
+        coming=pods.starting,
         queued_requests=sum(e.waiting or 0.0 for pod in serving for e in pod.engines),
         saturation_rate_per_second=(
             prepared.model.saturation_rate_per_second * estimate.engines_per_pod
@@ -230,14 +182,7 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         facts=facts,
         bounds=bounds_of(targets, limits, current=observation.desired_replicas),
         current=current,
-        serving=serving,
-        unreliable=unreliable,
-        suspect=suspect,
-        coming=coming,
-        starting=starting,
-        unschedulable=unschedulable,
-        queued=queued,
-        failing=failing,
+        pods=pods,
         own_rollout=rollout,
         prepared=prepared,
         lead_seconds=lead,
@@ -250,30 +195,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             wait_budget=budget,
         ),
     )
-
-
-def _starting(observation: Observation, coming: int, no_capacity: int) -> int:
-    """How many of the ordered pods were created, have a place and do not fail."""
-    if refused_pods(observation) is not None:
-        coming = min(coming, sum(not p.ready and not p.deleting for p in observation.pods))
-    return max(coming - no_capacity, 0)
-
-
-def _reliable(
-    ready: tuple[PodSample, ...], estimate: Estimate
-) -> tuple[tuple[PodSample, ...], _Told, _Told]:
-    """The reliable ready pods, the unreliable ones, and those in doubt."""
-    why = {name: why for name, why in estimate.unreliable_pods if why not in UNSEEN}
-    told = tuple((pod.name, why[pod.name]) for pod in ready if pod.name in why)
-    sleeping = tuple(one for one in told if one[1].startswith(_SLEEPS))
-    lying, suspect = tuple(one for one in told if one not in sleeping), ()
-    most = EXCLUDED_SHARE * (len(ready) - len(sleeping))
-    if len(lying) >= most:
-        lying = tuple(one for one in lying if one[1] != RECEIVING_NOTHING)
-    if len(lying) > most:
-        lying, suspect = (), lying
-    names = {name for name, _ in (*sleeping, *lying)}
-    return tuple(pod for pod in ready if pod.name not in names), (*sleeping, *lying), suspect
 
 
 def _own_rollout(

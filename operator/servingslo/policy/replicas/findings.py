@@ -1,6 +1,5 @@
 """Facts found before any decision, as steps of the decision: one function for each."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from servingslo.estimation.pods.batch_limits import Limit, LimitSource
@@ -8,15 +7,13 @@ from servingslo.estimation.requests.arrivals import COUNTING_ERROR_RATIO
 from servingslo.policy.decision_parts import DecisionStep, StepValue
 from servingslo.policy.inputs import LIMIT_FIELDS
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.proposal import StepDownBlock
+from servingslo.policy.replicas.pods import Condition
 from servingslo.reasons import Reason
 
 ARRIVAL_RATE_KNOB = "arrival-rate"
-FAILING_INPUT = "failing_pods"
 SEASON_KNOB = "season"
-# A step of a decision is one line of a log, so it names at most this many slow or unreliable pods.
+# A step of a decision is one line of a log, so it names at most this many slow pods.
 MOST_SLOW_NAMED = 5
-MOST_NAMED = 3
 # If the season changes less than this share of the rate, the change is not worth reporting.
 TOLD_SHARE = 0.1
 
@@ -40,21 +37,11 @@ def failing_pods_step(context: TickContext) -> DecisionStep | None:
 
     after: how many fail. inputs: the same number, of how many pods, and the names.
     """
-    if not context.failing:
+    failing = context.pods.of(Condition.FAILING)
+    if not failing:
         return None
-    return _step(
-        "observed", "failing-pods", Reason.PODS_FAILING, after=len(context.failing),
-        **failing_inputs(context),
-    )  # fmt: skip
-
-
-def failing_inputs(context: TickContext) -> dict[str, StepValue]:
-    """How many pods fail, of how many, and the first few by name with the reason."""
-    return {
-        FAILING_INPUT: len(context.failing),
-        "pods": sum(not pod.deleting for pod in context.observation.pods),
-        "detail": _listed(context.failing),
-    }
+    inputs = context.pods.inputs(Condition.FAILING)
+    return _step("observed", "failing-pods", Reason.PODS_FAILING, after=len(failing), **inputs)
 
 
 def law_step(context: TickContext) -> DecisionStep:
@@ -236,44 +223,10 @@ def with_unreliable(
     ordered: then this step names them.
     """
     told = {step.reason for step in steps}
-    if Reason.UNRELIABLE_PODS in told or not (context.unreliable or context.suspect):
+    left_out, suspect = context.pods.unreliable, context.pods.of(Condition.SUSPECT)
+    if Reason.UNRELIABLE_PODS in told or not (left_out or suspect):
         return steps
-    knob = "unreliable-pods" if context.unreliable else "suspect-pods"
-    inputs = unreliable_inputs(context) if context.unreliable else _suspect_inputs(context)
-    named = len(context.unreliable or context.suspect)
+    knob = "unreliable-pods" if left_out else "suspect-pods"
+    inputs = context.pods.inputs(Condition.UNRELIABLE if left_out else Condition.SUSPECT)
+    named = len(left_out or suspect)
     return (*steps, _step("observed", knob, Reason.UNRELIABLE_PODS, after=named, **inputs))
-
-
-def unreliable_inputs(context: TickContext) -> dict[str, StepValue]:
-    """How many pods are left out, and 'llama-7 (zero throughput)': the first few with why."""
-    return {"excluded_pods": context.excluded, "detail": _named(context.unreliable)}
-
-
-def sleep_block(context: TickContext) -> StepDownBlock | None:
-    """Forbid a scale-down while engines sleep: Kubernetes might remove one that serves."""
-    sleeping = context.sleeping
-    if not sleeping:
-        return None
-    return StepDownBlock(reason=Reason.ENGINES_ASLEEP, inputs={"detail": _named(sleeping)})
-
-
-def suspect_block(context: TickContext) -> StepDownBlock | None:
-    """Forbid a scale-down while most pods seem to report false values: demand is then uncertain."""
-    if not context.suspect:
-        return None
-    return StepDownBlock(reason=Reason.UNRELIABLE_PODS, inputs=_suspect_inputs(context))
-
-
-def _suspect_inputs(context: TickContext) -> dict[str, StepValue]:
-    return {"suspect_pods": len(context.suspect), "detail": _named(context.suspect)}
-
-
-def _named(pods: tuple[tuple[str, str], ...]) -> str:
-    return _listed([(name, why.replace("-", " ")) for name, why in pods])
-
-
-def _listed(pods: Sequence[tuple[str, str]]) -> str:
-    first = pods[:MOST_NAMED]
-    named = ", ".join(f"{name} ({why})" for name, why in first)
-    more = len(pods) - len(first)
-    return named + (f" and {more} more" if more else "")

@@ -39,7 +39,7 @@ NOT_CARRIED_OUT = frozenset(
 # Ordered pods are not created; the plan goes on.
 _REFUSALS = frozenset({Reason.QUOTA_REACHED, Reason.PODS_REFUSED})
 _NOBODY = "no HorizontalPodAutoscaler or ScaledObject is on it"
-_NOT_SERVED = "the operator serves KEDA no external scaler (chart value keda.externalScaler)"
+_NOT_SERVED = "the operator serves KEDA no scaler"
 _UNASKED = "does not ask the operator: KEDA does by a trigger of type external-push"
 _NO_METRICS = (
     Reason.PROMETHEUS_UNAVAILABLE,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.policy import hpa_behavior
-from servingslo.policy.availability import NOTHING_COUNTED, AvailabilityState
 from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Actuation, Observation
 from servingslo.policy.replicas.prepared_model import PreparedModel
@@ -50,7 +49,7 @@ class PlannerState:
     quiet_since_seconds: since when engines and gateway have had no requests, None if they have some
     or were not observed. promise: the quantile that is planned for, and the attained share.
     reserve: the rule that the past asks for. shortage: what replicas serve less than the law says.
-    availability: requests and answers, if an objective of it is stated. features: what each
+    features: what each
     feature remembers, by its name. seen_desired: the replica count last read from the target.
     scaled: the last written change, until another client sets a count. reverts: the client that
     puts counts back. knobs: what each knob remembers, by its name. sized: case and load of the last
@@ -74,7 +73,6 @@ class PlannerState:
     promise: PromiseState = field(default_factory=PromiseState)
     reserve: ReserveState = field(default_factory=ReserveState)
     shortage: Shortage = field(default_factory=Shortage)
-    availability: AvailabilityState = NOTHING_COUNTED
     features: Mapping[str, object] = field(default_factory=dict)
     knobs: Mapping[str, object] = field(default_factory=dict)
     sized: Sized | None = field(default=None, compare=False, repr=False)

@@ -4,16 +4,15 @@ Each is a pure function from a proposal to a proposal, and notes a step when it 
 The tuples say in which order they stand; running one on its own output changes nothing more.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from servingslo.estimation.sample import PodSample
 from servingslo.policy.decision_parts import StepValue
 from servingslo.policy.hpa_behavior import normalize
 from servingslo.policy.inputs import Actuation, FallbackBehavior, Grant
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.findings import failing_inputs
 from servingslo.policy.replicas.ownership import refused_pods
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.proposal import STEP_DOWN_STAGE, Proposal
 from servingslo.policy.rules.requirement import YOUNG_SECONDS
 from servingslo.policy.rules.step_down import step_down_blocks
@@ -107,20 +106,18 @@ def limit_step(context: TickContext, proposal: Proposal) -> Proposal:
     return proposal.moved("administrator", limited, Reason.ADMINISTRATOR_LIMIT, max_step=most)
 
 
-def stay_behind_queue(context: TickContext, proposal: Proposal) -> Proposal:
-    """Order no more replicas while ordered pods wait in a queue: new pods would wait too."""
+def order_no_more(context: TickContext, proposal: Proposal) -> Proposal:
+    """Order no more replicas while pods wait in a queue, or most fail: so would new ones."""
     most = max(context.current, context.bounds.minimum)
-    if not context.queued or proposal.replicas <= most:
+    if proposal.replicas <= most:
         return proposal
-    return proposal.moved("queue", most, Reason.QUEUED, **_queue_inputs(context.queued))
-
-
-def stay_off_failing(context: TickContext, proposal: Proposal) -> Proposal:
-    """Order no more while most pods fail: new pods would fail too."""
-    most = max(context.current, context.bounds.minimum)
-    if not context.mostly_failing or proposal.replicas <= most:
-        return proposal
-    return proposal.moved("failing", most, Reason.PODS_FAILING, **failing_inputs(context))
+    pods = context.pods
+    for condition in Condition:
+        counts = condition.value
+        forbids = condition is not Condition.FAILING or pods.mostly_failing
+        if counts.stage and counts.stops and forbids and pods.of(condition):
+            return proposal.moved(counts.stage, most, counts.stops, **pods.inputs(condition))
+    return proposal
 
 
 def stay_within_grant(context: TickContext, proposal: Proposal) -> Proposal:
@@ -198,15 +195,11 @@ def report_pending(context: TickContext, proposal: Proposal) -> Proposal:
     wants_more = proposal.replicas > ready
     if refused is not None and wants_more:
         return _stopped(proposal, refused.reason, limits=True, detail=refused.detail)
-    if context.unschedulable:
-        why = context.unschedulable[0].unschedulable_reason
-        count = len(context.unschedulable)
-        reason = Reason.UNSCHEDULABLE_PODS
-        return _stopped(proposal, reason, limits=wants_more, unschedulable_pods=count, detail=why)
-    if context.queued:
-        inputs = _queue_inputs(context.queued)
-        return _stopped(proposal, Reason.QUEUED, limits=wants_more, **inputs)
-    starting = context.coming - len(context.failing)
+    for condition in (Condition.UNSCHEDULABLE, Condition.QUEUED):
+        if (reason := condition.value.stops) and context.pods.of(condition):
+            inputs = context.pods.inputs(condition)
+            return _stopped(proposal, reason, limits=wants_more, **inputs)
+    starting = context.pods.coming - len(context.pods.of(Condition.FAILING))
     if starting > 0:
         return _stopped(proposal, Reason.PENDING_PODS, limits=False, pending_pods=starting)
     return proposal
@@ -248,8 +241,7 @@ GUARDS: tuple[Guard, ...] = (
     apply_behavior,
     put_to_sleep,
     limit_step,
-    stay_behind_queue,
-    stay_off_failing,
+    order_no_more,
     stay_within_grant,
     leave_to_reverter,
     report_pending,
@@ -281,9 +273,3 @@ def _stopped(proposal: Proposal, reason: Reason, *, limits: bool, **inputs: Step
     if not limits or proposal.limited_by is Reason.REPLICAS_REVERTED:
         return noted
     return replace(noted, limited_by=reason)
-
-
-def _queue_inputs(queued: Sequence[PodSample]) -> dict[str, StepValue]:
-    """How many pods wait in a queue, and the longest of their reasons."""
-    told = max((pod.queued_reason or "" for pod in queued), key=len)
-    return {"queued_pods": len(queued), "detail": told}

@@ -7,7 +7,7 @@ from servingslo.estimation.estimator import STEADY_PROBABILITY
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import Demand
-from servingslo.policy.replicas.findings import unreliable_inputs
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.proposal import DEMAND_STAGE, Proposal, Requirement
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size, size_of_serving
@@ -86,6 +86,7 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
         calibration=context.estimate.calibration,
         slowness=context.slowness,
         capacity_ratio=context.state.shortage.ratio,
+        length_error_ratio=context.estimate.length_error_ratio,
         tried=count_tried(context, prepared),
     )
 
@@ -195,7 +196,7 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
     lost = context.excluded
     if context.demand is not None and context.demand.idle:
         # While nothing arrives, no engine that sleeps needs a replacement.
-        lost -= len(context.sleeping)
+        lost -= len(context.pods.of(Condition.ASLEEP))
     proposal = _with_lost(context, proposal, lost)
     behind = _behind_at_lead(context)
     if behind:
@@ -209,7 +210,7 @@ def _with_lost(context: TickContext, proposal: Proposal, lost: int) -> Proposal:
     """Add replicas for this many pods that do not serve."""
     if not lost:
         return proposal
-    wanted, inputs = proposal.replicas + lost, unreliable_inputs(context)
+    wanted, inputs = proposal.replicas + lost, context.pods.inputs(Condition.UNRELIABLE)
     return proposal.required("redundancy", wanted, Reason.UNRELIABLE_PODS, **inputs)
 
 

@@ -176,7 +176,8 @@ def _carried(case: SizingCase, serving: int) -> float:
 
     Objectives that no count meets decide nothing.
     """
-    carried = carried_rate_per_second(case, (), serving) or ceiling_rate_per_second(case, serving)
+    carried = carried_rate_per_second(case, case.infeasible, serving)
+    carried = carried or ceiling_rate_per_second(case, serving)
     return carried / serving / case.saturation_per_second
 
 

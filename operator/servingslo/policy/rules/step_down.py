@@ -15,7 +15,7 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import Demand, step_down_load
-from servingslo.policy.replicas.findings import sleep_block, suspect_block
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.policy.replicas.saturation import saturation_need
@@ -48,10 +48,11 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
         blocks.append(StepDownBlock(reason=reason, inputs={}))
     if (block := warming_up(context)) is not None:
         blocks.append(block)
-    if (block := sleep_block(context)) is not None:
-        blocks.append(block)
-    if (block := suspect_block(context)) is not None:
-        blocks.append(block)
+    for condition in Condition:
+        counts = condition.value
+        if counts.forbids_fewer and context.pods.of(condition):
+            inputs = context.pods.inputs(condition)
+            blocks.append(StepDownBlock(reason=counts.forbids_fewer, inputs=inputs))
     if (block := _backlog(context)) is not None:
         blocks.append(block)
     if (block := _model_block(context)) is not None:
@@ -66,7 +67,7 @@ def _backlog(context: TickContext) -> StepDownBlock | None:
     were released for that reason, they would be ordered again a moment later. The more pods start,
     the sooner the first of them are ready.
     """
-    if context.prepared is None or not context.starting:
+    if context.prepared is None or not context.pods.starting:
         return None
     engines = len(context.serving) * context.estimate.engines_per_pod
     capacity = engines * context.prepared.model.saturation_rate_per_second

@@ -10,6 +10,7 @@ from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.engine.admission import shed_ratio
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import refused_pods
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.proposal import Proposal, Requirement
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 from servingslo.policy.rules.guards import stay_within_grant
@@ -41,9 +42,8 @@ def nothing_more(context: TickContext) -> Reason | None:
         return granted.limited_by or Reason.BUDGET_REACHED
     if (refused := refused_pods(context.observation)) is not None:
         return refused.reason
-    if context.unschedulable:
-        return Reason.UNSCHEDULABLE_PODS
-    return Reason.QUEUED if context.queued else None
+    waiting = (Condition.UNSCHEDULABLE, Condition.QUEUED)
+    return next((one.value.stops for one in waiting if context.pods.of(one)), None)
 
 
 def wanted_share_ratio(

@@ -244,7 +244,7 @@ def _choose_change(turn: Turn, memory: BatchingMemory, search: BatchSearch) -> T
         (_was_refused(context, current, best), Reason.BATCHING_ROLLED_BACK),
         (not_first is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
-        (turn.scaling or context.coming > 0, Reason.PENDING_PODS),
+        (turn.scaling or context.pods.coming > 0, Reason.PENDING_PODS),
         # Pods that are about to be removed need no restart, and a rollout blocks a scale-down.
         (_is_leaving(context, turn.requirement), Reason.STABILIZED),
         (_too_soon(context, memory), Reason.BATCHING_TOO_SOON),

@@ -3,19 +3,26 @@
 from dataclasses import replace
 
 import pytest
+from tests.unit import api_cases
 from tests.unit.policy_world import REPLICAS_ONLY, World, steady
+from tests.unit.test_policy_classes import WITH, story
 from tests.unit.world_gateway import behind_gateway
 
 from servingslo.adapters.gauges import metric_samples
+from servingslo.api.convert import fleet_targets_of, parse_spec, targets_from_spec
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
-from servingslo.explain.availability import availability_lines
-from servingslo.policy.availability import (
+from servingslo.features.availability.answers import (
+    MEMORY,
     NOTHING_COUNTED,
+    REPORT,
+    TARGET,
     AvailabilityState,
+    AvailabilityTargets,
     availability_report,
     count_answers,
 )
+from servingslo.features.availability.text import availability_lines
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.promise import PromiseState, after_window, misses_of
@@ -24,7 +31,8 @@ from servingslo.policy.stored_state import learned, lost_parts, restore
 from servingslo.reasons import Reason
 
 DAY_SECONDS = 86_400.0
-STATED = replace(REPLICAS_ONLY, availability_target_ratio=0.999)
+ASKED = {TARGET.name: AvailabilityTargets(target_ratio=0.999)}
+STATED = replace(REPLICAS_ONLY, features=ASKED)
 
 
 def ledger(**rates: float | None) -> RequestLedger:
@@ -81,14 +89,12 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
 
 def test_it_survives_a_restart_and_a_broken_status() -> None:
     """The counts of a day are not lost with a pod; nothing is stored where none are kept."""
-    state = replace(
-        PlannerState(), availability=AvailabilityState(requests=1e5, unanswered=42.0, seconds=3e4)
-    )
-    stored = learned(state, 0.0)
-    assert restore(stored, 10.0).availability == state.availability
+    known = AvailabilityState(requests=1e5, unanswered=42.0, seconds=3e4)
+    stored = learned(PlannerState(features={MEMORY.name: known}), 0.0)
+    assert MEMORY.of(restore(stored, 10.0).features) == known
     assert "availability" not in learned(PlannerState(), 0.0)
     broken = {**stored, "availability": {"requests": -1, "unanswered": 0, "seconds": 0}}
-    assert restore(broken, 10.0).availability == NOTHING_COUNTED
+    assert MEMORY.of(restore(broken, 10.0).features) is None
     assert lost_parts(broken, 10.0) == ("availability",)
 
 
@@ -123,11 +129,11 @@ def test_a_plan_reports_it_and_orders_nothing_for_it() -> None:
     failing, well = _told(STATED, 1.0), _told(STATED, 0.0)
     assert [d.replicas_after for d in failing] == [d.replicas_after for d in well]
     last = failing[-1]
-    assert last.availability.answered_ratio == pytest.approx(1.0 - 1.0 / 3.0, abs=0.06)
+    assert REPORT.of(last.features).answered_ratio == pytest.approx(1.0 - 1.0 / 3.0, abs=0.06)
     fields = status_fields(last, generation=1, last_batch_change_seconds=None)
     assert fields["availability"]["met"] is False
     assert fields["availability"]["target"] == 0.999
-    assert well[-1].availability.answered_ratio == 1.0
+    assert REPORT.of(well[-1].features).answered_ratio == 1.0
     samples = metric_samples(last)
     outcomes = {
         s.labels["outcome"]: s.value for s in samples if s.name == "servingslo_requests_per_second"
@@ -141,6 +147,26 @@ def test_a_plan_reports_it_and_orders_nothing_for_it() -> None:
 def test_without_an_objective_nothing_of_it_is_reported() -> None:
     """Neither in the decision nor in the status nor in the gauges."""
     last = _told(REPLICAS_ONLY, 1.0)[-1]
-    assert last.availability is None
+    assert REPORT.of(last.features) is None
     assert status_fields(last, generation=1, last_batch_change_seconds=None)["availability"] is None
     assert "servingslo_availability_ratio" not in {s.name for s in metric_samples(last)}
+
+
+@pytest.mark.parametrize("name", ["chat", "job"])
+def test_availability_is_of_the_classes_that_order_replicas(name):
+    """A tenth of all requests fails: chat's count, the job's do not."""
+    told = story(replace(WITH, features=ASKED), failed_per_second={name: 0.8})
+    told.until(900.0)
+    report = REPORT.of(told.decisions[-1].features)
+    assert report.uncounted == ()
+    assert report.answered_ratio == pytest.approx(0.8 if name == "chat" else 1.0, abs=0.06)
+
+
+def test_the_objective_is_a_ratio_and_is_counted_by_one_pool_alone() -> None:
+    """A share in percent; of prefill and decode, the pool that the route is read for has it."""
+    assert TARGET.of(targets_from_spec(api_cases.changed({})).features) == ASKED[TARGET.name]
+    fleet = fleet_targets_of(
+        parse_spec(api_cases.changed({"availability": {"target": "99.9%"}}, "pooled"))
+    )
+    asked = {pool.name: TARGET.of(pool.targets.features) for pool in fleet.pools}
+    assert asked == {"prefill": None, "decode": ASKED[TARGET.name]}

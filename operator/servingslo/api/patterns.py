@@ -40,3 +40,8 @@ LABEL_VALUE = Matching(
     63,
 )
 CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)
+
+
+def ratio_of_share(text: str) -> float:
+    """'99.5%' as a ratio; a target has three decimals at most, a quotient of floats more."""
+    return round(float(text.removesuffix("%")) / 100.0, 6)

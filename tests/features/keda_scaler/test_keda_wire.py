@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.adapters.keda import wire
 from servingslo.errors import InvalidInputError
+from servingslo.features.keda_scaler import wire
 
 
 def _reference(name: str, namespace: str, metadata: bytes = b"") -> bytes:

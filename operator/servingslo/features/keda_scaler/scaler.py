@@ -13,13 +13,13 @@ from pathlib import Path
 
 import grpc
 
-from servingslo.adapters.keda import wire
 from servingslo.errors import (
     InvalidInputError,
     MetricsUnavailableError,
     NotFoundError,
     ServingSLOError,
 )
+from servingslo.features.keda_scaler import wire
 
 _LOG = logging.getLogger(__name__)
 SERVICE = "externalscaler.ExternalScaler"

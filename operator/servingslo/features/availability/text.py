@@ -2,10 +2,19 @@
 
 from collections.abc import Iterator
 
+from servingslo.explain.features import PlainText, Reports
 from servingslo.explain.format import UNKNOWN, percent, seconds
-from servingslo.policy.availability import AvailabilityReport
+from servingslo.features.availability.answers import REPORT, AvailabilityReport
 
 _FULL = 1.0
+
+
+class AvailabilityText(PlainText):
+    """How many requests are answered."""
+
+    def lines(self, reports: Reports) -> Iterator[str]:
+        """The share, the objective, and what no one counts."""
+        return availability_lines(REPORT.of(reports))
 
 
 def availability_lines(report: AvailabilityReport | None) -> Iterator[str]:
@@ -27,3 +36,6 @@ def share(ratio: float) -> str:
     """A ratio with as many digits as targets have: '99.95 %'. Never rounded up to 100."""
     text = f"{100.0 * ratio:.3f}".rstrip("0").rstrip(".")
     return percent(ratio) if text == "100" and ratio < _FULL else f"{text} %"
+
+
+PART = AvailabilityText()

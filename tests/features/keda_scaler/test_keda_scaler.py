@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.adapters.keda import wire
 from servingslo.errors import MetricsUnavailableError, NotFoundError
+from servingslo.features.keda_scaler import wire
 
 grpc = pytest.importorskip("grpc", reason="the extra `keda` is not installed")
 
-from servingslo.adapters.keda import scaler as served  # noqa: E402 - after the skip
+from servingslo.features.keda_scaler import scaler as served  # noqa: E402 - after the skip
 
-DATA = Path(__file__).parents[1] / "integration" / "data"
+DATA = Path(__file__).parents[2] / "integration" / "data"
 CERTIFICATE, AUTHORITY = DATA / "loopback.pem", DATA / "loopback-ca.pem"
 TIMEOUT_SECONDS = 10.0
 

@@ -5,8 +5,8 @@ import pytest
 from servingslo.adapters.kubernetes.pods.records import ScalerRecord
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.controller.registry import Registry
-from servingslo.controller.scaled_objects import ScaledObjectCounts
 from servingslo.errors import MetricsUnavailableError, NotFoundError
+from servingslo.features.keda_scaler.counts import ScaledObjectCounts
 from servingslo.policy.inputs import ScaleTarget
 
 COUNTS = {("team", "slo"): 5, ("team", "younger"): None, ("other", "slo"): 9}

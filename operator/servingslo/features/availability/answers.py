@@ -1,4 +1,4 @@
-"""The share of requests that get a whole answer: reported and alerted on, never sized by.
+"""The share of requests that get a whole answer, counted from tick to tick.
 
 A refused, failed or aborted request is not answered. What no one counts is named.
 """
@@ -6,6 +6,7 @@ A refused, failed or aborted request is not answered. What no one counts is name
 from dataclasses import dataclass
 
 from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.plugins import Key
 
 # After a longer gap between two ticks nothing is known of the time between.
 LONGEST_GAP_SECONDS = 300.0
@@ -40,6 +41,18 @@ class AvailabilityState:
 
 
 NOTHING_COUNTED = AvailabilityState()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvailabilityTargets:
+    """The objective: share of requests to be answered."""
+
+    target_ratio: float
+
+
+TARGET: Key[AvailabilityTargets] = Key("availability", AvailabilityTargets)
+REPORT: Key[AvailabilityReport] = Key(TARGET.name, AvailabilityReport)
+MEMORY: Key[AvailabilityState] = Key(TARGET.name, AvailabilityState)
 
 
 def count_answers(
