@@ -28,7 +28,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance release-gate interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd join chart-docs dashboard pictures lock chaos acceptance release-gate interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,11 @@ sbom: ## what the image's Python environment holds, as CycloneDX with licences, 
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
+
+join: setup ## write what features say into the chart, its rules and the pages
+	$(BIN)/python -m tests.features.join
+	$(BIN)/python -m tests.charts.reference
+	$(BIN)/python -m tests.dashboards.servingslo
 
 chart-docs: setup ## write the chart's README and the descriptions of its schema from values.yaml
 	$(BIN)/python -m tests.charts.reference

@@ -113,7 +113,6 @@ def join(
         replicas_set_by=view.replicas_set_by,
         current_replicas=view.current_replicas,
         rollout_in_progress=view.rollout_in_progress,
-        last_rollout_seconds=view.last_rollout_seconds,
         runtime=view.read_as.runtime,
         pods=pods,
         gateway=gateway if not classes or _by_priority(gateway) else whole_sample(classes.values()),

@@ -377,7 +377,6 @@ class Observation:
     replicas_set_by: str | None = None
     current_replicas: int | None = None
     rollout_in_progress: bool = False
-    last_rollout_seconds: float | None = None
     runtime: str | None = None
     pods: tuple[PodSample, ...] = ()
     gateway: GatewaySample | None = None

@@ -9,7 +9,7 @@ from tests.unit.test_policy_classes import WITH, story
 from tests.unit.world_gateway import behind_gateway
 
 from servingslo.adapters.gauges import metric_samples
-from servingslo.api.convert import fleet_targets_of, parse_spec, targets_from_spec
+from servingslo.api.convert import fleet_from_spec, targets_from_spec
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.features.availability.answers import (
@@ -165,8 +165,6 @@ def test_availability_is_of_the_classes_that_order_replicas(name):
 def test_the_objective_is_a_ratio_and_is_counted_by_one_pool_alone() -> None:
     """A share in percent; of prefill and decode, the pool that the route is read for has it."""
     assert TARGET.of(targets_from_spec(api_cases.changed({})).features) == ASKED[TARGET.name]
-    fleet = fleet_targets_of(
-        parse_spec(api_cases.changed({"availability": {"target": "99.9%"}}, "pooled"))
-    )
+    fleet = fleet_from_spec(api_cases.changed({"availability": {"target": "99.9%"}}, "pooled"))
     asked = {pool.name: TARGET.of(pool.targets.features) for pool in fleet.pools}
     assert asked == {"prefill": None, "decode": ASKED[TARGET.name]}

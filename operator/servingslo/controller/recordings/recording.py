@@ -40,6 +40,8 @@ HEADER = "header"
 OUTCOME = "outcome"
 # Versions that supported one runtime did not record it in observations.
 RUNTIME_BEFORE = "vllm"
+# Fields of earlier recordings that decide nothing any more.
+_RETIRED = frozenset({"last_rollout_seconds"})
 # Versions with compiled latency laws decided from percentiles that differ in the last digits.
 NUMPY_LAWS = "numpy"
 _ALLOWED_LAWS = "numpy; decisions by compiled laws are replayed by the version that made them"
@@ -237,9 +239,9 @@ def ticks(replayed: Iterable[Replayed]) -> Iterator[tuple[Replayed, ...]]:
 
 def reconciled(state: FleetState, outcome: Outcome, targets: FleetTargets) -> FleetState:
     """The planner's memory after the outcome of its order is known; used live and in replays."""
-    own = state.of(outcome.pool)
     if outcome.knob != Knob.REPLICAS:
         return state
+    own = state.of(outcome.pool)
     if not outcome.written:
         own = record_write_failed(own)
     else:
@@ -326,8 +328,8 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
     """One observation, with checked ranges. times: newest time of each resource, updated here."""
     with _named(number):
         check_version(entry)
-        if "runtime" not in entry:
-            entry = {**entry, "runtime": RUNTIME_BEFORE}
+        entry = {"runtime": RUNTIME_BEFORE, **entry}
+        entry = {name: value for name, value in entry.items() if name not in _RETIRED}
         observation: Observation = _validated(_OBSERVATION, entry)
     key = _time_key(observation)
     with _named(number):

@@ -33,7 +33,7 @@ from servingslo.plugins import Key
 from servingslo.policy.planner import Seen as SeenPool
 from servingslo.policy.pools.admission import writing_pool
 from servingslo.policy.pools.decision import PathUse
-from servingslo.policy.pools.inputs import FleetTargets, Role
+from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.insights import FleetTick
 
 _SUMMED = (Part.QUEUE, Part.PREFILL, Part.OTHER)
@@ -111,9 +111,7 @@ def _along_path(
     targets: FleetTargets, seen: Mapping[str, SeenPool], path: PathUse
 ) -> LatencyReport | None:
     """Means of both pools, weighed by the share of requests that pass the first."""
-    first, last = (
-        seen[targets.of_role(role)[0].name].context.estimate for role in (Role.PREFILL, Role.DECODE)
-    )
+    first, last = (seen[pool.name].context.estimate for pool in targets.path)
     stated = targets.pools[0].targets.objectives
     before, after = (latency_report(one, stated, alone=False) for one in (first, last))
     if before is None or after is None:

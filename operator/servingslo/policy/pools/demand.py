@@ -17,7 +17,7 @@ from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
 from servingslo.policy import insights
 from servingslo.policy.inputs import ForecastMode, Targets
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.inputs import FleetTargets, Role
+from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.context import TickContext, tick_context
 from servingslo.reasons import Reason
@@ -50,7 +50,7 @@ def whole_window(
     windows = {name: one.context.estimate.window for name, one in seen.items()}
     rates = pool_rates(seen)
     if targets.disaggregated:
-        prefill, decode = (_only(targets, role) for role in (Role.PREFILL, Role.DECODE))
+        prefill, decode = (pool.name for pool in targets.path)
         first, last = windows[prefill], windows[decode]
         if first is None:
             return last if rates[prefill] is None else None
@@ -96,7 +96,7 @@ def learn_through_ratio(
     """
     if not targets.disaggregated:
         return state
-    prefill, decode = (_only(targets, role) for role in (Role.PREFILL, Role.DECODE))
+    prefill, decode = (pool.name for pool in targets.path)
     rates = pool_rates(seen)
     first, last = rates[prefill], rates[decode]
     if not first or not last or seen[prefill].context.estimate.waiting_requests > first:
@@ -154,8 +154,3 @@ def replanned(
         facts=context.facts,
     )
     return insights.looked(again)
-
-
-def _only(targets: FleetTargets, role: Role) -> str:
-    """The name of the pool of this role."""
-    return targets.of_role(role)[0].name

@@ -83,9 +83,11 @@ class FleetTargets:
         """Whether requests pass a prefill pool and then a decode pool."""
         return self.pools[0].role is not Role.COMBINED
 
-    def of_role(self, role: Role) -> tuple[PoolTargets, ...]:
-        """The pools of a role."""
-        return tuple(pool for pool in self.pools if pool.role is role)
+    @property
+    def path(self) -> tuple[PoolTargets, PoolTargets]:
+        """The prefill pool and the decode pool that requests pass."""
+        first, last = self.pools
+        return (first, last) if last.role is Role.DECODE else (last, first)
 
     def pool(self, name: str) -> PoolTargets:
         """The pool of this name; raises KeyError."""

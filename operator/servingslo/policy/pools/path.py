@@ -108,7 +108,7 @@ def divide_path(
     targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
 ) -> tuple[dict[str, Seen], PathUse, FleetState]:
     """Each pool with its part of demand and thresholds, for the report, and the memory."""
-    prefill, decode = (targets.of_role(role)[0] for role in (Role.PREFILL, Role.DECODE))
+    prefill, decode = targets.path
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
     # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
@@ -223,8 +223,8 @@ def _mean_latency_part(
 ) -> float | None:
     """Decode's part in proportion to mean times of requests; None while one is not observed."""
     means = []
-    for role in (Role.PREFILL, Role.DECODE):
-        estimate = contexts[targets.of_role(role)[0].name].estimate
+    for pool in targets.path:
+        estimate = contexts[pool.name].estimate
         key = LatencyMetric.LATENCY.value
         seen = estimate.observed.get(key) or estimate.means.get(key)
         means.append(None if seen is None else seen.mean)

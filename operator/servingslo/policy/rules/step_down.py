@@ -39,25 +39,21 @@ LARGEST_RATIO = 3.0
 
 def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
     """What forbids fewer replicas than now, whatever the demand."""
-    blocks = []
-    if (block := context.signals.step_down_block) is not None:
-        blocks.append(block)
-    if context.observation.rollout_in_progress and context.own_rollout is None:
-        blocks.append(StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}))
-    if (reason := context.facts.no_step_down) is not None:
-        blocks.append(StepDownBlock(reason=reason, inputs={}))
-    if (block := warming_up(context)) is not None:
-        blocks.append(block)
-    for condition in Condition:
-        counts = condition.value
-        if counts.forbids_fewer and context.pods.of(condition):
-            inputs = context.pods.inputs(condition)
-            blocks.append(StepDownBlock(reason=counts.forbids_fewer, inputs=inputs))
-    if (block := _backlog(context)) is not None:
-        blocks.append(block)
-    if (block := _model_block(context)) is not None:
-        blocks.append(block)
-    return tuple(blocks)
+    rollout = context.observation.rollout_in_progress and context.own_rollout is None
+    plain = (Reason.ROLLOUT_IN_PROGRESS if rollout else None, context.facts.no_step_down)
+    blocks = (
+        context.signals.step_down_block,
+        *(StepDownBlock(reason=reason, inputs={}) for reason in plain if reason is not None),
+        warming_up(context),
+        *(
+            StepDownBlock(reason=reason, inputs=context.pods.inputs(one))
+            for one in Condition
+            if (reason := one.value.forbids_fewer) and context.pods.of(one)
+        ),
+        _backlog(context),
+        _model_block(context),
+    )
+    return tuple(block for block in blocks if block is not None)
 
 
 def _backlog(context: TickContext) -> StepDownBlock | None:
