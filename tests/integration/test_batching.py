@@ -15,6 +15,10 @@ SMALL_BATCH = "--max-num-seqs=8"
 RATE_PER_SECOND = 6.0
 LEARNING_SECONDS = 150.0
 
+pytestmark = pytest.mark.slow(
+    "servingslo.adapters.kubernetes.batch_limits", "servingslo.policy.knobs"
+)
+
 
 @pytest.fixture
 def small_batch(tenant: Tenant, tmp_path: Path) -> Tenant:
