@@ -28,7 +28,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd chart-docs dashboard pictures lock chaos acceptance interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd join chart-docs dashboard pictures lock chaos acceptance release-gate interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,10 +60,11 @@ floors: lint types layers ## ruff, mypy and import-linter
 
 check: floors unit ## the floors, unit, property and golden tests
 
-lint: setup ## ruff, the Dockerfile's linter and the prose linter
+lint: setup ## ruff, the Dockerfile's linter, the prose linter, and promtool on the operator's metrics
 	$(BIN)/ruff check operator lab tests
 	$(BIN)/ruff format --check operator lab tests
 	$(BIN)/python -m tests.prose.check
+	$(BIN)/python -m tests.rules.own_metrics
 	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this machine; Dockerfile not linted"; fi
 
 types: setup ## mypy, strict
@@ -73,7 +74,7 @@ layers: setup ## import-linter: the layers and the purity of the core
 	$(BIN)/lint-imports
 
 unit: setup ## tests that need no rig, on every core
-	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(UNIT_WORKERS) tests/unit tests/property tests/golden tests/features $(PYTEST_ARGS)
 
 fuzz: setup ## properties on new random examples, and 100,000 manifests, metric pages and command lines (some hours); FUZZ_EXAMPLES=n for fewer
 	HYPOTHESIS_PROFILE=fuzz FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/property $(PYTEST_ARGS)
@@ -120,6 +121,9 @@ chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=6
 acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=install,validate for some, VLLM=path/to/python for a real engine
 	$(BIN)/python -m tests.acceptance.run $(if $(ONLY),--only $(ONLY)) $(if $(VLLM),--vllm $(VLLM))
 
+release-gate: ## what keeps a release: checks not passed, or not at nearly this code; tests in no check
+	@$(PYTHON) -m tests.acceptance.gate
+
 real-engine: rig ## real vLLM engines, one, two and one again, scaled by the operator (a quarter of an hour); VLLM=path/to/python of an environment with vLLM
 	@$(if $(VLLM),,echo "VLLM=path/to/python is needed: docs/how-to/real-engine.md" >&2; exit 1)
 	$(BIN)/python -m tests.validation.real_engine_loop --vllm $(VLLM)
@@ -140,6 +144,11 @@ sbom: ## what the image's Python environment holds, as CycloneDX with licences, 
 
 crd: setup ## generate crds/ and the chart's copy from the pydantic models
 	$(BIN)/python -m servingslo.api.crd
+
+join: setup ## write what features say into the chart, its rules and the pages
+	$(BIN)/python -m tests.features.join
+	$(BIN)/python -m tests.charts.reference
+	$(BIN)/python -m tests.dashboards.servingslo
 
 chart-docs: setup ## write the chart's README and the descriptions of its schema from values.yaml
 	$(BIN)/python -m tests.charts.reference

@@ -70,7 +70,7 @@ def touched_modules(changed: frozenset[str] | None, root: Path = ROOT) -> frozen
         found = _reaching(files, set(), _READS_PAGES)
         reached |= {path for path in found if not path.startswith(RIG_FOLDERS)}
         reached |= _reaching(files, set(), these)
-    return frozenset(path for path in reached if Path(path).match("tests/**/test_*.py"))
+    return frozenset(path for path in reached if Path(path).match("test_*.py"))
 
 
 def is_changed(path: str, changed: frozenset[str] | None, root: Path = ROOT) -> bool:

@@ -186,7 +186,6 @@ class Reason(StrEnum):
     BATCHING_LEFT_TO_USER = "BatchingLeftToUser"
     BATCHING_REVERTED = "BatchingReverted"
     BATCHING_TOO_SOON = "BatchingTooSoon"
-    BATCHING_NOT_JUDGED = "BatchingNotJudged"
     BATCHING_GAIN_TOO_SMALL = "BatchingGainTooSmall"
     LIMITS_STATED = "LimitsStated"
     NOT_PERMITTED = "NotPermitted"

@@ -25,7 +25,8 @@ HEAD = """# What a release waits for
 
 `make acceptance` runs these checks before a release and writes this page. Each row is its last
 run, at the commit that it names; a run whose commit is not in the history is not shown. The
-release workflow refuses a tag while a check has failed or was not run.
+release workflow refuses a tag while one has failed, was not run, or ran too many commits ago
+(`make release-gate`).
 
 {summary}
 
@@ -111,6 +112,7 @@ CHECKS = (
             "tests/property",
             "tests/chaos",
             "tests/validation",
+            "tests/features",
         ),
     ),
     Check(

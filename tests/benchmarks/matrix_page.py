@@ -32,32 +32,31 @@ _BEATEN = re.compile(r"(?:^|; )\d")
 _HEAD = """\
 # Benchmarks
 
-Share of requests in SLO against replica-hours, next to the rules of other autoscalers. Everything
-is simulated.
+Share of requests in SLO against replica-hours, next to the rules of other autoscalers, in a
+simulator.
 
 - A request is in SLO if its TTFT is at most 1 s and its TPOT at most 50 ms. Rejected, lost and
   unfinished requests miss. The target is 99 %.
 - Costs are relative to a clairvoyant oracle: the cheapest schedule found that meets the target on
   the same trace. It was run; a cheaper one may exist.
-- The cold start is 90 s unless the trace says otherwise. Scrapes are every 15 s and 5 s old. A
-  fleet may grow to twice the oracle's peak.
+- The cold start is 90 s unless the trace says otherwise. A fleet may grow to twice the oracle's
+  peak.
 - `{ours}` is the production planner at its defaults, replicas only. `{knobs}` also sets batch
   limits and enforces bounds on the queue and on requests in flight. Nothing is set per trace.
 - `:tuned` is the best setting of a rule on each card, searched on another seed
   (`make benchmark-search`).
-- `{static}`: the smallest constant count that meets the target. `{foresight}`: knows the mean
-  demand one cold start ahead. Both are chosen in hindsight, on the trace itself.
+- `{static}`: the smallest constant count that meets the target, in hindsight, on the trace itself.
 - {count} traces, seeds {seeds}; intervals are 95 % by Student's t. Made by `{command}` at commit
   `{commit}`, {date}.
 {notes}
 How the figures are made and what they can carry: [design note 9](designs/0009-benchmark.md).
-Findings: [lab](lab/benchmark.md).
+Findings: [lab](lab/findings.md#benchmark).
 
 ## Summary
 
 Share in SLO in %, with its interval over seeds, @ replica-hours over the oracle's. Cheapest other:
-the cheapest rule that meets the target on this trace, at defaults or tuned; if none does, the one
-with the largest share. h: replica-hours, if no schedule meets the target at any cost.
+the cheapest rule that meets the target, at defaults or tuned; if none does, the one with the
+largest share. h: replica-hours, if no schedule meets the target at any cost.
 """
 
 _FILES = {
@@ -115,7 +114,7 @@ def page(found: Summaries, made: Mapping[str, str]) -> str:
     notes = "".join(f"- {note}\n" for note in made["notes"].splitlines())
     lines = [
         _HEAD.format(
-            ours=OURS, knobs=KNOBS, static=STATIC, foresight=FORESIGHT, count=len(found),
+            ours=OURS, knobs=KNOBS, static=STATIC, count=len(found),
             seeds=made["seeds"], command=made["command"], commit=made["commit"],
             date=made["date"], notes=notes,
         ),
@@ -209,7 +208,8 @@ def _offices() -> Iterator[str]:
     yield "planner gets two weeks of past rates. Mornings: requests from 8:54 to 9:30. Seeds"
     yield f"{', '.join(map(str, OFFICE_SEEDS))}."
     yield ""
-    yield from table(stored("offices"))
+    shown = ("policy", OURS, ORACLE, STATIC, "keda-guide", "hpa-busy")
+    yield from table([row for row in stored("offices") if row[0].startswith(shown)])
     yield ""
 
 

@@ -22,11 +22,13 @@ from servingslo.estimation.forecast.demand import Forecast
 from servingslo.models.fleet import frontier
 from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
-from servingslo.policy.replicas import demand, requirement
+from servingslo.policy.replicas import demand
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase
-from servingslo.policy.stages import STAGES, Guard, Learner, Stages, calibrate, check_step_down
+from servingslo.policy.rules import requirement
+from servingslo.policy.rules.guards import Guard, check_step_down
+from servingslo.policy.stages import STAGES, Learner, Stages, calibrate
 from servingslo.records import record
 from servingslo_lab.sim import production
 from servingslo_lab.sim.backtest import oracle_of

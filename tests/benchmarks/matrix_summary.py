@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from tests.benchmarks.matrix_findings import strongest
 from tests.benchmarks.matrix_tables import brief
 
-from servingslo_lab.sim.policies import FORESIGHT, ORACLE, OURS, STATIC
+from servingslo_lab.sim.policies import ORACLE, OURS, STATIC
 from servingslo_lab.sim.standard import SHARE_TARGET
 from servingslo_lab.sim.summary import PolicySummary
 
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "benchmarks" / "results.json"
 KNOBS = f"{OURS}+knobs"
 HEAD = (
-    "trace", "target", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
-    STATIC, FORESIGHT,
+    "trace", "oracle, replica-hours", OURS, KNOBS, "cheapest other that reaches it",
+    STATIC,
 )  # fmt: skip
 _SUMMARIES = TypeAdapter(dict[str, tuple[PolicySummary, ...]])
 Summaries = Mapping[str, Sequence[PolicySummary]]
@@ -52,11 +52,11 @@ def _row(name: str, found: Sequence[PolicySummary]) -> list[str]:
         other = f"{none}{brief(best)} {best.policy}"
     return [
         name,
-        f"{100 * SHARE_TARGET:g}",
         "-" if oracle is None else f"{oracle.replica_hours.mean:.2f}",
-        *(_with_interval(known.get(policy)) for policy in (OURS, KNOBS)),
+        _with_interval(known.get(OURS)),
+        brief(known.get(KNOBS)),
         other,
-        *(brief(known.get(policy)) for policy in (STATIC, FORESIGHT)),
+        brief(known.get(STATIC)),
     ]
 
 

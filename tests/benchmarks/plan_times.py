@@ -26,7 +26,7 @@ from servingslo.models.fleet.latency import LatencyModel
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec

@@ -38,7 +38,8 @@ from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
-from servingslo.controller.actuators.catalogue import ACTUATORS, Means
+from servingslo.controller.actuators.catalogue import ACTUATORS
+from servingslo.controller.actuators.means import Means
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler

@@ -306,10 +306,6 @@ class Cluster:
             )
         )
 
-    async def apply(self, *_: object) -> bool:
-        """Batch limits are never written in these stories: the administrator does not allow it."""
-        raise AssertionError("batch limits may not be written")
-
     # What is seen of the target
 
     def invalidate(self, namespace: str, target: ScaleTarget) -> None:

@@ -30,7 +30,6 @@ from tests.unit.policy_world import World
 from servingslo.adapters.clock import SteadyClock
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
-from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
@@ -161,7 +160,6 @@ class Operator:
             workloads=workloads,
             actuators=(
                 ReplicaCount(cluster, workloads),
-                EngineLimits(cluster),
                 *(() if gateway is None else gateway.actuators),
             ),
             resources=_Resources(cluster),

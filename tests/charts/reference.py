@@ -14,11 +14,15 @@ from typing import Any
 
 import yaml
 
+from servingslo.features.catalogue import FEATURES
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
 _TYPES = {bool: "bool", int: "int", float: "float", str: "string", list: "list", dict: "object"}
 _KEY = re.compile(r"^( *)([A-Za-z][A-Za-z0-9]*):")
 _LONGEST_LINE = 120
+# Without a default: what Helm passes to every chart, and laws of cards.
+_NO_DEFAULT = {"global", "laws"}
 _HEAD = """\
 # {name}
 
@@ -81,6 +85,9 @@ def readme() -> str:
 def schema() -> str:
     """values.schema.json with the descriptions of values.yaml; its others stay as they are."""
     found = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    known = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")).keys() | _NO_DEFAULT
+    kept = {name: part for name, part in found["properties"].items() if name in known}
+    found["properties"] = kept | _of_features()
     for one in values():
         part = found
         for name in one.path.split("."):
@@ -99,6 +106,15 @@ def schema_properties(part: Mapping[str, Any], path: str = "") -> Iterator[tuple
             yield from schema_properties(part[name], f"{path}*.")
     for child in part.get("anyOf", ()):
         yield from schema_properties(child, path)
+
+
+def _of_features() -> dict[str, Any]:
+    """The schema of the values of each feature."""
+    found: dict[str, Any] = {}
+    for name in FEATURES:
+        path = ROOT / "operator" / "servingslo" / "features" / name / "chart" / "schema.json"
+        found |= json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
 
 
 def _described(text: str) -> Iterator[tuple[str, str]]:

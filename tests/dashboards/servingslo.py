@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import yaml
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import (
@@ -29,7 +30,10 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableRefresh,
 )
 
+from servingslo.features.catalogue import FEATURES
+
 ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "operator" / "servingslo" / "features"
 PATH = ROOT / "charts" / "servingslo-operator" / "files" / "dashboard.json"
 _DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _CHANGED = '{namespace=~"$namespace", name=~"$name"}'
@@ -99,6 +103,31 @@ def _hours(replicas: str) -> str:
 _NAME = "{{namespace}}/{{name}} {{pool}}"
 _ALL = "{{namespace}}/{{name}} all pools"
 _NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
+
+
+def _of_features() -> dict[str, tuple[Picture, ...]]:
+    """The rows of features: pictures of gauges, by labels in addition to the resource's."""
+    files = (FOLDER / name / "dashboard.yaml" for name in FEATURES)
+    return {
+        title: tuple(
+            Picture(
+                title=one["title"],
+                says=one["says"],
+                unit=one["unit"],
+                queries=(
+                    Query(
+                        expression=_of(one["gauge"], f"{_RESOURCE}, {one['by']}"),
+                        legend=f"{_NAME} {{{{{one['by']}}}}}",
+                    ),
+                ),
+            )
+            for one in pictures
+        )
+        for path in files
+        if path.exists()
+        for title, pictures in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+    }
+
 
 ROWS: dict[str, tuple[Picture, ...]] = {
     "At a glance": (
@@ -189,32 +218,7 @@ ROWS: dict[str, tuple[Picture, ...]] = {
             ),
         ),
     ),
-    "Where does the time go?": (
-        Picture(
-            title="Mean time of a request by part",
-            says="gateway is the gateway and the network between it and the engines. A part "
-            "that nothing exports has no line.",
-            unit="s",
-            queries=(
-                Query(
-                    expression=_of("servingslo_latency_part_mean_seconds", f"{_RESOURCE}, part"),
-                    legend=f"{_NAME} {{{{part}}}}",
-                ),
-            ),
-        ),
-        Picture(
-            title="Growth of each part since the objectives were met",
-            says="Only while an objective is missed. More replicas mend neither gateway nor "
-            "transfer.",
-            unit="s",
-            queries=(
-                Query(
-                    expression=_of("servingslo_latency_part_grown_seconds", f"{_RESOURCE}, part"),
-                    legend=f"{_NAME} {{{{part}}}}",
-                ),
-            ),
-        ),
-    ),
+    **_of_features(),
     "What limits?": (
         Picture(
             title="Guards that keep the planner from the required count",

@@ -100,8 +100,8 @@ def test_a_rollback_returns_to_the_earlier_crd(rig: Rig, release: str, tmp_path:
 
 
 def _spec_fields(crd: dict) -> dict:
-    (version,) = crd["spec"]["versions"]
-    return version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema["properties"]["spec"]["properties"]
 
 
 @pytest.mark.rig

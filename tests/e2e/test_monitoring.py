@@ -11,6 +11,7 @@ import kubernetes
 import pytest
 import yaml
 from tests.dashboards.servingslo import queries
+from tests.rules import own_metrics
 
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.build import ensure_tools
@@ -20,7 +21,7 @@ from servingslo_lab.rig.programs.versions import PROMTOOL
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
 RULES = CHART / "files" / "rules.yaml"
-CASES = sorted((ROOT / "tests" / "rules").glob("*.yaml"))
+CASES = sorted((*ROOT.glob("tests/rules/*.yaml"), *ROOT.glob("tests/features/*/rules/*.yaml")))
 CRDS = Path(__file__).parent / "data" / "prometheus-operator"
 RELEASE = "monitored"
 KUBE_VERSION = "--kube-version=1.36.3"
@@ -37,6 +38,19 @@ PLURALS = {
     "PodMonitor": "podmonitors",
     "PrometheusRule": "prometheusrules",
 }
+
+
+def test_the_operator_s_metrics_keep_prometheus_conventions() -> None:
+    """Every family has a name, a type and a help text as promtool wants them."""
+    promtool = ensure_tools((PROMTOOL,))[PROMTOOL.name]
+    every = own_metrics.page()
+    assert own_metrics.complaints(promtool, every) == ""
+    # Every family is seen, also those without a sample here.
+    names = re.findall(r"^# TYPE (servingslo_\S+) (?:gauge|counter)$", every, re.MULTILINE)
+    assert "servingslo_build_info" in names
+    for name in names:
+        lacking = re.sub(rf"^# HELP {name} .*\n", "", every, flags=re.MULTILINE)
+        assert f"{name} no help text" in own_metrics.complaints(promtool, lacking)
 
 
 def _rules() -> dict[str, Any]:

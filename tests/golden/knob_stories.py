@@ -74,7 +74,7 @@ def _canary(targets: Targets, recorder: Recorder, *, slowness: float, seconds: f
 
 
 def _kept_canary(targets: Targets, recorder: Recorder) -> None:
-    _canary(targets, recorder, slowness=1.0, seconds=900.0)
+    _canary(targets, recorder, slowness=1.0, seconds=800.0)
 
 
 def _worse_canary(targets: Targets, recorder: Recorder) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tests.golden.knob_stories import STORIES, Story
 
-from servingslo.api.convert import targets_from_spec
+from servingslo.api.convert import fleet_from_spec
 from servingslo.controller.recordings.recording import (
     HEADER,
     Header,
@@ -33,8 +33,8 @@ from servingslo.estimation.sample import GatewaySample
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
-from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.pools.planner import plan_fleet
+from servingslo.policy.pools.state import FleetState
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ClientSpec, ColdStart, FleetSpec, SlowPods
@@ -242,11 +242,11 @@ class RecordedPlanner:
 
     def __post_init__(self) -> None:
         self.spec = {**SPEC, **self.case.spec}
-        self.state = PlannerState()
+        self.state = FleetState()
         self._header(NOON_SECONDS)
 
     def _header(self, now: float, *, carry_on: bool = False) -> None:
-        self.targets = targets_from_spec(self.spec)
+        self.targets = fleet_from_spec(self.spec)
         self.recorder.header(
             Header(
                 uid=WORKLOAD_NAME, namespace="simulated", name=WORKLOAD_NAME,
@@ -265,7 +265,10 @@ class RecordedPlanner:
             self._header(now, carry_on=True)
         observation = self.case.seen(replace(observation, time_seconds=now), self.trace)
         self.recorder.observation(observation)
-        decision, self.state = plan(observation, self.targets, self.case.limits, self.state, now)
+        fleet, self.state = plan_fleet(
+            {"": observation}, self.targets, self.case.limits, self.state, now
+        )
+        decision = fleet.pools[""]
         written = decision.apply_replicas and self._written(decision, now)
         return Wanted(
             replicas=decision.replicas_after if written else None,

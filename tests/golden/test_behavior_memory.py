@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from servingslo.policy.replicas.behavior import (
+from servingslo.policy.hpa_behavior import (
     DEFAULT_DOWN_WINDOW_SECONDS,
     Behavior,
     BehaviorState,

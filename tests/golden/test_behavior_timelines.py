@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from servingslo.policy.replicas.behavior import (
+from servingslo.policy.hpa_behavior import (
     Behavior,
     BehaviorOutcome,
     BehaviorState,

@@ -12,6 +12,7 @@ from itertools import pairwise
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
 from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, GATEWAY_LIMITS, LANES
+from servingslo.runtimes.launch.command_line import expanded
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 # Of whichever release: its name ends so.
@@ -37,6 +38,7 @@ _BOUND_PATHS = {
 }
 _REVIEWS = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_num_queued_reqs")
+_CONTAINER = re.compile(r"/spec/template/spec/containers/\d+")
 # From the API server's answer to the line in the log, on a busy machine.
 _TELLING_SECONDS = 1.0
 
@@ -72,11 +74,6 @@ def timed_writes(lines: Iterable[str]) -> Iterator[tuple[float, Write]]:
         ):
             continue
         seconds = datetime.fromisoformat(entry["stageTimestamp"]).timestamp()
-        if subresource == "eviction":
-            # Of the last pods of a StatefulSet: chat-2 is of chat.
-            owner = f"statefulsets/{reference['name'].rpartition('-')[0]}"
-            yield seconds, Write(reference["namespace"], owner, "batch-limits", ())
-            continue
         yield (
             seconds,
             Write(
@@ -141,7 +138,6 @@ def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
             told[write] += 1
         elif outcome == "unanswered":
             perhaps[write] += 1
-    _match_variables(written, told)
     silent = written - told - perhaps
     for killed in killed_at_seconds(lines):
         last = [w for at, w in timed if killed - _TELLING_SECONDS <= at <= killed and silent[w]]
@@ -150,26 +146,6 @@ def differences(audit: Iterable[str], log: Iterable[str]) -> list[str]:
         *(f"written and not told {count} times: {write}" for write, count in silent.items()),
         *(f"told and not written {n} times: {w}" for w, n in (told - written).items()),
     ]
-
-
-def _match_variables(written: Counter[Write], told: Counter[Write]) -> None:
-    """A limit in a variable is written alone, where arguments are written with both: take both out.
-
-    What is told has the other limit as well, which stays.
-    """
-    for write in list(written - told):
-        fits = (
-            other
-            for other in told - written
-            if (other.namespace, other.target, other.knob)
-            == (write.namespace, write.target, write.knob)
-            and len(write.values) == 1
-            and set(write.values) < set(other.values)
-        )
-        other = next(fits, None)
-        if other is not None:
-            written[write] -= 1
-            told[other] -= 1
 
 
 def killed_at_seconds(log: Iterable[str]) -> list[float]:
@@ -195,8 +171,8 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
         if change["path"] == _WEIGHTS_RECORD and change["op"] != "test":
             found[_SHARE] = _thousandths(patch, change.get("value"))
             break
-        if "/env/" in change["path"]:
-            found[change["value"]["name"].lower()] = int(change["value"]["value"])
+        if change["op"] == "replace" and _CONTAINER.fullmatch(change["path"]):
+            found.update(_limits_of(change["value"]))
         if change["op"] != "add":
             continue
         if change["path"] == "/spec/replicas":
@@ -204,16 +180,19 @@ def _patched(patch: list[dict]) -> Iterator[tuple[str, int]]:
             continue
         if change["path"] in _BOUND_PATHS:
             found[_BOUND] = change["value"]
-        if not isinstance(change["value"], list):
-            continue
-        # Of a flag that stands there twice the engine takes the last.
-        words = [part for word in change["value"] for part in word.split("=", 1)]
-        for name, value in pairwise(words):
-            limit = name.removeprefix("--").replace("-", "_")
-            # One that names a variable stays as it was: its value is in the patch of the variable.
-            if name.startswith("--") and limit in _LIMITS and value.isdecimal():
-                found[limit] = int(value)
     yield from found.items()
+
+
+def _limits_of(container: dict) -> Iterator[tuple[str, int]]:
+    """The limits of a container's command line."""
+    known = {one["name"]: one["value"] for one in container.get("env") or () if "value" in one}
+    lines = [*(container.get("command") or ()), *(container.get("args") or ())]
+    # Of a flag that stands there twice the engine takes the last.
+    words = [part for word in expanded(lines, known) for part in word.split("=", 1)]
+    for name, value in pairwise(words):
+        limit = name.removeprefix("--").replace("-", "_")
+        if name.startswith("--") and limit in _LIMITS and value.isdecimal():
+            yield limit, int(value)
 
 
 def _thousandths(patch: list[dict], record: str | None) -> int:

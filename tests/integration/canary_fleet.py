@@ -175,7 +175,7 @@ def start_fleet(
     template["metadata"]["annotations"][UNEVEN_ANNOTATION] = uneven
     template["spec"].update({"nodeSelector": node} if node else {})
     if kind == "StatefulSet":
-        manifest["spec"]["serviceName"] = "chat"
+        manifest["spec"] |= {"serviceName": "chat", "podManagementPolicy": "Parallel"}
         tenant.apps.create_namespaced_stateful_set(namespace, manifest)
     else:
         tenant.apps.create_namespaced_deployment(namespace, manifest)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import kubernetes
 import pytest
 from tests.integration.audit import differences
+from tests.integration.crd_server import CRD_NAME, CRDS, Server, resources
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
 
 from servingslo.api.crd import custom_resource_definition
@@ -135,6 +136,25 @@ def chart_settings() -> tuple[str, ...]:
 def operator_settings() -> tuple[str, ...]:
     """Flags of an operator of the module's own; modules override it."""
     return ()
+
+
+@pytest.fixture(scope="module")
+def server(rig: Rig) -> Iterator[Server]:
+    """An API server that serves the generated CRD; taken away again if it was not there before."""
+    server = Server(rig)
+    found = server.call("GET", f"{CRDS}/{CRD_NAME}").ok
+    if not found:
+        created = server.call("POST", CRDS, json=custom_resource_definition())
+        assert created.ok, created.text
+        assert created.headers.get("Warning") is None
+    rig.wait_for(lambda: server.call("GET", resources("default")).ok, what="the CRD is served")
+    yield server
+    if not found:
+        server.call("DELETE", f"{CRDS}/{CRD_NAME}")
+        rig.wait_for(
+            lambda: server.call("GET", f"{CRDS}/{CRD_NAME}").status_code == 404,
+            what="the CRD is gone",
+        )
 
 
 @pytest.fixture(scope="session")

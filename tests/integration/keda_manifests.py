@@ -13,12 +13,20 @@ SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledob
 
 
 def documented(needle: str, namespace: str, name: str) -> dict[str, Any]:
-    """The object of KEDA with this in it in the page, for a workload of this namespace."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    text = next(block for block in blocks if "keda.sh/v1alpha1" in block and needle in block)
+    """The object of KEDA with this in it in the page, for a workload of this namespace.
+
+    A trigger alone stands in the page's ScaledObject, as the page says.
+    """
+    text = PAGE.read_text("utf-8").replace("inference", namespace).replace("llama-chat", name)
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     found: dict[str, Any] = yaml.safe_load(
-        text.replace("inference", namespace).replace("llama-chat", name)
+        next(block for block in blocks if needle in block and "servingslo.dev" not in block)
     )
+    if "kind" not in found:
+        triggers = found
+        found = documented("kind: ScaledObject", namespace, name)
+        found["spec"] |= triggers
+        del found["spec"]["pollingInterval"]
     return found
 
 

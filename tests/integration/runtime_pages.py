@@ -17,7 +17,7 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics, WorkloadView
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
 # Of each engine, which has been at it for an hour.

@@ -31,25 +31,6 @@ REFUSED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(rig: Rig) -> Iterator[Server]:
-    """An API server that serves the generated CRD; taken away again if it was not there before."""
-    server = Server(rig)
-    found = server.call("GET", f"{CRDS}/{CRD_NAME}").ok
-    if not found:
-        created = server.call("POST", CRDS, json=custom_resource_definition())
-        assert created.ok, created.text
-        assert created.headers.get("Warning") is None
-    rig.wait_for(lambda: server.call("GET", resources("default")).ok, what="the CRD is served")
-    yield server
-    if not found:
-        server.call("DELETE", f"{CRDS}/{CRD_NAME}")
-        rig.wait_for(
-            lambda: server.call("GET", f"{CRDS}/{CRD_NAME}").status_code == 404,
-            what="the CRD is gone",
-        )
-
-
 def test_the_crd_is_established_structural_and_stored_whole(server: Server) -> None:
     """The API server takes the schema as it is: nothing dropped, no structural complaint."""
     stored = server.call("GET", f"{CRDS}/{CRD_NAME}").json()

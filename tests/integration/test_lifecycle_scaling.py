@@ -21,7 +21,12 @@ def wait_line(tenant: Tenant, operator: Operator, needle: str) -> None:
     )
 
 
-@pytest.mark.slow("servingslo.policy.replicas", "servingslo.estimation", "servingslo.controller")
+@pytest.mark.slow(
+    "servingslo.policy.replicas",
+    "servingslo.policy.rules",
+    "servingslo.estimation",
+    "servingslo.controller",
+)
 def test_replicas_follow_the_load(tenant: Tenant, operator: Operator, tmp_path: Path) -> None:
     """Under load replicas are added, and taken away after it; each with a log line."""
     tenant.create_deployment(replicas=1)

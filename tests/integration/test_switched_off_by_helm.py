@@ -16,9 +16,10 @@ import yaml
 from tests.integration.gateway_manifests import MANAGED, ROUTE_GROUP
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import CHART
+from tests.unit.workload_server import canary_order
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
@@ -41,10 +42,7 @@ NO_ROUTES, NO_CANARIES = "--no-degradation", "--no-canaries"
 IN_BOTH = ("--namespace=team-a", "--namespace=team-b")
 TRIES = 10
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
-ORDER = CanaryOrder(
-    owner="chat", owner_uid="u", since_seconds=1, container=None, before=(64, 2048),
-    after=(32, 2048), flags_added=(), runtime="vllm",
-)  # fmt: skip
+OWNER, SINCE_SECONDS, BATCHING, RUNTIME = canary_order((64, 2048), (32, 2048))
 
 
 def _helm(rig: Rig, namespace: str, *settings: str, dry: bool = False) -> str:
@@ -160,7 +158,14 @@ def test_what_an_upgrade_switches_off_is_put_back_before_the_right_goes(
         routes, canaries = weighted_routes(client), BatchCanaries(client)
         owner = WeightsOwner(name="chat", uid="u", rule=0, weights=(750, 250), former=(1, 0))
         await routes.write(await routes.read(release, "chat"), owner)
-        for step in (partial(canaries.start, order=ORDER), canaries.hold):
+        begin = partial(
+            canaries.start,
+            owner=OWNER,
+            since_seconds=SINCE_SECONDS,
+            batching=BATCHING,
+            runtime=RUNTIME,
+        )
+        for step in (begin, canaries.hold):
             # Meanwhile its controller writes the Deployment's status, as at any tick.
             for _ in range(TRIES):
                 target = await canaries.read(release, TARGET)

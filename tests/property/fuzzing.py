@@ -11,7 +11,7 @@ from servingslo.api.v1alpha1.status import ServingSLOStatus
 from servingslo.controller.reporting.status import conditions_field, status_fields
 from servingslo.explain.document import as_dict, summary_line
 from servingslo.policy.decision import Decision
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 
 # `make fuzz` and `make acceptance` set it.

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from servingslo.estimation.gateway.classes import sheddable_part, whole_sample
 from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
-from servingslo.policy.classes.demand import count_with_shares
-from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.policy.knobs.lanes.decision import LEAST_LANE, lane_bounds
+from servingslo.policy.routes import ClassTargets
+from servingslo.policy.rules.needs import count_with_shares
 from servingslo.runtimes.gateways import CountedWhen
 
 MOST = 20

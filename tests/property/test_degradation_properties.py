@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.estimation.gateway.fallback import FallbackUse
-from servingslo.policy.degradation import THOUSANDTHS
 from servingslo.policy.knobs.decisions import DegradationDecision
 from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
 from servingslo.policy.knobs.degradation.knob import Situation, next_share
@@ -26,6 +25,7 @@ from servingslo.policy.knobs.degradation.steps import (
     StepMemory,
     followed,
 )
+from servingslo.policy.routes import THOUSANDTHS
 from servingslo.reasons import Reason
 
 TICK_SECONDS = 15.0

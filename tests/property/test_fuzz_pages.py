@@ -33,7 +33,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo_lab.cli.fitting.pages import engines_of_page
 
 pytestmark = unhurried

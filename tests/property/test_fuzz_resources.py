@@ -26,7 +26,7 @@ from servingslo.controller.registry import Registry
 from servingslo.controller.reporting.status import conditions_field
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, lost_parts, restore
 from servingslo.reasons import Reason
 

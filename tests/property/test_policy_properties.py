@@ -19,7 +19,7 @@ from policy_stories import OBJECTIVES, QUICK, TARGET, all_targets, stories
 
 from servingslo.policy.inputs import Limits, Mode, Observation, SignalProblem, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Reason
 
@@ -127,7 +127,7 @@ garbage = st.recursive(
         st.lists(inner, max_size=3),
         st.dictionaries(
             st.sampled_from(["version", "behavior", "up", "down", "recommendations", "batching",
-                             "verifying", "before", "after", "at", "estimator", "laws"]),
+                             "written", "before", "after", "at", "estimator", "laws"]),
             inner,
             max_size=4,
         ),

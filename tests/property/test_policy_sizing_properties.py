@@ -6,15 +6,19 @@
 4. Nothing is ordered outside the bounds, except on the way back into them.
 """
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_stories import OBJECTIVES, QUICK
 from tests.sizing_cases import case, sized
+from tests.unit.policy_world import settled_context
 
-from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
-from servingslo.policy.replicas.guards import Bounds, Proposal, StepDownBlock
+from servingslo.policy.hpa_behavior import BehaviorState
+from servingslo.policy.inputs import Limits
+from servingslo.policy.replicas.proposal import Bounds, Proposal
 from servingslo.policy.replicas.sizing import Load, least_safe_count
+from servingslo.policy.rules.guards import GUARDS
 from servingslo.reasons import Reason
 
 CASE = case(*OBJECTIVES)
@@ -95,23 +99,24 @@ def test_guards_are_idempotent_and_stay_inside_the_bounds(
     bounds = Bounds(
         minimum=min(ends), maximum=max(ends), maximum_reason=Reason.MAX_REPLICAS_REACHED
     )
-    blocks = (StepDownBlock(reason=Reason.WARMING_UP, inputs={}),) if blocked else ()
+    context = settled_context()
+    watched = None if blocked else context.state.watched_since_seconds
+    context = replace(
+        context,
+        current=current,
+        bounds=bounds,
+        limits=Limits(max_step=step),
+        state=replace(context.state, behavior=BehaviorState(), watched_since_seconds=watched),
+    )
 
     def passed(proposal):
-        proposal = guards.block_step_down(proposal, current=current, blocks=blocks)
-        proposal = guards.check_step_down(proposal, current=current, safe_replicas=safe)
-        proposal = guards.clamp(proposal, bounds)
-        proposal, _ = guards.apply_behavior(
-            proposal,
-            BehaviorState(),
-            behavior=Behavior(),
-            current=current,
-            bounds=bounds,
-            now_seconds=0.0,
-        )
-        return guards.limit_step(proposal, current=current, max_step=step)
+        for guard in GUARDS:
+            proposal = guard(context, proposal)
+        return proposal
 
-    once = passed(Proposal(replicas=wanted))
+    plain = Proposal.of(wanted)
+    required = replace(plain.requirement, safe_replicas=safe)
+    once = passed(replace(plain, requirement=required))
     twice = passed(once)
     assert twice.replicas == once.replicas
     if bounds.minimum <= current <= bounds.maximum:

@@ -40,7 +40,6 @@ def _counted(requests: int, failed: float, seconds: float, effect: float = 1.0) 
         failed=lost,
         mean_seconds=seconds,
         engines=1,
-        seconds=60.0,
         design_effect=effect,
     )
 
@@ -55,7 +54,6 @@ def _pod(new: Sample, old: Sample, needed: int) -> FirstPod[None]:
         counters={},
         new=new,
         old=old,
-        expected=1.0,
         needed=needed,
     )
 
@@ -64,11 +62,11 @@ def _pod(new: Sample, old: Sample, needed: int) -> FirstPod[None]:
 def test_pods_that_serve_alike_are_never_told_apart(requests, failed, late, seconds) -> None:
     """Whatever they serve, as long as both do."""
     counted = _counted(requests, failed, seconds)
-    assert worse_in_words(OBJECTIVES, counted, counted, 1.0) == ""
+    assert worse_in_words(OBJECTIVES, counted, counted) == ""
     misses = late * requests
     ttft = HistogramDelta(upper_bounds=(1.0,), counts=(requests - misses, misses), sum=1.0)
     sample = replace(counted, deltas={LatencyMetric.TTFT: ttft})
-    assert worse_in_words(OBJECTIVES, sample, sample, 1.0) == ""
+    assert worse_in_words(OBJECTIVES, sample, sample) == ""
 
 
 @given(ratio=st.floats(1.0, 8.0), effect=EFFECTS, seconds=st.floats(0.01, 10.0))
@@ -77,7 +75,7 @@ def test_a_slower_pod_is_seen_by_as_many_requests_as_were_asked_for(ratio, effec
     assume(abs(ratio - SLOWER_RATIO) > 1e-6)
     needed = max(requests_needed(1.0, SLOWER_RATIO - 1.0, effect), LEAST_REQUESTS)
     new, old = (_counted(needed, 0.0, one, effect) for one in (ratio * seconds, seconds))
-    assert bool(worse_in_words(OBJECTIVES, new, old, 1.0)) is (ratio > SLOWER_RATIO)
+    assert bool(worse_in_words(OBJECTIVES, new, old)) is (ratio > SLOWER_RATIO)
 
 
 @given(error=st.floats(0.01, 0.5), effect=EFFECTS)

@@ -12,6 +12,11 @@ import yaml
 TABLE: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parent / "api_cases.yaml").read_text(encoding="utf-8")
 )
+for _path in sorted(Path(__file__).parents[1].glob("features/*/api_cases.yaml")):
+    for _name, _more in yaml.safe_load(_path.read_text(encoding="utf-8")).items():
+        TABLE[_name] = (
+            {**TABLE[_name], **_more} if isinstance(_more, dict) else [*TABLE[_name], *_more]
+        )
 _PART = re.compile(r"\w+|\[\d+\]")
 _FIRST = "pools[0]"
 # In a spec with pools, such a change of one pool needs the same of the other.

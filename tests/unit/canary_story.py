@@ -17,7 +17,6 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.knobs.catalogue import reconcile_knob
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS, CanaryAct
 from servingslo.policy.knobs.engine_limits.canary import (
     AFTER,
@@ -90,7 +89,6 @@ class Story(Run):
         batching = decision.batching
         if batching.apply:
             self.acts += (batching,)
-            self.state = reconcile_knob(self.state, "batch-limits", written=True)
             self._carry_out(batching)
         return decision
 
@@ -135,6 +133,9 @@ class Story(Run):
             world.rollout = False
             gone = [pod for pod in world.pods if pod.template == NEW]
             if batching.canary is CanaryAct.TAKE_BACK:
+                refused = (batching.current_max_num_seqs, batching.current_max_num_batched_tokens)
+                named = zip(LIMIT_FIELDS, refused, strict=True)
+                self.standing = {f"{REFUSED}{name}": value for name, value in named}
                 if batching.queue:
                     self.refused_queue, self.queue = batching.queue
                 for pod in gone:

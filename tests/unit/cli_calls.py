@@ -11,7 +11,7 @@ import pytest
 from servingslo.cli.main import main
 
 MANIFEST = """\
-apiVersion: servingslo.dev/v1alpha1
+apiVersion: servingslo.dev/v1beta1
 kind: ServingSLO
 metadata: {name: llama, namespace: inference}
 spec:

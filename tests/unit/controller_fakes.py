@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.unit.policy_world import TICK_SECONDS, World, steady
+from tests.unit.workload_server import ROLLING, WorkloadServer
 
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.api.v1alpha1.status import ServingSLOStatus
@@ -23,7 +25,7 @@ from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.reporting.reporter import Reporter
 from servingslo.controller.undoing import Undoing
-from servingslo.errors import ClusterError, NotFoundError, ServingSLOError, WriteConflictError
+from servingslo.errors import ClusterError, NotFoundError, WriteConflictError
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.explain.events import Event
 from servingslo.policy.inputs import (
@@ -76,7 +78,8 @@ class FakeFleet:
 
     The view of Kubernetes is a cache, as that of the real source: it is renewed at `tick`, and by
     `invalidate` for the next reading. down: what every request to the API server raises.
-    metrics_down: what reading Prometheus answers. scaled, applied: what was written, in order.
+    metrics_down: what reading Prometheus answers. scaled: what was written, in order.
+    workload: the API server with its pod template.
     """
 
     world: World
@@ -84,11 +87,13 @@ class FakeFleet:
     now: float = 0.0
     down: ClusterError | None = None
     metrics_down: SignalProblem | None = None
-    batching_refuses: ServingSLOError | None = None
-    template: EngineArguments | None = None
     replica_gpus: ReplicaGpus = NO_GPUS_KNOWN
     scaled: list[tuple[int, int]] = field(default_factory=list)
-    applied: list[EngineArguments] = field(default_factory=list)
+    workload: WorkloadServer = field(
+        default_factory=lambda: WorkloadServer(
+            {"replicas": 4, "strategy": ROLLING}, name=TARGET, namespace=NAMESPACE
+        )
+    )
     distrusted: list[ScaleTarget] = field(default_factory=list)
     readings: int = 0
     asked_pods: Collection[str] | None = None
@@ -178,26 +183,6 @@ class FakeFleet:
             raise WriteConflictError(f"replicas are {self.world.desired}, not {before} any more")
         self.scaled.append((before, after))
         self.world.scale(after)
-
-    async def apply(
-        self,
-        namespace: str,
-        target: ScaleTarget,
-        _container: str | None,
-        wanted: EngineArguments,
-        runtime: str,
-    ) -> bool:
-        """Set the limits of the pod template; nothing is written when they are as wanted."""
-        assert runtime == "vllm"
-        assert (namespace, target.name) == (NAMESPACE, self.target)
-        for refusal in (self.down, self.batching_refuses):
-            if refusal is not None:
-                raise refusal
-        if wanted == self.template:
-            return False
-        self.template = wanted
-        self.applied.append(wanted)
-        return True
 
     def _observation(self) -> Observation:
         assert self._seen is not None, "tick first"
@@ -384,7 +369,10 @@ class Operator:
             clock=self.fleet,
             metrics=_Metrics(self.fleet),
             workloads=workloads,
-            actuators=(ReplicaCount(self.fleet, workloads), EngineLimits(self.fleet)),
+            actuators=(
+                ReplicaCount(self.fleet, workloads),
+                EngineLimits(BatchCanaries(self.fleet.workload)),
+            ),
             resources=self.resources,
             events=self.events,
             exporter=self.exporter,

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from policy_world import REPLICAS_ONLY, SCRAPE_AGE_SECONDS, TICK_SECONDS, Run, World
 
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
-from servingslo.policy.degradation import (
+from servingslo.policy.inputs import InForce, ReplicaTargets
+from servingslo.policy.planner import plan
+from servingslo.policy.routes import (
     BACKEND,
     FORMER,
     ROUTE_WEIGHTS,
@@ -14,8 +16,6 @@ from servingslo.policy.degradation import (
     THOUSANDTHS,
     DegradationTargets,
 )
-from servingslo.policy.inputs import InForce, ReplicaTargets
-from servingslo.policy.planner import plan
 from servingslo.runtimes.gateways import CountedWhen
 
 DEGRADING = replace(

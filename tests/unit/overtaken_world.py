@@ -9,7 +9,6 @@ from typing import Any
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
-from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.loop import Controller
@@ -21,7 +20,7 @@ from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterUnavailableError, NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
 from servingslo.policy.inputs import Limits, ScaleTarget, SignalProblem
-from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
+from servingslo.policy.ports import ClusterMetrics, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.recognition import Recognize
 
@@ -151,16 +150,6 @@ class _Writer:
         self.cluster.writes.append((before, after))
         self.cluster.replicas, self.cluster.set_by = after, "servingslo-operator"
 
-    async def apply(
-        self,
-        namespace: str,
-        target: ScaleTarget,
-        container: str | None,
-        arguments: EngineArguments,
-        runtime: str,
-    ) -> None:
-        raise AssertionError("no batch limits are written here")
-
 
 @dataclass
 class _Resources:
@@ -227,7 +216,7 @@ class World:
             clock=self.cluster,
             metrics=_Metrics(self.cluster),
             workloads=self.workloads,
-            actuators=(ReplicaCount(writer, self.workloads), EngineLimits(writer)),
+            actuators=(ReplicaCount(writer, self.workloads)),
             resources=_Resources(self.cluster),
             events=_Events(self.cluster),
             exporter=self.exporter,

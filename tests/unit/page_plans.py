@@ -13,7 +13,7 @@ from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 LATENCY = (Objective(metric=LatencyMetric.LATENCY, percentile=95.0, threshold_seconds=5.0),)
 TTFT = (Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=1.0),)

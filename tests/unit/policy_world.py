@@ -1,5 +1,6 @@
 """A small world for the planner: simulated engines behind a gateway, pods that start and stop."""
 
+import functools
 import math
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,11 @@ from servingslo.estimation.sample import (
 )
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.hpa_behavior import (
+    DEFAULT_DOWN_WINDOW_SECONDS,
+    Behavior,
+    ScalingRules,
+)
 from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
@@ -24,13 +30,9 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.planner import plan
-from servingslo.policy.replicas.behavior import (
-    DEFAULT_DOWN_WINDOW_SECONDS,
-    Behavior,
-    ScalingRules,
-)
-from servingslo.policy.state import PlannerState
+from servingslo.policy.planner import observe, plan
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.state import PlannerState
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.fleets.service import Service
 from servingslo_lab.sim.replicas import layout
@@ -429,3 +431,12 @@ def run(world, targets=REPLICAS_ONLY, limits=None):
 def reasons(decision):
     """The reasons of all steps."""
     return {step.reason for step in decision.steps}
+
+
+@functools.cache
+def settled_context() -> TickContext:
+    """A tick of three replicas after five minutes of a steady load: nothing forbids anything."""
+    told = run(World(rate=steady(4.0), replicas=3))
+    told.until(300.0)
+    at = 300.0 + TICK_SECONDS
+    return observe(told.world.observe(at), REPLICAS_ONLY, Limits(), told.state, at).context

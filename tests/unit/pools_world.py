@@ -9,12 +9,13 @@ from typing import Any
 
 from tests.unit.controller_fakes import NAMESPACE, FakeFleet, Operator, record_of
 from tests.unit.policy_world import World, steady
+from tests.unit.workload_server import WorkloadServer
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.registry import Registry
 from servingslo.policy.inputs import ScaleTarget, SignalProblem
-from servingslo.policy.ports import ClusterMetrics, EngineArguments, WorkloadView
+from servingslo.policy.ports import ClusterMetrics, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.recognition import Recognize
 
@@ -85,6 +86,11 @@ class FakePools:
     refusals: dict[str, Exception] = field(default_factory=dict)
 
     @property
+    def workload(self) -> WorkloadServer:
+        """Of the first pool: no batch limits are written here."""
+        return next(iter(self.fleets.values())).workload
+
+    @property
     def now(self) -> float:
         """Of the first world; all have one."""
         return next(iter(self.fleets.values())).now
@@ -126,17 +132,6 @@ class FakePools:
             raise refusal
         await self.fleets[target.name].scale(namespace, target, before, after)
         self.written.append((target.name, before, after))
-
-    async def apply(
-        self,
-        namespace: str,
-        target: ScaleTarget,
-        container: str | None,
-        wanted: EngineArguments,
-        runtime: str,
-    ) -> bool:
-        """Set the limits of one template."""
-        return await self.fleets[target.name].apply(namespace, target, container, wanted, runtime)
 
 
 @dataclass

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from servingslo.models.engine.law_fit import Steps, steps_of
+import numpy as np
+
+from servingslo.models.engine.law_fit import Steps
 from servingslo_lab.sim.replicas.step_table import StepTable, step_table
 
 _FILE = Path(__file__).parents[1] / "golden" / "data" / "step_times_h100.json"
@@ -20,13 +22,10 @@ def rows(name: str) -> list[tuple[float, float, float, float]]:
 
 def steps(name: str, most_sequences: float = 256.0) -> Steps:
     """The table's steps, up to so many sequences."""
-    return steps_of(
-        [
-            (n, p, k, seconds)
-            for n, k, p, seconds in rows(name)
-            if p <= MOST_PREFILL and n <= most_sequences
-        ]
-    )
+    kept = [row for row in rows(name) if row[2] <= MOST_PREFILL and row[0] <= most_sequences]
+    n, k, p, seconds = np.array(kept, dtype=float).T
+    ones = np.ones_like(n)
+    return Steps(n, p, k, seconds, ones, ones)
 
 
 def table(name: str) -> StepTable:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.acceptance import gate
 from tests.acceptance import run as acceptance
 
 ROOT = Path(__file__).parents[2]
@@ -63,23 +64,52 @@ def test_the_committed_page_has_every_check() -> None:
     }
 
 
-def test_every_module_that_is_marked_is_run_by_a_check() -> None:
+def test_every_module_that_is_marked_is_run_by_a_check(tmp_path: Path) -> None:
     """A test that only `--acceptance` is sure to run is in no release otherwise."""
-    targets = [
-        one
-        for check in acceptance.CHECKS
-        if "--acceptance" in check.command
-        for one in check.command
-        if "tests/" in one
-    ]
-    marked = [
-        path.relative_to(ROOT).as_posix()
-        for path in ROOT.glob("tests/*/*.py")
-        if re.search(r"mark\.(acceptance|slow)", path.read_text(encoding="utf-8"))
-        and path != Path(__file__)
-    ]
-    assert len(marked) > 30
-    assert [one for one in marked if not any(one.startswith(target) for target in targets)] == []
+    assert gate.in_no_check() == []
+    (tmp_path / "tests" / "e2e").mkdir(parents=True)
+    for name in ("test_image.py", "test_forgotten.py"):
+        marked = f"@pytest.mark.{'acceptance'}\ndef test_it(): ...\n"
+        (tmp_path / "tests" / "e2e" / name).write_text(marked)
+    assert gate.in_no_check(tmp_path) == ["tests/e2e/test_forgotten.py"]
+
+
+def test_a_release_waits_for_what_was_not_run_at_nearly_this_code(tmp_path: Path) -> None:
+    """A row of a commit that is not there, or with more than 50 commits of operator/ since."""
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ("git", "-C", str(tmp_path), *who, *words)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(folder: str) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        with (tmp_path / folder / "file").open("a") as file:
+            file.write("line\n")
+        git("add", ".")
+        git("commit", "-qm", "a line")
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    first = commit("operator")
+    second = commit("operator")
+    for _ in range(gate.MOST_COMMITS):
+        commit("operator")
+    commit("docs")
+    checks = acceptance.CHECKS[:5]
+    outcomes = [(True, first), (True, second), (True, "0123456789"), (False, second)]
+    rows = {
+        check.name: acceptance.row(
+            check, acceptance.Outcome(succeeded=passed, closing="", minutes=1.0), "2026-01-02", at
+        )
+        for check, (passed, at) in zip(checks, outcomes, strict=False)
+    }
+    found = dict(one.split(": ") for one in gate.refusals(acceptance.page_with(rows), tmp_path))
+    old, new, missing, failed, never = (check.name for check in checks)
+    assert "51 commits of operator/" in found[old]
+    assert new not in found
+    assert "no commit of this history" in found[missing]
+    assert (found[failed], found[never]) == ("failed", "not run")
 
 
 def test_what_a_slow_test_names_is_there() -> None:

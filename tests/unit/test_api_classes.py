@@ -5,7 +5,7 @@ from tests.unit import api_cases
 from servingslo.api.convert import targets_from_spec
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import ClassTargets
+from servingslo.policy.routes import ClassTargets
 
 CHAT = (
     Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5),

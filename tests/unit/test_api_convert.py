@@ -1,17 +1,24 @@
 """From the manifest's words to the planner's terms: SI units, enums, defaults."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from tests.unit import api_cases
 
-from servingslo.api.convert import fleet_targets_of, parse_spec, targets_from_spec
+from servingslo.api.convert import fleet_from_spec, targets_from_spec
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.degradation import DegradationTargets
+from servingslo.policy.hpa_behavior import (
+    Behavior,
+    PolicyType,
+    ScalingPolicy,
+    ScalingRules,
+    SelectPolicy,
+)
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -32,13 +39,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.pools.inputs import Role
-from servingslo.policy.replicas.behavior import (
-    Behavior,
-    PolicyType,
-    ScalingPolicy,
-    ScalingRules,
-    SelectPolicy,
-)
+from servingslo.policy.routes import DegradationTargets
 from servingslo.units import parse_quantity_bytes
 
 GIB = 1024**3
@@ -60,7 +61,9 @@ def test_a_minimal_spec_gets_the_planners_defaults() -> None:
 
 def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
     """Every field arrives, in SI units."""
-    assert targets_from_spec(api_cases.changed({"coldStart": "1m30s", "mode": "Recommend"})) == (
+    found = targets_from_spec(api_cases.changed({"coldStart": "1m30s", "mode": "Recommend"}))
+    # What a feature's field becomes, its own tests show.
+    assert replace(found, features={}) == (
         Targets(
             target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-chat"),
             objectives=(
@@ -121,7 +124,6 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
             ),
             model="rank",
             error_budget=ErrorBudgetTargets(target_ratio=0.995, window_seconds=28 * 86400.0),
-            availability_target_ratio=0.999,
             degradation=DegradationTargets(
                 route="llama-route", fallback="llama-small", max_share_ratio=0.5
             ),
@@ -135,9 +137,11 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
     )
 
 
-def test_a_spec_of_one_target_has_no_pools() -> None:
-    """Its plan stays that of one target."""
-    assert fleet_targets_of(parse_spec(MINIMAL)) is None
+def test_a_spec_of_one_target_is_a_fleet_of_one_pool() -> None:
+    """The pool has no name, and the targets of the spec."""
+    (pool,) = fleet_from_spec(MINIMAL).pools
+    assert (pool.name, pool.role) == ("", Role.COMBINED)
+    assert pool.targets == targets_from_spec(MINIMAL)
 
 
 def test_a_spec_of_pools_is_no_plan_of_one_target() -> None:
@@ -149,8 +153,7 @@ def test_a_spec_of_pools_is_no_plan_of_one_target() -> None:
 def test_a_pool_is_planned_as_a_target_of_its_own_would_be() -> None:
     """The first pool states all that the base does: its targets are those of the base."""
     spec = api_cases.changed({"gateway": {"name": "route"}}, "pooled")
-    fleet = fleet_targets_of(parse_spec(spec))
-    assert fleet is not None
+    fleet = fleet_from_spec(spec)
     first, second = fleet.pools
     assert (first.name, first.role, second.name, second.role) == (
         "prefill",
@@ -163,11 +166,11 @@ def test_a_pool_is_planned_as_a_target_of_its_own_would_be() -> None:
         "model": None,
         "admission": None,
         "errorBudget": None,
-        "availability": None,
         "degradation": None,
         "forecast": None,
     }
-    assert first.targets == targets_from_spec(api_cases.changed(alone))
+    found = targets_from_spec(api_cases.changed(alone))
+    assert first.targets == replace(found, features=first.targets.features)
     assert second.targets == Targets(
         target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-decode"),
         objectives=first.targets.objectives,
@@ -183,8 +186,7 @@ def test_behavior_is_of_the_resource_unless_a_pool_states_it() -> None:
     """A pool without rules of its own changes as fast as the resource says."""
     rules = {"scaleDown": {"stabilizationWindowSeconds": 5}}
     changes = {"behavior": rules, "transfer": "Measured", "gpus": None}
-    fleet = fleet_targets_of(parse_spec(api_cases.changed(changes, "pooled")))
-    assert fleet is not None
+    fleet = fleet_from_spec(api_cases.changed(changes, "pooled"))
     windows = [one.targets.behavior.scale_down.stabilization_window_seconds for one in fleet.pools]
     assert windows == [60, 5]
     assert (fleet.gpus_max, fleet.transfer_seconds) == (None, None)

@@ -1,5 +1,7 @@
 """The generated CRD: structural, described, and equal to the committed files."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,9 +34,8 @@ NOT_STRUCTURAL = {
 
 
 def version():
-    """The one version of the CRD."""
-    (only,) = custom_resource_definition()["spec"]["versions"]
-    return only
+    """The version of the CRD that is stored."""
+    return custom_resource_definition()["spec"]["versions"][0]
 
 
 def nodes(schema, path=""):
@@ -71,10 +72,24 @@ def test_the_charts_copy_equals_the_crd(tmp_path: Path) -> None:
     assert {(tmp_path / path).read_text(encoding="utf-8") for path in CRD_FILES} == {render_crd()}
 
 
+@pytest.mark.parametrize("definition", [custom_resource_definition(), budget_definition()])
+def test_the_former_version_is_served_with_the_same_schema_and_told(definition: dict) -> None:
+    """Objects in it are read as the present one; and `kubectl apply` can note the whole CRD."""
+    new, old = definition["spec"]["versions"]
+    assert (new["name"], new["storage"], new["served"]) == ("v1beta1", True, True)
+    assert (old["name"], old["storage"], old["served"]) == ("v1alpha1", False, True)
+    assert "servingslo.dev/v1beta1" in old["deprecationWarning"]
+    assert new["schema"] == old["schema"]
+    assert "conversion" not in definition["spec"]
+    # Of all annotations of an object: k8s.io/apimachinery, TotalAnnotationSizeLimitB.
+    assert len(json.dumps(definition, separators=(",", ":"))) < 256 * 1024
+
+
 def test_the_reference_names_every_field() -> None:
     """The page of the documentation leaves no field of spec or status out."""
     schema = version()["schema"]["openAPIV3Schema"]
     page = render_reference(schema)
+    elsewhere = re.findall(r"^\| `(\S+)` \|.* Parts: as of `\S+`\.", page, re.MULTILINE)
     for path, node in nodes(schema):
         if path.startswith((".spec.", ".status.")) and not path.endswith("[]"):
             field = path.removeprefix(".spec.").removeprefix(".status.")
@@ -82,7 +97,9 @@ def test_the_reference_names_every_field() -> None:
                 assert node["description"] in page
                 continue
             suffix = "[]" if node["type"] == "array" else ""
-            assert f"| `{field}{suffix}` |" in page
+            assert f"| `{field}{suffix}` |" in page or field.startswith(
+                tuple(f"{one}." for one in elsewhere)
+            )
             assert node["description"] in page
 
 
@@ -102,6 +119,31 @@ def test_every_node_is_structural_and_described(path: str, schema: dict) -> None
         return  # the API server describes metadata; the list describes its plain items
     assert len(schema["description"]) > 5
     assert schema["description"][-1] == "."
+
+
+def test_lists_with_several_owners_are_maps_and_all_others_atomic() -> None:
+    """A field manager owns an item of the former and leaves the others; of the latter, the list."""
+    by_metric = ["metric", "percentile"]
+    keys = {
+        "ServingSLO.spec.objectives": by_metric,
+        "ServingSLO.spec.classes": ["name"],
+        "ServingSLO.spec.classes[].objectives": by_metric,
+        "ServingSLO.spec.pools": ["name"],
+        "ServingSLO.status.classes": ["name"],
+        "ServingSLO.status.conditions": ["type"],
+        "ServingSLO.status.pools": ["name"],
+        "ServingBudget.status.conditions": ["type"],
+    }
+    found = {}
+    for definition in (custom_resource_definition(), budget_definition()):
+        for each in definition["spec"]["versions"]:
+            schema = each["schema"]["openAPIV3Schema"]
+            for path, node in nodes(schema, definition["spec"]["names"]["kind"]):
+                if node["type"] == "array" and node["x-kubernetes-list-type"] != "atomic":
+                    assert node["x-kubernetes-list-type"] == "map"
+                    found[path] = node["x-kubernetes-list-map-keys"]
+                    assert set(found[path]) <= set(node["items"]["required"])
+    assert found == keys
 
 
 @pytest.mark.parametrize(("path", "schema"), NODES)
@@ -153,8 +195,7 @@ def test_a_budget_is_of_the_cluster() -> None:
     """An administrator's resource: cluster-scoped, and every field of it is described."""
     spec = budget_definition()["spec"]
     assert spec["scope"] == "Cluster"
-    (only,) = spec["versions"]
-    schema = only["schema"]["openAPIV3Schema"]
+    schema = spec["versions"][0]["schema"]["openAPIV3Schema"]
     assert all(
         part.get("description")
         for path, part in nodes(schema)

@@ -47,8 +47,8 @@ def _entry(
 def test_a_write_with_its_line_is_in_order():
     """One write, one line with the same values; limits are read from the arguments patched."""
     args = ["--model=tiny", "--max-num-batched-tokens", "2048", "--max-num-seqs=64"]
-    path = "/spec/template/spec/containers/0/args"
-    patch = [{"op": "add", "path": path, "value": args}]
+    path = "/spec/template/spec/containers/0"
+    patch = [{"op": "replace", "path": path, "value": {"name": "vllm", "args": args}}]
     audit = [_entry(), _entry(subresource=None, patch=patch)]
     assert differences(audit, [LINE, LIMITS]) == []
 

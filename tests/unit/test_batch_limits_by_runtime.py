@@ -13,12 +13,11 @@ from typing import Any
 import click
 import pytest
 from tests.contracts.read import contract_file
+from tests.unit.workload_server import ROLLING, WorkloadServer, canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
-from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.errors import ArgumentsNotUnderstoodError
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.ports import EngineArguments
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
 from servingslo.runtimes.launch.programs import start_unseen
@@ -27,7 +26,6 @@ from servingslo.runtimes.profile import RuntimeProfile
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
 PROXY = {"name": "front", "image": "proxy:1", "args": ["--listen=:8443"]}
 CARD = {"limits": {"nvidia.com/gpu": 1}}
-NEW = EngineArguments(max_num_seqs=96, max_num_batched_tokens=1216)
 SGLANG = ["python3", "-m", "sglang.launch_server"]
 TRTLLM = ["trtllm-serve", "m"]
 # A runtime, its container's command and args, and the limits that stand there before.
@@ -53,50 +51,11 @@ CASES = [
 ]  # fmt: skip
 
 
-class _Server:
-    """An API server with one Deployment, which carries JSON Patches out."""
-
-    def __init__(self, container: dict[str, Any]) -> None:
-        self.item: dict[str, Any] = {
-            "metadata": {"name": "chat", "namespace": "a", "uid": "t", "resourceVersion": "7",
-                         "generation": 1, "annotations": {"a": "b"}},
-            "spec": {
-                "replicas": 4, "strategy": {"type": "RollingUpdate"},
-                "template": {"spec": {"containers": [copy.deepcopy(PROXY), container]}},
-            },
-            "status": {"observedGeneration": 1, "updatedReplicas": 1},
-        }  # fmt: skip
-
-    async def resolve(self, _api_version: str, _kind: str) -> Any:
-        return self
-
-    def path(self, _namespace: str, _name: str) -> str:
-        return "/chat"
-
-    async def get(self, _path: str, _query: object = None) -> dict[str, Any]:
-        return copy.deepcopy(self.item)
-
-    async def patch(
-        self, _path: str, patch: list[dict[str, Any]], _kind: object, **_: object
-    ) -> None:
-        for change in patch:
-            *parents, key = (p.replace("~1", "/") for p in change["path"].strip("/").split("/"))
-            place = self.item
-            for part in parents:
-                place = place[int(part)] if isinstance(place, list) else place[part]
-            if change["op"] == "test":
-                assert place[key] == change["value"]
-            elif change["op"] == "remove":
-                del place[key]
-            else:
-                place[key] = change["value"]
-        self.item["metadata"]["resourceVersion"] += "1"
-
-    @property
-    def containers(self) -> list[dict[str, Any]]:
-        """Of the template."""
-        found: list[dict[str, Any]] = self.item["spec"]["template"]["spec"]["containers"]
-        return found
+def _server(container: dict[str, Any]) -> Any:
+    """An API server whose Deployment has a proxy in front of this container."""
+    server = WorkloadServer({"replicas": 4, "strategy": ROLLING})
+    server.spec["template"]["spec"]["containers"] = [copy.deepcopy(PROXY), container]
+    return server
 
 
 def _container(command: list[str] | None, args: list[str] | None) -> dict[str, Any]:
@@ -107,6 +66,11 @@ def _container(command: list[str] | None, args: list[str] | None) -> dict[str, A
         "resources": CARD,
         **{key: list(value) for key, value in lines.items() if value is not None},
     }
+
+
+def _containers(server: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.spec["template"]["spec"]["containers"]
+    return found
 
 
 def _read(container: dict[str, Any], runtime: RuntimeProfile) -> tuple[int | None, int | None]:
@@ -139,49 +103,32 @@ def _read_by_its_own_parser(
     return tuple(None if values[name] is None else int(values[name]) for name in fields)
 
 
-@pytest.mark.parametrize(("runtime", "command", "args", "before"), CASES)
-async def test_limits_are_written_as_the_engine_reads_them_and_undone(
-    runtime, command, args, before
-) -> None:
-    """All at once: both parsers read what was written, and a limit of None takes its flag away."""
-    container, kind = _container(command, args), profile(runtime)
-    assert _read(container, kind) == before
-    server: Any = _Server(copy.deepcopy(container))
-    writer = KubernetesBatching(server, server)
-    assert await writer.apply("a", TARGET, None, NEW, runtime)
-    written = server.containers[1]
-    assert _read(written, kind) == (96, 1216)
-    assert _read_by_its_own_parser(written, kind) == (96, 1216)
-    assert server.containers[0] == PROXY
-    assert not await writer.apply("a", TARGET, None, NEW, runtime)
-    former = EngineArguments(max_num_seqs=before[0], max_num_batched_tokens=before[1])
-    assert await writer.apply("a", TARGET, None, former, runtime)
-    assert server.containers == [PROXY, container]
+async def _started(server: Any, before: tuple[int | None, int | None], runtime: str) -> Any:
+    """The canaries of a server, after one was begun."""
+    canaries = BatchCanaries(server)
+    names = ("max_num_seqs", "max_num_batched_tokens")
+    order = canary_order(
+        (before[0] or 256, before[1] or 8192),
+        (96, 1216),
+        runtime,
+        flags_added=tuple(n for n, had in zip(names, before, strict=True) if had is None),
+    )
+    found = await canaries.read("a", TARGET)
+    assert found is not None
+    assert await canaries.start(found, *order)
+    return canaries
 
 
 @pytest.mark.parametrize(("runtime", "command", "args", "before"), CASES)
 async def test_a_canary_is_taken_back_to_the_letter(runtime, command, args, before) -> None:
     """One pod first: what the canary writes is read by both parsers, and its end leaves nothing."""
     container, kind = _container(command, args), profile(runtime)
-    server: Any = _Server(copy.deepcopy(container))
-    canaries = BatchCanaries(server)
-    names = ("max_num_seqs", "max_num_batched_tokens")
-    order = CanaryOrder(
-        owner="chat",
-        owner_uid="u-1",
-        since_seconds=1000,
-        container=None,
-        before=(before[0] or 256, before[1] or 8192),
-        after=(96, 1216),
-        flags_added=tuple(n for n, had in zip(names, before, strict=True) if had is None),
-        runtime=runtime,
-    )
+    server = _server(copy.deepcopy(container))
     spec = copy.deepcopy(server.item["spec"])
-    found = await canaries.read("a", TARGET)
-    assert found is not None
-    assert await canaries.start(found, order)
-    assert _read(server.containers[1], kind) == (96, 1216)
-    assert _read_by_its_own_parser(server.containers[1], kind) == (96, 1216)
+    canaries = await _started(server, before, runtime)
+    assert _containers(server)[0] == PROXY
+    assert _read(_containers(server)[1], kind) == (96, 1216)
+    assert _read_by_its_own_parser(_containers(server)[1], kind) == (96, 1216)
     standing = await canaries.read("a", TARGET)
     assert standing is not None
     assert await canaries.take_back(standing, "wanted")
@@ -241,10 +188,10 @@ async def test_where_a_flag_would_not_do_what_is_meant_nothing_is_written(
     runtime, command, args, said
 ) -> None:
     """The server would divide the limit, end at its start, or take it from elsewhere."""
-    server: Any = _Server(_container(command, args))
+    server = _server(_container(command, args))
     before = copy.deepcopy(server.item)
     with pytest.raises(ArgumentsNotUnderstoodError, match=said):
-        await KubernetesBatching(server, server).apply("a", TARGET, None, NEW, runtime)
+        await _started(server, (None, None), runtime)
     assert server.item == before
 
 

@@ -14,7 +14,7 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import observation_line
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from servingslo.controller.recordings.recording import observation_line
         pytest.param(("50ms", "50parsecs"), ("spec.objectives[1].threshold", "50parsecs"), id="t"),
         pytest.param(("max: 8", "max: 0"), ("spec.replicas.max", "0", "1 to 10000"), id="max"),
         pytest.param(("kind: ServingSLO", "kind: Pod"), ("kind", "exactly one"), id="kind"),
-        pytest.param(("/v1alpha1", "/v9"), ("apiVersion", "/v9", "v1alpha1"), id="version"),
+        pytest.param(("/v1beta1", "/v9"), ("apiVersion", "/v9", "v1beta1"), id="version"),
         pytest.param(("spec:", "spec: ["), ("manifest in YAML (line ",), id="no yaml"),
         pytest.param(("spec:", "spec: " + "[" * 9_000), ("manifest in YAML",), id="deep"),
         pytest.param(("max: 8", "max: !!int ''"), ("manifest in YAML",), id="no number"),

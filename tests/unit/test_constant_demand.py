@@ -10,7 +10,7 @@ from tests.benchmarks.guard_traffic import lengths_drawn
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.windows.counters import Window
-from servingslo.policy.replicas.behavior import Behavior, ScalingRules
+from servingslo.policy.hpa_behavior import Behavior, ScalingRules
 from servingslo_lab.sim.bounds.oracle import interval_work
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
@@ -124,7 +124,7 @@ def test_outputs_are_as_long_as_they_are_soon_after_the_first_have_ended(
             assert found > (1.0 - error) * lengths.mean(), share
 
 
-@pytest.mark.slow("servingslo.estimation", "servingslo.policy.replicas")
+@pytest.mark.slow("servingslo.estimation", "servingslo.policy.replicas", "servingslo.policy.rules")
 def test_new_workloads_that_keep_their_objectives_seldom_order_in_their_first_minutes():
     """Laws and rates of a few windows asked most for up to six more, given back minutes later."""
     ordered = [seed for seed in range(30, 40) if _orders_early(seed)]

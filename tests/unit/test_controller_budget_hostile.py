@@ -152,3 +152,14 @@ def test_hundreds_of_long_names_fit_into_a_status() -> None:
     assert len(json.dumps(told.fields)) < 500_000
     assert len(told.line) < 5_000
     assert any("and 395 more" in one.get("reason", "") for one in told.fields["claimants"])
+
+
+def test_a_spec_that_only_a_person_mends_stalls_a_budget() -> None:
+    """Who waits for it fails at once; one without resources, which may come, is waited for."""
+    for refused, stalled in (("spec.gpus: at most 100000", "True"), ("", None)):
+        record = replace(budget(GPUS), refused=refused)
+        sharing = None if refused else share_gpus(GPUS, (), 0.0)
+        told = budget_status(record, sharing, {}, {}, previous={}, now_seconds=0.0)
+        conditions = {one["type"]: one for one in told.fields["conditions"]}
+        assert conditions["Ready"]["status"] == "False"
+        assert conditions.get("Stalled", {}).get("status") == stalled

@@ -20,7 +20,7 @@ from servingslo.explain.conditions.derived import verdicts
 from servingslo.policy.inputs import Limits, ScaleTarget, SignalProblem
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import names
 from servingslo.runtimes.recognition import Recognition, recognized

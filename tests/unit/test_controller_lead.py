@@ -113,7 +113,7 @@ async def test_a_lapse_that_nobody_used_keeps_the_memory_and_another_s_lead_void
     turn.now = "1"
     await operator.look()
     assert operator.reconciler._memories[UID] is memory
-    learnt = memory.state
+    learnt = memory.state.of("")
     later = copy.deepcopy(operator.resources.status()["learned"])
     state = learned_of({"learned": later})
     state["behavior"]["recommendations"] = [[15.0, 7]]  # as another leader had seen
@@ -123,7 +123,7 @@ async def test_a_lapse_that_nobody_used_keeps_the_memory_and_another_s_lead_void
     turn.now = "2"
     await operator.tick()
     assert operator.reconciler._memories[UID] is not memory
-    restored = operator.reconciler._memories[UID].state
+    restored = operator.reconciler._memories[UID].state.of("")
     assert restored.started_seconds > learnt.started_seconds
     assert (15.0, 7) in [tuple(seen) for seen in restored.behavior.recommendations]
 

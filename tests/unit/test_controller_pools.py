@@ -18,7 +18,6 @@ from tests.unit.pools_world import (
 from servingslo.cli.decision_document import last_document
 from servingslo.errors import (
     ClusterUnavailableError,
-    NotLeaderError,
     PermissionDeniedError,
     WriteConflictError,
 )
@@ -133,19 +132,6 @@ async def test_a_refused_write_of_one_pool_leaves_the_other_its_own(refusal: Exc
     operator.pools.refusals.clear()
     await operator.ticks(2)
     assert operator.count(DECODE) > 2
-
-
-async def test_a_process_that_no_longer_leads_writes_neither_pool() -> None:
-    """The fence stops each write; both pools say so."""
-    operator = operator_of()
-    for target in (PREFILL, DECODE):
-        operator.pools.refusals[target] = NotLeaderError("another process leads")
-    minima = [{**pool, "replicas": {"min": 4, "max": 12}} for pool in POOLS]
-    operator.apply(pools_record(generation=2, pools=minima))
-    await operator.ticks(2)
-    assert operator.pools.written == []
-    reasons = {operator.pool_status(pool)["reason"] for pool in ("prefill", "decode")}
-    assert reasons == {Reason.LEASE_LOST}
 
 
 def test_what_may_be_put_back_is_asked_for_each_pool() -> None:

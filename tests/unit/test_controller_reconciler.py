@@ -270,21 +270,21 @@ async def test_batch_limits_are_written_where_allowed():
     operator = narrow()
     for _ in range(120):
         await operator.tick()
-        if operator.fleet.applied:
+        if operator.fleet.workload.patches:
             break
-    assert operator.fleet.applied, operator.resources.status()["batching"]
-    assert operator.fleet.applied[0].max_num_seqs > FEW_SEQUENCES
+    (engine,) = operator.fleet.workload.spec["template"]["spec"]["containers"]
+    assert int(engine["args"][2]) > FEW_SEQUENCES, operator.resources.status()["batching"]
 
 
 async def test_batch_limits_that_cannot_be_written_are_told():
     """A command line that is not understood is an event, and replicas go on."""
     operator = narrow()
-    operator.fleet.batching_refuses = ArgumentsNotUnderstoodError("a shell script starts it")
+    operator.fleet.workload.refuses = ArgumentsNotUnderstoodError("a shell script starts it")
     for _ in range(120):
         await operator.tick()
         if Reason.WRITE_FAILED in operator.events.reasons():
             break
-    assert operator.fleet.applied == []
+    assert operator.fleet.workload.patches == 0
     messages = [event.message for _, event in operator.events.posted]
     assert any(text.endswith(" not written: a shell script starts it") for text in messages)
     assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_FAILED
@@ -292,14 +292,14 @@ async def test_batch_limits_that_cannot_be_written_are_told():
 
 async def refused_limits(operator: Operator) -> None:
     """Until the first write of limits is refused; the next one would not be."""
-    operator.fleet.batching_refuses = WriteConflictError("the template changed")
+    operator.fleet.workload.refuses = WriteConflictError("the template changed")
     for _ in range(120):
         await operator.tick()
         if Reason.WRITE_CONFLICT in operator.events.reasons():
             break
-    assert operator.fleet.applied == []
+    assert operator.fleet.workload.patches == 0
     assert operator.resources.condition("BatchingInSync")[1] == Reason.WRITE_CONFLICT
-    operator.fleet.batching_refuses = None
+    operator.fleet.workload.refuses = None
 
 
 async def test_batch_limits_that_were_refused_are_no_change():
@@ -307,8 +307,8 @@ async def test_batch_limits_that_were_refused_are_no_change():
     operator = narrow()
     await refused_limits(operator)
     assert operator.resources.status()["batching"].get("lastChange") is None
-    await operator.tick()
-    assert len(operator.fleet.applied) == 1
+    await operator.ticks(2)
+    assert operator.fleet.workload.patches
     assert operator.resources.status()["batching"]["lastChange"]
 
 
@@ -323,11 +323,11 @@ async def test_each_write_is_told_once(caplog):
     operator = narrow()
     for _ in range(120):
         await operator.tick()
-        if operator.fleet.applied and operator.fleet.scaled:
+        if operator.fleet.workload.patches and operator.fleet.scaled:
             break
-    writes = len(operator.fleet.scaled) + len(operator.fleet.applied)
+    writes = len(operator.fleet.scaled) + operator.fleet.workload.patches
     assert operator.fleet.scaled
-    assert operator.fleet.applied
+    assert operator.fleet.workload.patches
     lines = changed_lines(caplog)
     assert len(lines) == writes
     assert all(" outcome=written " in line for line in lines)
@@ -336,7 +336,7 @@ async def test_each_write_is_told_once(caplog):
     assert all(change in line for change, line in zip(scaled, told, strict=True))
     every_time = [event for _, event in operator.events.posted if event.every_time]
     assert len(every_time) == writes
-    (limits,) = (line for line in lines if " knob=batch-limits " in line)
+    limits = next(line for line in lines if " knob=batch-limits " in line)
     assert f" max_num_seqs={FEW_SEQUENCES}->" in limits
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.api.convert import targets_from_spec
+from servingslo.api.convert import fleet_from_spec
 from servingslo.controller.recordings.recording import (
     Header,
     Outcome,
@@ -19,8 +19,8 @@ from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, SignalProblem
-from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.pools.planner import plan_fleet
+from servingslo.policy.pools.state import FleetState
 from servingslo.reasons import Reason
 
 NOW = 1_795_262_400.0
@@ -78,19 +78,20 @@ def _header(**changes) -> Header:
 def _live(path: Path) -> list[Decision]:
     """A short life with a write that fails, one that succeeds, and a change of the spec."""
     recorder = Recorder(path)
-    state = PlannerState()
-    targets = targets_from_spec(SPEC)
+    state = FleetState()
+    targets = fleet_from_spec(SPEC)
     recorder.header(_header())
     decisions = []
     for tick in range(6):
         at = NOW + 15.0 * tick
         if tick == 3:
             changed = {**SPEC, "replicas": {"min": 4, "max": 4}}
-            targets = targets_from_spec(changed)
+            targets = fleet_from_spec(changed)
             recorder.header(_header(spec=changed, carry_on=True, time_seconds=at))
         observation = _observation(at, desired=1 if tick < 2 else 2)
         recorder.observation(observation)
-        decision, state = plan(observation, targets, LIMITS, state, at)
+        fleet, state = plan_fleet({"": observation}, targets, LIMITS, state, at)
+        decision = fleet.pools[""]
         decisions.append(decision)
         if decision.apply_replicas:
             outcome = Outcome(

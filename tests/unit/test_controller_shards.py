@@ -10,10 +10,10 @@ from tests.unit.policy_world import World
 from tests.unit.test_controller_grants import GROWING, FakeBudgets, budget
 
 from servingslo.adapters.kubernetes.api.fence import shard_of_context
-from servingslo.controller.memory import learned_memory
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.controller.shards.placement import Place, place_of, shard_of
 from servingslo.errors import ClusterUnavailableError, PermissionDeniedError
+from servingslo.policy.pools.stored import learned_fleet
 
 SHARDS = 2
 HOME = shard_of(UID, SHARDS)
@@ -99,18 +99,19 @@ async def test_what_was_learnt_moves_with_the_resource():
     first.apply(record_of(uid=UIDS[1]))
     await first.ticks(4)
     memory = first.reconciler._memories[UIDS[1]]
-    behavior = replace(memory.state.behavior, recommendations=((60.0, 7),))
-    memory.state = replace(memory.state, behavior=behavior)
+    own = memory.state.of("")
+    behavior = replace(own.behavior, recommendations=((60.0, 7),))
+    memory.state = memory.state.with_pool("", replace(own, behavior=behavior))
     lead.count = SHARDS
     await first.tick()
-    expected = learned_memory(memory.state, memory.plans, first.fleet.now)
+    expected = learned_fleet(memory.state, memory.targets, first.fleet.now)
     assert resources.patches[-1].keys() >= {"shard", "learned"}
     assert UIDS[1] not in first.reconciler._memories
     assert learned_of(resources.status()) == json.loads(json.dumps(expected))
     sees(second)
     second.fleet.world = first.fleet.world
     await second.tick()
-    restored = second.reconciler._memories[UIDS[1]].state.behavior.recommendations
+    restored = second.reconciler._memories[UIDS[1]].state.of("").behavior.recommendations
     assert (60.0, 7) in [tuple(seen) for seen in restored]
 
 

@@ -11,7 +11,7 @@ from controller_fakes import NAME, Operator, record_of
 from servingslo.adapters.kubernetes.resources import KubernetesResources, resource_record
 from servingslo.cli.decision_document import decision_of, last_document
 from servingslo.controller.reporting.stored_state import learned_of
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned
 
 # Of a status with two objectives; with prices and admission. It was 400 before.

@@ -21,8 +21,7 @@ from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
 from servingslo.policy.replicas.promise import BURN_SECONDS
-from servingslo.policy.replicas.requirement import BOUNDED_CEILING, UTILIZATION_CEILING
-from servingslo.reasons import Reason
+from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
 from servingslo.units import format_duration
@@ -420,38 +419,3 @@ def test_fields_and_values_that_a_page_names_exist(page: Path) -> None:
         and not OF_OTHERS.match(word)
     ]
     assert wrong == []
-
-
-def test_reasons_in_the_pages_of_what_to_do_exist() -> None:
-    """Of the first column of `when it holds` and of headings of runbooks."""
-    rows = table("how-to/when-it-holds.md", "reason")
-    heads = [
-        word
-        for path in (DOCS / "runbooks").glob("*.md")
-        for word in re.findall(r"^### `(\w+)`", path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    told = {word for row in rows for word in re.findall(r"`([A-Z]\w+)`", row[0].partition(" (")[0])}
-    told |= set(heads)
-    assert len(told) > 40
-    assert sorted(told - set(Reason)) == []
-
-
-def test_thresholds_that_edges_can_tell_are_those_of_a_real_page() -> None:
-    """The edges on the page of the CLI are vLLM's, as a captured page has them."""
-    text = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
-    told = text.split("Edges of vLLM")[1].split("\n\n")[0]
-    page = (ROOT / "tests/golden/data/vllm_0.32.0_metrics.txt").read_text(encoding="utf-8")
-    families = {
-        "ttft": "time_to_first_token",
-        "tpot": "request_time_per_output_token",
-        "latency": "e2e_request_latency",
-        "queueTime": "request_queue_time",
-    }
-    found = re.findall(r"((?:`\w+`(?: and )?)+)\s([\d., \n]+)", told)
-    stated = {name: edges for names, edges in found for name in re.findall(r"`(\w+)`", names)}
-    assert set(stated) == set(families)
-    for name, edges in stated.items():
-        series = "vllm:" + families[name] + r'_seconds_bucket\{[^}]*le="([0-9.]+)"'
-        has = {float(edge) for edge in re.findall(series, page)}
-        wanted = {float(edge) for edge in re.findall(r"\d+(?:\.\d+)?", edges)}
-        assert wanted <= has, (name, wanted - has)

@@ -13,7 +13,6 @@ RULES = (CHART / "templates" / "_rules.tpl").read_text(encoding="utf-8")
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 # What these are called where people read of them.
 SPOKEN = {
-    "pods/eviction": "eviction of pods",
     "servingslos/status": "/status` of ServingSLOs",
     "deployments/scale": "/scale` of Deployments",
     "statefulsets/scale": "StatefulSets, and of `extraScalableKinds",
@@ -49,14 +48,14 @@ def test_every_value_that_adds_a_right_is_off_by_default(name: str) -> None:
 
 
 def test_what_is_never_granted_is_never_granted() -> None:
-    """Neither Secrets nor nodes nor exec, and nothing is deleted: pods may be evicted."""
+    """Neither Secrets nor nodes nor exec, and nothing is deleted."""
     assert not {"secrets", "nodes", "pods/exec"} & set(resources())
     verbs = {
         verb.strip() for one in re.findall(r"verbs: \[([^\]]+)\]", RULES) for verb in one.split(",")
     }
     assert verbs <= {"get", "list", "watch", "create", "patch", "update"}
     created = re.findall(r"resources: \[([^\]]+)\]\s+(?:#.*\s+)*verbs: \[create", RULES)
-    assert sorted(created) == ["events", "pods/eviction"]
+    assert sorted(created) == ["events"]
     updated = re.findall(r"resources: (.*)\n.*\n.*verbs: \[.*update\]", RULES)
     assert updated == ["[leases]"]
     assert re.findall(r"resourceNames: (.*)", RULES) == ["[servingslo-acting-operator]"]

@@ -32,7 +32,7 @@ from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision,
 from servingslo.policy.knobs.dynamic_batches.servers import Owner, batchers_of
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.recognition import Recognition

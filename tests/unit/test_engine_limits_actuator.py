@@ -62,9 +62,8 @@ class _Server:
 
 async def _found(args: list[str], managed: list[dict[str, Any]] = []) -> InForce:  # noqa: B006
     client: Any = _Server(args, managed)
-    writer: Any = None
     view = WorkloadView(target=TARGET, read_as=Recognition(runtime="vllm"))
-    found = await EngineLimits(writer, BatchCanaries(client)).in_force(REF, TARGETS, view)
+    found = await EngineLimits(BatchCanaries(client)).in_force(REF, TARGETS, view)
     assert found is not None
     return found
 
@@ -89,9 +88,8 @@ async def test_a_template_that_cannot_be_read_tells_no_limits() -> None:
     client: Any = _Server([], [])
     line = client.item["spec"]["template"]["spec"]["containers"][1]
     line["command"] = ["sh", "-c", "vllm serve m --max-num-seqs 4"]
-    writer: Any = None
     view = WorkloadView(target=TARGET, read_as=Recognition(runtime="vllm"))
-    found = await EngineLimits(writer, BatchCanaries(client)).in_force(REF, TARGETS, view)
+    found = await EngineLimits(BatchCanaries(client)).in_force(REF, TARGETS, view)
     assert found is not None
     assert not any(name.startswith(TEMPLATE) for name in found.values)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from servingslo.estimation.law.batch_rows import (
+    WholeRequests,
     batch_rows,
-    batcher_in_requests,
     counted_rows,
     summary_deltas,
 )
@@ -85,10 +85,10 @@ def test_nothing_is_said_by_a_window_in_which_little_ran():
 def test_a_batch_of_rows_is_one_of_fewer_requests():
     """Requests of four rows each: two of them are a full batch of eight."""
     state = LengthState(finished=100.0, generated_tokens=400.0)
-    found = batcher_in_requests(BATCHER, state)
+    found = WholeRequests.of(BATCHER, state).batcher
     assert found is not None
     assert found.largest_batch == 2
-    assert batcher_in_requests(BATCHER, LengthState()) == BATCHER
+    assert WholeRequests.of(BATCHER, LengthState()).batcher == BATCHER
 
 
 def counts(seconds: dict[int, float], executions: int = 20) -> dict[int, tuple[int, int]]:

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from tests.unit.cli_calls import CLI
 
-from servingslo.api.convert import fleet_targets_of, parse_spec, targets_of
+from servingslo.api.convert import fleet_from_spec
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.cli.manifest import read_spec
 from servingslo.controller.recordings.recording import observation_line
 from servingslo.policy.inputs import Limits
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.runtimes.catalogue import CATALOGUE, profile
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
@@ -70,10 +70,8 @@ def test_they_are_numbered_without_a_gap() -> None:
 @every_example
 def test_its_spec_is_accepted(folder: Path) -> None:
     """The product's own parser takes it, defaults and all."""
-    spec = parse_spec(read_spec(folder / "servingslo.yaml"))
-    fleet = fleet_targets_of(spec)
-    planned = [targets_of(spec)] if fleet is None else [one.targets for one in fleet.pools]
-    assert all(targets.objectives for targets in planned)
+    fleet = fleet_from_spec(read_spec(folder / "servingslo.yaml"))
+    assert all(one.targets.objectives for one in fleet.pools)
 
 
 @every_example
@@ -107,12 +105,11 @@ def test_a_decision_is_planned_with_it(folder: Path, cli: CLI, seen, tmp_path: P
 )
 def test_its_pools_are_planned_together(folder: Path, seen) -> None:
     """Each pool has a count within its bounds, and all of them are within the GPUs."""
-    fleet = fleet_targets_of(parse_spec(read_spec(folder / "servingslo.yaml")))
-    assert fleet is not None
+    fleet = fleet_from_spec(read_spec(folder / "servingslo.yaml"))
     state = FleetState()
     for one in seen[-12:]:
         observations = {pool.name: one for pool in fleet.pools}
-        decision, state = plan_pools(observations, fleet, Limits(), state, one.time_seconds)
+        decision, state = plan_fleet(observations, fleet, Limits(), state, one.time_seconds)
         assert set(decision.pools) == set(observations)
         for pool in fleet.pools:
             highest, after = pool.targets.replicas.maximum, decision.pools[pool.name].replicas_after

@@ -10,7 +10,7 @@ from servingslo import explain
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.policy.decision import replace_knob
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatchingDecision
+from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
 from servingslo.reasons import Reason
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
@@ -30,6 +30,7 @@ BACK = explain.batch_limits_change(
         BatchingDecision(
             reason=Reason.BATCHING_ROLLED_BACK,
             apply=True,
+            canary=CanaryAct.TAKE_BACK,
             current_max_num_seqs=96,
             recommended_max_num_seqs=64,
             current_max_num_batched_tokens=2048,

@@ -9,6 +9,7 @@ from servingslo import explain
 from servingslo.adapters.gauges import metric_samples
 from servingslo.api.v1alpha1.status import MAX_SUMMARY_LENGTH
 from servingslo.explain.conditions.cause import NOT_READY_REASONS
+from servingslo.explain.conditions.stalled import TARGET_GRACE_SECONDS
 from servingslo.explain.headline import answer_line, headline
 from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
@@ -155,7 +156,32 @@ def test_not_ready_keeps_what_was_known_before():
     ready = after[0]
     assert (ready.type, ready.status, ready.reason) == ("Ready", "False", Reason.INVALID_SPEC)
     assert (ready.observed_generation, ready.last_transition_seconds) == (2, NOON_SECONDS + 9)
-    assert after[1:] == before[1:]
+    stalled = after[-1]
+    assert (stalled.type, stalled.status, stalled.reason) == ("Stalled", "True", ready.reason)
+    assert after[1:-1] == before[1:]
+    failed = explain.not_ready(
+        Reason.INTERNAL_ERROR, "a fault", after, generation=2, now_seconds=NOON_SECONDS + 20
+    )
+    assert [one.type for one in failed] == [one.type for one in before]
+
+
+def test_a_lacking_target_stalls_after_the_time_in_which_it_may_be_applied():
+    """A resource may be applied before its target; when that is there, nothing is said of it."""
+    lacking = replace(BLIND, limited_by=Reason.TARGET_NOT_FOUND, detail="no Deployment llama")
+    found = []
+    for waited, decision in (
+        (0, lacking),
+        (TARGET_GRACE_SECONDS - 1, lacking),
+        (TARGET_GRACE_SECONDS, lacking),
+        (TARGET_GRACE_SECONDS + 9, lacking),
+        (TARGET_GRACE_SECONDS + 10, SCALE_UP),
+        (TARGET_GRACE_SECONDS + 20, lacking),
+    ):
+        found.append(_of(decision, found[-1].values() if found else (), NOON_SECONDS + waited))
+    stalled = [one["Stalled"].status if "Stalled" in one else None for one in found]
+    assert stalled == ["False", "False", "True", "True", None, "False"]
+    reasons = {one["Stalled"].reason for one in found if "Stalled" in one}
+    assert reasons == {Reason.TARGET_NOT_FOUND}
 
 
 def _told(decision, previous):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
 from servingslo import explain
 from servingslo.adapters.gauges import GAUGES, metric_samples
+from servingslo.api.status_base import STATUS, told_gauges
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.document import MAX_DOCUMENT_BYTES
@@ -21,13 +22,6 @@ from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionSte
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
-from servingslo.policy.latency.report import (
-    AvailabilityReport,
-    LatencyReport,
-    Part,
-    PartReport,
-    PartSource,
-)
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -99,7 +93,8 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
 
 def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
-    declared = {gauge.name: set(gauge.labels) for gauge in GAUGES}
+    of_features = {name for part in STATUS.parts() for name, _, _ in told_gauges(part.model)}
+    declared = {one.name: set(one.labels) for one in GAUGES if one.name not in of_features}
     owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
     bound = LimitDecision(
         reason=Reason.LIMIT_UNVERIFIED, kind="BackendTrafficPolicy", object_name="chat", after=37
@@ -122,15 +117,6 @@ def test_every_sample_belongs_to_a_declared_gauge():
     degraded = replace_knob(SCALE_UP, "route-weights", share)
     gpus = GpuUse(utilization_ratio=0.5, law_ratio=0.5, power_watts=300.0, joules_per_token=0.4)
     served = replace(SCALE_UP, gpus=gpus, models=ServedModels(slots=2))
-    queue = PartReport(
-        part=Part.QUEUE, source=PartSource.MEASURED,
-        mean_seconds=0.1, percentile_seconds=0.2, grown_seconds=0.05,
-    )  # fmt: skip
-    parts = LatencyReport(
-        percentile=95.0, parts=(queue,), whole_mean_seconds=0.3, whole_percentile_seconds=0.5
-    )
-    answered = AvailabilityReport(target_ratio=0.999, period_seconds=60.0, answered_ratio=0.99)
-    divided = replace(SCALE_UP, latency=parts, availability=answered)
     chat = ClassReport(
         name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
         admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
@@ -138,7 +124,7 @@ def test_every_sample_belongs_to_a_declared_gauge():
     )  # fmt: skip
     lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
     classed = replace_knob(SCALE_UP, "lanes", lanes)
-    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, divided, classed)
+    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, classed)
     samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
@@ -212,10 +198,15 @@ def test_swings_of_arrivals_are_told_once_they_are_known():
     assert "1 is chance" not in explain.text(SCALE_UP)
 
 
+@dataclass(frozen=True)
+class Toy:
+    """What a feature reports."""
+
+    met_at_seconds: float
+
+
 def test_a_time_keeps_its_seconds():
     """Four digits of a Unix time would move it by days."""
     met_at = NOON_SECONDS + 12_345.0
-    decision = replace(
-        SCALE_UP, latency=LatencyReport(percentile=95.0, parts=(), met_at_seconds=met_at)
-    )
-    assert explain.as_dict(decision)["latency"]["metAtSeconds"] == met_at
+    decision = replace(SCALE_UP, features={"toy": Toy(met_at_seconds=met_at)})
+    assert explain.as_dict(decision)["toy"]["metAtSeconds"] == met_at

@@ -13,7 +13,7 @@ from servingslo.explain.log_line import log_line, material_change
 from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 WHY = "CrashLoopBackOff after exit code 1"

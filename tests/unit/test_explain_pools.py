@@ -8,7 +8,10 @@ from tests.golden.decisions import SCALE_UP
 from servingslo.api.v1alpha1.status import MAX_PACKED_LENGTH
 from servingslo.cli.decision_document import fleet_of
 from servingslo.explain.changes import change_event, change_line, replica_count_change
-from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.document import as_dict, summary_line
+from servingslo.explain.headline import answer_line
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.explain.pools import (
     fleet_answer,
@@ -17,6 +20,7 @@ from servingslo.explain.pools import (
     fleet_verdicts,
 )
 from servingslo.explain.pools_text import fleet_lines, fleet_text
+from servingslo.explain.text import text
 from servingslo.packing import packed, unpacked
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.pools.decision import FleetDecision, GpuUse, SplitUse
@@ -44,6 +48,11 @@ def fleet_of_variants(names: tuple[str, ...] = NAMES) -> FleetDecision:
     )
 
 
+def verdicts_of(fleet: FleetDecision) -> dict[str, dict[ConditionType, Verdict]]:
+    """Those on each pool."""
+    return {name: verdicts(one) for name, one in fleet.pools.items()}
+
+
 def test_the_whole_names_split_and_gpus() -> None:
     """How traffic is divided and from where that is known; GPUs of at most so many."""
     told = list(fleet_lines(fleet_of_variants(("h100", "l4"))))
@@ -61,8 +70,9 @@ def test_lines_name_pools_in_the_order_of_the_spec() -> None:
     fleet = replace(fleet, pools=written_last_first)
     change = f"{SCALE_UP.replicas_before}->{SCALE_UP.replicas_after}"
     assert f"h100 {change}/l4 {change}" in fleet_summary_line(fleet)
-    assert fleet_answer(fleet).startswith("h100: ")
-    long = fleet_answer(fleet_of_variants())
+    assert fleet_answer(fleet, verdicts_of(fleet)).startswith("h100: ")
+    whole = fleet_of_variants()
+    long = fleet_answer(whole, verdicts_of(whole))
     assert len(long) == 512
     assert long.endswith("…")
 
@@ -89,7 +99,7 @@ def test_met_objectives_are_named_with_the_part_of_each_pool() -> None:
         for threshold in (1.9, 0.1)
     )
     fleet = replace(fleet, pools={"decode": fast, "prefill": slow})
-    found = fleet_verdicts(fleet)[ConditionType.SLO_MET]
+    found = fleet_verdicts(fleet, verdicts_of(fleet))[ConditionType.SLO_MET]
     assert found.status is ConditionStatus.TRUE, found
     first, second = found.message.split("; decode: ")
     assert first.startswith("prefill: ")
@@ -104,15 +114,22 @@ def test_a_decision_on_as_many_pools_as_there_may_be_fits_into_a_status() -> Non
     document = fleet_document(fleet, {name: replace(long, pool=name) for name in NAMES})
     assert len(packed(document)) <= MAX_PACKED_LENGTH
     again = fleet_of(unpacked(packed(document)), fleet.namespace, fleet.name)
-    assert again is not None
     assert (again.split, again.gpus, again.roles) == (fleet.split, fleet.gpus, fleet.roles)
     assert again.replicas_after == fleet.replicas_after
     assert fleet_text(again).count("\nObjective ") > 0
 
 
-def test_a_document_of_one_target_is_no_fleet() -> None:
-    """It has no pools."""
-    assert fleet_of({"time": "2026-11-26T00:00:00Z"}, "inference", "chat") is None
+def test_a_single_target_is_told_by_its_own_decision_alone() -> None:
+    """Document, history, answer, conditions and text have no word of a fleet."""
+    fleet = FleetDecision.of(SCALE_UP)
+    told = verdicts_of(fleet)
+    assert fleet_verdicts(fleet, told) == verdicts(SCALE_UP)
+    assert fleet_answer(fleet, told) == answer_line(SCALE_UP)
+    assert fleet_summary_line(fleet) == summary_line(SCALE_UP)
+    assert fleet_document(fleet) == as_dict(SCALE_UP)
+    read = fleet_of(fleet_document(fleet), fleet.namespace, fleet.name)
+    assert read.only is not None
+    assert fleet_text(read) == text(read.only)
 
 
 def test_a_change_names_its_pool_in_line_event_and_key() -> None:

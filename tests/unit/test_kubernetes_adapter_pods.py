@@ -37,7 +37,7 @@ def test_pods_of_another_kinds_workload_are_those_of_its_adapter(
         assert uid is not None
         inventory._owner_changed(
             None,
-            OwnerRecord(namespace="a", uid=uid, owner_uid=owner, replicas=1, created_seconds=1.0),
+            OwnerRecord(namespace="a", uid=uid, owner_uid=owner, replicas=1),
         )
     pods = inventory.workload_pods(
         "a", target_uid="adapter", selector=parse_selector("app=chat"), strict=False
@@ -101,18 +101,13 @@ def test_a_group_is_ready_and_waits_as_all_its_pods_do(
     for uid, owner, replicas in (("leaders", "set", 1), ("workers", "uid-chat-0", 2)):
         inventory._owner_changed(
             None,
-            OwnerRecord(
-                namespace="a", uid=uid, owner_uid=owner, replicas=replicas, created_seconds=1.0
-            ),
+            OwnerRecord(namespace="a", uid=uid, owner_uid=owner, replicas=replicas),
         )
     # What another tenant writes: a workload, and its template, that say to be of this one's pod.
     for owner in ("uid-chat-0", "set"):
-        record = OwnerRecord(
-            namespace="b", uid=f"of-{owner}", owner_uid=owner, replicas=9, created_seconds=9.0
-        )
+        record = OwnerRecord(namespace="b", uid=f"of-{owner}", owner_uid=owner, replicas=9)
         inventory._owner_changed(None, record)
     assert inventory.template_count("a", "set") == 1
-    assert inventory.newest_replica_set_seconds("a", "set") == 1.0
     for item in (member("chat-0", "leaders"), *workers):
         inventory._pod_changed(None, pod_record(item, None))
     (found,) = inventory.workload_pods(

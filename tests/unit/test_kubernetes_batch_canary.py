@@ -5,86 +5,28 @@ import copy
 import json
 
 import pytest
+from tests.unit.workload_server import ROLLING, WorkloadServer, canary_order
 
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_ANNOTATION
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.cli.cluster.release import end_canaries
-from servingslo.errors import InvalidObjectError, WriteConflictError
+from servingslo.errors import WriteConflictError
 from servingslo.policy.inputs import ScaleTarget
 
-ORDER = CanaryOrder(
-    owner="chat",
-    owner_uid="u-1",
-    since_seconds=1000,
-    container=None,
-    before=(8, 2048),
-    after=(32, 1024),
-    flags_added=("max_num_batched_tokens",),
-    runtime="vllm",
-)
-ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
+ORDER = canary_order((8, 2048), (32, 1024), flags_added=("max_num_batched_tokens",))
 PARTITION = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
 DEPLOYMENT = {"replicas": 4, "strategy": ROLLING}
-STATEFUL_SET = {"replicas": 4, "updateStrategy": PARTITION}
-
-
-class _Server:
-    """An API server with one object, which carries JSON Patches out."""
-
-    def __init__(self, spec, container=None, annotations=None):
-        engine = {
-            "name": "vllm", "image": "vllm/vllm-openai:v0.20.0",
-            "args": ["--model=m", "--max-num-seqs", "8"], **(container or {}),
-        }  # fmt: skip
-        self.item = {
-            "metadata": {
-                "name": "chat", "namespace": "a", "uid": "t-1", "resourceVersion": "7",
-                "generation": 1, **({"annotations": annotations} if annotations else {}),
-            },
-            "spec": {**copy.deepcopy(spec), "template": {"spec": {"containers": [engine]}}},
-            "status": {"observedGeneration": 1, "updatedReplicas": 1, "updateRevision": "chat-1"},
-        }  # fmt: skip
-        self.pods, self.evicted = [], []
-
-    async def get(self, path, _query=None):
-        if path.endswith("/chat"):
-            return copy.deepcopy(self.item)
-        if path.endswith("/pods"):
-            return {"items": [p for p in self.pods if p["revision"] in _query["labelSelector"]]}
-        kept = [self.item] if path == "/apis/apps/v1/deployments" else []
-        return {"items": copy.deepcopy(kept), "metadata": {"resourceVersion": "7"}}
-
-    async def patch(self, _path, patch, _kind, **_):
-        item = copy.deepcopy(self.item)
-        for change in patch:
-            parts = [p.replace("~1", "/") for p in change["path"].strip("/").split("/")]
-            place = item
-            for part in parts[:-1]:
-                place = place[int(part)] if isinstance(place, list) else place[part]
-            if change["op"] == "test" and place[parts[-1]] != change["value"]:
-                raise InvalidObjectError("test failed")
-            if change["op"] == "add":
-                place[parts[-1]] = change["value"]
-            if change["op"] == "replace":
-                place[int(parts[-1])] = change["value"]
-            if change["op"] == "remove":
-                del place[parts[-1]]
-        item["metadata"]["resourceVersion"] += "1"
-        self.item = item
-
-    async def create(self, path, body):
-        self.evicted.append((path, body["deleteOptions"]["preconditions"]["uid"]))
-        return {}
-
-    @property
-    def spec(self):
-        return self.item["spec"]
+STATEFUL_SET = {
+    "replicas": 4,
+    "updateStrategy": PARTITION,
+    "podManagementPolicy": "Parallel",
+}
 
 
 def world(spec, kind="Deployment", **settings):
     """A server, and what reads and does with its object."""
-    server = _Server(spec, **settings)
+    server = WorkloadServer(spec, **settings)
     canaries = BatchCanaries(server)
     target = ScaleTarget(api_version="apps/v1", kind=kind, name="chat")
 
@@ -116,7 +58,7 @@ def test_a_way_back_is_to_the_letter(spec, kind, container) -> None:
     """Spec and template as they were, and what is remembered says which limits were refused."""
     server, canaries, read = world(spec, kind, container=container)
     before = copy.deepcopy(server.spec)
-    assert asyncio.run(canaries.start(read(), ORDER))
+    assert asyncio.run(canaries.start(read(), *ORDER))
     assert server.spec != before
     assert read().canary.after == [32, 1024]
     if kind == "Deployment":
@@ -135,7 +77,7 @@ def test_a_way_back_is_to_the_letter(spec, kind, container) -> None:
 def test_a_finished_canary_leaves_the_limits_and_nothing_else() -> None:
     """The owner's strategy again, no pause, no annotation."""
     server, canaries, read = world(DEPLOYMENT)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     asyncio.run(canaries.hold(read()))
     asyncio.run(canaries.complete(read()))
     assert {key: server.spec[key] for key in server.spec if key != "template"} == DEPLOYMENT
@@ -156,7 +98,7 @@ def test_a_finished_canary_leaves_the_limits_and_nothing_else() -> None:
 def test_what_somebody_else_changed_stays(edit) -> None:
     """It is seen, nothing is taken back over it, and a strategy that he set stands."""
     server, canaries, read = world(DEPLOYMENT)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     asyncio.run(canaries.hold(read()))
     edit(server.spec)
     mine = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}}
@@ -177,7 +119,7 @@ def test_an_object_that_moved_on_is_not_written() -> None:
     old = read()
     server.item["metadata"]["resourceVersion"] = "8"
     with pytest.raises(WriteConflictError):
-        asyncio.run(canaries.start(old, ORDER))
+        asyncio.run(canaries.start(old, *ORDER))
 
 
 @pytest.mark.parametrize(
@@ -194,15 +136,19 @@ def test_an_object_that_moved_on_is_not_written() -> None:
         ),
         pytest.param({**STATEFUL_SET, "replicas": 1}, "StatefulSet", "no sibling", id="one-of-set"),
         pytest.param(
-            {"replicas": 4, "updateStrategy": {"type": "OnDelete"}}, "StatefulSet", "OnDelete",
+            {**STATEFUL_SET, "updateStrategy": {"type": "OnDelete"}}, "StatefulSet", "OnDelete",
             id="on-delete",
         ),
         pytest.param(
             {
-                "replicas": 4,
+                **STATEFUL_SET,
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}},
             },
             "StatefulSet", "in use", id="partition",
+        ),
+        pytest.param(
+            {**STATEFUL_SET, "podManagementPolicy": "OrderedReady"}, "StatefulSet", "Parallel",
+            id="in-order",
         ),
         pytest.param({**DEPLOYMENT, "replicas": 1}, "Deployment", "", id="one-with-surge"),
     ],
@@ -214,14 +160,14 @@ def test_where_no_pod_can_go_first_it_says_why(spec, kind, words) -> None:
     assert bool(read().not_possible) == bool(words)
     if words:
         with pytest.raises(WriteConflictError):
-            asyncio.run(canaries.start(read(), ORDER))
+            asyncio.run(canaries.start(read(), *ORDER))
 
 
 def test_without_surge_one_pod_makes_room() -> None:
     """Where the owner allows no pod more than asked for, one fewer serves meanwhile."""
     spec = {"replicas": 4, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0}}}
     server, canaries, read = world(spec)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     assert server.spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
@@ -241,7 +187,7 @@ def test_without_surge_one_pod_makes_room() -> None:
 def test_an_annotation_that_is_not_ours_is_none(change) -> None:
     """Anybody who may edit the object may write one."""
     server, canaries, read = world(DEPLOYMENT)
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     notes = server.item["metadata"]["annotations"]
     notes[CANARY_ANNOTATION] = json.dumps({**json.loads(notes[CANARY_ANNOTATION]), **change})
     assert read().canary is None
@@ -252,46 +198,13 @@ def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]
     server, canaries, read = world(DEPLOYMENT)
     before = copy.deepcopy(server.spec)
     assert asyncio.run(end_canaries(server, ())) == []
-    asyncio.run(canaries.start(read(), ORDER))
+    asyncio.run(canaries.start(read(), *ORDER))
     assert asyncio.run(end_canaries(server, ())) == []
     assert server.spec == before
     assert capsys.readouterr().out == "Deployment a/chat: max_num_seqs 32 -> 8\n"
     # An operator that still runs begins no other for a while.
     with pytest.raises(WriteConflictError, match="put it back a moment ago"):
-        asyncio.run(canaries.start(read(), ORDER))
+        asyncio.run(canaries.start(read(), *ORDER))
     server.item["metadata"]["annotations"][RELEASED_ANNOTATION] = "2026-01-01T00:00:00Z"
-    assert asyncio.run(canaries.start(read(), ORDER))
+    assert asyncio.run(canaries.start(read(), *ORDER))
     assert RELEASED_ANNOTATION not in server.item["metadata"]["annotations"]
-
-
-def _pod(name, *, revision="chat-1", owner="t-1", ready="False", **metadata):
-    owners = [{"uid": owner, "controller": True}]
-    return {
-        "revision": revision,
-        "metadata": {"name": name, "uid": f"u-{name}", "ownerReferences": owners, **metadata},
-        "status": {"conditions": [{"type": "Ready", "status": ready}]},
-    }
-
-
-@pytest.mark.parametrize(
-    ("policy", "freed"),
-    [pytest.param("OrderedReady", 1, id="in-order"), pytest.param("Parallel", 0, id="parallel")],
-)
-def test_a_pod_that_blocks_the_way_back_is_evicted(policy, freed) -> None:
-    """Of the limits taken back, not ready, and of this very set; none while it may yet come."""
-    server, canaries, read = world(
-        {**STATEFUL_SET, "podManagementPolicy": policy}, kind="StatefulSet"
-    )
-    asyncio.run(canaries.start(read(), ORDER))
-    server.pods = [
-        _pod("chat-3"),
-        _pod("chat-2", ready="True"),
-        _pod("chat-1", owner="t-2"),
-        _pod("chat-0", revision="chat-0"),
-        _pod("chat-4", deletionTimestamp="2026-11-25T03:00:00Z"),
-    ]
-    asyncio.run(canaries.take_back(read(), ""))
-    assert asyncio.run(canaries.free(read())) == 0
-    server.item["status"]["updateRevision"] = "chat-0"
-    assert asyncio.run(canaries.free(read())) == freed
-    assert server.evicted == [("/api/v1/namespaces/a/pods/chat-3/eviction", "u-chat-3")][:freed]

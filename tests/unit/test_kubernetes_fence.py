@@ -179,7 +179,7 @@ def test_a_process_stopped_until_after_its_lease_executes_nothing_more() -> None
     [
         pytest.param(PATH, "inference", id="scale"),
         pytest.param("/api/v1/namespaces/a/events", "a", id="core"),
-        pytest.param("/apis/servingslo.dev/v1alpha1/servingslos", "", id="cluster"),
+        pytest.param("/apis/servingslo.dev/v1beta1/servingslos", "", id="cluster"),
         pytest.param("/api/v1/namespaces", "", id="namespaces"),
     ],
 )

@@ -70,8 +70,6 @@ def test_a_replica_set_elsewhere_that_claims_an_owner_is_no_template_of_its():
     """Until it is collected a tenant's would hold a Deployment of another one's as rolling out."""
     inventory = Inventory(_Nothing())
     for namespace, uid in (("a", "1"), ("b", "2")):
-        record = OwnerRecord(
-            namespace=namespace, uid=uid, owner_uid="chat", replicas=1, created_seconds=1.0
-        )
+        record = OwnerRecord(namespace=namespace, uid=uid, owner_uid="chat", replicas=1)
         inventory._owner_changed(None, record)
     assert inventory.template_count("a", "chat") == 1

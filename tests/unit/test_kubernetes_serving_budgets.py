@@ -10,7 +10,7 @@ import pytest
 from servingslo.adapters.kubernetes.serving_budgets import KubernetesServingBudgets
 from servingslo.errors import ClusterError, NotFoundError, PermissionDeniedError
 
-BUDGETS = "/apis/servingslo.dev/v1alpha1/servingbudgets"
+BUDGETS = "/apis/servingslo.dev/v1beta1/servingbudgets"
 NAMESPACES = "/api/v1/namespaces"
 OF_A_TEAM = {"gpus": 8, "namespaceSelector": {"matchLabels": {"team": "serving"}}}
 

@@ -82,9 +82,6 @@ class _Inventory:
     def template_count(self, _namespace: str, _uid: str) -> int:
         return 1
 
-    def newest_replica_set_seconds(self, _namespace: str, _uid: str) -> None:
-        return None
-
     def parts(self, _namespace: str, _wanted: Any) -> tuple[str, ...]:
         return ("chat",)
 

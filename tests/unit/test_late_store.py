@@ -13,7 +13,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.explain.conditions.metrics import metrics_fresh_verdict
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 TICK_SECONDS = 15.0
 PODS = ("chat-0", "chat-1")

@@ -17,6 +17,7 @@ from servingslo.adapters.metrics_export import (
 )
 from servingslo.policy.decision_parts import HandOver
 from servingslo.policy.inputs import Actuation
+from servingslo.policy.pools.decision import FleetDecision
 from servingslo.reasons import Reason
 
 
@@ -48,8 +49,8 @@ LLAMA = {"namespace": "inference", "name": "llama-chat"}
 def test_decisions_are_counted_by_action_and_reason_and_shown_by_resource():
     """Two decisions count two; the page shows the numbers of the last one."""
     metrics = OperatorMetrics()
-    metrics.observe_decision(SCALE_UP)
-    metrics.observe_decision(replace(SCALE_UP, replicas_after=6))
+    metrics.observe(FleetDecision.of(SCALE_UP))
+    metrics.observe(FleetDecision.of(replace(SCALE_UP, replicas_after=6)))
     page = "servingslo_decisions_total"
     assert _of(metrics, page, action="scale-up", reason="KVCacheBound") == 2
     assert _of(metrics, DESIRED, **LLAMA) == 6
@@ -62,8 +63,8 @@ def test_decisions_are_counted_by_action_and_reason_and_shown_by_resource():
 def test_what_became_unknown_is_shown_no_more():
     """A stale prediction must not look like a fresh one."""
     metrics = OperatorMetrics()
-    metrics.observe_decision(SCALE_UP)
-    metrics.observe_decision(BLIND)
+    metrics.observe(FleetDecision.of(SCALE_UP))
+    metrics.observe(FleetDecision.of(BLIND))
     assert _of(metrics, DESIRED, **LLAMA) == 5
     assert _of(metrics, "servingslo_arrivals_per_second", **LLAMA) is None
     assert _of(metrics, "servingslo_metrics_fresh", **LLAMA) == 0
@@ -72,8 +73,8 @@ def test_what_became_unknown_is_shown_no_more():
 def test_a_deleted_resource_leaves_nothing_but_its_count():
     """Gauges of a resource go with it, those of others stay."""
     metrics = OperatorMetrics()
-    metrics.observe_decision(SCALE_UP)
-    metrics.observe_decision(replace(SCALE_UP, name="other"))
+    metrics.observe(FleetDecision.of(SCALE_UP))
+    metrics.observe(FleetDecision.of(replace(SCALE_UP, name="other")))
     metrics.forget("inference", "llama-chat")
     metrics.forget("inference", "never-seen")
     shown = {dict(labels).get("name") for _, labels in _samples(metrics)}
@@ -121,7 +122,7 @@ def test_probes_follow_the_loop(ticks, silence_in_ticks, alive, ready):
 async def test_pages_are_served_with_their_status():
     """Metrics parse as Prometheus text; probes answer 200 or 503 with the reason."""
     metrics = OperatorMetrics()
-    metrics.observe_decision(SCALE_UP)
+    metrics.observe(FleetDecision.of(SCALE_UP))
     states = [Health(alive=True, ready=False, detail="no successful round yet")]
     server = HealthServer(metrics, lambda: states[-1], host="127.0.0.1", port=0)
     await server.start()
@@ -148,13 +149,13 @@ async def test_pages_are_served_with_their_status():
 def test_a_resource_that_nothing_is_decided_for_shows_why_and_no_numbers():
     """Its old numbers would go on firing alerts, or hide that nobody decides."""
     metrics = OperatorMetrics()
-    metrics.observe_decision(SCALE_UP)
+    metrics.observe(FleetDecision.of(SCALE_UP))
     metrics.observe_undecided(LLAMA["namespace"], LLAMA["name"], "InvalidSpec")
     assert _of(metrics, DESIRED, **LLAMA) is None
     assert _of(metrics, "servingslo_not_ready", **LLAMA, reason="InvalidSpec") == 1
     metrics.observe_undecided(LLAMA["namespace"], LLAMA["name"], None)
     assert _of(metrics, "servingslo_not_ready", **LLAMA, reason="InvalidSpec") is None
-    metrics.observe_decision(SCALE_UP)
+    metrics.observe(FleetDecision.of(SCALE_UP))
     assert _of(metrics, DESIRED, **LLAMA) == 5
     assert _of(metrics, "servingslo_binding_constraint", **LLAMA, constraint="kv-cache") == 1
 
@@ -164,12 +165,12 @@ def test_a_count_for_others_is_gone_when_nobody_decides_any_more():
     clock = _Clock()
     metrics = OperatorMetrics(monotonic=clock)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
-    metrics.observe_decision(replace(SCALE_UP, handed_over=given))
+    metrics.observe(FleetDecision.of(replace(SCALE_UP, handed_over=given)))
     assert _of(metrics, DESIRED, **LLAMA) == 5
     clock.now += HANDED_OVER_SECONDS + 1
     assert _of(metrics, DESIRED, **LLAMA) is None
     assert _of(metrics, "servingslo_replicas_recommended", **LLAMA) == 5
-    metrics.observe_decision(replace(SCALE_UP, handed_over=given))
+    metrics.observe(FleetDecision.of(replace(SCALE_UP, handed_over=given)))
     assert _of(metrics, DESIRED, **LLAMA) == 5
     metrics.follow(lambda: False, lambda: 0)
     assert _of(metrics, DESIRED, **LLAMA) is None

@@ -344,6 +344,32 @@ def test_the_namespace_of_a_flag_is_for_manifests_without_one(cli: CLI) -> None:
         assert made["metadata"]["namespace"] == namespace
 
 
+def test_a_serving_slo_of_the_former_version_gets_the_present_one(cli: CLI, tmp_path) -> None:
+    """Nothing else of the file changes, not even comments; and both versions are read."""
+    text = """# ours
+apiVersion: servingslo.dev/v1alpha1 # the first
+kind: ServingSLO
+metadata: {name: chat}
+spec:
+  targetRef: {kind: Deployment, name: chat}
+  objectives: [{metric: ttft, percentile: 99, threshold: 1s}]
+  replicas: {max: 4}
+---
+{"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingBudget", "spec": {"gpus": 8}}
+---
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+"""
+    path = tmp_path / "slo.yaml"
+    path.write_text(text, encoding="utf-8")
+    read_spec(path)
+    done = cli("migrate", path)
+    assert done.out == text.replace("servingslo.dev/v1alpha1", "servingslo.dev/v1beta1")
+    path.write_text(done.out, encoding="utf-8")
+    read_spec(path)
+    assert cli("migrate", path).out == done.out
+
+
 @pytest.mark.parametrize(
     ("document", "words"),
     [

@@ -23,7 +23,7 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.launch.settings import metrics_switched_off
 

@@ -1,6 +1,8 @@
 """Servers of dynamic batches: the law that decides, against exact queues and a simulation."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from tests.model_fleets import ReplicaGroup, predict
 from tests.textbook import queueing
 from tests.textbook.batching import BatchLaw, greedy_batch_response
 
+import servingslo
 from servingslo.models.engine.service_time import DynamicBatcher, EngineLimits, ServiceLaw
 from servingslo.models.fleet.batch_model import BatchPrediction
 from servingslo.models.objectives import LatencyMetric, Routing
@@ -134,3 +137,11 @@ def test_a_model_of_an_engine_with_a_batcher_predicts_by_it():
     seconds = load.latency_seconds(95)
     two = ReplicaGroup(law=LAW, limits=limits, replica_count=2, routing=Routing.RANDOM)
     assert predict(workload.at_rate(80.0), two).latency_seconds(95) == pytest.approx(seconds)
+
+
+def test_one_place_chooses_what_predicts() -> None:
+    """Whoever has a model asks it: nobody else asks whether requests are served whole."""
+    package = Path(servingslo.__file__).parent
+    asks = re.compile(r"(?<!stated_)limits\.batcher\b|BatchServer\(|serves_batches")
+    asking = {path for path in package.rglob("*.py") if asks.search(path.read_text("utf-8"))}
+    assert asking == {package / "models" / "fleet" / "latency.py"}

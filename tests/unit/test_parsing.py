@@ -68,8 +68,7 @@ def test_of_one_document_none_and_several_one_is_read():
 
 
 RECORD = {
-    "owner": "chat", "refused": [8, 2048], "refused_queue": None, "template": "t", "wanted": "w",
-    "revision": "",
+    "refused": [8, 2048], "refused_queue": None, "template": "t", "wanted": "w",
 }  # fmt: skip
 
 
@@ -82,7 +81,7 @@ def _recorded(item):
     "change",
     [
         {"refused": [10**300, 2048]}, {"refused": [-1, 2048]}, {"refused": [8]},
-        {"refused": [True, 2048]}, {"refused": "82"}, {"refused_queue": 1.5}, {"owner": None},
+        {"refused": [True, 2048]}, {"refused": "82"}, {"refused_queue": 1.5}, {"wanted": None},
         {"more": 1},
     ],
 )  # fmt: skip

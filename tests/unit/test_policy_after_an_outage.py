@@ -2,7 +2,7 @@
 
 from policy_world import World, run, stepped
 
-from servingslo.policy.replicas.step_down import LEAST_WARM_UP_SECONDS
+from servingslo.policy.rules.step_down import LEAST_WARM_UP_SECONDS
 from servingslo.reasons import Action, Reason
 
 

@@ -39,7 +39,7 @@ from servingslo.policy.knobs.trial.stages import (
     WARM_UP_SECONDS,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 LAW = ServiceLaw(
@@ -257,15 +257,13 @@ def test_what_is_taken_back_is_what_stood_before_and_not_the_files():
     assert {one.limits.max_batch_size for one in world.servers.values()} == {4}
 
 
-def test_a_pod_alone_is_set_beside_what_it_would_be_without():
-    """Its load grew meanwhile: slower than before, and as fast as the law says of former limits."""
+def test_a_pod_alone_is_left_as_it_is():
+    """Nothing serves beside it that it could be compared with."""
     targets = replace(TARGETS, replicas=ReplicaTargets(minimum=1, maximum=1))
     world = World(rate=4.0, targets=targets, servers={"rank-0": Server()})
-    world.until(Reason.BATCHING_CANARY_STARTED)
-    world.rate = 9.0
-    ended = world.until(Reason.BATCHING_IN_SYNC)
-    assert ended.batcher.after.max_batch_size == 4
-    assert world.servers["rank-0"].limits.max_batch_size == 4
+    told = world.until(Reason.BATCHING_CANARY_NOT_POSSIBLE)
+    assert "no sibling" in told.batching.detail
+    assert not told.batcher.pods
 
 
 def test_a_pod_that_is_new_or_has_drifted_is_set_before_it_counts():

@@ -28,7 +28,7 @@ from servingslo.policy.knobs.engine_limits.knob import PAYBACK_SECONDS
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second
-from servingslo.policy.replicas.step_down import count_tried
+from servingslo.policy.rules.step_down import count_tried
 from servingslo.reasons import Reason
 
 LAW = ServiceLaw(

@@ -11,6 +11,9 @@ from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.policy.budget.claims import wants_of
 from servingslo.policy.inputs import Grant, Limits, ScaleTarget, SignalProblem
+from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
+from servingslo.policy.pools.state import FleetState
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 6.0), (900, 60.0))
@@ -104,19 +107,15 @@ def test_nothing_grows_while_gpus_of_a_replica_are_unknown():
 def test_wants_are_those_before_the_budget():
     """In GPUs; a GPU keeps what the frontier says, and a pod that ends is still held."""
     story = run(GrantedWorld(rate=GROWING, replicas=3, grant=lambda _: granted(8, 2))).until(1500)
-    decision, sized = story.at(1500.0), story.state.sized
-    wants = wants_of(decision, REPLICAS_ONLY, Limits(), pods=5, gpus_per_replica=2, sized=sized)
+    sized = story.state.sized
+    pool = PoolTargets(name="", role=Role.COMBINED, targets=REPLICAS_ONLY, gpus=2)
+    targets, state = FleetTargets(pools=(pool,)), FleetState(pools={"": story.state})
+    fleet = FleetDecision.of(story.at(1500.0))
+    wants = wants_of(fleet, targets, Limits(), {"": 5}, state)
     assert wants.acts
     assert (wants.ordered_gpus, wants.held_gpus, wants.after_gpus) == (8, 10, 8)
     assert wants.wanted_gpus > 8
     saturation = sized.case.saturation_per_second
     assert 0.0 < wants.kept_per_gpu <= saturation / 2
-    stopped = wants_of(
-        decision,
-        REPLICAS_ONLY,
-        Limits(recommend_only=True),
-        pods=5,
-        gpus_per_replica=2,
-        sized=sized,
-    )
+    stopped = wants_of(fleet, targets, Limits(recommend_only=True), {"": 5}, state)
     assert (stopped.acts, stopped.wanted_gpus, stopped.minimum_gpus) == (False, 8, 0)

@@ -10,11 +10,11 @@ from tests.unit.test_policy_pools_variants import PRICES
 from tests.unit.test_policy_pools_variants import fleet as variants
 
 from servingslo.controller.registry import checked
-from servingslo.policy.budget.worth import fleet_kept_per_gpu
+from servingslo.policy.budget.worth import kept_per_gpu
 from servingslo.policy.inputs import Limits
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 
@@ -28,7 +28,7 @@ def lived(targets: FleetTargets, pools: dict[str, World], ticks: int = TICKS) ->
     for tick in range(1, ticks + 1):
         at = tick * TICK_SECONDS
         seen = {name: replace(world.observe(at), pool=name) for name, world in pools.items()}
-        fleet, state = plan_pools(seen, targets, Limits(), state, at)
+        fleet, state = plan_fleet(seen, targets, Limits(), state, at)
     return fleet, targets, state
 
 
@@ -56,7 +56,7 @@ def worth(found: Lived, after: dict[str, int], wanted: dict[str, int]) -> float:
     fleet, targets, state = found
     for name, count in after.items():
         fleet = fleet.with_pool(name, replace(fleet.pools[name], replicas_after=count))
-    return fleet_kept_per_gpu(fleet, targets, state, wanted)
+    return kept_per_gpu(fleet, targets, state, wanted)
 
 
 def carried(found: Lived, pool: str, count: int) -> float:
@@ -114,4 +114,4 @@ def test_without_frontiers_it_is_the_mean() -> None:
         rates = [one.demand.forecast_rate_per_second for one in fleet.pools.values()]
         whole = sum(rates) if adds else max(rates)
         wanted = dict.fromkeys(fleet.pools, 2)
-        assert fleet_kept_per_gpu(fleet, targets, FleetState(), wanted) == whole / 4
+        assert kept_per_gpu(fleet, targets, FleetState(), wanted) == whole / 4

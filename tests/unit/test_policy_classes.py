@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from policy_world import REPLICAS_ONLY as TARGETS
-from policy_world import Run, World, steady
+from tests.unit.policy_world import REPLICAS_ONLY as TARGETS
+from tests.unit.policy_world import Run, World, steady
 
 from servingslo.adapters.gauges import metric_samples
 from servingslo.estimation.gateway.classes import whole_sample
@@ -17,7 +17,6 @@ from servingslo.explain.conditions.condition import ConditionStatus, ConditionTy
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.events import events
 from servingslo.explain.text import text
-from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.inputs import AdmissionMode, InForce, Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import (
@@ -28,6 +27,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
 )
 from servingslo.policy.knobs.lanes.decision import SURGE_READINGS, LaneState
 from servingslo.policy.planner import plan
+from servingslo.policy.routes import ClassTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
@@ -235,16 +235,6 @@ def test_a_lane_that_does_not_hold_is_reported(passed_by, refused, reported):
     gauges = [one for one in metric_samples(now) if one.name == "servingslo_admission_bound"]
     assert [one.labels["reason"] for one in gauges] == ["LimitNotHeld"]
     assert [one.reason for one in events(now, before)] == [Reason.LIMIT_NOT_HELD]
-
-
-@pytest.mark.parametrize("name", ["chat", "job"])
-def test_availability_is_of_the_classes_that_order_replicas(name):
-    """A tenth of all requests fails: chat's count, the job's do not."""
-    told = story(replace(WITH, availability_target_ratio=0.99), failed_per_second={name: 0.8})
-    told.until(900.0)
-    report = told.decisions[-1].availability
-    assert report.uncounted == ()
-    assert report.answered_ratio == pytest.approx(0.8 if name == "chat" else 1.0, abs=0.06)
 
 
 def test_each_class_has_an_error_budget_of_its_own():

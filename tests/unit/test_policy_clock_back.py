@@ -6,6 +6,7 @@ import pytest
 from policy_world import TICK_SECONDS, Run, World, run, stepped
 
 from servingslo.adapters.clock import SteadyClock
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState, ScalingRules, normalize
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
     BatchingMemory,
@@ -13,8 +14,7 @@ from servingslo.policy.knobs.engine_limits.memory import (
     memory_of,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState, ScalingRules, normalize
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
@@ -100,14 +100,14 @@ def test_demand_is_followed_whatever_the_clock_did(back_seconds: float) -> None:
     assert busy.replicas_after > calm.replicas_after
 
 
-def test_an_open_change_of_batch_limits_is_judged_in_time() -> None:
-    """Not in an hour of the clock that it was written by: what lies ahead was ordered now."""
+def test_a_change_of_batch_limits_is_of_the_past() -> None:
+    """What lies ahead, by the clock that it was written by, was ordered now."""
     limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512)
     ahead = EPOCH_SECONDS + 7200.0
-    change = BatchChange(at_seconds=ahead, before=limits, after=limits, observed_before={})
-    memory = BatchingMemory(last_change_seconds=ahead, verifying=change)
+    change = BatchChange(at_seconds=ahead, before=limits, after=limits)
+    memory = BatchingMemory(last_change_seconds=ahead, written=change)
     stored = learned(PlannerState(knobs={"batch-limits": memory}), ahead)
     batching = memory_of(restore(stored, EPOCH_SECONDS).knobs)
     assert batching.last_change_seconds == EPOCH_SECONDS
-    assert batching.verifying is not None
-    assert batching.verifying.at_seconds == EPOCH_SECONDS
+    assert batching.written is not None
+    assert batching.written.at_seconds == EPOCH_SECONDS

@@ -11,8 +11,8 @@ from servingslo.estimation.requests.histograms import of_quantiles
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.hpa_behavior import Behavior, ScalingRules
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.replicas.behavior import Behavior, ScalingRules
 from servingslo.policy.replicas.saturation import saturation_need
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Action, Constraint, Reason

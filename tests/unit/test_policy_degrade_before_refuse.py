@@ -6,7 +6,6 @@ import pytest
 from degraded_world import DEGRADING, DegradedRun, SplitWorld
 from policy_world import TICK_SECONDS
 
-from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.inputs import (
     AdmissionMode,
     InForce,
@@ -20,6 +19,7 @@ from servingslo.policy.knobs.degradation.steps import UNSEEN_SECONDS, StepMemory
 from servingslo.policy.knobs.in_flight.gateway import FORMER, HEADROOM, LIMIT, LOWERED_ABOVE
 from servingslo.policy.knobs.in_flight.knob import ROOM_RATIO
 from servingslo.policy.planner import plan
+from servingslo.policy.routes import ROUTE_WEIGHTS
 
 # One replica carries about three requests a second. The crowd grows to four in six minutes, which a
 # fallback of at most 0.3 can take, then jumps to what it cannot, and goes.

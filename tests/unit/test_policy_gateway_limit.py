@@ -31,7 +31,7 @@ from servingslo.policy.knobs.decisions import GATEWAY_LIMITS
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT, RAISED_ABOVE
 from servingslo.policy.knobs.in_flight.knob import InFlightKnob
 from servingslo.policy.planner import plan
-from servingslo.policy.replicas.requirement import (
+from servingslo.policy.rules.needs import (
     BOUNDED_CEILING,
     UTILIZATION_CEILING,
     utilization_ceiling_ratio,

@@ -1,9 +1,13 @@
 """Guards: each promise of what may not happen to a replica count, whatever the models say."""
 
+from dataclasses import replace
+
 import pytest
+from tests.unit.policy_world import settled_context
 
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,
@@ -15,9 +19,11 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
-from servingslo.policy.replicas.guards import Bounds, Proposal, StepDownBlock
+from servingslo.policy.planner import Seen, draft_count
+from servingslo.policy.replicas.ownership import acting_limit, metrics_problem, ownership_problem
+from servingslo.policy.replicas.promise import PromiseState
+from servingslo.policy.replicas.proposal import Bounds, Proposal, bounds_of
+from servingslo.policy.rules import guards
 from servingslo.reasons import Reason
 
 BOUNDS = Bounds(minimum=1, maximum=8, maximum_reason=Reason.MAX_REPLICAS_REACHED)
@@ -31,17 +37,32 @@ def observation(**changes):
     return Observation(**(values | changes))
 
 
-def blind(**changes):
+def tick(**changes):
+    """A tick at which nothing forbids anything, at three of one to eight replicas."""
+    return replace(settled_context(), **({"current": 3, "bounds": BOUNDS} | changes))
+
+
+def wants(replicas, **changes):
+    """A proposal of this many, all of which are safe."""
+    plain = Proposal.of(replicas)
+    return replace(plain, requirement=replace(plain.requirement, **changes))
+
+
+PLAIN_FALLBACK = FallbackTargets()
+
+
+def blind(fallback=PLAIN_FALLBACK, without_metrics_seconds=600.0, **changes):
     """What is ordered during an outage, with some circumstances changed."""
-    values = {
-        "current": 3,
-        "bounds": BOUNDS,
-        "fallback": FallbackTargets(),
-        "problem": SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="timeout"),
-        "without_metrics_seconds": 600.0,
-        "max_step": None,
-    }
-    return guards.hold_without_metrics(**(values | changes))
+    context = tick(**changes)
+    fresh = without_metrics_seconds and context.now_seconds - without_metrics_seconds
+    problem = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="timeout")
+    context = replace(
+        context,
+        targets=replace(context.targets, fallback=fallback),
+        state=replace(context.state, fresh_seconds=fresh, started_seconds=fresh),
+        signals=replace(context.signals, no_metrics=problem),
+    )
+    return draft_count(Seen(context=context, state=context.state, edit=None, asleep=False))
 
 
 @pytest.mark.parametrize(
@@ -60,20 +81,20 @@ def test_hands_stay_off_when_the_count_is_not_ours(reason):
         SignalProblem(reason=Reason.METRICS_STALE),
         SignalProblem(reason=reason, detail="who"),
     )
-    assert guards.ownership_problem(observation(problems=problems)) == problems[1]
+    assert ownership_problem(observation(problems=problems)) == problems[1]
 
 
 def test_a_target_scaled_to_zero_by_hand_is_not_ours():
     """Nobody but a user sets 0, since the least allowed minimum is 1."""
-    problem = guards.ownership_problem(observation(desired_replicas=0))
+    problem = ownership_problem(observation(desired_replicas=0))
     assert problem is not None
     assert problem.reason is Reason.SCALED_TO_ZERO_BY_USER
 
 
 def test_an_ordinary_observation_is_ours():
     """No problem, no veto."""
-    assert guards.ownership_problem(observation()) is None
-    assert guards.metrics_problem(observation()) is None
+    assert ownership_problem(observation()) is None
+    assert metrics_problem(observation()) is None
 
 
 def test_blindness_holds_the_count_and_says_why():
@@ -107,21 +128,27 @@ def test_the_administrators_maximum_wins_and_is_named():
     targets = Targets(
         target=TARGET, objectives=OBJECTIVES, replicas=ReplicaTargets(minimum=6, maximum=20)
     )
-    assert guards.bounds_of(targets, Limits(max_replicas=4)) == Bounds(
+    assert bounds_of(targets, Limits(max_replicas=4)) == Bounds(
         minimum=4, maximum=4, maximum_reason=Reason.ADMINISTRATOR_LIMIT
     )
-    assert guards.bounds_of(targets, Limits()) == Bounds(
+    assert bounds_of(targets, Limits()) == Bounds(
         minimum=6, maximum=20, maximum_reason=Reason.MAX_REPLICAS_REACHED
+    )
+
+
+def unseen_and_rolled_out():
+    """A tick of a new memory in a rollout: two reasons against a step down."""
+    context = tick()
+    return replace(
+        context,
+        observation=replace(context.observation, rollout_in_progress=True),
+        state=replace(context.state, watched_since_seconds=None),
     )
 
 
 def test_every_reason_against_a_step_down_is_told():
     """Several blocks give several steps, and the count stays."""
-    blocks = (
-        StepDownBlock(reason=Reason.WARMING_UP, inputs={"seen_seconds": 15.0}),
-        StepDownBlock(reason=Reason.ROLLOUT_IN_PROGRESS, inputs={}),
-    )
-    blocked = guards.block_step_down(Proposal(replicas=2), current=3, blocks=blocks)
+    blocked = guards.block_step_down(unseen_and_rolled_out(), wants(2))
     assert blocked.replicas == 3
     assert {step.reason for step in blocked.steps} == {
         Reason.WARMING_UP,
@@ -131,10 +158,9 @@ def test_every_reason_against_a_step_down_is_told():
 
 def test_a_step_up_passes_everything_that_forbids_a_step_down():
     """Going up is never blocked by what speaks against going down."""
-    proposal = Proposal(replicas=5)
-    block = StepDownBlock(reason=Reason.WARMING_UP, inputs={})
-    assert guards.block_step_down(proposal, current=3, blocks=(block,)) == proposal
-    assert guards.check_step_down(proposal, current=3, safe_replicas=3) == proposal
+    proposal = wants(5, safe_replicas=3)
+    assert guards.block_step_down(unseen_and_rolled_out(), proposal) == proposal
+    assert guards.check_step_down(tick(), proposal) == proposal
 
 
 @pytest.mark.parametrize(
@@ -148,30 +174,22 @@ def test_a_step_up_passes_everything_that_forbids_a_step_down():
 )
 def test_a_step_down_goes_only_as_far_as_it_is_safe(wanted, safe, expected):
     """The N−1 check, for steps of any size."""
-    checked = guards.check_step_down(Proposal(replicas=wanted), current=5, safe_replicas=safe)
+    checked = guards.check_step_down(tick(current=5), wants(wanted, safe_replicas=safe))
     assert checked.replicas == expected
     assert (checked.limited_by is Reason.STEP_DOWN_UNSAFE) == (expected != wanted)
 
 
 def test_a_step_down_waits_for_the_stabilization_window():
     """A recommendation one window old decides, as in the HorizontalPodAutoscaler."""
-    state = BehaviorState(recommendations=((0.0, 5),))
-    early, state = guards.apply_behavior(
-        Proposal(replicas=3),
-        state,
-        behavior=Behavior(),
-        current=5,
-        bounds=BOUNDS,
-        now_seconds=10.0,
-    )
-    late, _ = guards.apply_behavior(
-        Proposal(replicas=3),
-        state,
-        behavior=Behavior(),
-        current=5,
-        bounds=BOUNDS,
-        now_seconds=90.0,
-    )
+
+    def at(seconds, memory):
+        context = tick(current=5, now_seconds=seconds)
+        state = replace(context.state, behavior=memory, promise=PromiseState(seconds=3600.0))
+        targets = replace(context.targets, behavior=Behavior())
+        return guards.apply_behavior(replace(context, state=state, targets=targets), wants(3))
+
+    early = at(10.0, BehaviorState(recommendations=((0.0, 5),)))
+    late = at(90.0, early.behavior)
     assert (early.replicas, early.limited_by) == (5, Reason.STABILIZED)
     assert (late.replicas, late.limited_by) == (3, None)
 
@@ -188,4 +206,4 @@ def test_a_step_down_waits_for_the_stabilization_window():
 def test_the_mode_and_the_kill_switch_limit_acting(mode, limits, expected):
     """Only mode Auto without the kill switch writes."""
     targets = Targets(target=TARGET, objectives=OBJECTIVES, mode=mode)
-    assert guards.acting_limit(targets, limits) is expected
+    assert acting_limit(targets, limits) is expected

@@ -10,6 +10,7 @@ from servingslo.adapters.gauges import DESIRED, metric_samples
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
+from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     Actuation,
     Limits,
@@ -17,7 +18,6 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
     SignalProblem,
 )
-from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.reasons import Reason
 
 METRIC = replace(
@@ -67,7 +67,7 @@ def test_a_scaler_that_is_not_served_is_told_before_anything_is_wanted():
     for decision in story.decisions[2:]:
         limited = verdicts(decision)[ConditionType.SCALING_LIMITED]
         assert limited.reason is Reason.SCALER_NOT_SERVED
-        assert "keda.externalScaler" in limited.message
+        assert "serves KEDA no scaler" in limited.message
         assert decision.handed_over.replicas is None
         assert "no autoscaler gets" in verdicts(decision)[ConditionType.READY].message
     assert run(_busy(problems=(KEDA,)), targets).until(300).at(300.0).limited_by is None

@@ -9,8 +9,8 @@ from tests.sizing_cases import case, sized
 
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.fleet.latency import LatencyMetric, Objective
-from servingslo.policy.replicas import step_down
-from servingslo.policy.replicas.step_down import count_tried
+from servingslo.policy.rules import step_down
+from servingslo.policy.rules.step_down import count_tried
 from servingslo.reasons import Constraint
 from servingslo_lab.sim.fleets.cluster import simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec

@@ -6,7 +6,7 @@ from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, run, steady
 
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import observe
-from servingslo.policy.replicas.requirement import required_replicas
+from servingslo.policy.rules.requirement import required_replicas
 
 RATE_PER_SECOND = 4.0
 TICKS = 6
@@ -24,4 +24,4 @@ def test_what_is_seen_to_serve_is_kept_when_no_request_arrives():
     crowd = replace(demand.scale_up_load, rate_per_second=50.0 * RATE_PER_SECOND)
     quiet = replace(demand, rate_per_second=0.0, scale_up_load=crowd, idle=False)
     found = required_replicas(replace(context, demand=quiet))
-    assert found.proposal.replicas == context.current
+    assert found.replicas == context.current

@@ -25,7 +25,7 @@ from servingslo.policy.pools.guards import (
     write_order,
 )
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = ("prefill", "decode")
@@ -84,15 +84,15 @@ def drafts_of(seen, *counts, needed=None):
         own = draft.requirement
         found[name] = replace(
             draft,
-            proposal=replace(draft.proposal, replicas=count),
-            requirement=replace(own, proposal=replace(own.proposal, replicas=need), sized=None),
+            replicas=count,
+            requirement=replace(own, replicas=need, sized=None),
         )
     return found
 
 
 def counts_of(drafts):
     """The counts of drafts in the order of the pools."""
-    return tuple(drafts[name].proposal.replicas for name in NAMES)
+    return tuple(drafts[name].replicas for name in NAMES)
 
 
 def test_a_pool_that_is_not_seen_keeps_the_other_from_stepping_down_but_not_from_growing():
@@ -100,7 +100,7 @@ def test_a_pool_that_is_not_seen_keeps_the_other_from_stepping_down_but_not_from
     seen = world(2, 4, prefill={"problem": Reason.PROMETHEUS_UNAVAILABLE})
     held = hold_while_unseen(seen, drafts_of(seen, 2, 3))
     assert counts_of(held) == (2, 4)
-    (step,) = held["decode"].proposal.steps[-1:]
+    (step,) = held["decode"].steps[-1:]
     assert (step.reason, step.inputs) == (Reason.POOL_UNSEEN, {"unseen_pool": "prefill"})
     assert counts_of(hold_while_unseen(seen, drafts_of(seen, 2, 6))) == (2, 6)
 
@@ -127,7 +127,7 @@ def test_no_role_reaches_zero_alone():
     seen = world(1, 2)
     kept = sleep_together(fleet(minimum=0), drafts_of(seen, 0, 2))
     assert counts_of(kept) == (1, 2)
-    assert kept["prefill"].proposal.limited_by is Reason.OTHER_POOL_AWAKE
+    assert kept["prefill"].limited_by is Reason.OTHER_POOL_AWAKE
     assert counts_of(sleep_together(fleet(minimum=0), drafts_of(seen, 0, 0))) == (0, 0)
 
 
@@ -184,7 +184,7 @@ def test_counts_step_down_to_a_ceiling_that_was_lowered():
     seen = world(6, 10)
     lowered = within_gpus(fleet(8), seen, drafts_of(seen, 6, 10))
     assert counts_of(lowered) == (3, 5)
-    assert {one.proposal.limited_by for one in lowered.values()} == {Reason.GPUS_REACHED}
+    assert {one.limited_by for one in lowered.values()} == {Reason.GPUS_REACHED}
     assert counts_of(within_gpus(fleet(8), seen, drafts_of(seen, 2, 10))) == (2, 6)
     assert counts_of(within_gpus(fleet(8, minimum=4), seen, drafts_of(seen, 6, 10))) == (4, 4)
     assert counts_of(within_gpus(fleet(15), seen, drafts_of(seen, 12, 10))) == (6, 7)
@@ -200,10 +200,7 @@ def test_any_growth_stays_within_the_ceiling(gpus):
         seen = world(*now)
         for wanted in ((1, 30), (30, 1), (20, 20), (2, 2)):
             found = guard_pools(targets, seen, drafts_of(seen, *wanted))
-            held = {
-                name: max(seen[name].context.current, found[name].proposal.replicas)
-                for name in NAMES
-            }
+            held = {name: max(seen[name].context.current, found[name].replicas) for name in NAMES}
             assert sum(held.values()) * gpus <= max(32, sum(now) * gpus)
 
 
@@ -234,7 +231,7 @@ def test_a_grant_bounds_growth_as_a_bound_of_the_resource_does():
     seen = world(2, 2)
     found = guard_pools(targets, seen, drafts_of(seen, 4, 4))
     assert sum(counts_of(found)) == 6
-    last = found["decode"].proposal.steps[-1]
+    last = found["decode"].steps[-1]
     assert last.reason is Reason.BUDGET_REACHED
     assert last.inputs["detail"].startswith("ServingBudget inference grants 6 of 8 GPUs")
 
@@ -246,8 +243,8 @@ def test_a_grant_that_falls_tells_each_pool_who_received():
     lowered = guard_pools(targets, seen, drafts_of(seen, 6, 10))
     assert counts_of(lowered) == (3, 5)
     for one in lowered.values():
-        assert one.proposal.limited_by is Reason.BUDGET_MOVED
-        assert one.proposal.steps[-1].inputs["detail"].endswith("n/chat gets them")
+        assert one.limited_by is Reason.BUDGET_MOVED
+        assert one.steps[-1].inputs["detail"].endswith("n/chat gets them")
 
 
 def test_the_lesser_of_both_bounds_counts():

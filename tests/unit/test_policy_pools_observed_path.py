@@ -5,13 +5,12 @@ import json
 import pytest
 from tests.unit.test_policy_pools_path import decided
 
-from servingslo.api.v1alpha1.status_latency import LatencyStatus
 from servingslo.cli.decision_document import fleet_of
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.explain.conditions.condition import ConditionType
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.pools import fleet_document, fleet_verdicts
 from servingslo.explain.pools_text import fleet_lines
-from servingslo.policy.latency.report import Part, PartSource
 from servingslo.policy.pools.observed_path import quantile_of_sum, share_of_sum
 
 WHOLE_TTFT_SECONDS = 2.0
@@ -62,35 +61,16 @@ def test_the_whole_path_is_reported_with_its_own_threshold():
     ]
     assert all(part.threshold_seconds < WHOLE_TTFT_SECONDS for part in parts)
     assert ttft.observed_seconds > max(part.observed_seconds for part in parts)
-    verdict = fleet_verdicts(fleet)[ConditionType.SLO_MET]
+    verdict = fleet_verdicts(fleet, {n: verdicts(one) for n, one in fleet.pools.items()})[
+        ConditionType.SLO_MET
+    ]
     assert f"ttft p95 ≤ {WHOLE_TTFT_SECONDS:g}s" in verdict.message
     assert "≤" not in verdict.message.replace(f"≤ {WHOLE_TTFT_SECONDS:g}s", "", 1).split(";")[0]
     (line, *_) = [one for one in fleet_lines(fleet) if one.startswith("Objective")]
     assert f"≤ {WHOLE_TTFT_SECONDS:g}s" in line
     document = json.loads(json.dumps(fleet_document(fleet)))
     read = fleet_of(document, fleet.namespace, fleet.name)
-    assert read is not None
     assert read.objectives[0].threshold_seconds == WHOLE_TTFT_SECONDS
-
-
-def test_the_latency_of_a_whole_path_has_the_parts_of_both_pools():
-    """Queue and prefill of both, the transfer, and decode; each pool reports no gateway."""
-    fleet = decided()[-1]
-    latency = fleet.latency
-    assert [one.part for one in latency.parts] == [
-        Part.GATEWAY, Part.QUEUE, Part.PREFILL, Part.TRANSFER, Part.DECODE, Part.OTHER,
-    ]  # fmt: skip
-    assert latency.of(Part.GATEWAY).source is PartSource.NOT_MEASURED
-    transfer = latency.of(Part.TRANSFER)
-    assert transfer.source.value == fleet.path.transfer_source
-    assert transfer.mean_seconds == pytest.approx(
-        fleet.path.through_ratio * fleet.path.transfer_seconds
-    )
-    own = fleet.pools["decode"].latency.of(Part.DECODE)
-    assert latency.of(Part.DECODE) == own
-    assert fleet.pools["prefill"].latency.of(Part.GATEWAY) is None
-    assert any(line.startswith("Where the time goes") for line in fleet_lines(fleet))
-    assert LatencyStatus.of(latency).parts[3].startswith("transfer ")
 
 
 def test_a_transfer_that_nothing_measures_is_not_added_twice():

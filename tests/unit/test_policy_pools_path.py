@@ -10,16 +10,16 @@ from tests.unit.pools_world import DECODE, PREFILL, pools_record, worlds
 from tests.unit.test_policy_pools_demand import seen_at
 from tests.unit.test_policy_pools_guards import fleet, world
 
-from servingslo.api.convert import fleet_targets_of, parse_spec
+from servingslo.api.convert import fleet_from_spec
 from servingslo.policy.inputs import Limits, SignalProblem
 from servingslo.policy.planner import observe
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.path import divide_path, waits_for_room
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = {"prefill": PREFILL, "decode": DECODE}
@@ -32,7 +32,7 @@ def decided(unseen: Iterable[int] = (), pool: str = "decode", **world: Any) -> l
 
     unseen: ticks in which a pool is not observed.
     """
-    targets = fleet_targets_of(parse_spec(pools_record().spec))
+    targets = fleet_from_spec(pools_record().spec)
     assert targets is not None
     both, state, found, blind = worlds(**world), FleetState(), [], set(unseen)
     for tick in range(TICKS):
@@ -45,7 +45,7 @@ def decided(unseen: Iterable[int] = (), pool: str = "decode", **world: Any) -> l
             )
             for name, target in NAMES.items()
         }
-        fleet, state = plan_pools(seen, targets, Limits(), state, at)
+        fleet, state = plan_fleet(seen, targets, Limits(), state, at)
         found.append(fleet)
     return found
 

@@ -6,12 +6,12 @@ from tests.unit.canary_story import ALLOWED, TARGETS, story
 from tests.unit.policy_world import TICK_SECONDS
 
 from servingslo.policy.inputs import CostTargets, InForce, ScaleTarget
-from servingslo.policy.knobs.catalogue import is_trying, reconcile_knob
+from servingslo.policy.knobs.catalogue import is_trying
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NAMES = ("first", "second")
@@ -42,7 +42,7 @@ def test_no_pool_begins_a_trial_while_another_one_tries():
             name: replace(world.observe(at), pool=name, in_force=IN_FORCE)
             for name, world in worlds.items()
         }
-        fleet, state = plan_pools(seen, targets, ALLOWED, state, at)
+        fleet, state = plan_fleet(seen, targets, ALLOWED, state, at)
         reasons = [fleet.pools[name].batching.reason for name in NAMES]
         trying = [name for name in NAMES if is_trying(state.pools[name])]
         assert len(trying) <= 1
@@ -52,7 +52,5 @@ def test_no_pool_begins_a_trial_while_another_one_tries():
 
 
 def test_what_was_never_begun_is_no_trial():
-    """Nor is one whose write was refused."""
+    """Whoever has no memory tries nothing."""
     assert not is_trying(PlannerState())
-    refused = reconcile_knob(PlannerState(), BATCH_LIMITS, written=False)
-    assert not is_trying(refused)

@@ -10,9 +10,9 @@ from servingslo.policy.planner import observe
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.mixing import divide_demand
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState, VariantMemory
-from servingslo.policy.pools.stored import learned_pools, restore_pools
+from servingslo.policy.pools.stored import learned_fleet, restore_fleet
 from servingslo.policy.pools.variants.learning import PoolTally, SplitState
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
@@ -54,7 +54,7 @@ def lived():
     for tick in range(1, TICKS + 1):
         at = tick * TICK_SECONDS
         seen = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
-        decision, state = plan_pools(seen, targets, Limits(), state, at)
+        decision, state = plan_fleet(seen, targets, Limits(), state, at)
         told.append(decision)
         for name, one in decision.pools.items():
             if one.apply_replicas:
@@ -88,7 +88,7 @@ def test_a_bound_that_keeps_demand_from_being_carried_is_the_reason():
         for tick in range(1, 31):
             at = tick * TICK_SECONDS
             seen = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
-            decision, state = plan_pools(seen, targets, Limits(), state, at)
+            decision, state = plan_fleet(seen, targets, Limits(), state, at)
             said.append({one.reason for one in decision.pools.values()})
         assert said[-1] == {reason}, said
 
@@ -105,9 +105,9 @@ def test_state_of_a_version_that_counted_losses_is_read():
     """Its counts are left out, and what was learnt of the split is kept."""
     reference = tuple(PoolTally(pool=name, serving=2, requests=600.0) for name in PRICES)
     split = SplitState(by_pool=5.0, belongs=1, reference=reference)
-    stored = learned_pools(FleetState(variants=VariantMemory(split=split)), fleet(), 0.0)
+    stored = learned_fleet(FleetState(variants=VariantMemory(split=split)), fleet(), 0.0)
     former = {**stored, "losses": {"spot": [2.0, 40.0, 0.5]}}
-    assert restore_pools(former, fleet(), 60.0).variants.split == split
+    assert restore_fleet(former, fleet(), 60.0).variants.split == split
 
 
 def _divided(targets=None, ticks=40, reach=None):
@@ -121,7 +121,7 @@ def _divided(targets=None, ticks=40, reach=None):
         at = tick * TICK_SECONDS
         told = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
         before = state
-        _, state = plan_pools(told, targets, Limits(), state, at)
+        _, state = plan_fleet(told, targets, Limits(), state, at)
     seen = {
         pool.name: observe(told[pool.name], pool.targets, Limits(), before.pools[pool.name], at)
         for pool in targets.pools

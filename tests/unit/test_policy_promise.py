@@ -19,7 +19,7 @@ from servingslo.policy.replicas.promise import (
     period_seconds,
     promise_report,
 )
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo_lab.sim.production import benchmark_targets
 

@@ -12,8 +12,8 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.report import with_latencies
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Constraint, Reason
 
 LOOSE = (

@@ -1,9 +1,12 @@
 """Somebody puts the count back each time: it is left alone for a while, told, and tried again."""
 
+from dataclasses import replace
+
 import pytest
 from overtaken_world import World
+from tests.unit.policy_world import settled_context
 
-from servingslo.policy.replicas.guards import Proposal, leave_to_reverter
+from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.reverts import (
     CLIENT_REVERTS_BEFORE_PAUSE,
     FIRST_PAUSE_SECONDS,
@@ -14,6 +17,7 @@ from servingslo.policy.replicas.reverts import (
     count_revert,
     expire_reverts,
 )
+from servingslo.policy.rules.guards import leave_to_reverter
 from servingslo.reasons import Reason
 
 TICK_SECONDS = 15.0
@@ -179,11 +183,12 @@ async def test_the_condition_stands_as_long_as_the_pause(world: World) -> None:
 def test_the_pause_is_the_limit_while_it_holds_and_not_after() -> None:
     """A count that is wanted as it is put back is limited by the pause all the same."""
     memory = Reverts(replicas=1, count=3, at_seconds=0.0, by="argocd-controller")
-    proposal = leave_to_reverter(Proposal(replicas=1), memory, current=1, now_seconds=1.0)
-    assert proposal.limited_by is Reason.REPLICAS_REVERTED
-    assert leave_to_reverter(Proposal(replicas=1), memory, current=1, now_seconds=999.0) == (
-        Proposal(replicas=1)
-    )
+    context = settled_context()
+    state = replace(context.state, reverts=memory)
+    paused = replace(context, state=state, current=1, now_seconds=1.0)
+    assert leave_to_reverter(paused, Proposal.of(1)).limited_by is Reason.REPLICAS_REVERTED
+    after = replace(paused, now_seconds=999.0)
+    assert leave_to_reverter(after, Proposal.of(1)) == Proposal.of(1)
 
 
 def test_pauses_double_up_to_half_an_hour() -> None:

@@ -14,7 +14,7 @@ from servingslo.policy.inputs import (
     Limits,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 TODAY = MONDAY + 14 * DAY

@@ -59,6 +59,18 @@ def test_an_objective_that_an_idle_fleet_misses_does_not_size():
     assert answer.replicas == sized(case(), 60.0).replicas
 
 
+def test_an_objective_within_the_error_of_lengths_of_a_request_alone_does_not_size():
+    """Its count would be decided by the error; beyond it, the objective sizes as it does."""
+    alone = case().model.predict(1e-6, 1, Routing.POOLED)
+    alone = metric_seconds(alone, LatencyMetric.TTFT, 99.0)
+    near, clear = (objective(LatencyMetric.TTFT, alone * ratio, 99.0) for ratio in (1.15, 1.3))
+    answer = sized(case(near, length_error_ratio=0.2), 60.0)
+    assert answer.infeasible == (near,)
+    assert answer.replicas == sized(case(), 60.0).replicas < sized(case(near), 60.0).replicas
+    assert answer.needs[-1].least_feasible == pytest.approx(1.2 * alone)
+    assert sized(case(clear, length_error_ratio=0.2), 60.0) == sized(case(clear), 60.0)
+
+
 def test_a_hard_objective_still_sizes_where_more_replicas_would_help():
     """The largest count is too few, not too idle: its end is asked for."""
     alone = case().model.predict(1e-6, 1, Routing.POOLED)

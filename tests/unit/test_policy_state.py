@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from servingslo.policy.hpa_behavior import Behavior, BehaviorState
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
@@ -12,9 +13,8 @@ from servingslo.policy.knobs.engine_limits.memory import (
     BatchLimits,
     memory_of,
 )
-from servingslo.policy.replicas.behavior import Behavior, BehaviorState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import (
+from servingslo.policy.replicas.state import (
     READ_BACK_SECONDS,
     HandEdit,
     PendingWrite,
@@ -98,11 +98,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
         at_seconds=50.0,
         before=BatchLimits(max_num_seqs=256, max_num_batched_tokens=8192),
         after=BatchLimits(max_num_seqs=160, max_num_batched_tokens=2048),
-        observed_before={"tpot:p95": 0.061},
-        replicas_saved=2,
-        flags_added=("max_num_batched_tokens",),
-        judged_up_to_per_second=2.25,
-        beyond_seconds=80.0,
+        queue=(None, 40),
     )
     state = PlannerState(
         behavior=BehaviorState(
@@ -110,7 +106,7 @@ def test_rate_limits_and_an_open_batch_change_survive_a_restart():
             scale_up_events=((30.0, 2),),
             scale_down_events=((60.0, 1),),
         ),
-        knobs={"batch-limits": BatchingMemory(last_change_seconds=50.0, verifying=change)},
+        knobs={"batch-limits": BatchingMemory(last_change_seconds=50.0, written=change)},
     )
     stored = json.loads(json.dumps(learned(state, 100.0)))
     back = restore(stored, 110.0)

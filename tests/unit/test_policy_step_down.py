@@ -12,7 +12,7 @@ from servingslo.models.fleet.frontier import Fleet, Frontier
 from servingslo.models.fleet.latency import LatencyModel, Routing
 from servingslo.models.workload import LengthDistribution, Workload
 from servingslo.policy.inputs import ForecastMode, ForecastTargets
-from servingslo.policy.replicas.step_down import LARGEST_RATIO, implied_arrival_rate_per_second
+from servingslo.policy.rules.step_down import LARGEST_RATIO, implied_arrival_rate_per_second
 
 RATE = 9.0
 PODS = 3
@@ -113,7 +113,7 @@ def test_fewer_but_longer_requests_take_no_replica_away(monkeypatch):
     """Half the rate at four times the length is more work; those that ended do not tell it yet."""
     before, least = _least_after_the_change()
     monkeypatch.setattr(
-        "servingslo.policy.replicas.step_down.implied_arrival_rate_per_second", lambda *_: 0.0
+        "servingslo.policy.rules.step_down.implied_arrival_rate_per_second", lambda *_: 0.0
     )
     _, blind = _least_after_the_change()
     assert blind < least == before

@@ -13,8 +13,6 @@ from servingslo.explain.text import text
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.decision_parts import PromiseReport
 from servingslo.policy.knobs.trial.comparison import Sample, worse_in_words
-from servingslo.policy.latency.growth import Seen, are_met
-from servingslo.policy.latency.report import LatencyReport, Part, PartReport, PartSource
 from servingslo.policy.replicas.promise import PromiseState, after_window
 
 TTFT = "vllm:time_to_first_token_seconds"
@@ -92,15 +90,6 @@ def test_limits_are_not_worse_by_requests_in_the_bucket_of_the_threshold():
 
     assert worse_in_words((objective,), sample(2), sample(1), 1.0) == ""
     assert "missed: 100.0%" in worse_in_words((objective,), sample(3), sample(1), 1.0)
-
-
-@pytest.mark.parametrize(("least", "met"), [(0.25, True), (0.29, False)])
-def test_a_gateway_adds_to_what_a_percentile_is_at_least(least, met):
-    """20 ms on top of a bucket that begins well below the threshold miss nothing."""
-    objective = Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=0.3)
-    part = PartReport(part=Part.GATEWAY, source=PartSource.DERIVED, mean_seconds=0.02)
-    report = LatencyReport(percentile=95.0, parts=(part,))
-    assert are_met([Seen(objective, least, 1.0)], report) is met
 
 
 def test_quantiles_of_a_summary_are_exact():

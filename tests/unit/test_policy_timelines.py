@@ -12,7 +12,7 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
 )
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 from servingslo_lab.sim.replicas.engine import Outcome
 

@@ -14,7 +14,7 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.models.waits.dynamic_batches import BatchTimes
 from servingslo.policy.inputs import Limits, Observation, ReplicaTargets, ScaleTarget, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 LAW = ServiceLaw(

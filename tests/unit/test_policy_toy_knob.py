@@ -12,12 +12,12 @@ from servingslo.explain.document import as_dict
 from servingslo.policy.decision import Decision
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce, Limits
-from servingslo.policy.knobs.catalogue import KNOBS, reconcile_knob
+from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.knobs.protocol import Knob, Look, Outcome, PlainKnob, Turn
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES
-from servingslo.policy.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
@@ -47,10 +47,6 @@ class LampKnob(PlainKnob):
         count = (memory if isinstance(memory, int) else 0) + turn.scaling
         decision = LampDecision(reason=Reason.DEMAND_MET, lit=turn.scaling)
         return Outcome(decision, count)
-
-    def reconcile(self, memory: object, written: bool) -> object:
-        """A lamp that could not be lit was not."""
-        return memory if written or not isinstance(memory, int) else memory - 1
 
     def dump(self, memory: object) -> object:
         """The number."""
@@ -95,15 +91,13 @@ def test_a_knob_of_its_own_is_decided_remembered_and_shown():
         assert replace(one, knobs=knobs) == other
 
 
-def test_its_memory_survives_a_restart_and_a_refused_write():
+def test_its_memory_survives_a_restart():
     """In a part of its own; a status without that part, or with nonsense there, loses it alone."""
     _, state = decide(WITH_LAMP)
     stored = json.loads(json.dumps(learned(state, 600.0, WITH_LAMP)))
     assert restore(stored, 600.0, WITH_LAMP).knobs["lamp"] == state.knobs["lamp"]
     assert "lamp" not in restore({**stored, "lampCount": "x"}, 600.0, WITH_LAMP).knobs
     assert "lamp" not in restore(stored, 600.0).knobs
-    refused = reconcile_knob(state, "lamp", written=False, knobs=WITH_LAMP)
-    assert refused.knobs["lamp"] == state.knobs["lamp"] - 1
 
 
 def test_what_it_saw_reaches_the_count_without_the_count_knowing_it():

@@ -20,7 +20,7 @@ from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import Limits, ScaleTarget, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
 NOW = 1_700_000_000.0

@@ -13,7 +13,7 @@ from servingslo.adapters.kubernetes.gateways.route_weights import (
 )
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.route_weights import standing_weights
-from servingslo.policy.degradation import BACKEND, FORMER, RULE, SHARE
+from servingslo.policy.routes import BACKEND, FORMER, RULE, SHARE
 from servingslo.reasons import Reason
 
 REF = ResourceRef(namespace="inference", name="chat", uid="u1")

@@ -184,35 +184,6 @@ def test_replace_then_parse_round_trips_and_leaves_the_rest(command, args, seqs,
     assert again == changed
 
 
-@given(command=_LINES, args=_LINES, seqs=st.integers(1, 5000), tokens=st.integers(1, 10**6))
-def test_flags_that_were_added_are_removed_to_exactly_the_former_command_line(
-    command, args, seqs, tokens
-):
-    """Words, order and form are those from before; a flag that was there has its value again."""
-    command = ["vllm", "serve", "m", *command]
-    before = parse_batch_arguments(command, args, VLLM)
-    had = parse_launch_arguments(command, args, VLLM).flags
-    removed = tuple(knob.field for knob in VLLM.knobs if knob.field not in had)
-    wanted = BatchArguments(max_num_seqs=seqs, max_num_batched_tokens=tokens)
-    changed = replace_batch_arguments(command, args, wanted, VLLM)
-    former = BatchArguments(
-        max_num_seqs=before.max_num_seqs, max_num_batched_tokens=before.max_num_batched_tokens
-    )
-    back = replace_batch_arguments(changed.command, changed.args, former, VLLM, removed=removed)
-    assert [*back.command] == command
-    assert [*back.args] == args
-    again = replace_batch_arguments(back.command, back.args, former, VLLM, removed=removed)
-    assert again == back
-
-
-def test_a_flag_whose_value_is_a_word_of_its_own_is_removed_with_it():
-    """Nothing of it is left behind; a limit that is removed needs no value."""
-    args = ["m", "--max-num-seqs", "9", "--max_num_batched_tokens=8", "x"]
-    fields = ("max_num_seqs", "max_num_batched_tokens")
-    back = replace_batch_arguments(None, args, BatchArguments(), VLLM, removed=fields)
-    assert back.args == ("m", "x")
-
-
 def test_variables_of_the_container_are_expanded_as_kubernetes_does():
     """$(NAME) by its literal value; an unknown one stays and is refused; $$ is a plain dollar."""
     known = {"SEQS": "96"}

@@ -11,7 +11,7 @@ from tests.unit.test_migrate import HPA, SCALED_OBJECT, changed, prometheus
 from servingslo.controller.recordings.recording import replay
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo_lab.cli.autoscalers.documents import autoscalers_of
 from servingslo_lab.cli.shadow import shadow
 from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Shadow, played

@@ -73,13 +73,13 @@ def test_the_planner_is_given_the_past_once_a_day_on_its_own_clock(monkeypatch, 
     spec = SPEC if kind == "path" else VariantsSpec(pools={"a": FLEET, "b": FLEET})
     targets = dict.fromkeys(spec.fleets, benchmark_targets())
     seen = []
-    plan = production.plan_pools
+    plan = production.plan_fleet
 
     def spy(observations, *arguments):
         seen.append(observations)
         return plan(observations, *arguments)
 
-    monkeypatch.setattr(production, "plan_pools", spy)
+    monkeypatch.setattr(production, "plan_fleet", spy)
     scaler = ProductionPools(
         fleet_targets(targets, spec, spec.fleets), past, offered.arrival_seconds
     )

@@ -19,8 +19,9 @@ import pytest
 import yaml
 from tests.unit.cli_calls import CLI
 from tests.unit.test_engine_channel import Server, pod, serving
+from tests.unit.workload_server import canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryOrder
+from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.pods.records import pod_record
@@ -36,8 +37,6 @@ from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import SHARE, DegradationTargets
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -50,7 +49,8 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.ownership import acting_limit
+from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.recognition import Recognition
@@ -93,6 +93,11 @@ def off(*back: str, goes: str = "", comes: str = "") -> Off:
 
 # Every option of `servingslo run` but those of Prometheus: what is put back, or why nothing is.
 NOTHING = "writes nothing"
+# Each flag of a feature with what becomes of what was written, and its values of the chart.
+_OF_FEATURES = [
+    yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in sorted(ROOT.glob("tests/features/*/switches.yaml"))
+]
 SWITCHES: dict[str, Off | list[Off] | str] = {
     "mode": off(*EVERYTHING, comes="--mode=Recommend"),
     "batching_apply": off(*TEMPLATES, LIMITS, goes="--batching-apply=true"),
@@ -112,13 +117,7 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     "max_step": "as max_replicas",
     "max_priority": "as max_replicas",
     "record": "appends to a file, and to nothing on the cluster",
-    **dict.fromkeys(
-        (
-            "keda_scaler_port", "keda_scaler_host", "keda_scaler_certificate_file",
-            "keda_scaler_key_file", "keda_scaler_client_ca_file", "keda_scaler_plain_text",
-        ),
-        "KEDA asks and sets the count; without an answer it does what its ScaledObject says",
-    ),
+    **{flag: why for one in _OF_FEATURES for flag, why in one["flags"].items()},
     **dict.fromkeys(
         (
             "gateway_profile_name", "gateway_workload_label",
@@ -143,14 +142,10 @@ VALUES = {
     "degradation.enabled": "degradation",
     "engines.ranges": "engine_range",
     "engines.keysSecret": "engine_keys_directory",
-    "keda.externalScaler.enabled": "keda_scaler_port",
-    "keda.externalScaler.port": "keda_scaler_port",
-    "keda.externalScaler.tlsSecret": "keda_scaler_certificate_file",
-    "keda.externalScaler.clientCASecret": "keda_scaler_client_ca_file",
-    "keda.externalScaler.plainText": "keda_scaler_plain_text",
     "limits.maxReplicas": "max_replicas",
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
+    **{path: flag for one in _OF_FEATURES for path, flag in one["values"].items()},
 }
 # replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
 # budgets: a right to read; counts stay.
@@ -315,13 +310,10 @@ async def _written(api: Any, server: Server, port: int, models: Any) -> None:
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
     canaries = BatchCanaries(api)
     for targets, queue in ((CHAT, ()), (QUEUED, (None, 64))):
-        order = CanaryOrder(
-            owner=REF.name, owner_uid=REF.uid, since_seconds=1, container=None, before=(8, 2048),
-            after=(32, 2048), flags_added=(), runtime="vllm", queue=queue,
-        )  # fmt: skip
+        _, *order = canary_order((8, 2048), (32, 2048), queue=queue)
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
-        assert await canaries.start(found, order)
+        assert await canaries.start(found, REF, *order)
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
         assert await canaries.hold(found)
@@ -370,7 +362,7 @@ def _play(
             actuators = [row(means) for row in options.actuators]
             (servers,) = (one for one in actuators if isinstance(one, DynamicBatching))
             await servers.in_force(REF, RANK, VIEW)
-            acting = tuple(one for one in pools if guards.acting_limit(one, options.limits) is None)
+            acting = tuple(one for one in pools if acting_limit(one, options.limits) is None)
             told = [change for one in actuators for change in await one.undo(lambda ref: acting)]
         return api.own() | ({LIMITS} if server.config == before else set()), told, api
 
@@ -524,6 +516,7 @@ def test_every_value_of_the_chart_has_a_row() -> None:
     others = {leaf for leaf in leaves if leaf.partition(".")[0] not in PLAIN.split()}
     assert others == set(VALUES)
     assert set(VALUES.values()) <= set(SWITCHES)
-    passed = (CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
+    files = ("_helpers.tpl", "_features.tpl")
+    passed = "".join((CHART / "templates" / one).read_text(encoding="utf-8") for one in files)
     for name in VALUES.values():
         assert f"--{name.replace('_', '-')}" in passed, name

@@ -25,7 +25,7 @@ from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import HEADER, observations
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec

@@ -130,26 +130,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.engines.keysSecret }}
 - --engine-keys-directory=/var/run/engines/keys
 {{- end }}
-{{- with .Values.keda.externalScaler }}
-{{- if .enabled }}
-{{- if gt (include "servingslo.shards" $ | int) 1 }}
-{{- fail (printf "shards: %s is not allowed; allowed: 1 with keda.externalScaler.enabled" (include "servingslo.shards" $)) }}
-{{- end }}
-- --keda-scaler-host=0.0.0.0
-- --keda-scaler-port={{ .port }}
-{{- if .tlsSecret }}
-- --keda-scaler-certificate-file=/var/run/keda/tls/tls.crt
-- --keda-scaler-key-file=/var/run/keda/tls/tls.key
-{{- else if not .plainText }}
-{{- fail "keda.externalScaler.tlsSecret: nothing is not allowed; allowed: the name of a Secret, or nothing with plainText: true" }}
-{{- else }}
-- --keda-scaler-plain-text=true
-{{- end }}
-{{- if .clientCASecret }}
-- --keda-scaler-client-ca-file=/var/run/keda/client-ca/ca.crt
-{{- end }}
-{{- end }}
-{{- end }}
+{{- include "servingslo.features.args" . }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}
 {{- end }}

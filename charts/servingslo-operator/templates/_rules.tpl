@@ -19,10 +19,6 @@
 - apiGroups: [apps]
   resources: [deployments, statefulsets]
   verbs: [patch]
-# A pod that does not get ready with limits that were taken back blocks its StatefulSet.
-- apiGroups: [""]
-  resources: [pods/eviction]
-  verbs: [create]
 {{- end }}
 {{- if and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces) }}
 - apiGroups: [""]
@@ -75,6 +71,7 @@
   resources: [httproutes, grpcroutes, gateways, gatewayclasses]
   verbs: [get]
 {{- end }}
+{{- include "servingslo.features.rights" . }}
 # Who else scales the same target.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
@@ -82,10 +79,13 @@
 - apiGroups: [keda.sh]
   resources: [scaledobjects]
   verbs: [get, list, watch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+# Only for a StatefulSet that has fewer pods than it asks for: why, is nowhere else.
 - apiGroups: [""]
   resources: [events]
-  # Listed only for a StatefulSet that has fewer pods than it asks for: why, is nowhere else.
-  verbs: [create, patch, list]
+  verbs: [list]
 # Which operator of the cluster acts in a namespace. It is created by its path, so that the name limits
 # that as well.
 - apiGroups: [coordination.k8s.io]

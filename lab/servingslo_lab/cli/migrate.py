@@ -11,7 +11,8 @@ import yaml
 
 from servingslo.adapters.kubernetes.api.client import connect
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
+from servingslo.api.patterns import DNS_LABEL, DNS_NAME
+from servingslo.api.v1alpha1 import API_VERSION, GROUP, VERSIONS
 from servingslo.cli.live import Access
 from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on
 from servingslo.cli.options import Context, Kubeconfig, path_text
@@ -26,6 +27,10 @@ from servingslo_lab.cli.sizing.inputs import parse_objectives
 
 _HPAS = HPA_API_VERSION, "horizontalpodautoscalers"
 _SCALED_OBJECTS = SCALED_OBJECT_API_VERSION, "scaledobjects"
+# A version that is still served, where a manifest states it; comments and order stay.
+_FORMER = re.compile(
+    rf"(\bapiVersion[\"']?\s*:\s*[\"']?){re.escape(GROUP)}/(?:{'|'.join(VERSIONS[1:])})\b"
+)
 # As kubectl names them, and for short.
 _RESOURCES = {
     "hpa": _HPAS,
@@ -63,7 +68,8 @@ def migrate(
     Target, bounds, behavior and fallback are taken over, also of one with the annotations of
     llm-d's variant autoscaler; comments say what was not, and why. Nothing is changed on a cluster.
     Objectives come from --objective, else from triggers that are a percentile of latency; else an
-    example is written.
+    example is written. Of a file with ServingSLOs or ServingBudgets, the apiVersion is set to the
+    present one, and nothing else is changed.
 
     Example: servingslo migrate hpa/llama-chat -n inference --objective ttft:p99:1s
     """
@@ -78,7 +84,11 @@ def migrate(
         access = Access(kubeconfig=kubeconfig, context=context)
         documents = [asyncio.run(_object(access, kind, namespace, name))]
     else:
-        documents = _documents(source)
+        text = _text(source)
+        documents = _documents(source, text)
+        if any(str(_version(one)).startswith(f"{GROUP}/") for one in documents):
+            typer.echo(_FORMER.sub(rf"\g<1>{API_VERSION}", text), nl=False)
+            return
     with blamed_on(_named(source)):
         made = [migrated(one, objectives, namespace) for one in autoscalers_of(documents)]
     typer.echo("---\n".join(manifest(one) for one in made), nl=False)
@@ -98,15 +108,23 @@ async def _object(access: Access, kind: str, namespace: str, name: str) -> Any:
         await client.close()
 
 
-def _documents(source: str) -> list[Any]:
+def _version(document: Any) -> Any:
+    return document.get("apiVersion") if isinstance(document, dict) else None
+
+
+def _text(source: str) -> str:
     try:
-        text = sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text("utf-8-sig")
-        return parsed_documents(text, Loader)
+        return sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text("utf-8-sig")
     except OSError as error:
         allowed = f"a readable file ({error.strerror}), -, hpa/NAME or scaledobject/NAME"
         raise InvalidInputError("FILE", source, allowed) from error
     except UnicodeDecodeError as error:
         raise InvalidInputError("FILE", source, "a manifest in YAML, as UTF-8") from error
+
+
+def _documents(source: str, text: str) -> list[Any]:
+    try:
+        return parsed_documents(text, Loader)
     except yaml.YAMLError as error:
         allowed = f"a manifest in YAML ({yaml_problem(error)})"
         raise InvalidInputError("FILE", _named(source), allowed) from error

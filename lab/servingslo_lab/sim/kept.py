@@ -31,7 +31,7 @@ _RULES_OF_OTHERS = ("servingslo_lab.sim.baselines", "servingslo_lab.sim.peers")
 _PLANNER = ("policy", "estimation", "models", "runtimes")
 # Calculations outside the simulator that other autoscalers' rules use. Of laws and limits they only
 # use the numbers, and those are in the key.
-_SHARED = ("policy/replicas/behavior.py", "estimation/requests/histograms.py")
+_SHARED = ("policy/hpa_behavior.py", "estimation/requests/histograms.py")
 _SHARED_BASELINES = ("setting.py", "view.py", "clairvoyant.py")
 # Definitions of engines and requests that the simulator uses.
 _TOLD = (

@@ -17,8 +17,8 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES
-from servingslo.policy.state import PlannerState
 from servingslo_lab.sim.fleets.cluster import Wanted
 from servingslo_lab.sim.fleets.pods import WORKLOAD_NAME
 

@@ -10,18 +10,20 @@ from prometheus_client.registry import Collector
 
 from servingslo.adapters.gauges import DESIRED, GAUGES, NOT_READY, metric_samples
 from servingslo.policy.decision import Decision
+from servingslo.policy.pools.decision import FleetDecision
 
 RESOURCE_LABELS = ("namespace", "name")
 # Of a resource with several pools; a single target has no such label.
 _POOL_LABEL = "pool"
 _LABELS = {family.name: family.labels for family in GAUGES}
+(_WHY_LABEL,) = _LABELS[NOT_READY]
 
-# Namespace, name, and the pool.
-Resource = tuple[str, str, str]
+# Namespace and name.
+Resource = tuple[str, str]
 # A family's name, and values of its own labels.
 _Sample = tuple[str, tuple[str, ...]]
 # A decision; or why a resource without one is not ready, None if there is no problem.
-_Last = Decision | str | None
+_Last = FleetDecision | str | None
 
 
 class DecidedMetrics(Collector):
@@ -31,7 +33,7 @@ class DecidedMetrics(Collector):
     out.
     """
 
-    def __init__(self, leads: Callable[[], bool], recent: Callable[[str, str, str], bool]) -> None:
+    def __init__(self, leads: Callable[[], bool], recent: Callable[[Resource], bool]) -> None:
         self._leads = leads
         self._recent = recent
         self._last: dict[Resource, _Last] = {}
@@ -39,6 +41,11 @@ class DecidedMetrics(Collector):
     def show(self, resource: Resource, last: _Last) -> None:
         """Show the numbers of a decision, or only why there is none."""
         self._last[resource] = last
+
+    def decided(self, resource: Resource) -> FleetDecision | None:
+        """The decision that is shown; None without one."""
+        last = self._last.get(resource)
+        return last if isinstance(last, FleetDecision) else None
 
     def forget(self, resource: Resource) -> None:
         """Show nothing of a resource."""
@@ -51,20 +58,21 @@ class DecidedMetrics(Collector):
         families = {one.name: Metric(one.name, one.help, "gauge") for one in GAUGES}
         # A copy in one step: the loop goes on while a page is made.
         for resource, last in self._last.copy().items():
-            whose = dict(zip((*RESOURCE_LABELS, _POOL_LABEL), resource, strict=True))
-            if not whose[_POOL_LABEL]:
-                del whose[_POOL_LABEL]
-            recent = self._recent(*resource)
-            for (name, values), value in dict(_samples(last)).items():
-                if recent or name != DESIRED:
-                    labels = {**whose, **dict(zip(_LABELS[name], values, strict=True))}
-                    families[name].add_sample(name, labels, value)
+            whose = dict(zip(RESOURCE_LABELS, resource, strict=True))
+            if isinstance(last, str):
+                families[NOT_READY].add_sample(NOT_READY, {**whose, _WHY_LABEL: last}, 1.0)
+            if not isinstance(last, FleetDecision):
+                continue
+            recent = self._recent(resource)
+            for pool, decision in last.pools.items():
+                whole = {**whose, _POOL_LABEL: pool} if pool else whose
+                for (name, values), value in dict(_samples(decision)).items():
+                    if recent or name != DESIRED:
+                        labels = {**whole, **dict(zip(_LABELS[name], values, strict=True))}
+                        families[name].add_sample(name, labels, value)
         yield from families.values()
 
 
-def _samples(last: _Last) -> Iterator[tuple[_Sample, float]]:
-    if isinstance(last, Decision):
-        for one in metric_samples(last):
-            yield (one.name, tuple([one.labels[label] for label in _LABELS[one.name]])), one.value
-    elif last is not None:
-        yield (NOT_READY, (last,)), 1.0
+def _samples(decision: Decision) -> Iterator[tuple[_Sample, float]]:
+    for one in metric_samples(decision):
+        yield (one.name, tuple([one.labels[label] for label in _LABELS[one.name]])), one.value

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from servingslo.api.status_base import gauge_values, told_gauges
 from servingslo.api.v1alpha1 import ServingSLOStatus
 from servingslo.api.v1alpha1.status import predicted_count
-from servingslo.api.v1alpha1.status_base import gauge_values, told_gauges
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.explain.conditions.cause import held_at_zero
@@ -13,8 +13,7 @@ from servingslo.explain.conditions.condition import ConditionStatus
 from servingslo.explain.conditions.derived import ready_verdict
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport
-from servingslo.policy.latency.report import LatencyReport
-from servingslo.policy.replicas.guards import NOT_CARRIED_OUT
+from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT
 from servingslo.units import format_duration, ratio_from_percent
 
 
@@ -118,21 +117,6 @@ GAUGES = (
         labels=("window",),
     ),
     GaugeFamily(
-        name="servingslo_latency_part_mean_seconds",
-        help="Mean time of a request in one part of its way, over the last two minutes.",
-        labels=("part",),
-    ),
-    GaugeFamily(
-        name="servingslo_latency_part_percentile_seconds",
-        help="The same part alone at the greatest percentile of the objectives, if it is measured.",
-        labels=("part", "percentile"),
-    ),
-    GaugeFamily(
-        name="servingslo_latency_part_grown_seconds",
-        help="Mean of a part above its value while the objectives were met, if they are not.",
-        labels=("part",),
-    ),
-    GaugeFamily(
         name="servingslo_adapter_slots", help="Different adapters that one engine's batch may hold."
     ),
     GaugeFamily(name="servingslo_adapters_in_flight", help="Different adapters with requests."),
@@ -211,7 +195,6 @@ def _values(decision: Decision) -> Iterator[_Value]:
     yield from _predicted_values(decision)
     yield from _objective_values(decision)
     yield from _budget_values(decision.error_budget)
-    yield from _latency_values(decision.latency)
     yield from _adapter_values(decision.models)
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
@@ -274,17 +257,6 @@ def _budget_values(budget: BudgetReport | None) -> Iterator[_Value]:
     for burn in budget.burn_rates:
         labels = {"window": format_duration(burn.seconds)}
         yield "servingslo_error_budget_burn_rate", labels, burn.rate
-
-
-def _latency_values(report: LatencyReport | None) -> Iterator[_Value]:
-    if report is None:
-        return
-    for one in report.parts:
-        part = {"part": one.part.value}
-        yield "servingslo_latency_part_mean_seconds", part, one.mean_seconds
-        labels = {**part, "percentile": f"{report.percentile:g}"}
-        yield "servingslo_latency_part_percentile_seconds", labels, one.percentile_seconds
-        yield "servingslo_latency_part_grown_seconds", part, one.grown_seconds
 
 
 def _objective_values(decision: Decision) -> Iterator[_Value]:

@@ -16,15 +16,17 @@ from prometheus_client import (
     Gauge,
     GCCollector,
     Histogram,
+    Info,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
 )
 
+from servingslo import __version__
 from servingslo.adapters.decided_metrics import RESOURCE_LABELS, DecidedMetrics, Resource
 from servingslo.explain.changes import Change
 from servingslo.policy.budget.sharing import Sharing
-from servingslo.policy.decision import Decision
+from servingslo.policy.pools.decision import FleetDecision
 
 # A loop without a finished round for this many ticks hangs: Kubernetes should restart it.
 STUCK_TICKS = 10
@@ -64,8 +66,6 @@ class OperatorMetrics:
         self.registry = CollectorRegistry()
         self._leads: Callable[[], bool] = lambda: True
         self._decided_at: dict[Resource, float] = {}
-        self._pools: dict[tuple[str, str], set[str]] = {}
-        self._handed_over: dict[Resource, int | None] = {}
         self._handed_over_seconds = handed_over_seconds
         self._decided = DecidedMetrics(self._leading, self._is_recent)
         self.registry.register(self._decided)
@@ -77,6 +77,8 @@ class OperatorMetrics:
         self._overrun = ""
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        build = Info("servingslo_build", "Version of the operator.", registry=self.registry)
+        build.info({"version": __version__})
         self._decisions = Counter(
             "servingslo_decisions",
             "Decisions by action and reason.",
@@ -142,61 +144,42 @@ class OperatorMetrics:
         for shard in range(shards):
             gauge.labels(str(shard)).set_function(partial(_held, held, shard))
 
-    def observe_decision(self, decision: Decision) -> None:
+    def observe(self, fleet: FleetDecision) -> None:
         """Count a decision and export its numbers; none of the one before."""
-        self._decisions.labels(decision.action.value, decision.reason.value).inc()
-        resource = (decision.namespace, decision.name, decision.pool)
-        self._decided_at[resource] = self._monotonic()
-        self._pools.setdefault((decision.namespace, decision.name), set()).add(decision.pool)
-        self._decided.show(resource, decision)
-        given = decision.handed_over
-        self._handed_over[resource] = None if given is None else given.replicas
+        for one in fleet.pools.values():
+            self._decisions.labels(one.action.value, one.reason.value).inc()
+        self._decided_at[fleet.namespace, fleet.name] = self._monotonic()
+        self._decided.show((fleet.namespace, fleet.name), fleet)
 
     def handed_over(self, namespace: str, name: str, pool: str = "") -> int | None:
         """The replica count for another scaler; None if none is known or another process leads."""
-        if not self._leads() or not self._is_recent(namespace, name, pool):
+        fleet = self._decided.decided((namespace, name))
+        if fleet is None or not self._leads() or not self._is_recent((namespace, name)):
             return None
-        return self._handed_over.get((namespace, name, pool))
+        decision = fleet.pools.get(pool)
+        given = None if decision is None else decision.handed_over
+        return None if given is None else given.replicas
 
     def observe_undecided(self, namespace: str, name: str, not_ready: str | None) -> None:
         """Export no numbers of a resource without a decision, only why it is not ready.
 
         not_ready: the reason; None if there is no problem (it is paused).
         """
-        resource = (namespace, name, "")
-        for other in self._pools_of(namespace, name):
-            self._decided.forget(other)
-            self._handed_over.pop(other, None)
-        self._decided.show(resource, not_ready)
-        self._pools.setdefault((namespace, name), set()).add("")
-
-    def keep_pools(self, namespace: str, name: str, pools: Collection[str]) -> None:
-        """Remove the metrics of pools that a resource has no longer."""
-        for resource in self._pools_of(namespace, name):
-            if resource[2] not in pools:
-                self._forget_pool(resource)
+        self._decided.show((namespace, name), not_ready)
 
     def count_change(self, change: Change) -> None:
         """Count a successful or failed change of a target."""
         reason = change.refusal or change.reason
         labels = (change.namespace, change.name, change.knob, change.outcome, reason)
         self._changes.labels(*labels).inc()
-        self._changed.setdefault((change.namespace, change.name, ""), set()).add(labels)
+        self._changed.setdefault((change.namespace, change.name), set()).add(labels)
 
     def forget(self, namespace: str, name: str) -> None:
         """Remove the metrics of a deleted resource."""
-        for labels in self._changed.pop((namespace, name, ""), set()):
+        for labels in self._changed.pop((namespace, name), set()):
             self._changes.remove(*labels)
-        for resource in self._pools_of(namespace, name):
-            self._forget_pool(resource)
-        self._pools.pop((namespace, name), None)
-
-    def _forget_pool(self, resource: Resource) -> None:
-        namespace, name, pool = resource
-        self._decided.forget(resource)
-        self._decided_at.pop(resource, None)
-        self._handed_over.pop(resource, None)
-        self._pools.get((namespace, name), set()).discard(pool)
+        self._decided.forget((namespace, name))
+        self._decided_at.pop((namespace, name), None)
 
     def observe_budget(self, name: str, gpus: int, sharing: Sharing) -> None:
         """Export the GPUs of a budget: stated, granted, wanted, lacking, and what that costs."""
@@ -258,13 +241,9 @@ class OperatorMetrics:
     def _leading(self) -> bool:
         return self._leads()
 
-    def _pools_of(self, namespace: str, name: str) -> list[Resource]:
-        """The keys of a resource, one for each pool that was exported."""
-        return [(namespace, name, pool) for pool in self._pools.get((namespace, name), ())]
-
-    def _is_recent(self, namespace: str, name: str, pool: str) -> bool:
-        """Whether the last decision for this pool may still be acted on."""
-        decided_at = self._decided_at.get((namespace, name, pool), -math.inf)
+    def _is_recent(self, resource: Resource) -> bool:
+        """Whether the last decision on a resource may still be acted on."""
+        decided_at = self._decided_at.get(resource, -math.inf)
         return self._monotonic() - decided_at <= self._handed_over_seconds
 
     def _success_age(self) -> float:

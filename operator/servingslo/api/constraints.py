@@ -29,6 +29,14 @@ Count = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 
 
+def keyed_by(*keys: str) -> dict[str, Any]:
+    """Schema of a list that several field managers share: its items are told apart by these keys.
+
+    Source: Kubernetes, "Server-Side Apply", merge strategy.
+    """
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
 def not_allowed(
     allowed: str, *, path: tuple[str, ...] = (), value: object = None
 ) -> PydanticCustomError:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from servingslo.api.patterns import ratio_of_share
 from servingslo.api.refusals import allowed, path_of, refused_value, shown
+from servingslo.api.spec_base import SPEC, features_of
 from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
@@ -19,8 +21,7 @@ from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.known_engines import known_engine
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import DegradationTargets
+from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
     CostTargets,
@@ -35,7 +36,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.pools.admission import one_writer
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
+from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import SECONDS_PER_DAY, parse_duration_seconds, parse_quantity_bytes
 
@@ -59,43 +60,38 @@ def parse_spec(spec: object) -> ServingSLOSpec:
 
 
 def targets_from_spec(spec: object) -> Targets:
-    """The planner's targets of a manifest's spec.
+    """The planner's targets of a manifest's spec of one target, in SI units.
 
-    Raises: InvalidSpecError naming path, value and allowed range of every bad field.
+    Raises: InvalidSpecError as `fleet_from_spec`, and for a spec of pools.
     """
-    return targets_of(parse_spec(spec))
-
-
-def targets_of(spec: ServingSLOSpec) -> Targets:
-    """The planner's targets of a checked spec of one target, in SI units.
-
-    Raises: InvalidSpecError for a spec of pools.
-    """
-    if spec.target_ref is None:
-        pools = [pool.name for pool in spec.pools or ()]
+    fleet = fleet_from_spec(spec)
+    if fleet.only is None:
+        pools = [pool.name for pool in fleet.pools]
         allowed = "targetRef, where one target is planned"
         raise InvalidSpecError((InvalidInputError("spec.pools", pools, allowed),))
-    return _targets(spec, spec, spec.target_ref)
+    return fleet.only.targets
 
 
-def fleet_targets_of(spec: ServingSLOSpec) -> FleetTargets | None:
-    """The pools of a checked spec, each with the targets of the whole resource and its own.
+def fleet_from_spec(spec: object) -> FleetTargets:
+    """The pools of a manifest's spec, each with the targets of the whole resource and its own.
 
-    None for a spec of one target. The floor of the fallback holds for each pool.
+    The floor of the fallback holds for each pool. Raises: InvalidSpecError naming path, value and
+    allowed range of every bad field.
     """
-    if spec.pools is None:
-        return None
+    checked = parse_spec(spec)
+    if checked.target_ref is not None:
+        return FleetTargets.of(_targets(checked, checked, checked.target_ref))
     fleet = FleetTargets(
         pools=tuple(
             PoolTargets(
-                name=pool.name, role=pool.role, targets=_targets(spec, pool, pool.target_ref)
+                name=pool.name, role=pool.role, targets=_targets(checked, pool, pool.target_ref)
             )
-            for pool in spec.pools
+            for pool in checked.pools or ()
         ),
-        gpus_max=spec.gpus,
-        transfer_seconds=_seconds_unless_measured(spec.transfer),
+        gpus_max=checked.gpus,
+        transfer_seconds=_seconds_unless_measured(checked.transfer),
     )
-    return one_writer(fleet)
+    return one_writer(fleet, {part.key.name for part in SPEC.parts() if part.of_route})
 
 
 def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef) -> Targets:
@@ -135,7 +131,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         forecast=ForecastTargets(mode=spec.forecast.mode, season=spec.forecast.season),
         batching=BatchingTargets(
             mode=own.batching.mode,
-            rollout=own.batching.rollout,
             container=own.batching.container,
             min_sequences=own.batching.min_sequences,
             max_sequences=own.batching.max_sequences,
@@ -161,9 +156,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         gpus_per_replica=gpus,
         priority=spec.priority,
         error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
-        availability_target_ratio=None
-        if spec.availability is None
-        else _share(spec.availability.target),
         degradation=None
         if spec.degradation is None
         else DegradationTargets(
@@ -183,6 +175,7 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             else _batcher(own.engine.dynamic_batching),
         ),
         model=spec.model,
+        features=features_of(spec),
         classes=tuple(
             ClassTargets(
                 name=one.name,
@@ -256,14 +249,9 @@ def _batcher(stated: DynamicBatching) -> DynamicBatcher:
 
 
 def _error_budget(budget: ErrorBudget) -> ErrorBudgetTargets:
-    target = None if budget.target is None else _share(budget.target)
+    target = None if budget.target is None else ratio_of_share(budget.target)
     days = int(budget.window.removesuffix("d"))
     return ErrorBudgetTargets(target_ratio=target, window_seconds=days * SECONDS_PER_DAY)
-
-
-def _share(text: str) -> float:
-    """'99.5%' as a ratio; a target has three decimals at most, a quotient of floats more."""
-    return round(float(text.removesuffix("%")) / 100.0, 6)
 
 
 def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:

@@ -23,6 +23,7 @@ from servingslo.api.v1alpha1 import (
     KIND,
     PLURAL,
     VERSION,
+    VERSIONS,
     ServingBudgetSpec,
     ServingBudgetStatus,
     ServingSLOSpec,
@@ -76,6 +77,8 @@ def _files(plural: str) -> tuple[Path, Path]:
 CRD_FILES = _files(PLURAL)
 BUDGET_CRD_FILES = _files(BUDGET_PLURAL)
 REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
+# The status of a resource that nobody has read: by kstatus it is not Current. As Flux does.
+_UNREAD = {"observedGeneration": -1}
 # Keywords with the same meaning in both kinds of schema.
 KEPT = frozenset(
     {
@@ -139,18 +142,26 @@ def _definition(
             "group": GROUP,
             "names": names,
             "scope": scope,
+            # One schema, so nothing is converted: only the name of the version differs.
             "versions": [
                 {
-                    "name": VERSION,
+                    "name": version,
                     "served": True,
-                    "storage": True,
+                    "storage": version == VERSION,
+                    **({} if version == VERSION else _deprecated(version)),
                     "subresources": {"status": {}},
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema},
                 }
+                for version in VERSIONS
             ],
         },
     }
+
+
+def _deprecated(version: str) -> dict[str, Any]:
+    told = f"{GROUP}/{version} is deprecated: write {GROUP}/{VERSION} (servingslo migrate FILE)"
+    return {"deprecated": True, "deprecationWarning": told}
 
 
 def _column(name: str, kind: str, path: str, description: str) -> dict[str, Any]:
@@ -216,7 +227,7 @@ def _object_schema(
 ) -> dict[str, Any]:
     """The schema of a resource. models: of its spec and its status."""
     described = {
-        "apiVersion": "Version of the form of this resource: servingslo.dev/v1alpha1.",
+        "apiVersion": f"Version of the form of this resource: {GROUP}/{VERSION}.",
         "kind": f"{kind}.",
     }
     spec, status = models
@@ -229,7 +240,7 @@ def _object_schema(
             # The API server adds its own description and refuses another one.
             "metadata": {"type": "object"},
             "spec": structural_schema(spec),
-            "status": structural_schema(status),
+            "status": {**structural_schema(status), "default": _UNREAD},
         },
     }
 
@@ -250,6 +261,8 @@ def _flatten(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
     if isinstance(values := schema.get("additionalProperties"), Mapping):
         flat["additionalProperties"] = _flatten(values, definitions)
     if "items" in schema:
+        # One manager owns a list as a whole, unless its field names the keys of its items.
+        flat.setdefault("x-kubernetes-list-type", "atomic")
         flat["items"] = _flatten(schema["items"], definitions)
     if "properties" in schema:
         flat["properties"] = {

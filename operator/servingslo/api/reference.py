@@ -7,11 +7,14 @@ from typing import Any
 
 from servingslo.api.constraints import RULES
 
+Field = tuple[str, Mapping[str, Any]]
+_WORD = re.compile(r"[\w.%]*\w")
+_FILLING = frozenset({"a", "from", "to", "duration", "days", "share", "items", "quantity", "bytes"})
 _ALLOWED = re.compile(r"allowed: (.*); got")
 # Said once, at the head of the page.
-_EXAMPLES = re.compile(r" \(such as [^)]*\)")
+_EXAMPLES = re.compile(r" \((?:such as|lower case) [^)]*\)")
 _HEAD = """<!-- Generated from operator/servingslo/api by `make crd`; do not edit. -->
-# ServingSLO (servingslo.dev/v1alpha1)
+# ServingSLO (servingslo.dev/v1beta1)
 
 A namespaced resource, short name `sslo`, category `serving`. The same text is in the cluster:
 `kubectl explain sslo.spec --recursive`.
@@ -20,7 +23,7 @@ Every field has a default except `targetRef` (or `pools`), the objectives and, i
 `replicas.max`:
 
 ```yaml
-apiVersion: servingslo.dev/v1alpha1
+apiVersion: servingslo.dev/v1beta1
 kind: ServingSLO
 metadata: {name: llama-chat, namespace: inference}
 spec:
@@ -35,8 +38,10 @@ A value outside its range is refused by the API server with its path, the value 
 allowed. Unknown fields are refused by `kubectl` and by every client that asks for strict field
 validation; for other clients the API server sends a warning and drops the field.
 
-Durations are written as 500ms, 2s, 1m30s or 1h, sizes as 16Gi or 80G. Fields that a pool and the
-resource share are listed once, without `pools[]`.
+Durations are written as 500ms, 2s, 1m30s or 1h, sizes as 16Gi or 80G. A DNS label has lower case
+letters, digits and -, a DNS name dots too. `[]` is a list; other types
+are in `kubectl explain`. Fields that a pool and the resource share are listed once, without
+`pools[]`.
 """
 
 
@@ -45,20 +50,16 @@ def render_reference(schema: Mapping[str, Any]) -> str:
     parts = [_HEAD]
     for section in ("spec", "status"):
         part = schema["properties"][section]
-        fields = [one for one in _fields(part) if not repeats(one[0], part)]
+        fields = _once([one for one in _fields(part) if not repeats(one[0], part)])
         parts.extend(("", f"## {section}", "", part["description"], ""))
         if section == "spec":
-            parts.extend(
-                ("| field | type | default | allowed | meaning |", "|---|---|---|---|---|")
-            )
+            parts.extend(("| field | default | meaning |", "|---|---|---|"))
             parts.extend(_spec_row(path, field) for path, field in fields)
             parts.extend(("", "Rules between fields:", ""))
             parts.extend(_rules_in_words(part))
         else:
-            parts.extend(("| field | type | meaning |", "|---|---|---|"))
-            parts.extend(
-                _row(f"`{path}`", field["type"], field["description"]) for path, field in fields
-            )
+            parts.extend(("| field | meaning |", "|---|---|"))
+            parts.extend(_row(f"`{path}`", field["description"]) for path, field in fields)
     return "\n".join(parts) + "\n"
 
 
@@ -72,6 +73,24 @@ def repeats(path: str, section: Mapping[str, Any]) -> bool:
     return bool(below) or own["description"] == section["properties"][name]["description"]
 
 
+def _once(fields: list[Field]) -> Iterator[Field]:
+    """Fields without the parts of an object that an earlier one has too: it is named instead."""
+    seen: dict[str, str] = {}
+    same: set[str] = set()
+    for path, field in fields:
+        if any(path.startswith(f"{one}.") for one in same):
+            continue
+        parts = json.dumps(field.get("items", field).get("properties"), sort_keys=True)
+        if parts in seen:
+            same.add(path)
+            words = f"{field['description']} Parts: as of `{seen[parts]}`."
+            yield path, {**field, "description": words}
+            continue
+        if parts != "null" and not path.startswith("pools[]."):
+            seen[parts] = path
+        yield path, field
+
+
 def _rules_in_words(spec: Mapping[str, Any]) -> Iterator[str]:
     """A point for each rule; fields with the same words share one."""
     paths: dict[str, list[str]] = {}
@@ -82,7 +101,7 @@ def _rules_in_words(spec: Mapping[str, Any]) -> Iterator[str]:
     return (f"- {', '.join(which)}: {words}" for words, which in paths.items())
 
 
-def _fields(schema: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _fields(schema: Mapping[str, Any], above: str = "") -> Iterator[Field]:
     """Path and schema of every field, parents first."""
     for name, field in schema.get("properties", {}).items():
         path = f"{above}{name}{'[]' if field['type'] == 'array' else ''}"
@@ -94,7 +113,11 @@ def _spec_row(path: str, field: Mapping[str, Any]) -> str:
     default = "required" if field["needed"] else ""
     if field.get("default") is not None and field["type"] != "object":
         default = f"`{json.dumps(field['default']).strip(chr(34))}`"
-    return _row(f"`{path}`", field["type"], default, _allowed(field), field["description"])
+    meaning, allowed = field["description"], _allowed(field)
+    # What the words of the field say already is not said again.
+    if not set(_WORD.findall(allowed)) - _FILLING <= set(_WORD.findall(meaning)):
+        meaning = f"{meaning} Allowed: {allowed}."
+    return _row(f"`{path}`", default, meaning)
 
 
 def _allowed(field: Mapping[str, Any]) -> str:

@@ -14,9 +14,9 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Matching, not_allowed
+from servingslo.api.patterns import RUNTIME_LENGTH, RUNTIME_LETTERS, RUNTIME_PATTERN
 from servingslo.api.refusals import first_refusal
-from servingslo.api.v1alpha1.base import ApiModel
-from servingslo.api.v1alpha1.patterns import RUNTIME_LENGTH, RUNTIME_LETTERS, RUNTIME_PATTERN
+from servingslo.api.spec_base import ApiModel
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.profile import (
@@ -197,7 +197,7 @@ def _changed(profile: RuntimeProfile, stated: AddedRuntime) -> RuntimeProfile:
     found = {metric.field: metric for metric in stated.found()}
     had_metrics = {metric.field: metric for metric in profile.metrics}
     more = [field for field in found if field not in had_metrics]
-    if profile.serves_batches and more:
+    if profile.engines_are_models and more:
         allowed = ", ".join(map(to_camel, had_metrics))
         raise InvalidInputError(_path(profile.name), to_camel(more[0]), allowed)
     metrics = had_metrics | found

@@ -13,7 +13,9 @@ from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.packing import unpacked
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
+from servingslo.policy.insights import INSIGHT
+from servingslo.policy.knobs.catalogue import KEYS
+from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.pools.decision import FleetDecision
 
 _CAPITAL = re.compile(r"(?<!^)([A-Z])")
@@ -49,25 +51,26 @@ def decision_of(document: Mapping[str, Any], namespace: str, name: str) -> Decis
     filled = _filled(Decision, document)
     filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
     try:
-        filled["knobs"] = _knobs(document)
+        filled["knobs"], filled["features"] = _knobs(document), _features(document)
         return TypeAdapter(Decision).validate_python(filled)
     except ValidationError as error:
         raise first_refusal(error, "status.lastDecision") from error
 
 
-def fleet_of(document: Mapping[str, Any], namespace: str, name: str) -> FleetDecision | None:
-    """The decision on several pools; None in a document of a single target.
+def fleet_of(document: Mapping[str, Any], namespace: str, name: str) -> FleetDecision:
+    """The decision of a document, of several pools or of a single target.
 
     Raises: InvalidInputError when it is not the document of a decision.
     """
     pools = document.get("pools")
     if not isinstance(pools, Mapping):
-        return None
+        return FleetDecision.of(decision_of(document, namespace, name))
     filled = _filled(FleetDecision, {key: document[key] for key in document if key != "pools"})
     filled |= {"namespace": namespace, "name": name, "time_seconds": _seconds(document)}
     filled["pools"] = {pool: decision_of(each, namespace, name) for pool, each in pools.items()}
     filled["roles"] = dict(document.get("roles") or {})
     try:
+        filled["features"] = _features(document)
         return TypeAdapter(FleetDecision).validate_python(filled)
     except ValidationError as error:
         raise first_refusal(error, "status.lastDecision") from error
@@ -77,11 +80,19 @@ def _knobs(document: Mapping[str, Any]) -> dict[str, KnobDecision]:
     """What the built-in knobs decided; of another one only its own program can read it."""
     given = {_snake(key): value for key, value in document.items()}
     return {
-        name: TypeAdapter(DECISION_TYPES[name]).validate_python(
-            _filled(DECISION_TYPES[name], given[shown])
-        )
-        for name, shown in DOCUMENT_NAMES.items()
-        if isinstance(given.get(shown), Mapping)
+        name: TypeAdapter(key.kind).validate_python(_filled(key.kind, given[key.name]))
+        for name, key in KEYS.items()
+        if isinstance(given.get(key.name), Mapping)
+    }
+
+
+def _features(document: Mapping[str, Any]) -> dict[str, object]:
+    """What each feature reported."""
+    given = {_snake(key): value for key, value in document.items()}
+    return {
+        key.name: TypeAdapter(key.kind).validate_python(_filled(key.kind, given[key.name]))
+        for key in (one.key for one in INSIGHT.parts())
+        if isinstance(given.get(key.name), Mapping)
     }
 
 

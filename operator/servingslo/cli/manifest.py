@@ -11,7 +11,7 @@ import yaml
 
 from servingslo.api.convert import parse_spec
 from servingslo.api.runtime_profiles import runtimes_of
-from servingslo.api.v1alpha1 import API_VERSION, KIND
+from servingslo.api.v1alpha1 import API_VERSION, GROUP, KIND, VERSIONS
 from servingslo.errors import InvalidInputError
 from servingslo.parsing import OnceLoader, parsed_documents, parsed_yaml, yaml_problem
 from servingslo.runtimes import catalogue
@@ -41,7 +41,7 @@ def read_spec(path: Path) -> Mapping[str, Any]:
     found = [d for d in documents if isinstance(d, dict) and d.get("kind") == KIND]
     if len(found) != 1:
         raise InvalidInputError(f"{path}: kind", f"{len(found)} of kind {KIND}", "exactly one")
-    if found[0].get("apiVersion") != API_VERSION:
+    if found[0].get("apiVersion") not in {f"{GROUP}/{version}" for version in VERSIONS}:
         raise InvalidInputError(f"{path}: apiVersion", found[0].get("apiVersion"), API_VERSION)
     spec: Mapping[str, Any] = found[0].get("spec") or {}
     with blamed_on(str(path)):

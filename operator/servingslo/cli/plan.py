@@ -12,7 +12,6 @@ from servingslo.controller.recordings.recording import Replayed, replay, ticks
 from servingslo.controller.recordings.validation import check_tick
 from servingslo.errors import InvalidInputError
 from servingslo.explain.pools_text import fleet_text
-from servingslo.explain.text import text
 from servingslo.policy.inputs import Limits
 from servingslo.policy.report import with_latencies
 
@@ -83,10 +82,10 @@ def plan(
 
 def _json(tick: Sequence[Replayed]) -> str:
     """One line: the decision, or that on all pools."""
-    return as_json(tick[0].fleet or tick[0].decision, indent=None)
+    fleet = tick[0].fleet
+    return as_json(fleet.only or fleet, indent=None)
 
 
 def _text(tick: Sequence[Replayed]) -> str:
     told = {one.decision.pool: with_latencies(one.decision, one.sized) for one in tick}
-    fleet = tick[0].fleet
-    return text(told[tick[0].decision.pool]) if fleet is None else fleet_text(fleet, told)
+    return fleet_text(tick[0].fleet, told)

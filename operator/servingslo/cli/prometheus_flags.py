@@ -5,8 +5,6 @@ into its signature in place of that parameter, which is all that Typer looks at.
 files, never values on a command line, which every user of a machine can read.
 """
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from servingslo.cli.flags import spread
 from servingslo.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -99,31 +98,15 @@ def asks_prometheus(*, engines: bool = True) -> Callable[[Callable[..., None]], 
             if engines or field.name not in _ENGINE_LABELS
         }
 
-        @functools.wraps(command)
-        def asking(**arguments: Any) -> None:
-            stated = {field.name: arguments.pop(name) for name, field in flags.items()}
-            command(**arguments, asking=PrometheusFlags(**stated))
-
-        own = inspect.signature(command, eval_str=True)
-        parameters: list[inspect.Parameter] = []
-        for parameter in own.parameters.values():
-            if parameter.name != _PARAMETER:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-                continue
-            parameters += (
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=field.default,
-                    annotation=field.type,
-                )
-                for name, field in flags.items()
-            )
-        asking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        asking.__annotations__ = {one.name: one.annotation for one in parameters}
-        return asking
+        return spread(command, _PARAMETER, flags, _flags)
 
     return decorate
+
+
+def _flags(stated: dict[str, Any]) -> PrometheusFlags:
+    return PrometheusFlags(
+        **{name.removeprefix("prometheus_"): value for name, value in stated.items()}
+    )
 
 
 def _path(name: str, path: Path | None, allowed: str) -> str | None:

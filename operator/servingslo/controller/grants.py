@@ -26,7 +26,7 @@ from servingslo.controller.registry import Resource, StandsFor, foreign_targets,
 from servingslo.controller.reporting.budget_status import budget_status, shortage_line
 from servingslo.errors import ClusterError
 from servingslo.explain.events import Event
-from servingslo.policy.budget.claims import Wants, fleet_wants, standing, wants_of
+from servingslo.policy.budget.claims import Wants, standing, wants_of
 from servingslo.policy.budget.sharing import (
     Claim,
     Quota,
@@ -41,7 +41,6 @@ from servingslo.policy.inputs import Grant, Limits, Mode, ReplicaGpus, ScaleTarg
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.replicas.sizing import Sized
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
@@ -170,27 +169,6 @@ class Grants:
         return min(found, key=lambda one: (not one.unknown, one.gpus), default=None)
 
     def decided(
-        self, resource: Resource, look: PoolLook, decision: Decision, sized: Sized | None
-    ) -> None:
-        """Take note of a decision on one workload."""
-        if self.adapters.serving_budgets is None:
-            return
-        if not _is_read(decision):
-            self._note_unread(resource)
-            return
-        each = gpus_of(look.targets, look.view.replica_gpus)
-        wants = partial(
-            wants_of,
-            decision,
-            look.targets,
-            self.limits,
-            pods=pods_of(look.view),
-            gpus_per_replica=each.gpus or 1,
-            sized=sized,
-        )
-        self._note(resource, wants, each.refused)
-
-    def decided_pools(
         self,
         resource: Resource,
         looks: Sequence[PoolLook],
@@ -198,7 +176,7 @@ class Grants:
         fleet: FleetDecision,
         state: FleetState,
     ) -> None:
-        """Take note of a decision on several pools. state: after it."""
+        """Take note of a decision. state: after it."""
         if self.adapters.serving_budgets is None:
             return
         if not all(_is_read(decision) for decision in fleet.pools.values()):
@@ -209,7 +187,7 @@ class Grants:
         pools = tuple(
             replace(pool, gpus=each[pool.name].gpus or pool.gpus) for pool in targets.pools
         )
-        wants = partial(fleet_wants, fleet, replace(targets, pools=pools), self.limits, pods, state)
+        wants = partial(wants_of, fleet, replace(targets, pools=pools), self.limits, pods, state)
         self._note(resource, wants, next((one.refused for one in each.values() if one.refused), ""))
 
     def priority(self, resource: Resource) -> int:

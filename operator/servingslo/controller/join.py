@@ -14,9 +14,9 @@ from servingslo.estimation.sample import (
     PodSample,
     model_of_engine,
 )
-from servingslo.policy.degradation import BACKEND, ROUTE_WEIGHTS, RULE
 from servingslo.policy.inputs import Observation, SignalProblem, Targets
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
+from servingslo.policy.routes import BACKEND, ROUTE_WEIGHTS, RULE
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.gateways import CountedWhen
@@ -113,7 +113,6 @@ def join(
         replicas_set_by=view.replicas_set_by,
         current_replicas=view.current_replicas,
         rollout_in_progress=view.rollout_in_progress,
-        last_rollout_seconds=view.last_rollout_seconds,
         runtime=view.read_as.runtime,
         pods=pods,
         gateway=gateway if not classes or _by_priority(gateway) else whole_sample(classes.values()),
@@ -209,7 +208,7 @@ def of_model(
         if metric in refused:
             detail = f"{metric} on {runtime.name}: {refused[metric]}"
             return pods, SignalProblem(reason=Reason.METRIC_NOT_OF_RUNTIME, detail=detail)
-    if not runtime.serves_batches:
+    if not runtime.engines_are_models:
         return pods, None
     names = sorted({model_of_engine(engine.engine) for pod in pods for engine in pod.engines})
     served = ", ".join(names)

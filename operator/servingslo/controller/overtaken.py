@@ -12,7 +12,7 @@ from servingslo.controller.registry import Registry, Resource
 from servingslo.controller.shards.placement import place_of
 from servingslo.errors import NotFoundError
 from servingslo.policy.inputs import Actuation, Limits, SignalProblem, Targets
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.ownership import acting_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ async def last_look(
     ClusterError if the API server gives no answer: then nothing may be written.
     """
     ref = resource.record.ref
-    if guards.acting_limit(targets, limits) is not None:
+    if acting_limit(targets, limits) is not None:
         return Standing(changed="acting is switched off")
     owner = registry.owner_conflict(resource)
     if owner is None and targets.actuation is Actuation.SCALE:

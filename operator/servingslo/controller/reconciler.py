@@ -10,13 +10,6 @@ from servingslo.controller.actuators.protocol import Assignment
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.grants import Grants
 from servingslo.controller.looking import Looks, PoolLook
-from servingslo.controller.memory import (
-    Memory,
-    Plans,
-    carried_on,
-    initial_state,
-    learned_memory,
-)
 from servingslo.controller.orders import Failure, Order, assignment_of
 from servingslo.controller.overtaken import Standing, last_look
 from servingslo.controller.recordings.recording import Header, Outcome, Recorder, reconciled
@@ -40,14 +33,17 @@ from servingslo.explain.changes import Change, not_written
 from servingslo.explain.format import replica_change
 from servingslo.policy.decision import Decision, hold
 from servingslo.policy.inputs import Limits, Mode, SignalProblem, Targets
-from servingslo.policy.planner import plan
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.pools.stored import lost_pool_parts
+from servingslo.policy.pools.stored import (
+    carried_on,
+    learned_fleet,
+    lost_fleet_parts,
+    restore_fleet,
+)
 from servingslo.policy.ports import ClusterMetrics
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
@@ -71,8 +67,8 @@ class _Memory:
 
     uid: str
     generation: int
-    plans: Plans
-    state: Memory
+    targets: FleetTargets
+    state: FleetState
     conflicts: dict[str, int] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     pruned: bool = False
@@ -109,42 +105,27 @@ class Reconciler:
 
         conflict: why another ServingSLO owns the target, None if this one does.
         """
-        if resource.targets is None:
+        targets = resource.fleet
+        if targets is None:
             await self.reporter.refuse(resource)
             return False
-        if resource.targets.mode is Mode.PAUSED:
+        if targets.pools[0].targets.mode is Mode.PAUSED:
             await self.reporter.pause(resource)
             return False
-        plans = resource.fleet or resource.targets
-        memory = self._remember(resource, plans, metrics)
+        memory = self._remember(resource, targets, metrics)
         if not memory.pruned and self.reporter.drops_learned(resource.record):
             memory.lost, memory.pruned = (PRUNED,), True
         if memory.lost:
             await self.reporter.report_lost(resource, memory.lost)
             memory.lost = ()
         looks = [
-            await self._looks.observe(resource, pool, targets, metrics, conflict)
-            for pool, targets in resource.pools.items()
+            await self._looks.observe(resource, pool.name, pool.targets, metrics, conflict)
+            for pool in targets.pools
         ]
         seen = frozenset(pod.name for look in looks for pod in look.view.pods)
         memory.pods = seen or memory.pods or seen
-        if isinstance(plans, FleetTargets):
-            return await self._reconcile_pools(resource, plans, looks, memory)
-        decided = await self._decide(resource, plans, looks[0], memory)
-        assignment = assignment_of(resource, looks[0], decided)
-        carried = await self._carry_out(resource, assignment, memory)
-        if carried is None:
-            return True
-        decision, again = carried
-        assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
-        await self.reporter.report(resource, plans, decision, memory.state)
-        return again
-
-    async def _reconcile_pools(
-        self, resource: Resource, plans: FleetTargets, looks: Sequence[PoolLook], memory: _Memory
-    ) -> bool:
-        """Decide on all pools at once, and carry out one after the other."""
-        fleet = await self._decide_pools(resource, plans, looks, memory)
+        # All pools are decided at once, and carried out one after the other.
+        fleet = await self._decide(resource, looks, memory)
         by_pool, again = {one.observation.pool: one for one in looks}, False
         for name, decision in fleet.pools.items():
             assignment = assignment_of(resource, by_pool[name], decision)
@@ -154,8 +135,7 @@ class Reconciler:
             decision_made, once_more = carried
             fleet = fleet.with_pool(name, decision_made)
             again = again or once_more
-        assert isinstance(memory.state, FleetState)  # noqa: S101 - made for these targets
-        await self.reporter.report_pools(resource, plans, fleet, memory.state)
+        await self.reporter.report(resource, targets, fleet, memory.state)
         return again
 
     async def _carry_out(
@@ -176,7 +156,7 @@ class Reconciler:
         if memory is None:
             return {}
         now_seconds = self.adapters.clock.now_seconds()
-        return {"learned": learned_field(memory.state, memory.plans, now_seconds)}
+        return {"learned": learned_field(memory.state, memory.targets, now_seconds)}
 
     def pods(self, resource: Resource) -> Collection[str] | None:
         """Names of the pods that a resource had last; None if they are not known yet."""
@@ -191,7 +171,9 @@ class Reconciler:
         """Drop what is remembered of a deleted resource, or of one that another process has."""
         self._memories.pop(uid, None)
 
-    def _remember(self, resource: Resource, plans: Plans, metrics: ClusterMetrics) -> _Memory:
+    def _remember(
+        self, resource: Resource, targets: FleetTargets, metrics: ClusterMetrics
+    ) -> _Memory:
         record = resource.record
         now_seconds = self.adapters.clock.now_seconds()
         memory = self._memories.get(record.ref.uid)
@@ -199,7 +181,7 @@ class Reconciler:
         stored = learned_of(record.status)
         if memory is not None and clocks is not None:
             if memory.clocks_set not in (None, clocks):
-                stored = learned_memory(memory.state, memory.plans, now_seconds)
+                stored = learned_fleet(memory.state, memory.targets, now_seconds)
                 memory = None
             else:
                 memory.clocks_set = clocks
@@ -210,17 +192,17 @@ class Reconciler:
             memory = _Memory(
                 uid=record.ref.uid,
                 generation=record.generation,
-                plans=plans,
-                state=initial_state(stored, plans, now_seconds),
+                targets=targets,
+                state=restore_fleet(stored, targets, now_seconds),
                 lost=(FORMERLY_PRUNED,)
                 if not stored and is_pruned(record.status)
-                else lost_pool_parts(stored, now_seconds),
+                else lost_fleet_parts(stored, now_seconds),
                 clocks_set=clocks,
             )
             self._memories[record.ref.uid] = memory
         else:
-            memory.state = carried_on(memory.state, memory.plans, plans)
-        memory.plans, memory.generation = plans, record.generation
+            memory.state = carried_on(memory.state, memory.targets, targets)
+        memory.targets, memory.generation = targets, record.generation
         self.recorder.header(
             Header(
                 uid=record.ref.uid,
@@ -237,49 +219,26 @@ class Reconciler:
         return memory
 
     async def _decide(
-        self, resource: Resource, targets: Targets, look: PoolLook, memory: _Memory
-    ) -> Decision:
-        observation = self._looks.with_past((look,))
-        assert isinstance(memory.state, PlannerState)  # noqa: S101 - made for these targets
-        async with self._planning:
-            # One plan for each turn of the event loop: probes are answered between two plans.
-            await asyncio.sleep(0)
-            if (grant := self.grants.grant(resource, look)) is not None:
-                observation = replace(observation, grant=grant)
-            self.recorder.observation(observation)
-            decision, memory.state = plan(
-                observation, targets, self.limits, memory.state, observation.time_seconds
-            )
-            self.grants.decided(resource, look, decision, memory.state.sized)
-        return decision
-
-    async def _decide_pools(
-        self,
-        resource: Resource,
-        plans: FleetTargets,
-        looks: Sequence[PoolLook],
-        memory: _Memory,
+        self, resource: Resource, looks: Sequence[PoolLook], memory: _Memory
     ) -> FleetDecision:
         """The decision on all pools, whose observations count as of one time."""
         now_seconds = looks[0].observation.time_seconds
-        first = self._looks.with_past(looks)
-        observations = {
-            one.pool: replace(one, time_seconds=now_seconds)
-            for one in (first, *(look.observation for look in looks[1:]))
-        }
-        assert isinstance(memory.state, FleetState)  # noqa: S101 - made for these targets
+        seen = (self._looks.with_past(looks), *(look.observation for look in looks[1:]))
         async with self._planning:
+            # One plan for each turn of the event loop: probes are answered between two plans.
             await asyncio.sleep(0)
-            granted = {one.observation.pool: self.grants.grant(resource, one) for one in looks}
             observations = {
-                name: replace(one, grant=granted[name]) for name, one in observations.items()
+                one.pool: replace(
+                    one, time_seconds=now_seconds, grant=self.grants.grant(resource, look)
+                )
+                for one, look in zip(seen, looks, strict=True)
             }
             for observation in observations.values():
                 self.recorder.observation(observation)
-            fleet, memory.state = plan_pools(
-                observations, plans, self.limits, memory.state, now_seconds
+            fleet, memory.state = plan_fleet(
+                observations, memory.targets, self.limits, memory.state, now_seconds
             )
-            self.grants.decided_pools(resource, looks, plans, fleet, memory.state)
+            self.grants.decided(resource, looks, memory.targets, fleet, memory.state)
         return fleet
 
     def _orders(self, assignment: Assignment) -> tuple[Order, ...]:
@@ -415,7 +374,7 @@ class Reconciler:
             pool=assignment.decision.pool,
         )
         self.recorder.outcome(outcome)
-        memory.state = reconciled(memory.state, outcome, memory.plans)
+        memory.state = reconciled(memory.state, outcome, memory.targets)
 
     def _count_refusal(self, error: ServingSLOError) -> Reason:
         """Why a write was refused; also counts it."""

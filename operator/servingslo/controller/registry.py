@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.adapters.kubernetes.pods.records import group_of
 from servingslo.adapters.kubernetes.resources import ResourceRecord
-from servingslo.controller.memory import plans_from_spec
+from servingslo.api.convert import fleet_from_spec
 from servingslo.controller.shards.placement import Place, place_of
 from servingslo.errors import InvalidSpecError
 from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
@@ -26,16 +26,16 @@ def itself(_namespace: str, target: ScaleTarget) -> ScaleTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One ServingSLO: as stored, and its targets, or why there are none.
-
-    fleet: of a resource with several pools; targets are then those of its first one, for what all
-    have in common: mode, actuation, objectives.
-    """
+    """One ServingSLO: as stored, and its pools, or why there are none."""
 
     record: ResourceRecord
-    targets: Targets | None = None
     fleet: FleetTargets | None = None
     invalid: InvalidSpecError | None = None
+
+    @property
+    def targets(self) -> Targets | None:
+        """Of its first pool, for what all have in common: mode, actuation, objectives."""
+        return None if self.fleet is None else self.fleet.pools[0].targets
 
     @property
     def place(self) -> Place:
@@ -45,9 +45,8 @@ class Resource:
     @property
     def pools(self) -> Mapping[str, Targets]:
         """Targets by pool; of a single target under ''. Empty while the spec is invalid."""
-        if self.fleet is not None:
-            return {pool.name: pool.targets for pool in self.fleet.pools}
-        return {} if self.targets is None else {"": self.targets}
+        pools = () if self.fleet is None else self.fleet.pools
+        return {pool.name: pool.targets for pool in pools}
 
 
 class Registry:
@@ -203,14 +202,11 @@ def foreign_targets(
 
 
 def checked(record: ResourceRecord) -> Resource:
-    """The resource of a record, with its targets by pool or why it has none."""
+    """The resource of a record, with its pools or why it has none."""
     try:
-        plans = plans_from_spec(record.spec)
+        return Resource(record=record, fleet=fleet_from_spec(record.spec))
     except InvalidSpecError as error:
         return Resource(record=record, invalid=error)
-    if isinstance(plans, FleetTargets):
-        return Resource(record=record, targets=plans.pools[0].targets, fleet=plans)
-    return Resource(record=record, targets=plans)
 
 
 def _seniority(record: ResourceRecord) -> tuple[float, str]:

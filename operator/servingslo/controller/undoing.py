@@ -13,7 +13,7 @@ from servingslo.controller.reporting.reporter import Reporter
 from servingslo.errors import ClusterError
 from servingslo.explain.changes import Change
 from servingslo.policy.inputs import Limits, Targets
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.ownership import acting_limit
 
 _LOG = logging.getLogger(__name__)
 # A change that is made while the operator is away leaves no event. So all objects are checked at
@@ -98,7 +98,7 @@ class Undoing:
             return None
         if resource.targets is None:
             return ()
-        if guards.acting_limit(resource.targets, self.limits) is not None:
+        if acting_limit(resource.targets, self.limits) is not None:
             return ()
         if self.registry.owner_conflict(resource):
             return ()

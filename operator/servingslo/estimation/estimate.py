@@ -66,8 +66,8 @@ class FleetSample:
     @property
     def batcher(self) -> DynamicBatcher | None:
         """How batches of whole requests form; None if the engines serve none, or if not stated."""
-        serves = self.runtime is not None and profile(self.runtime).serves_batches
-        return self.stated_limits.batcher if serves else None
+        known = self.runtime is not None and not profile(self.runtime).has_tokens
+        return self.stated_limits.batcher if known else None
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -27,23 +27,20 @@ from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.gateway.fallback import measure_fallback
 from servingslo.estimation.law import calibration
 from servingslo.estimation.law.batch_rows import (
-    WHOLE_REQUESTS,
-    batch_rows,
-    batcher_in_requests,
+    WholeRequests,
     counted_rows,
-    limits_of,
     mean_deltas,
     summary_deltas,
+    window_rows,
 )
 from servingslo.estimation.law.calibration import EMPTY_CALIBRATION, CalibrationState
 from servingslo.estimation.law.configuration import fleet_configuration, newest_pod
 from servingslo.estimation.law.fit import LawState, learn, select_configuration
 from servingslo.estimation.law.fit import law as law_of_fit
-from servingslo.estimation.law.rows import BatchCounts, Row, regression_rows
+from servingslo.estimation.law.rows import BatchCounts, Row
 from servingslo.estimation.law.stated import score_stated
 from servingslo.estimation.law.trust import (
     OF_SPEC,
-    LawSource,
     add_assumed_error,
     distrust_if_gpus_disagree,
     distrust_if_size_misfits,
@@ -322,12 +319,8 @@ def _learn_law(
         if window.pod in same
     ]
     for window in alike:
-        found_rows = (
-            regression_rows(window, dispersion, len(alike))
-            if window.executions is None
-            else batch_rows(window, sample.batcher)
-        )
         if window.pod not in sample.batches:
+            found_rows = window_rows(window, sample.batcher, dispersion, len(alike))
             rows.setdefault(window.pod, []).extend(found_rows)
     for pod in same & sample.batches.keys() & state.batches.keys():
         rows[pod] = list(counted_rows(state.batches[pod], sample.batches[pod]))
@@ -368,9 +361,8 @@ def _estimate(
     """Return the estimate, and the state that remembers the published values."""
     shed = state.arrivals.sheddable
     length_state, now_lengths = lengths.publish(state.lengths)
-    batcher = batcher_in_requests(sample.batcher, state.lengths)
-    if batcher is not None:
-        now_lengths = WHOLE_REQUESTS
+    whole = WholeRequests.of(sample.batcher, state.lengths, counted=bool(sample.batches))
+    now_lengths = whole.lengths(now_lengths)
     found = fleet_configuration(sample.pods)
     in_use = [pod for pod in sample.pods if found is not None and pod.name in found[1]]
     without_tokens = generate_no_token(in_use)
@@ -410,9 +402,7 @@ def _estimate(
     compared = gpus.shares(state.gpus, law.law, partial(_context_tokens, state))
     law, refuted = distrust_if_gpus_disagree(law, compared, disagreed=state.gpus.disagrees)
     state = replace(state, gpus=replace(state.gpus, disagrees=refuted))
-    if batcher is not None and law.source is LawSource.FIT:
-        source = LawSource.STATISTICS if sample.batches else LawSource.COUNTERS
-        law = replace(law, source=source)
+    law = whole.named(law)
     engines = [e for p, e in fresh.engines if p.ready and not p.deleting and p.name not in lying]
     signal = health.saturation(state.health, engines, windows)
     waiting = sum(e.waiting or 0.0 for _, e in fresh.engines)
@@ -423,7 +413,7 @@ def _estimate(
         rejected_per_second=measured.rejected_per_second,
         workload=_workload(rate, now_lengths, state.arrivals.dispersion),
         law=law,
-        limits=_limits(first, in_force) if batcher is None else limits_of(batcher),
+        limits=whole.limits(_limits(first, in_force)),
         in_force=in_force,
         kv_capacity_tokens=first.kv_capacity_tokens if first else None,
         engines_per_pod=max(len(newest.engines), 1) if newest else 1,

@@ -94,7 +94,6 @@ _STEPS_OF_A_CANARY = {
     CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
     CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
     CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
-    CanaryAct.FREE: Setting(name="stuck_pods", before=1, after=0),
 }
 
 
@@ -137,9 +136,7 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
             detail=batching.detail,
         )
         return replace(step, pool=decision.pool)
-    back = batching.canary is CanaryAct.TAKE_BACK or (
-        batching.reason is Reason.BATCHING_ROLLED_BACK
-    )
+    back = batching.canary is CanaryAct.TAKE_BACK
     return Change(
         namespace=decision.namespace,
         name=decision.name,

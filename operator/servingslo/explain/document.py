@@ -10,7 +10,9 @@ from typing import Any
 
 from servingslo.explain.format import replica_change, rounded
 from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.catalogue import KEYS
 from servingslo.policy.knobs.decisions import DOCUMENT_NAMES
+from servingslo.policy.knobs.protocol import KNOB
 from servingslo.units import timestamp_from_seconds
 
 MAX_DOCUMENT_BYTES = 8 * 1024
@@ -21,7 +23,8 @@ JSONValue = float | int | str | bool | list["JSONValue"] | dict[str, "JSONValue"
 # The status already holds the name of its own resource.
 _LEFT_OUT = frozenset({"namespace", "name", "time_seconds"})
 # Parts to drop, in this order, if a document is too long; the head always stays.
-_DROPPED_FIRST = ("predictedCounts", "latency", "steps", "needs", "objectives", "demand")
+_FEATURES = "features"
+_DROPPED_FIRST = ("predictedCounts", _FEATURES, "steps", "needs", "objectives", "demand")
 # Longest input value or detail, in characters.
 _TEXT_LENGTH = 512
 
@@ -36,17 +39,20 @@ def as_dict(decision: Decision, most_bytes: int = MAX_DOCUMENT_BYTES) -> dict[st
     for name, member in _members(decision):
         value = plain(member)
         if value is not None and value not in ([], {}, ""):
-            document[_camel(name)] = value
-    return _bounded(document, most_bytes)
+            document[camel(name)] = value
+    return _bounded(document, most_bytes, tuple(map(camel, decision.features)))
 
 
 def _members(decision: Decision) -> Iterator[tuple[str, object]]:
-    """The fields by name, with each built-in knob under a name of its own."""
+    """The fields by name, with each built-in knob and feature under a name of its own."""
     for field in fields(decision):
         if field.name == "knobs":
             yield from ((name, getattr(decision, name)) for name in DOCUMENT_NAMES.values())
-            others = decision.knobs.keys() - DOCUMENT_NAMES.keys()
+            yield from ((one.key.name, decision.knobs.get(one.name)) for one in KNOB.parts())
+            others = decision.knobs.keys() - KEYS.keys()
             yield field.name, {name: decision.knobs[name] for name in sorted(others)}
+        elif field.name == _FEATURES:
+            yield from decision.features.items()
         elif field.name not in _LEFT_OUT:
             yield field.name, getattr(decision, field.name)
 
@@ -72,7 +78,7 @@ def plain(value: object) -> JSONValue:
         members = {camel: _field(name, getattr(value, name)) for name, camel in _names(type(value))}
         return {name: plain for name, plain in members.items() if plain not in (None, {}, [], "")}
     if isinstance(value, Mapping):
-        return {_camel(str(name)): plain(member) for name, member in value.items()}
+        return {camel(str(name)): plain(member) for name, member in value.items()}
     if isinstance(value, tuple | list):
         return [plain(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -92,15 +98,18 @@ def _field(name: str, value: object) -> JSONValue:
 @cache
 def _names(kind: Any) -> tuple[tuple[str, str], ...]:
     """The fields of a dataclass, and their names in camelCase."""
-    return tuple((field.name, _camel(field.name)) for field in fields(kind))
+    return tuple((field.name, camel(field.name)) for field in fields(kind))
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A name in camelCase."""
     head, *rest = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
-def _bounded(document: dict[str, JSONValue], most_bytes: int) -> dict[str, JSONValue]:
+def _bounded(
+    document: dict[str, JSONValue], most_bytes: int, features: tuple[str, ...]
+) -> dict[str, JSONValue]:
     if _length(document) <= most_bytes:
         return document
     document = {**document, "truncated": True}
@@ -114,7 +123,8 @@ def _bounded(document: dict[str, JSONValue], most_bytes: int) -> dict[str, JSONV
     for name in _DROPPED_FIRST:
         if _length(document) <= most_bytes:
             break
-        document.pop(name, None)
+        for one in features if name == _FEATURES else (name,):
+            document.pop(one, None)
     return document
 
 

@@ -13,7 +13,7 @@ from servingslo.explain.format import rounded
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
-from servingslo.policy.replicas.guards import CONFLICTS
+from servingslo.policy.replicas.ownership import CONFLICTS
 from servingslo.reasons import Reason
 
 

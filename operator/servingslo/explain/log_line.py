@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.law.trust import OF_SPEC, LawSource
+from servingslo.explain import features
 from servingslo.explain.conditions.cause import blindness, dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import (
@@ -14,7 +15,6 @@ from servingslo.explain.conditions.derived import (
 )
 from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.format import count, number, percentile, quoted, replica_change
-from servingslo.explain.latency_text import growth_pair
 from servingslo.explain.parts.degradation import degradation_pairs
 from servingslo.explain.parts.gpus import gpu_pairs
 from servingslo.explain.parts.models import model_pairs
@@ -106,7 +106,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.limits.unread,
         decision.runtime,
         failing_pods(decision),
-        None if decision.latency is None else decision.latency.grew,
+        features.essence(decision.features),
         decision.batching.reason,
         decision.admission.reason,
         None if decision.gateway_limit is None else decision.gateway_limit.reason,
@@ -149,7 +149,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
             yield f"predicted_{key}", format_duration(objective.predicted_seconds)
         if objective.observed_seconds is not None:
             yield f"observed_{key}", format_duration(objective.observed_seconds)
-    yield from growth_pair(decision)
+    yield from features.pairs(decision.features)
     yield from _law_pairs(decision.model)
     yield from gpu_pairs(decision.gpus, decision.model.reason)
     yield from _limits_pairs(decision)

@@ -1,58 +1,53 @@
-"""A decision over several pools: conditions, document and lines of the whole resource.
+"""A decision on a fleet: verdicts, document and lines of the whole resource.
 
-Each pool is explained as a single target is, with its name. The whole says what is worst, and the
-counts side by side.
+A single target is explained by its own decision. Of several pools each is, with its name; the whole
+says what is worst, and the counts side by side.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from servingslo.explain.conditions.condition import (
-    Condition,
     ConditionStatus,
     ConditionType,
     Verdict,
 )
-from servingslo.explain.conditions.derived import stamped_conditions, verdicts
+from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.document import (
     MAX_DOCUMENT_BYTES,
     MAX_SUMMARY_LENGTH,
     JSONValue,
     as_dict,
+    camel,
     plain,
+    summary_line,
 )
 from servingslo.explain.format import count, replica_change
-from servingslo.explain.headline import answer_line
+from servingslo.explain.headline import answer_line, shortened
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.units import timestamp_from_seconds
 
 # A condition that is bad when it is True; all others are bad when they are False.
 _BAD_IF_TRUE = frozenset({ConditionType.SCALING_LIMITED})
-_LONGEST_ANSWER = 512
 # Of the documents of all pools together: a status holds one of 64 KiB at most.
 _MOST_BYTES = 56 * 1024
 
 
-def fleet_conditions(
-    fleet: FleetDecision,
-    previous: Sequence[Condition] = (),
-    *,
-    generation: int,
-    now_seconds: float,
-) -> tuple[Condition, ...]:
-    """The conditions of the whole resource, see `conditions.derived.conditions`."""
-    return stamped_conditions(
-        fleet_verdicts(fleet), previous, generation=generation, now_seconds=now_seconds
-    )
-
-
-def fleet_verdicts(fleet: FleetDecision) -> dict[ConditionType, Verdict]:
+def fleet_verdicts(
+    fleet: FleetDecision, told: Mapping[str, Mapping[ConditionType, Verdict]]
+) -> Mapping[ConditionType, Verdict]:
     """For each condition the worst verdict of a pool, with the pool's name before its message.
 
-    Objectives of the whole path have one verdict.
+    told: the verdicts on each pool. Objectives of the whole path have one verdict.
     """
-    told = {name: verdicts(_of_whole(fleet, one)) for name, one in fleet.pools.items()}
+    if fleet.only is not None:
+        return told[fleet.binding_pool]
+    if fleet.objectives:
+        told = {
+            name: verdicts(replace(one, objectives=fleet.objectives))
+            for name, one in fleet.pools.items()
+        }
     first = fleet.binding_pool
     names = (first, *(name for name in told if name != first))
     found = {}
@@ -77,16 +72,15 @@ def fleet_verdicts(fleet: FleetDecision) -> dict[ConditionType, Verdict]:
 
 def counts_line(fleet: FleetDecision) -> str:
     """The ordered counts side by side: 'prefill 3/decode 5'."""
-    return "/".join(
-        f"{name} {count(decision.replicas_after)}"
-        for name, decision in sorted(fleet.pools.items(), key=lambda one: _place(fleet, one[0]))
-    )
+    return "/".join(f"{name} {count(fleet.pools[name].replicas_after)}" for name in fleet.roles)
 
 
-def fleet_answer(fleet: FleetDecision) -> str:
+def fleet_answer(fleet: FleetDecision, told: Mapping[str, Mapping[ConditionType, Verdict]]) -> str:
     """Why these counts, pool by pool, in one line for `kubectl describe`."""
-    line = ". ".join(f"{name}: {answer_line(fleet.pools[name])}" for name in fleet.roles)
-    return line if len(line) <= _LONGEST_ANSWER else f"{line[: _LONGEST_ANSWER - 1]}…"
+    lines = {name: answer_line(fleet.pools[name], told[name]) for name in fleet.roles}
+    if fleet.only is not None:
+        return lines[fleet.binding_pool]
+    return shortened(". ".join(f"{name}: {line}" for name, line in lines.items()))
 
 
 def fleet_document(
@@ -97,6 +91,8 @@ def fleet_document(
     pools: the same decisions with more predictions.
     """
     every = fleet.pools if pools is None else pools
+    if fleet.only is not None:
+        return as_dict(every[fleet.binding_pool])
     each = min(MAX_DOCUMENT_BYTES, _MOST_BYTES // len(every))
     before = [decision.replicas_before for decision in every.values()]
     known = [each for each in before if each is not None]
@@ -112,8 +108,7 @@ def fleet_document(
         "path": plain(fleet.path),
         "split": plain(fleet.split),
         "objectives": plain(fleet.objectives),
-        "latency": plain(fleet.latency),
-        "availability": plain(fleet.availability),
+        **{camel(name): plain(report) for name, report in fleet.features.items()},
         "pools": {name: as_dict(decision, each) for name, decision in every.items()},
     }
     return {name: value for name, value in document.items() if value not in (None, {}, [], "")}
@@ -121,6 +116,8 @@ def fleet_document(
 
 def fleet_summary_line(fleet: FleetDecision) -> str:
     """One line for status.decisions, with the change of each pool."""
+    if fleet.only is not None:
+        return summary_line(fleet.only)
     changes = "/".join(f"{name} {replica_change(fleet.pools[name])}" for name in fleet.roles)
     words = [
         timestamp_from_seconds(fleet.time_seconds),
@@ -131,18 +128,9 @@ def fleet_summary_line(fleet: FleetDecision) -> str:
     return " ".join(words)[:MAX_SUMMARY_LENGTH]
 
 
-def _of_whole(fleet: FleetDecision, decision: Decision) -> Decision:
-    """A pool's decision with the objectives of the whole path, if there are such."""
-    return replace(decision, objectives=fleet.objectives) if fleet.objectives else decision
-
-
 def _badness(type_: ConditionType, verdict: Verdict) -> int:
     """0 for a good verdict, 1 for an unknown one, 2 for a bad one."""
     good = ConditionStatus.FALSE if type_ in _BAD_IF_TRUE else ConditionStatus.TRUE
     if verdict.status is good:
         return 0
     return 1 if verdict.status is ConditionStatus.UNKNOWN else 2
-
-
-def _place(fleet: FleetDecision, name: str) -> int:
-    return list(fleet.roles).index(name)

@@ -1,9 +1,9 @@
-"""A decision over several pools in a few lines, before the explanation of each pool."""
+"""A decision on a fleet: that on several pools in a few lines, then the explanation of each."""
 
 from collections.abc import Iterator, Mapping
 
+from servingslo.explain import features
 from servingslo.explain.format import count, percent, replica_change, seconds
-from servingslo.explain.latency_text import availability_lines, growth_line, latency_lines
 from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
@@ -29,6 +29,8 @@ def fleet_text(fleet: FleetDecision, pools: Mapping[str, Decision] | None = None
     pools: the same decisions with more predictions.
     """
     every = fleet.pools if pools is None else pools
+    if fleet.only is not None:
+        return text(every[fleet.binding_pool])
     whole = "\n".join(fleet_lines(fleet))
     return "\n\n".join((whole, *(text(every[name]) for name in fleet.roles)))
 
@@ -50,13 +52,12 @@ def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
     if fleet.path is not None:
         yield from _path_lines(fleet, fleet.path)
     yield from objective_lines(fleet.objectives)
-    if grown := growth_line(fleet.latency):
-        yield f"Outside of the replicas: {grown}"
-    yield from availability_lines(fleet.availability)
-    yield from latency_lines(fleet.latency)
+    yield from features.headlines(fleet.features)
+    yield from features.lines(fleet.features)
     if fleet.split is not None:
         yield _split(fleet, fleet.split)
-    gpus = fleet.gpus
+    if (gpus := fleet.gpus) is None:
+        return
     change = str(gpus.before) if gpus.before == gpus.after else f"{gpus.before}->{gpus.after}"
     most = "" if gpus.most is None else f" of at most {gpus.most}"
     wants = "" if gpus.wanted == gpus.after else f"; the demand asks for {gpus.wanted}"

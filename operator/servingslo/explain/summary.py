@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 from servingslo.estimation.law.trust import OF_SPEC, LawSource
+from servingslo.explain import features
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.derived import limit_detail, suspect_pods, unreliable_pods
 from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.conditions.objectives import infeasible_message
 from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
-from servingslo.explain.latency_text import growth_line
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep, PredictedCount
-from servingslo.policy.replicas.guards import STEP_DOWN_STAGE
+from servingslo.policy.replicas.proposal import STEP_DOWN_STAGE
 from servingslo.reasons import Constraint, Reason
 
 CONSTRAINTS = {
@@ -46,8 +46,7 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Because: {why}"
     if pods := failing_pods(decision):
         yield f"Failing: {pods}"
-    if grown := growth_line(decision.latency):
-        yield f"Outside of the replicas: {grown}"
+    yield from features.headlines(decision.features)
     yield from _on_top(decision)
     yield from _out_of_reach(decision)
     if decision.limited_by is not None:

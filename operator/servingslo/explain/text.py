@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.explain import features
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.objectives import PERCENT, objective_verdict
 from servingslo.explain.format import (
@@ -21,7 +22,6 @@ from servingslo.explain.format import (
     seconds,
 )
 from servingslo.explain.knob_text import knob_lines
-from servingslo.explain.latency_text import availability_lines, latency_lines
 from servingslo.explain.parts.gpus import gpu_lines
 from servingslo.explain.parts.models import model_lines
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
@@ -86,8 +86,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from objective_lines(decision.objectives)
     yield from _promise(decision)
     yield from _reserve(decision)
-    yield from availability_lines(decision.availability)
-    yield from latency_lines(decision.latency)
+    yield from features.lines(decision.features)
     yield from _certainty(decision)
     yield from gpu_lines(decision.gpus)
     yield from _limits(decision.limits)

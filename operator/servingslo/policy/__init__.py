@@ -1,5 +1,5 @@
 """Which count and settings follow from one observation?
 
-Parts of a tick (inputs, facts, state), its course (planner, stages); rooms: replicas, knobs.
+Parts of a tick (inputs, facts), its course (planner, stages); rooms: replicas, rules, knobs.
 Must not import explain or anything above; reads no clock, does no I/O.
 """

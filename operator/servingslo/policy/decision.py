@@ -22,7 +22,6 @@ from servingslo.policy.decision_parts import (
     ReserveReport,
     RuntimeUse,
 )
-from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.knobs.decisions import (
     ADMISSION,
     BATCH_LIMITS,
@@ -38,7 +37,7 @@ from servingslo.policy.knobs.decisions import (
     report_batching,
 )
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
-from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
+from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
@@ -49,22 +48,22 @@ _NO_ADMISSION = AdmissionDecision(reason=Reason.ADMISSION_OFF)
 class Decision:
     """Everything one tick decided for one workload.
 
-    replicas_before: the count the plan started from (the test of the write). replicas_after: the
-    count to set; equal on hold; None if the target's count is unknown. recommended_replicas: what
-    the planner wants before guards that only limit acting (mode, ownership); equal to
-    replicas_after in mode Auto. apply_replicas: whether the write may happen (mode Auto, no kill
-    switch, no conflict, a change). needs: each constraint's own requirement, at the demand planned
-    for. limited_by: the guard that kept the planner from its requirement, None if none did.
-    metrics: METRICS_FRESH or why not. metrics_age_seconds: of the oldest group that was used.
-    metrics_missing: which series are missing, in words; '' if none is known to be. cost: None if no
-    price is stated. cold_start: None in decisions that were stored without it. limits: in force on
-    the newest ready pods. runtime: of the engines, as read. gpus: None if nothing is known about
-    them. models: None if each engine serves one model without adapters. handed_over: None if the
-    operator itself sets the count, or if acting is switched off. error_budget: None if none is
-    requested or known. promise: None before any observation. reserve: None if the past asks for
-    none. latency: the parts of the time of a request, None if none was observed. availability: None
-    if no objective of it is stated. knobs: the decision of each knob, by
-    its name; without those that have nothing to report. pool: of a resource with several, else ''.
+    replicas_before: the count the plan started from (the test of the write). replicas_after:
+    the count to set; equal on hold; None if the target's count is unknown.
+    recommended_replicas: what the planner wants before guards that only limit acting (mode,
+    ownership); equal to replicas_after in mode Auto. apply_replicas: whether the write may
+    happen (mode Auto, no kill switch, no conflict, a change). needs: each constraint's own
+    requirement, at the demand planned for. limited_by: the guard that kept the planner from its
+    requirement, None if none did. metrics: METRICS_FRESH or why not. metrics_age_seconds: of
+    the oldest group that was used. metrics_missing: which series are missing, in words; '' if
+    none is known to be. cost: None if no price is stated. cold_start: None in decisions that
+    were stored without it. limits: in force on the newest ready pods. runtime: of the engines,
+    as read. gpus: None if nothing is known about them. models: None if each engine serves one
+    model without adapters. handed_over: None if the operator itself sets the count, or if
+    acting is switched off. error_budget: None if none is requested or known. promise: None
+    before any observation. reserve: None if the past asks for none. features: what each feature
+    reports, by its name. knobs: the decision of each knob, by its name; without those that have
+    nothing to report. pool: of a resource with several, else ''.
     """
 
     time_seconds: float
@@ -100,8 +99,7 @@ class Decision:
     error_budget: BudgetReport | None = None
     promise: PromiseReport | None = None
     reserve: ReserveReport | None = None
-    latency: LatencyReport | None = None
-    availability: AvailabilityReport | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
     detail: str = ""
 
     @property

@@ -12,9 +12,8 @@ from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.degradation import DegradationTargets
-from servingslo.policy.replicas.behavior import Behavior
+from servingslo.policy.hpa_behavior import Behavior
+from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
 
 # Version of a recorded observation; other versions are not read.
@@ -46,13 +45,6 @@ class BatchingMode(StrEnum):
     OFF = "Off"
     RECOMMEND = "Recommend"
     AUTO = "Auto"
-
-
-class BatchingRollout(StrEnum):
-    """How new batch limits reach the pods."""
-
-    CANARY = "Canary"
-    ALL_AT_ONCE = "AllAtOnce"
 
 
 class AdmissionMode(StrEnum):
@@ -151,7 +143,6 @@ class BatchingTargets:
     """What may be done with batch limits; container None means the only engine container."""
 
     mode: BatchingMode = BatchingMode.RECOMMEND
-    rollout: BatchingRollout = BatchingRollout.CANARY
     container: str | None = None
     min_sequences: int = 1
     max_sequences: int | None = None
@@ -218,19 +209,19 @@ class Targets:
     """The tenant's objectives and bounds: the spec of a ServingSLO in SI units.
 
     runtime: of the engines; None means recognized by the metrics that their pods export.
-    utilization_target_ratio: None means derived from recent demand. cold_start_seconds: None means
-    measured from the workload's own pods. cost: None if no price is known. admission_enforced:
-    engines accept no more requests in flight than the decided bound. admission_via: where the bound
-    is written in mode Auto. admission_proxies: how many proxies share it; None means as many as are
-    read. gateway_name: the gateway's name for the workload; None if it is the target's own name.
-    service_law: used while no fit is trusted; None if none is stated. law_assumed: it is that of
-    the card and model that are named, measured elsewhere or nowhere. stated_limits: override
-    command lines and data. model: which model of a server with several; None for its only one.
-    error_budget: None if none is kept. availability_target_ratio: share of requests to be answered,
-    None if not stated. gpus_per_replica: None if it is not stated. priority: within a budget of
-    GPUs. degradation: None if no request goes to a fallback. classes: of requests, with different
-    routes; () for one kind of requests. objectives are those that replicas keep: of all classes
-    that order some.
+    utilization_target_ratio: None means derived from recent demand. cold_start_seconds: None
+    means measured from the workload's own pods. cost: None if no price is known.
+    admission_enforced: engines accept no more requests in flight than the decided bound.
+    admission_via: where the bound is written in mode Auto. admission_proxies: how many proxies
+    share it; None means as many as are read. gateway_name: the gateway's name for the workload;
+    None if it is the target's own name. service_law: used while no fit is trusted; None if none
+    is stated. law_assumed: it is that of the card and model that are named, measured elsewhere
+    or nowhere. stated_limits: override command lines and data. model: which model of a server
+    with several; None for its only one. error_budget: None if none is kept. gpus_per_replica:
+    None if it is not stated. priority: within a budget of GPUs. degradation: None if no request
+    goes to a fallback. classes: of requests, with different routes; () for one kind of
+    requests. objectives are those that replicas keep: of all classes that order some. features:
+    what is stated of each feature, by its name.
     """
 
     target: ScaleTarget
@@ -258,11 +249,11 @@ class Targets:
     stated_limits: StatedLimits = NOTHING_STATED
     model: str | None = None
     error_budget: ErrorBudgetTargets | None = None
-    availability_target_ratio: float | None = None
     gpus_per_replica: int | None = None
     priority: int = 0
     classes: tuple[ClassTargets, ...] = ()
     degradation: DegradationTargets | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def error_budget_target_ratio(self) -> float:
@@ -386,7 +377,6 @@ class Observation:
     replicas_set_by: str | None = None
     current_replicas: int | None = None
     rollout_in_progress: bool = False
-    last_rollout_seconds: float | None = None
     runtime: str | None = None
     pods: tuple[PodSample, ...] = ()
     gateway: GatewaySample | None = None

@@ -3,36 +3,37 @@
 In order: changes since the last tick, signals, estimate, the demand to plan for, learning, the
 count that demand needs, the guards, the knobs. Each reports its effect as a `DecisionStep`. Nothing
 here reads a clock or keeps anything outside `PlannerState`, so the same observations give the same
-decisions, live, in a replay and in a backtest. `pools.planner` calls the three parts of `plan` for
-each of several pools.
+decisions, live, in a replay and in a backtest. `pools.planner` plans a fleet: with `plan` a single
+target, with its three parts each of several pools.
 """
 
 from dataclasses import dataclass, replace
 
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext, tick_context
+from servingslo.policy import insights
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
-from servingslo.policy.findings import findings
 from servingslo.policy.inputs import (
     Actuation,
     ForecastMode,
     Limits,
     Observation,
-    SignalProblem,
     Targets,
 )
 from servingslo.policy.knobs.catalogue import observe_knobs
-from servingslo.policy.replicas import guards, zero
-from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, required_replicas
+from servingslo.policy.replicas.context import TickContext, tick_context
+from servingslo.policy.replicas.findings import findings
+from servingslo.policy.replicas.ownership import CONFLICTS, acting_limit
+from servingslo.policy.replicas.proposal import REPLICAS_KNOB, Proposal
 from servingslo.policy.replicas.saturation import Shortage
 from servingslo.policy.replicas.signals import Signals, add_doubts, drop_families, read_signals
-from servingslo.policy.stages import STAGES, Draft, Stages, leave_to_reverter
-from servingslo.policy.state import HandEdit, PlannerState, observe_count
+from servingslo.policy.replicas.state import HandEdit, PlannerState, observe_count
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.guards import ASLEEP_GUARDS, BLIND_GUARDS
+from servingslo.policy.rules.requirement import required_replicas
+from servingslo.policy.stages import STAGES, Stages
 from servingslo.policy.verdict import assemble_decision
 from servingslo.reasons import Reason
 
@@ -54,7 +55,7 @@ class Seen:
     def planned(self) -> bool:
         """Whether metrics decide the count: nobody else owns it, and the engines were observed."""
         owner = self.context.owner
-        owned = owner is not None and owner.reason not in guards.CONFLICTS
+        owned = owner is not None and owner.reason not in CONFLICTS
         return not owned and self.context.signals.no_metrics is None and not self.asleep
 
 
@@ -126,6 +127,7 @@ def observe(
         estimate=estimate,
         facts=facts,
     )
+    context = insights.looked(context)
     for learn in stages.learners:
         state = learn(context, state)
     # What was measured at this tick decides at this tick.
@@ -135,29 +137,38 @@ def observe(
 
 
 def draft_count(
-    seen: Seen, requirement: Requirement | None = None, *, stages: Stages = STAGES
-) -> Draft:
+    seen: Seen, required: Proposal | None = None, *, stages: Stages = STAGES
+) -> Proposal:
     """The count of a workload after all guards.
 
-    requirement: what demand needs, if that was decided together with other pools.
+    required: what demand needs, if that was decided together with other pools.
     """
     context = seen.context
-    if context.owner is not None and context.owner.reason not in guards.CONFLICTS:
-        return _leave_to_owner(context, context.owner)
-    if context.signals.no_metrics is not None:
-        draft = _plan_without_metrics(context, context.signals.no_metrics)
+    owner, problem = context.owner, context.signals.no_metrics
+    present = Proposal.of(context.current)
+    if owner is not None and owner.reason not in CONFLICTS:
+        return present.held("ownership", context.current, owner.reason, detail=owner.detail or None)
+    if problem is not None:
+        names_cause = {"names_cause": True} if problem.names_cause else {}
+        proposal = present.held(
+            "signals", context.current, problem.reason, detail=problem.detail or None, **names_cause
+        )
+        guards = BLIND_GUARDS
     elif seen.asleep:
-        draft = _plan_asleep(context)
+        proposal, guards = zero.sleep_or_wake(context), ASLEEP_GUARDS
     else:
-        draft = _plan_with_metrics(context, requirement or required_replicas(context), stages)
-    held = guards.hold_nodes(draft.proposal, context.signals.nodes, current=context.current)
-    return replace(draft, proposal=held)
+        proposal, guards = required or required_replicas(context), stages.guards
+    for guard in guards:
+        proposal = guard(context, proposal)
+    return proposal
 
 
-def finish(seen: Seen, draft: Draft, *, stages: Stages = STAGES) -> tuple[Decision, PlannerState]:
-    """The decision of a drafted count, with its knobs and its explanation."""
+def finish(
+    seen: Seen, proposal: Proposal, *, stages: Stages = STAGES
+) -> tuple[Decision, PlannerState]:
+    """The decision of a count that passed the guards, with its knobs and its explanation."""
     notes = _found_steps(seen.context, seen.edit)
-    return assemble_decision(seen.context, seen.state, draft, notes, stages.knobs)
+    return assemble_decision(seen.context, seen.state, proposal, notes, stages.knobs)
 
 
 def _update_estimate(  # noqa: PLR0913 - what a sample is made of
@@ -220,67 +231,14 @@ def _found_steps(context: TickContext, edit: HandEdit | None) -> tuple[DecisionS
     """Steps about facts found before any decision."""
     notes = []
     ours = context.targets.actuation is Actuation.SCALE
-    if edit is not None and ours and guards.acting_limit(context.targets, context.limits) is None:
+    if edit is not None and ours and acting_limit(context.targets, context.limits) is None:
         notes.append(
             DecisionStep(
                 stage="observed",
-                knob=guards.REPLICAS_KNOB,
+                knob=REPLICAS_KNOB,
                 before=edit.before,
                 after=edit.after,
                 reason=Reason.REPLICAS_CHANGED_BY_USER,
             )
         )
-    return (*notes, *findings(context))
-
-
-def _leave_to_owner(context: TickContext, problem: SignalProblem) -> Draft:
-    """Keep the current count, because another client owns it."""
-    proposal = Proposal(replicas=context.current).noted(
-        "ownership", context.current, problem.reason, detail=problem.detail or None
-    )
-    proposal = replace(proposal, limited_by=problem.reason)
-    return _plain_draft(context, proposal)
-
-
-def _plan_without_metrics(context: TickContext, problem: SignalProblem) -> Draft:
-    """The count while metrics allow no conclusion."""
-    proposal = guards.hold_without_metrics(
-        current=context.current,
-        bounds=context.bounds,
-        fallback=context.targets.fallback,
-        problem=problem,
-        without_metrics_seconds=context.without_metrics_seconds,
-        max_step=context.limits.max_step,
-    )
-    proposal = within_grant(context, proposal, seen=False)
-    return leave_to_reverter(context, _plain_draft(context, proposal))
-
-
-def _plain_draft(context: TickContext, proposal: Proposal) -> Draft:
-    """A draft without a demand."""
-    nothing = Requirement(
-        proposal=Proposal(replicas=context.current), safe_replicas=context.current
-    )
-    return Draft(proposal=proposal, requirement=nothing, behavior=context.state.behavior)
-
-
-def _plan_asleep(context: TickContext) -> Draft:
-    """The count of a target without replicas, from the gateway's signal."""
-    requirement = zero.sleep_or_wake(context)
-    proposal = guards.clamp(requirement.proposal, context.bounds)
-    proposal = guards.limit_step(proposal, current=0, max_step=context.limits.max_step)
-    proposal = within_grant(context, proposal)
-    draft = Draft(proposal=proposal, requirement=requirement, behavior=context.state.behavior)
-    return leave_to_reverter(context, draft)
-
-
-def _plan_with_metrics(context: TickContext, requirement: Requirement, stages: Stages) -> Draft:
-    """The required count, through every guard."""
-    draft = Draft(
-        proposal=requirement.proposal,
-        requirement=requirement,
-        behavior=context.state.behavior,
-    )
-    for guard in stages.guards:
-        draft = guard(context, draft)
-    return draft
+    return (*notes, *findings(context), *insights.steps(context))

@@ -78,7 +78,7 @@ class WorkloadView:
     read_as: the runtime whose flags and metrics are read from its pods. arguments: by pod name,
     none while no runtime is known. problems: data that could not be read, or another owner of the
     replica count. batching_change_refused: why the template's arguments cannot be patched, None if
-    they can. last_rollout_seconds: time of the newest change of the pod template, if known.
+    they can.
     replicas_set_by: the field manager that set the count last, if the target reports it. in_force:
     current values next to the workload itself, by the knob of its actuator. woken_by_others:
     another scaler brings the target back from zero by a signal of its own. not_woken: why a gateway
@@ -91,7 +91,6 @@ class WorkloadView:
     replicas_set_by: str | None = None
     current_replicas: int | None = None
     rollout_in_progress: bool = False
-    last_rollout_seconds: float | None = None
     pods: tuple[PodSample, ...] = ()
     read_as: Recognition = NOT_RECOGNIZED
     arguments: Mapping[str, EngineArguments] = field(default_factory=dict)
@@ -200,25 +199,5 @@ class ReplicaWriter(Protocol):
         """Set the count if it still is `before`.
 
         Raises: WriteConflictError if it is not; ClusterError otherwise.
-        """
-        ...
-
-
-class BatchingWriter(Protocol):
-    """Writes batch limits into the pod template."""
-
-    async def apply(
-        self,
-        namespace: str,
-        target: ScaleTarget,
-        container: str | None,
-        arguments: EngineArguments,
-        runtime: str,
-    ) -> bool:
-        """Patch the container's arguments under a resourceVersion precondition.
-
-        A limit of None has its flag removed. runtime: whose flags they are. Returns whether
-        anything was written; nothing is if the arguments are already as wanted. Raises:
-        WriteConflictError if the object changed; ClusterError otherwise.
         """
         ...

@@ -12,7 +12,6 @@ from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
-from servingslo.policy.context import TickContext
 from servingslo.policy.decision import (
     Decision,
 )
@@ -30,13 +29,9 @@ from servingslo.policy.decision_parts import (
     StepValue,
 )
 from servingslo.policy.knobs.decisions import KnobDecision
-from servingslo.policy.latency.availability import availability_report
-from servingslo.policy.latency.growth import with_growth
-from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
-from servingslo.policy.replicas.promise import period_seconds
-from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Constraint
 
 # Models and adapters that a report names.
@@ -124,9 +119,8 @@ def objective_reports(
     for objective in context.targets.objectives:
         predicted = None
         if sized is not None and replicas is not None and replicas > context.excluded:
-            predicted = sized.case.seconds(
-                objective, replicas - context.excluded, sized.load.rate_per_second
-            )
+            count, rate = replicas - context.excluded, sized.load.rate_per_second
+            predicted = sized.case.seconds_of(objective.metric, objective.percentile, count, rate)
         reports.append(_objective_report(context, objective, predicted))
     return tuple(reports)
 
@@ -226,29 +220,6 @@ def limits_use(context: TickContext) -> LimitsUse:
         max_num_batched_tokens=None if budget is None else budget.value,
         max_num_batched_tokens_source=None if budget is None else budget.source.value,
         unread=in_force.unread,
-    )
-
-
-def latency_of(context: TickContext, state: PlannerState) -> LatencyReport | None:
-    """The parts of the time of a request, and which grew; None if none was observed.
-
-    state: with this tick in its memory.
-    """
-    if context.latency is None or context.signals.no_metrics is not None:
-        return None
-    return with_growth(context.latency, state.latency)
-
-
-def availability_of(context: TickContext, state: PlannerState) -> AvailabilityReport | None:
-    """The share of answered requests; None if no objective of it is stated."""
-    target = context.targets.availability_target_ratio
-    if target is None:
-        return None
-    return availability_report(
-        state.availability,
-        context.estimate.ledger,
-        target_ratio=target,
-        period_seconds=period_seconds(context.targets),
     )
 
 

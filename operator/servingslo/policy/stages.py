@@ -8,43 +8,25 @@ from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.fleet.objective_metrics import metric_seconds
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext
-from servingslo.policy.findings import failing_inputs
-from servingslo.policy.inputs import Actuation, ForecastMode
+from servingslo.policy import insights
+from servingslo.policy.inputs import ForecastMode
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
-from servingslo.policy.latency.availability import count_answers
-from servingslo.policy.latency.growth import are_met, remember, seen_by_engines
-from servingslo.policy.replicas import guards, zero
-from servingslo.policy.replicas.behavior import BehaviorState
-from servingslo.policy.replicas.guards import Proposal
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.ownership import refused_pods
 from servingslo.policy.replicas.promise import after_window as promise_after
 from servingslo.policy.replicas.promise import misses_of, period_seconds, with_degraded
-from servingslo.policy.replicas.requirement import YOUNG_SECONDS, Requirement, sizing_case
-from servingslo.policy.replicas.reserve import renewed_reserve
 from servingslo.policy.replicas.reserve_state import ReserveState, count_misses
 from servingslo.policy.replicas.saturation import MISSED_MARGIN, after_window, settles
 from servingslo.policy.replicas.sizing import carried_rate_per_second
-from servingslo.policy.replicas.step_down import misses_surely, step_down_blocks
-from servingslo.policy.state import PlannerState, Steadiness
-from servingslo.reasons import Reason
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """The count on its way through the guards.
-
-    behavior: the memory of rate policies and stabilization after them.
-    """
-
-    proposal: Proposal
-    requirement: Requirement
-    behavior: BehaviorState
-
+from servingslo.policy.replicas.state import PlannerState, Steadiness
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.guards import GUARDS, Guard
+from servingslo.policy.rules.requirement import sizing_case
+from servingslo.policy.rules.reserve import renewed_reserve
+from servingslo.policy.rules.step_down import misses_surely
 
 Learner = Callable[[TickContext, PlannerState], PlannerState]
-Guard = Callable[[TickContext, Draft], Draft]
 # What an estimate says of the pool itself, where the others of its path are known.
 View = Callable[[Estimate], Estimate]
 
@@ -131,8 +113,7 @@ def count_promise(context: TickContext, state: PlannerState) -> PlannerState:
 
 def _may_grow(context: TickContext) -> bool:
     """Whether more replicas can be had: the operator orders them, and nobody refuses them."""
-    held_up = context.unschedulable or context.queued or context.failing
-    refused = guards.refused_pods(context.observation) is not None or held_up
+    refused = refused_pods(context.observation) is not None or context.pods.stopped
     grant, most = context.observation.grant, context.bounds.maximum
     if grant is not None:
         most = 0 if grant.unknown else min(most, grant.gpus // grant.gpus_per_replica)
@@ -182,148 +163,15 @@ def choose_reserve(context: TickContext, state: PlannerState) -> PlannerState:
     return replace(state, reserve=renewed_reserve(context, case, state.reserve))
 
 
-def track_latency(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory of the parts of the latency while the objectives are met, for the report."""
-    objectives, report = context.targets.objectives, context.latency
-    if report is None or context.signals.no_metrics is not None:
-        return state
-    before = state.latency.met_at_seconds
-    memory = remember(
-        state.latency,
-        report,
-        met=are_met(seen_by_engines(context.estimate, objectives), report),
-        elapsed_seconds=0.0 if before is None else context.now_seconds - before,
-        now_seconds=context.now_seconds,
-    )
-    return replace(state, latency=memory)
-
-
-def count_availability(context: TickContext, state: PlannerState) -> PlannerState:
-    """The memory of answered requests, if an objective of availability is stated."""
-    ledger = context.estimate.ledger
-    if context.targets.availability_target_ratio is None or ledger is None:
-        return state
-    if context.signals.no_metrics is not None:
-        return state
-    counted = count_answers(
-        state.availability,
-        ledger,
-        period_seconds=period_seconds(context.targets),
-        now_seconds=context.now_seconds,
-    )
-    return replace(state, availability=counted)
+def learn_features(context: TickContext, state: PlannerState) -> PlannerState:
+    """The memories of features that learn something beside the count."""
+    return replace(state, features=insights.learn(context, state.features))
 
 
 def _degraded(context: TickContext) -> float:
     """Requests per second that a fallback served."""
     ledger = context.estimate.ledger
     return 0.0 if ledger is None else ledger.degraded_per_second
-
-
-def block_step_down(context: TickContext, draft: Draft) -> Draft:
-    """Allow no fewer replicas while anything forbids a scale-down."""
-    proposal = guards.block_step_down(
-        draft.proposal, current=context.current, blocks=step_down_blocks(context)
-    )
-    return replace(draft, proposal=proposal)
-
-
-def check_step_down(context: TickContext, draft: Draft) -> Draft:
-    """Step down only as far as the rest carries the demand until a new replica could be ready."""
-    proposal = guards.check_step_down(
-        draft.proposal,
-        current=context.current,
-        safe_replicas=draft.requirement.safe_replicas,
-        lead_seconds=context.lead_seconds,
-    )
-    return replace(draft, proposal=proposal)
-
-
-def clamp(context: TickContext, draft: Draft) -> Draft:
-    """Keep the count within the bounds of tenant and administrator."""
-    return replace(draft, proposal=guards.clamp(draft.proposal, context.bounds))
-
-
-def apply_behavior(context: TickContext, draft: Draft) -> Draft:
-    """Apply stabilization and rate policies.
-
-    A workload is young until latencies of its requests were observed for five minutes in all,
-    restarts of the operator included.
-    """
-    young = context.state.promise.seconds < YOUNG_SECONDS
-    behavior = context.targets.behavior
-    proposal, memory = guards.apply_behavior(
-        draft.proposal,
-        draft.behavior,
-        behavior=behavior.of_young() if young else behavior,
-        current=context.current,
-        bounds=context.bounds,
-        now_seconds=context.now_seconds,
-    )
-    return replace(draft, proposal=proposal, behavior=memory)
-
-
-def put_to_sleep(context: TickContext, draft: Draft) -> Draft:
-    """Set zero, once no request has arrived for the stated time and a gateway would wake it."""
-    since_seconds = zero.quiet_since(context, context.state.quiet_since_seconds)
-    proposal = zero.put_to_sleep(context, draft.requirement, draft.proposal, since_seconds)
-    return replace(draft, proposal=proposal)
-
-
-def limit_step(context: TickContext, draft: Draft) -> Draft:
-    """Limit the change to the administrator's largest."""
-    proposal = guards.limit_step(
-        draft.proposal, current=context.current, max_step=context.limits.max_step
-    )
-    return replace(draft, proposal=proposal)
-
-
-def stay_behind_queue(context: TickContext, draft: Draft) -> Draft:
-    """Order no more while ordered pods wait in a queue."""
-    proposal = guards.behind_queue(
-        draft.proposal,
-        context.queued,
-        current=context.current,
-        minimum=context.bounds.minimum,
-    )
-    return replace(draft, proposal=proposal)
-
-
-def stay_off_failing(context: TickContext, draft: Draft) -> Draft:
-    """Order no more while most pods fail: new pods would fail too."""
-    most = max(context.current, context.bounds.minimum)
-    if not context.mostly_failing or draft.proposal.replicas <= most:
-        return draft
-    inputs = failing_inputs(context)
-    proposal = draft.proposal.moved("failing", most, Reason.PODS_FAILING, **inputs)
-    return replace(draft, proposal=proposal)
-
-
-def stay_within_budget(context: TickContext, draft: Draft) -> Draft:
-    """Order no more than the grant of a budget has GPUs for; step down to it."""
-    return replace(draft, proposal=within_grant(context, draft.proposal))
-
-
-def leave_to_reverter(context: TickContext, draft: Draft) -> Draft:
-    """Leave the count to the client that puts it back."""
-    if context.targets.actuation is not Actuation.SCALE:
-        return draft
-    proposal = guards.leave_to_reverter(
-        draft.proposal,
-        context.state.reverts,
-        current=context.current,
-        now_seconds=context.now_seconds,
-    )
-    return replace(draft, proposal=proposal)
-
-
-def report_pending(context: TickContext, draft: Draft) -> Draft:
-    """Report ordered pods that are not ready; if they cannot start, that is the first limit."""
-    proposal = _with_pending(context, draft.proposal)
-    if draft.proposal.limited_by is Reason.REPLICAS_REVERTED:
-        # Pods that do not start are noted; the client that puts the count back limits it.
-        proposal = replace(proposal, limited_by=Reason.REPLICAS_REVERTED)
-    return replace(draft, proposal=proposal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,59 +189,11 @@ class Stages:
         count_promise,
         measure_capacity,
         choose_reserve,
-        track_latency,
-        count_availability,
+        learn_features,
     )
-    guards: tuple[Guard, ...] = (
-        block_step_down,
-        check_step_down,
-        clamp,
-        apply_behavior,
-        put_to_sleep,
-        limit_step,
-        stay_behind_queue,
-        stay_off_failing,
-        stay_within_budget,
-        leave_to_reverter,
-        report_pending,
-    )
+    guards: tuple[Guard, ...] = GUARDS
     view: View | None = None
     held_up: bool = False
 
 
 STAGES = Stages()
-
-
-def _with_pending(context: TickContext, proposal: Proposal) -> Proposal:
-    """Report ordered pods that are not ready; if they cannot start, that is the first limit."""
-    refused = guards.refused_pods(context.observation)
-    ready = len(context.signals.serving_pods) + len(context.signals.nodes)
-    wants_more = proposal.replicas > ready
-    if refused is not None and wants_more:
-        noted = proposal.noted("pending", proposal.replicas, refused.reason, detail=refused.detail)
-        return replace(noted, limited_by=refused.reason)
-    if context.unschedulable:
-        noted = proposal.noted(
-            "pending",
-            proposal.replicas,
-            Reason.UNSCHEDULABLE_PODS,
-            unschedulable_pods=len(context.unschedulable),
-            detail=context.unschedulable[0].unschedulable_reason,
-        )
-        limit = Reason.UNSCHEDULABLE_PODS if wants_more else proposal.limited_by
-        return replace(noted, limited_by=limit)
-    if context.queued:
-        noted = proposal.noted(
-            "pending",
-            proposal.replicas,
-            Reason.QUEUED,
-            **guards.queue_inputs(context.queued),
-        )
-        limit = Reason.QUEUED if wants_more else proposal.limited_by
-        return replace(noted, limited_by=limit)
-    starting = context.coming - len(context.failing)
-    if starting > 0:
-        return proposal.noted(
-            "pending", proposal.replicas, Reason.PENDING_PODS, pending_pods=starting
-        )
-    return proposal

@@ -6,13 +6,13 @@ from typing import Any
 
 from servingslo.estimation import stored_estimator as estimator_memory
 from servingslo.estimation.stored_fields import count_of, items_of, number_of, text_of
+from servingslo.policy import insights
+from servingslo.policy.hpa_behavior import BehaviorState
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
-from servingslo.policy.latency.availability import NOTHING_COUNTED, AvailabilityState
-from servingslo.policy.replicas.behavior import BehaviorState
 from servingslo.policy.replicas.promise import PromiseState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 # Version of the state stored in a status; other versions are not read.
 LEARNED_VERSION = 1
@@ -44,7 +44,7 @@ def learned(
         **{one.stored_as: one.dump(state.knobs.get(one.name)) for one in knobs if one.stored_as},
         "reverts": _dump_reverts(state.reverts),
         "promise": _dump_promise(state.promise),
-        **_dump_availability(state.availability),
+        **insights.dump(state.features),
         "estimator": estimator_memory.learned(state.estimator),
     }
     if len(json.dumps(stored, separators=(",", ":"))) > LEARNED_LIMIT_BYTES:
@@ -69,7 +69,7 @@ def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -
         knobs={name: memory for name, memory in memories.items() if memory is not None},
         reverts=_load_reverts(stored.get("reverts"), now_seconds),
         promise=_load_promise(stored.get("promise")),
-        availability=_load_availability(stored.get("availability")),
+        features=insights.load(stored, now_seconds),
     )
 
 
@@ -129,31 +129,6 @@ def _load_promise(stored: object) -> PromiseState:
         missed=min(missed, requests),
         unsure=max(min(unsure, requests - missed), 0.0),
         seconds=seconds,
-    )
-
-
-def _dump_availability(state: AvailabilityState) -> dict[str, dict[str, float]]:
-    """The requests counted, if an objective of availability has any."""
-    if state.requests <= 0.0:
-        return {}
-    numbers = {
-        "requests": round(state.requests, 1),
-        "unanswered": round(state.unanswered, 2),
-        "seconds": round(state.seconds),
-    }
-    return {"availability": numbers}
-
-
-def _load_availability(stored: object) -> AvailabilityState:
-    """The stored requests; none if they are malformed."""
-    if not isinstance(stored, Mapping):
-        return NOTHING_COUNTED
-    numbers = [number_of(stored.get(name)) for name in ("requests", "unanswered", "seconds")]
-    if any(number is None or number < 0.0 for number in numbers):
-        return NOTHING_COUNTED
-    requests, unanswered, seconds = (number or 0.0 for number in numbers)
-    return AvailabilityState(
-        requests=requests, unanswered=min(unanswered, requests), seconds=seconds
     )
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from servingslo.policy.context import TickContext
-from servingslo.policy.decision import (
-    Decision,
-)
+from servingslo.policy import insights
+from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
     DecisionStep,
     HandOver,
@@ -14,22 +12,22 @@ from servingslo.policy.decision_parts import (
     RuntimeSource,
     RuntimeUse,
 )
-from servingslo.policy.findings import with_unreliable
 from servingslo.policy.knobs.catalogue import decide_knobs
 from servingslo.policy.knobs.protocol import Knob, Turn
-from servingslo.policy.replicas import guards, zero
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.findings import with_unreliable
+from servingslo.policy.replicas.ownership import ADVICE_ONLY, hand_over
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.promise import promise_report
-from servingslo.policy.replicas.requirement import Requirement
-from servingslo.policy.replicas.reserve import reserve_report
+from servingslo.policy.replicas.proposal import Proposal, Requirement
+from servingslo.policy.replicas.state import PendingWrite, PlannerState
 from servingslo.policy.report import (
-    availability_of,
     cold_start_report,
     cost_report,
     demand_report,
     finite,
     finite_needs,
     finite_steps,
-    latency_of,
     limits_use,
     metrics_missing,
     model_use,
@@ -37,15 +35,15 @@ from servingslo.policy.report import (
     objective_reports,
     predicted_counts,
 )
-from servingslo.policy.stages import Draft
-from servingslo.policy.state import PendingWrite, PlannerState
+from servingslo.policy.rules import zero
+from servingslo.policy.rules.reserve import reserve_report
 from servingslo.reasons import BOUND_REASON, Action, Constraint, Reason
 
 
 def assemble_decision(
     context: TickContext,
     state: PlannerState,
-    draft: Draft,
+    proposal: Proposal,
     notes: tuple[DecisionStep, ...],
     knobs: Sequence[Knob],
 ) -> tuple[Decision, PlannerState]:
@@ -53,7 +51,7 @@ def assemble_decision(
 
     notes: steps about facts found before any decision.
     """
-    proposal, requirement = draft.proposal, draft.requirement
+    requirement = proposal.requirement
     known = context.observation.desired_replicas is not None
     before = context.current if known else None
     wanted = proposal.replicas if known else None
@@ -61,7 +59,7 @@ def assemble_decision(
     given = None
     if limit is None:
         known = context.signals.no_metrics is None or zero.wakes(context)
-        given = guards.hand_over(
+        given = hand_over(
             context.targets,
             context.observation,
             wanted,
@@ -88,7 +86,7 @@ def assemble_decision(
         name=context.observation.name,
         pool=context.observation.pool,
         action=_action(before, after),
-        reason=_reason(context, draft, before, wanted),
+        reason=_reason(context, proposal, before, wanted),
         replicas_before=before,
         replicas_after=after,
         recommended_replicas=wanted,
@@ -96,11 +94,11 @@ def assemble_decision(
         replicas=ReplicaView(
             current=context.observation.current_replicas,
             ready=len(context.signals.serving_pods) + len(context.signals.nodes),
-            pending=context.coming,
+            pending=context.pods.coming,
             excluded=context.excluded,
-            partly_asleep=context.partly_asleep,
+            partly_asleep=context.pods.partly_asleep,
         ),
-        binding=_binding(context, draft),
+        binding=_binding(context, proposal),
         limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
         needs=finite_needs(requirement.needs),
         steps=finite_steps((*steps, *knob_steps)),
@@ -121,9 +119,8 @@ def assemble_decision(
         handed_over=given,
         error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
-        reserve=reserve_report(state.reserve, draft.requirement.needs),
-        latency=latency_of(context, state),
-        availability=availability_of(context, state),
+        reserve=reserve_report(state.reserve, requirement.needs),
+        features=insights.reports(context, state.features),
         detail=_detail(context),
     )
     order = state.pending_write
@@ -132,7 +129,7 @@ def assemble_decision(
     return decision, replace(
         state,
         pending_write=order,
-        behavior=draft.behavior,
+        behavior=proposal.behavior or context.state.behavior,
         knobs=memories,
         prepared=context.prepared or state.prepared,
         sized=requirement.sized,
@@ -171,36 +168,38 @@ def _action(before: int | None, after: int | None) -> Action:
     return Action.SCALE_UP if after > before else Action.SCALE_DOWN
 
 
-def _binding(context: TickContext, draft: Draft) -> Constraint | None:
+def _binding(context: TickContext, proposal: Proposal) -> Constraint | None:
     """The constraint behind the count; the minimum if demand alone needs fewer."""
-    requirement = draft.requirement
-    at_minimum = draft.proposal.replicas == context.bounds.minimum
+    requirement = proposal.requirement
+    at_minimum = proposal.replicas == context.bounds.minimum
     if (
         requirement.binding is not None
         and at_minimum
-        and requirement.proposal.replicas <= context.bounds.minimum
+        and requirement.replicas <= context.bounds.minimum
     ):
         return Constraint.MIN_REPLICAS
     return requirement.binding
 
 
-def _reason(context: TickContext, draft: Draft, before: int | None, wanted: int | None) -> Reason:
+def _reason(
+    context: TickContext, proposal: Proposal, before: int | None, wanted: int | None
+) -> Reason:
     """The one reason of the decision: what forbids it, what binds, or that all is well.
 
     If acting is merely switched off, it is the reason of the advised change; the mode is reported
     separately.
     """
-    proposal, requirement = draft.proposal, draft.requirement
+    requirement = proposal.requirement
     limit = context.acting_limit
-    if limit is not None and limit not in guards.ADVICE_ONLY:
+    if limit is not None and limit not in ADVICE_ONLY:
         return limit
     action = _action(before, wanted)
     if (own := zero.own_reason(proposal)) is not None:
         return own
     against_requirement = {
-        Action.SCALE_UP: requirement.proposal.replicas <= context.current,
+        Action.SCALE_UP: requirement.replicas <= context.current,
         # A budget takes replicas that nothing else would remove now.
-        Action.SCALE_DOWN: requirement.proposal.replicas >= context.current
+        Action.SCALE_DOWN: requirement.replicas >= context.current
         or proposal.limited_by is Reason.BUDGET_MOVED,
         Action.HOLD: True,
     }[action]
@@ -219,7 +218,7 @@ def _content(context: TickContext, requirement: Requirement, action: Action) -> 
         return Reason.INFEASIBLE_OBJECTIVE
     if requirement.idle:
         return Reason.IDLE
-    if action is Action.HOLD and context.coming:
-        starts = context.coming > len(context.failing)
+    if action is Action.HOLD and context.pods.coming:
+        starts = context.pods.coming > len(context.pods.of(Condition.FAILING))
         return Reason.PENDING_PODS if starts else Reason.PODS_FAILING
     return Reason.DEMAND_MET

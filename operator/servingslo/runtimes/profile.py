@@ -213,7 +213,7 @@ class RuntimeProfile:
     engine_label: distinguishes the engines of one pod. part_labels: split one engine's counts into
     parts that are added up, unless a field uses the split. age_fields: for each kind, the field
     whose samples have the age of all fields of that kind; engines export them on one page.
-    serves_batches: its engines are models that serve dynamic batches of whole requests. refused:
+    engines_are_models: a server has an engine for each of its models. refused:
     metrics that no objective can use, by their name in the API, each with the reason.
     model_repository_port: port of its servers' model repository API, which reads and changes limits
     while they run; None if they have none.
@@ -245,10 +245,15 @@ class RuntimeProfile:
     version_decides: Callable[[EngineSetting], bool] | None = None
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
-    serves_batches: bool = False
+    engines_are_models: bool = False
     refused: tuple[tuple[str, str], ...] = ()
     model_repository_port: int | None = None
     adapters: AdapterLabels | None = None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there is a time between the tokens of its answers; else each comes whole."""
+        return "tpot" not in dict(self.refused)
 
     @property
     def metric_names(self) -> frozenset[str]:

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Count
+from servingslo.api.patterns import API_VERSION_NAME, DNS_LABEL, DNS_NAME, KIND_NAME
 from servingslo.api.v1alpha1.behavior import MAX_POLICIES, MAX_WINDOW_SECONDS, ScalingPolicy
-from servingslo.api.v1alpha1.patterns import API_VERSION_NAME, DNS_LABEL, DNS_NAME, KIND_NAME
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.hpa_behavior import SelectPolicy
 
 DEFAULT_API_VERSION = "apps/v1"
 

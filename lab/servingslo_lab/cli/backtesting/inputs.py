@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.api.convert import fleet_targets_of, parse_spec, targets_of
+from servingslo.api.convert import fleet_from_spec
 from servingslo.cli.manifest import read_spec
 from servingslo.errors import InvalidInputError
 from servingslo.models.objectives import LatencyMetric
@@ -81,9 +81,7 @@ def stated_targets(manifest: Path | None, objectives: Sequence[str]) -> Targets:
             "-f", None if manifest is None else str(manifest), "either -f or --objective"
         )
     if manifest is not None:
-        spec = parse_spec(read_spec(manifest))
-        of_pools = fleet_targets_of(spec)
-        targets = targets_of(spec) if of_pools is None else of_pools.pools[0].targets
+        targets = fleet_from_spec(read_spec(manifest)).pools[0].targets
         field = f"{manifest}: spec.objectives"
     else:
         targets = Targets(
@@ -107,8 +105,8 @@ def stated_pool_targets(
 
     Raises: InvalidInputError unless the fleet has pools of the same names and roles.
     """
-    stated = None if manifest is None else fleet_targets_of(parse_spec(read_spec(manifest)))
-    if stated is None:
+    stated = None if manifest is None else fleet_from_spec(read_spec(manifest))
+    if stated is None or stated.only is not None:
         return None
     roles = {pool.name: pool.role for pool in stated.pools}
     if isinstance(spec, FleetSpec) or spec.roles != roles:

@@ -194,7 +194,7 @@ def _ask(rig: Rig, fleet: Fleet) -> None:
         for o in fleet.setting.objectives
     ]
     slo = {
-        "apiVersion": "servingslo.dev/v1alpha1",
+        "apiVersion": "servingslo.dev/v1beta1",
         "kind": "ServingSLO",
         "metadata": {"name": WORKLOAD},
         "spec": {
@@ -205,7 +205,7 @@ def _ask(rig: Rig, fleet: Fleet) -> None:
         },
     }
     kubernetes.client.CustomObjectsApi(rig.api_client()).create_namespaced_custom_object(
-        "servingslo.dev", "v1alpha1", fleet.front.namespace, "servingslos", slo
+        "servingslo.dev", "v1beta1", fleet.front.namespace, "servingslos", slo
     )
 
 

@@ -55,7 +55,7 @@ _READY_SECONDS = 120.0
 _GRACE_SECONDS = 2 * CLIENT_TIMEOUT_SECONDS
 _KIND = "BackendTrafficPolicy"
 _MANAGED = {"servingslo.dev/managed": "true"}
-_SLO = ("servingslo.dev", "v1alpha1")
+_SLO = ("servingslo.dev", "v1beta1")
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ TICK_SECONDS = 5.0
 NODE_COUNT = 3
 _HTTP_TIMEOUT_SECONDS = 5.0
 _READY_TIMEOUT_SECONDS = 120.0
-_GROUP, _VERSION, _PLURAL = "servingslo.dev", "v1alpha1", "servingslos"
+_GROUP, _VERSION, _PLURAL = "servingslo.dev", "v1beta1", "servingslos"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

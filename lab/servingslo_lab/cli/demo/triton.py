@@ -155,7 +155,7 @@ def _deploy(rig: Rig, namespace: str) -> None:
 def _ask(rig: Rig, namespace: str) -> None:
     """Create the ServingSLO."""
     slo = {
-        "apiVersion": "servingslo.dev/v1alpha1",
+        "apiVersion": "servingslo.dev/v1beta1",
         "kind": "ServingSLO",
         "metadata": {"name": NAME},
         "spec": {
@@ -174,7 +174,7 @@ def _ask(rig: Rig, namespace: str) -> None:
         },
     }
     kubernetes.client.CustomObjectsApi(rig.api_client()).create_namespaced_custom_object(
-        "servingslo.dev", "v1alpha1", namespace, "servingslos", slo
+        "servingslo.dev", "v1beta1", namespace, "servingslos", slo
     )
 
 

@@ -157,7 +157,7 @@ def _of_one(replayed: Iterable[Replayed], resource: str | None) -> list[Replayed
     if resource is None and len(by_name) != 1:
         raise InvalidInputError("--resource", None, there or "none: the recording is empty")
     chosen = by_name[resource or there]
-    if any(one.fleet is not None for one in chosen):
+    if any(one.fleet.only is None for one in chosen):
         raise InvalidInputError("RECORDING", there, "a resource with one target, without pools")
     return chosen
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
-from servingslo.policy.replicas.behavior import Behavior, ScalingPolicy, ScalingRules
+from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.units import parse_quantity_bytes
 from servingslo_lab.cli.autoscalers.documents import Autoscaler

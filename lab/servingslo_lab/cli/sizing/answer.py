@@ -18,7 +18,6 @@ from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.replicas.prepared_model import renewed_model
-from servingslo.policy.replicas.requirement import LEAST_SEARCH, SEARCH_FACTOR, UTILIZATION_CEILING
 from servingslo.policy.replicas.sizing import (
     KV_PERCENTILE,
     Load,
@@ -27,6 +26,8 @@ from servingslo.policy.replicas.sizing import (
     carried_rate_per_second,
     size,
 )
+from servingslo.policy.rules.needs import UTILIZATION_CEILING
+from servingslo.policy.rules.requirement import LEAST_SEARCH, SEARCH_FACTOR
 from servingslo_lab.cli.sizing.inputs import objective_name
 
 # The search for a count ends at this multiple of what utilization alone needs: at a hundredth of

@@ -20,10 +20,11 @@ from servingslo.explain.format import number
 from servingslo.models.workload import Workload
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.path import path_targets
-from servingslo.policy.pools.stored import restore_target
+from servingslo.policy.pools.stored import restore_fleet
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
-from servingslo.policy.replicas.requirement import UTILIZATION_CEILING, UTILIZATION_INPUT
+from servingslo.policy.rules.needs import UTILIZATION_CEILING, UTILIZATION_INPUT
 from servingslo_lab.cli.sizing.answer import Question, sized
 from servingslo_lab.cli.sizing.inputs import gpu_count, hourly_price
 from servingslo_lab.cli.sizing.prices import Price, prices
@@ -111,12 +112,12 @@ def pools_as_planned(resource: Resource) -> Mapping[str, Targets]:
 
     The parts are those of the last decision; without one a pool may use the whole threshold.
     """
-    if resource.fleet is None:
+    if resource.fleet is None or not resource.fleet.disaggregated:
         return resource.pools
     document = last_document(resource.record.status)
     ref = resource.record.ref
     fleet = fleet_of(document, ref.namespace, ref.name) if document else None
-    limits = fleet.path.limits_seconds if fleet is not None and fleet.path is not None else {}
+    limits = {} if fleet is None or fleet.path is None else fleet.path.limits_seconds
     return {pool.name: pool.targets for pool in path_targets(resource.fleet, limits).pools}
 
 
@@ -130,8 +131,9 @@ def question_of(
     Raises: NotSizedError while one of them is unknown.
     """
     ref, status, pool = record.ref, record.status, observation.pool
-    known_state = restore_target(learned_of(status), targets.target, observation.time_seconds)
-    state = known_state.estimator
+    alone = FleetTargets.of(targets)
+    known_state = restore_fleet(learned_of(status), alone, observation.time_seconds)
+    state = known_state.of("").estimator
     sample = FleetSample(
         time_seconds=observation.time_seconds,
         pods=observation.pods,

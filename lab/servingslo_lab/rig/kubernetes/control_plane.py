@@ -46,7 +46,7 @@ _AUDIT_POLICY = {
             "userGroups": ["system:serviceaccounts"],
             "verbs": ["create", "update", "patch", "delete", "deletecollection"],
             "resources": [
-                {"group": "", "resources": ["events"]},
+                {"group": "events.k8s.io", "resources": ["events"]},
                 {"group": "servingslo.dev", "resources": ["servingslos/status"]},
             ],
         },

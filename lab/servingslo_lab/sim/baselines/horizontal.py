@@ -7,7 +7,7 @@ GetExternalPerPodMetricReplicas) and horizontal.go; defaults of API version auto
 import math
 from collections.abc import Collection, Sequence
 
-from servingslo.policy.replicas.behavior import (
+from servingslo.policy.hpa_behavior import (
     Behavior,
     BehaviorState,
     PolicyType,

@@ -8,14 +8,14 @@ constants and behavior); llm-d-autoscaling discussion 1517 (KV 60 %, waiting 30)
 import math
 
 from servingslo.estimation.sample import EngineSample, HistogramSample
-from servingslo.policy.inputs import Observation
-from servingslo.policy.replicas.behavior import (
+from servingslo.policy.hpa_behavior import (
     Behavior,
     PolicyType,
     ScalingPolicy,
     ScalingRules,
     SelectPolicy,
 )
+from servingslo.policy.inputs import Observation
 from servingslo_lab.sim.baselines import view
 from servingslo_lab.sim.baselines.horizontal import (
     Horizontal,

@@ -1,4 +1,4 @@
-"""The production planner of several pools as an autoscaler: `plan_pools()` and nothing else."""
+"""The production planner of several pools as an autoscaler: `plan_fleet()` and nothing else."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.units import SECONDS_PER_DAY
 from servingslo_lab.sim.fleets.cluster import Wanted
@@ -91,7 +91,7 @@ class ProductionPools:
         now = next(iter(dated.values())).time_seconds
         if any(one.history is not None for one in dated.values()):
             self._due = now + SECONDS_PER_DAY
-        decision, self._state = plan_pools(dated, self._targets, Limits(), self._state, now)
+        decision, self._state = plan_fleet(dated, self._targets, Limits(), self._state, now)
         self._decisions.append(decision.pools)
         return {
             name: Wanted(replicas=one.replicas_after if one.apply_replicas else None)

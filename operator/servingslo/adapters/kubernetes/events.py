@@ -2,20 +2,23 @@
 
 import hashlib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.resources import ResourceRef, object_reference
 from servingslo.errors import NotFoundError, WriteConflictError
 from servingslo.explain.events import Event
-from servingslo.units import timestamp_from_seconds
+from servingslo.reasons import Reason
 
-COMPONENT = "servingslo-operator"
+EVENTS_VERSION = "events.k8s.io/v1"
+CONTROLLER = "servingslo-operator"
+_ACTION = "Reconcile"
 # The shortest interval between two writes of a repeated event.
 SUPPRESSED_SECONDS = 600.0
 # The API server keeps events for one hour (kube-apiserver --event-ttl); older ones are dropped.
 _KEPT_SECONDS = 3600.0
-_LONGEST_MESSAGE = 1024  # validated by the API server
+_LONGEST_NOTE = 1024  # validated by the API server
 _HASH_LENGTH = 16
 # Cached events before the first search for old ones.
 _FEW = 1024
@@ -26,13 +29,12 @@ class _Posted:
     """The known state of an event on the server."""
 
     at_seconds: float
-    first_seconds: float
     count: int
     message: str
 
 
 class KubernetesEvents:
-    """Posts core/v1 events: one object for each key, with a count of its repetitions."""
+    """Posts events: one object for each key and message, with a series of its repetitions."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -44,7 +46,7 @@ class KubernetesEvents:
 
         Raises: ClusterError if the API server refuses.
         """
-        name = f"{ref.name}.{_digest(ref.uid, event.key)}"
+        name = f"{ref.name}.{_digest(ref.uid, event.key, event.message)}"
         known = self._posted.get((ref.uid, event.key))
         if known is not None and abs(now_seconds - known.at_seconds) > _KEPT_SECONDS:
             known = None
@@ -53,8 +55,7 @@ class KubernetesEvents:
             return
         posted = _Posted(
             at_seconds=now_seconds,
-            first_seconds=known.first_seconds if known else now_seconds,
-            count=known.count + 1 if known else 1,
+            count=known.count + 1 if known is not None and known.message == event.message else 1,
             message=event.message,
         )
         await self._write(ref, name, event, posted)
@@ -76,37 +77,64 @@ class KubernetesEvents:
         self._posted = {key: value for key, value in self._posted.items() if key[0] != ref.uid}
 
     async def _write(self, ref: ResourceRef, name: str, event: Event, posted: _Posted) -> None:
-        base = api_path("v1", "events", namespace=ref.namespace)
-        path = api_path("v1", "events", namespace=ref.namespace, name=name)
-        change: KubeObject = {
-            "count": posted.count,
-            "lastTimestamp": timestamp_from_seconds(posted.at_seconds),
-            "message": event.message[:_LONGEST_MESSAGE],
-            "reason": event.reason.value,
-        }
+        path = api_path(EVENTS_VERSION, "events", namespace=ref.namespace, name=name)
         if posted.count > 1:
             try:
-                await self._client.patch(path, change, Patch.MERGE)
+                await self._client.patch(path, _again(posted), Patch.MERGE)
             except NotFoundError:
                 pass
             else:
                 return
-        body = {
-            **change,
-            "metadata": {"name": name, "namespace": ref.namespace},
-            "involvedObject": object_reference(ref),
-            "type": event.type.value,
-            "firstTimestamp": timestamp_from_seconds(posted.first_seconds),
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": COMPONENT,
-        }
+        body = event_body(
+            {"name": name, "namespace": ref.namespace},
+            object_reference(ref),
+            type_=event.type.value,
+            reason=event.reason,
+            note=event.message,
+            now_seconds=posted.at_seconds,
+        )
         try:
-            await self._client.create(base, body)
+            await self._client.create(
+                api_path(EVENTS_VERSION, "events", namespace=ref.namespace), body
+            )
         except WriteConflictError:
-            # Written before a restart of the operator.
-            await self._client.patch(path, change, Patch.MERGE)
+            # Written before a restart of the operator, or before another message.
+            await self._client.patch(path, _again(posted), Patch.MERGE)
 
 
-def _digest(uid: str, key: str) -> str:
-    return hashlib.sha256(f"{uid}/{key}".encode()).hexdigest()[:_HASH_LENGTH]
+def event_body(
+    metadata: KubeObject,
+    regarding: KubeObject,
+    *,
+    type_: str,
+    reason: Reason,
+    note: str,
+    now_seconds: float,
+) -> KubeObject:
+    """A first event, in the form of events.k8s.io/v1, which lets nothing but its series change."""
+    return {
+        "metadata": metadata,
+        "regarding": regarding,
+        "type": type_,
+        "reason": reason.value,
+        "action": _ACTION,
+        "note": note[:_LONGEST_NOTE],
+        "eventTime": micro_time(now_seconds),
+        "reportingController": CONTROLLER,
+        "reportingInstance": CONTROLLER,
+    }
+
+
+def micro_time(now_seconds: float) -> str:
+    """A time as metav1.MicroTime; the API server accepts only six decimal digits."""
+    return datetime.fromtimestamp(now_seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _again(posted: _Posted) -> KubeObject:
+    """What a repetition changes. A series has two events or more."""
+    seen = {"count": max(posted.count, 2), "lastObservedTime": micro_time(posted.at_seconds)}
+    return {"series": seen}
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:_HASH_LENGTH]

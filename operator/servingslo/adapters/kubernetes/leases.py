@@ -1,16 +1,14 @@
 """A Lease on the API server: read, create, and renew only if it is unchanged since the read."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.adapters.kubernetes.events import COMPONENT
+from servingslo.adapters.kubernetes.events import EVENTS_VERSION, event_body, micro_time
 from servingslo.errors import NotFoundError
 from servingslo.reasons import Reason
-from servingslo.units import timestamp_from_seconds
 
 _API_VERSION = "coordination.k8s.io/v1"
 # How many shards its holder knows of; absent for one.
@@ -56,7 +54,7 @@ class KubernetesLease:
 
     async def create(self, holder: str, duration_seconds: int) -> LeaseRecord:
         """Create a held Lease. Raises: WriteConflictError if there is one; ClusterError."""
-        now = _micro_time()
+        now = micro_time(SystemClock.now_seconds())
         spec = {
             "holderIdentity": holder,
             "leaseDurationSeconds": duration_seconds,
@@ -77,7 +75,7 @@ class KubernetesLease:
 
         Raises: WriteConflictError if it has changed since it was read; ClusterError otherwise.
         """
-        now = _micro_time()
+        now = micro_time(SystemClock.now_seconds())
         spec: dict[str, Any] = {"holderIdentity": holder, "renewTime": now}
         if holder:
             spec["leaseDurationSeconds"] = duration_seconds
@@ -103,26 +101,21 @@ async def post_warning(
     client: KubeClient, namespace: str, name: str, reason: Reason, message: str
 ) -> None:
     """Post an event about a Lease. Raises: ClusterError if the API server refuses."""
-    now = timestamp_from_seconds(SystemClock.now_seconds())
-    body = {
-        "metadata": {"generateName": f"{name}.", "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": _API_VERSION,
-            "kind": "Lease",
-            "namespace": namespace,
-            "name": name,
-        },
-        "type": "Warning",
-        "reason": reason.value,
-        "message": message,
-        "count": 1,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": COMPONENT,
+    regarding = {
+        "apiVersion": _API_VERSION,
+        "kind": "Lease",
+        "namespace": namespace,
+        "name": name,
     }
-    await client.create(api_path("v1", "events", namespace=namespace), body)
+    body = event_body(
+        {"generateName": f"{name}.", "namespace": namespace},
+        regarding,
+        type_="Warning",
+        reason=reason,
+        note=message,
+        now_seconds=SystemClock.now_seconds(),
+    )
+    await client.create(api_path(EVENTS_VERSION, "events", namespace=namespace), body)
 
 
 def _record(item: KubeObject) -> LeaseRecord:
@@ -143,9 +136,3 @@ def _stated_shards(text: str | None) -> int:
     if text is None:
         return 1
     return int(text) if text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER else 0
-
-
-def _micro_time() -> str:
-    """The current time as metav1.MicroTime; the API server accepts only six decimal digits."""
-    now = datetime.fromtimestamp(SystemClock.now_seconds(), tz=UTC)
-    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -147,7 +147,6 @@ class KubernetesWorkloads:
             current_replicas=found.current,
             rollout_in_progress=found.rollout_in_progress,
             replica_gpus=found.gpus,
-            last_rollout_seconds=self._last_rollout_seconds(namespace, found),
             pods=tuple(
                 waiting.get(pod.name, pod).sample(
                     now_seconds,
@@ -262,11 +261,6 @@ class KubernetesWorkloads:
         except NotFoundError as error:
             missing = f"{target.kind}/{target.name} not found in namespace {namespace}"
             raise NotFoundError(missing) from error
-
-    def _last_rollout_seconds(self, namespace: str, found: _Target) -> float | None:
-        if found.uid is None:
-            return None
-        return self._inventory.newest_replica_set_seconds(namespace, found.uid)
 
     def _inventory_problems(self, namespace: str) -> tuple[SignalProblem, ...]:
         inventory = self._inventory

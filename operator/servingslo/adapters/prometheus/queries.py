@@ -313,7 +313,7 @@ def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> t
         for profile in profiles
         for kind in (MetricKind.GAUGE, MetricKind.COUNTER)
         # A server's models may have no gauge.
-        if kind is MetricKind.GAUGE or profile.serves_batches
+        if kind is MetricKind.GAUGE or profile.engines_are_models
         for name in profile.age_names(kind)
     )
     stamps = (_stamp(name, config) for name in dict.fromkeys(names))

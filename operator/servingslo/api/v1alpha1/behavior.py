@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from servingslo.api.constraints import Between, Count
-from servingslo.api.v1alpha1.base import ApiModel
-from servingslo.policy.replicas.behavior import (
+from servingslo.api.spec_base import ApiModel
+from servingslo.policy.hpa_behavior import (
     DEFAULT_DOWN_WINDOW_SECONDS,
     YOUNG_DOWN_WINDOW_SECONDS,
     PolicyType,

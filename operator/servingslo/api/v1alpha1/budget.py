@@ -5,16 +5,16 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import RULES, Between, Count, cel_rule, not_allowed
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
-from servingslo.api.v1alpha1.patterns import LABEL_KEY, LABEL_VALUE
+from servingslo.api.constraints import RULES, Between, Count, cel_rule, keyed_by, not_allowed
+from servingslo.api.patterns import LABEL_KEY, LABEL_VALUE
+from servingslo.api.spec_base import ApiModel, with_rules
+from servingslo.api.status_base import StatusModel
 from servingslo.api.v1alpha1.pools import MAX_FLEET_GPUS
 from servingslo.api.v1alpha1.status import (
     MAX_CONDITIONS,
     MAX_MESSAGE_LENGTH,
     Condition,
 )
-from servingslo.api.v1alpha1.status_base import StatusModel
 
 BUDGET_KIND = "ServingBudget"
 BUDGET_PLURAL = "servingbudgets"
@@ -134,5 +134,7 @@ class ServingBudgetStatus(StatusModel):
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,
-        description="Ready (the spec is valid) and Sufficient (all that is wanted is granted).",
+        description="Ready (the spec is valid), Sufficient (all that is wanted is granted) and, of "
+        "an invalid spec, Stalled.",
+        json_schema_extra=keyed_by("type"),
     )

@@ -13,7 +13,7 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.units import parse_quantity_bytes
 
 # Sanity bounds, far above any fleet or model in use, so that no tenant can make a plan expensive.

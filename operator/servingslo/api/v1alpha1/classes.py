@@ -8,16 +8,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import RULES, Between, Count, Number, cel_rule, not_allowed
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.constraints import Between, Count, Number, cel_rule, not_allowed
+from servingslo.api.patterns import DNS_LABEL, DNS_NAME
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.knobs import Admission, Degradation
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
-    ONCE,
+    OBJECTIVES_SCHEMA,
     Objective,
     check_objectives,
 )
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME
 from servingslo.api.v1alpha1.workload import Gateway
 from servingslo.policy.inputs import AdmissionMode
 
@@ -68,7 +68,7 @@ class RequestClass(ApiModel):
         max_length=MAX_OBJECTIVES,
         description="Objectives of the class instead of those of the resource, 1 to 8. Replicas "
         "keep those of every class of priority 0 or more.",
-        json_schema_extra={RULES: [ONCE]},
+        json_schema_extra=OBJECTIVES_SCHEMA,
     )
     share: Annotated[Number, Between(LEAST_SHARE, 1)] | None = Field(
         None,

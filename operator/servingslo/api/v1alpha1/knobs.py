@@ -12,10 +12,10 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
+from servingslo.api.patterns import DNS_LABEL, DNS_NAME, PRODUCT
+from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
-from servingslo.api.v1alpha1.patterns import DNS_LABEL, DNS_NAME, PRODUCT
-from servingslo.policy.inputs import AdmissionMode, BatchingMode, BatchingRollout, LimitKind
+from servingslo.policy.inputs import AdmissionMode, BatchingMode, LimitKind
 
 # Far above --max-num-seqs of any engine in use (vLLM's default is 256 or 1024 by card).
 MAX_SEQUENCES = 65_536
@@ -52,10 +52,9 @@ class Engine(ApiModel):
     )
     max_sequences: Annotated[Count, Between(1, MAX_SEQUENCES)] | None = Field(
         None,
-        description="Most sequences that run at once on one engine, 1 to 65536; by default what "
-        "the engine exports, else what the container's command line gives (--max-num-seqs), else "
-        "what measurements show, else vLLM's default for version and card. If it is stated, "
-        "batch limits of the command line are only recommended.",
+        description="Most sequences that run at once on one engine, 1 to 65536; by default as "
+        "exported, on the command line (--max-num-seqs), measured or vLLM's default. If it is "
+        "stated, batch limits of the command line are only recommended.",
     )
     max_batched_tokens: Annotated[Count, Between(1, MAX_BATCHED_TOKENS)] | None = Field(
         None,
@@ -64,9 +63,9 @@ class Engine(ApiModel):
     )
     dynamic_batching: DynamicBatching | None = Field(
         None,
-        description="How the server forms batches of whole requests, for runtime triton, whose "
-        "metrics do not show it. If the administrator lets the operator speak to the servers, "
-        "it is read from them instead. Without either, measured saturation decides.",
+        description="How the server forms batches of whole requests, for runtime triton; read "
+        "from the servers if the administrator allows it. Without either, measured saturation "
+        "decides.",
     )
 
     @model_validator(mode="after")
@@ -93,12 +92,7 @@ class Batching(ApiModel):
         BatchingMode.RECOMMEND,
         description="Recommend (default: report the best limits), Auto (set them, where the "
         "administrator allows it: in the container's command line or variables, which restarts "
-        "pods, or on Triton's running servers, which restarts none) or Off.",
-    )
-    rollout: BatchingRollout = Field(
-        BatchingRollout.CANARY,
-        description="In mode Auto: Canary (default: one pod first, compared with its siblings, "
-        "then all of them or none) or AllAtOnce (all pods, judged afterwards).",
+        "pods, or on Triton's running servers, which restarts none; one pod first) or Off.",
     )
     container: Annotated[str, DNS_LABEL] | None = Field(
         None,
@@ -146,7 +140,7 @@ class AdmissionVia(ApiModel):
         "spec.circuitBreaker.maxParallelRequests. DestinationRule: of Istio; the bound is "
         "spec.trafficPolicy.connectionPool.http.http2MaxRequests. EngineArguments: each engine's "
         "own bound (--max-num-queued-reqs of vLLM), changed together with batch limits, one pod "
-        "first; batching.mode must be Auto and batching.rollout Canary."
+        "first; batching.mode must be Auto."
     )
     name: Annotated[str, DNS_NAME] | None = Field(
         None,

@@ -5,8 +5,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from servingslo.api.constraints import Between, DurationBetween, Number, cel_rule, not_allowed
-from servingslo.api.v1alpha1.base import ApiModel
+from servingslo.api.constraints import (
+    RULES,
+    Between,
+    DurationBetween,
+    Number,
+    cel_rule,
+    keyed_by,
+    not_allowed,
+)
+from servingslo.api.spec_base import ApiModel
 from servingslo.models.objectives import LatencyMetric
 
 MAX_OBJECTIVES = 8
@@ -15,13 +23,14 @@ MAX_OBJECTIVES = 8
 _REPEATED = (
     "self.filter(a, !self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))[0]"
 )
-# Each metric and percentile at most once in a list of objectives.
-ONCE = cel_rule(
+# Each metric and percentile at most once in a list of objectives, which are told apart by them.
+_ONCE = cel_rule(
     "self.all(a, self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))",
     allowed="each metric and percentile once",
     got="%s p%s more than once",
     values=(f"{_REPEATED}.metric", f"{_REPEATED}.percentile"),
 )
+OBJECTIVES_SCHEMA = {RULES: [_ONCE], **keyed_by("metric", "percentile")}
 
 
 class Objective(ApiModel):

@@ -4,20 +4,19 @@ Each rule exists twice with the same words: in CEL for the API server, and in Py
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from servingslo.api.constraints import Between, Count, DurationBetween, cel_rule, not_allowed
+from servingslo.api.patterns import DNS_LABEL
+from servingslo.api.spec_base import ApiModel
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import KVCache, Replicas, ServiceLaw, Utilization
 from servingslo.api.v1alpha1.knobs import Batching, Engine
-from servingslo.api.v1alpha1.patterns import DNS_LABEL
 from servingslo.api.v1alpha1.workload import (
     LLM_INFERENCE_SERVICE,
     PREFILL_PART,
@@ -33,21 +32,6 @@ from servingslo.policy.pools.inputs import Role
 FEWEST_POOLS = 2
 # A sanity bound, far above any fleet in use.
 MAX_FLEET_GPUS = 100_000
-# What belongs to a pool: with pools, the spec itself states none of it.
-OF_A_POOL: Mapping[str, Any] = MappingProxyType(
-    {
-        "runtime": workload.RUNTIME,
-        "replicas": workload.REPLICAS,
-        "utilization": workload.UTILIZATION,
-        "kv_cache": workload.KV_CACHE,
-        "cold_start": workload.COLD_START,
-        "service_law": workload.SERVICE_LAW,
-        "engine": workload.ENGINE,
-        "batching": workload.BATCHING,
-        "gpus_per_replica": workload.GPUS_PER_REPLICA,
-        "cost": workload.COST,
-    }
-)
 
 
 class Pool(ApiModel):
@@ -58,9 +42,8 @@ class Pool(ApiModel):
     )
     role: Role = Field(
         Role.COMBINED,
-        description="Combined (default: answers requests from the first token to the last), "
-        "Prefill (computes the prompt and the first token) or Decode (the other tokens). One "
-        "Prefill needs one Decode; Combined pools are the same model on other cards or prices.",
+        description="Combined (default: whole requests, on several cards or prices), Prefill (the "
+        "prompt and the first token) or Decode (the other tokens); one Prefill needs one Decode.",
     )
     target_ref: TargetRef = Field(
         description="The workload that is scaled. An LLMInferenceService stands for its prefill "
@@ -90,6 +73,14 @@ class Pool(ApiModel):
         "Combined pools; of Prefill and Decode, in all pools or in none.",
     )
 
+
+# What a pool states may be stated beside pools only where it holds for all of them.
+_FOR_ALL = ("behavior", "gateway")
+_OF_A_POOL = {
+    name: field.default
+    for name, field in Pool.model_fields.items()
+    if not field.is_required() and name not in {"role", *_FOR_ALL}
+}
 
 FleetGpus = Annotated[Count, Between(1, MAX_FLEET_GPUS)]
 Transfer = Annotated[str, DurationBetween("1ms", "60s", word="Measured")]
@@ -200,7 +191,7 @@ SPEC_RULES = (
         values=("self.targetRef.name",),
         field_path=".targetRef",
     ),
-    *(_of_pools_alone(name, field.default) for name, field in OF_A_POOL.items()),
+    *(_of_pools_alone(name, default) for name, default in _OF_A_POOL.items()),
     cel_rule(
         "self.mode != 'Auto' || !has(self.pools) || self.pools.all(p, has(p.replicas.max))",
         allowed=_MAXIMA,
@@ -270,17 +261,17 @@ def check_maxima(pools: Sequence[Pool]) -> None:
 
 
 def check_beside_pools(
-    pools: Sequence[Pool] | None, stated: Mapping[str, object], target: TargetRef | None
+    pools: Sequence[Pool] | None, spec: ApiModel, target: TargetRef | None
 ) -> None:
-    """Either a target or pools. stated: the values of OF_A_POOL. Raises: PydanticCustomError."""
+    """Either a target or pools. spec: that has them. Raises: PydanticCustomError."""
     if pools is None:
         if target is None:
             raise not_allowed(WORKLOAD_OR_POOLS, path=("targetRef",), value=None)
         return
     if target is not None:
         raise not_allowed(_NOT_BOTH, path=("targetRef",), value=target.name)
-    for name, field in OF_A_POOL.items():
-        if stated[name] != field.default:
+    for name, default in _OF_A_POOL.items():
+        if getattr(spec, name) != default:
             raise not_allowed(_STATED, path=(to_camel(name),), value="a value")
 
 

@@ -1,6 +1,6 @@
 """The spec: only the fields that this version honours."""
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -10,10 +10,12 @@ from servingslo.api.constraints import (
     Count,
     DurationBetween,
     cel_rule,
+    keyed_by,
     not_allowed,
 )
+from servingslo.api.patterns import DAYS, MODEL_NAME, SHARE
+from servingslo.api.spec_base import SPEC, ApiModel, with_features, with_rules
 from servingslo.api.v1alpha1 import workload
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
     MAX_REPLICAS,
@@ -35,14 +37,12 @@ from servingslo.api.v1alpha1.classes import SPEC_RULES as CLASS_SPEC_RULES
 from servingslo.api.v1alpha1.knobs import Admission, Batching, Degradation, Engine
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
-    ONCE,
+    OBJECTIVES_SCHEMA,
     Objective,
     check_objectives,
 )
-from servingslo.api.v1alpha1.patterns import DAYS, MODEL_NAME, SHARE
 from servingslo.api.v1alpha1.pools import (
     FEWEST_POOLS,
-    OF_A_POOL,
     POOLS_RULES,
     SPEC_RULES,
     FleetGpus,
@@ -63,7 +63,6 @@ from servingslo.api.v1alpha1.workload import (
     TargetRef,
 )
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.inputs import (
     Actuation,
     FallbackBehavior,
@@ -72,6 +71,7 @@ from servingslo.policy.inputs import (
     SeasonStated,
 )
 from servingslo.policy.pools.inputs import MOST_POOLS
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.runtimes.catalogue import CATALOGUE
 
 MOST_PRIORITY = 1_000_000
@@ -174,16 +174,104 @@ class ErrorBudget(ApiModel):
     )
 
 
-class Availability(ApiModel):
-    """An objective of the share of requests that get a whole answer."""
+class _Stated(ApiModel):
+    """What every resource may state."""
 
-    target: Annotated[str, SHARE] = Field(
-        description="Share of requests that must get a whole answer, 50% to 99.999%, such as "
-        "99.9%. Refused, failed (5xx, timeouts) and aborted requests do not.",
+    target_ref: TargetRef | None = Field(
+        None, description="The workload that is scaled. Required without pools."
+    )
+    pools: tuple[Pool, ...] | None = Field(
+        None,
+        min_length=FEWEST_POOLS,
+        max_length=MOST_POOLS,
+        description="Instead of targetRef, 2 to 8 sets of equal replicas under one promise: "
+        "prefill and decode, or the same model on several cards.",
+        json_schema_extra={RULES: list(POOLS_RULES), **keyed_by("name")},
+    )
+    gpus: FleetGpus | None = Field(
+        None,
+        description="Most GPUs of all pools together, 1 to 100000, enough for every replicas.min "
+        "(0 counts as 1); unbounded by default. GPUs of a replica are counted as in a "
+        "ServingBudget.",
+    )
+    transfer: Transfer | None = Field(
+        None,
+        description="Mean time until the decode pool has the KV cache of the prefill pool: "
+        "Measured (default; assumed from prompt lengths if nothing measures it) or a duration from "
+        "1ms to 60s.",
+    )
+    runtime: RuntimeName = workload.RUNTIME
+    model: Annotated[str, MODEL_NAME] | None = Field(
+        None,
+        description="Which model of the server, for runtime triton, by the server's own name; "
+        "needed if a server has several.",
+    )
+    mode: Mode = Field(
+        Mode.AUTO,
+        description="Auto (default), Recommend (decide and report, change nothing) or Paused.",
+    )
+    actuation: Actuation = Field(
+        Actuation.SCALE,
+        description="Who sets the replica count: Scale (default: the operator, through /scale), "
+        "Metric (an autoscaler that follows servingslo_desired_replicas), Keda (KEDA asks the "
+        "operator, if the administrator serves it) or None (it is only reported). Batch limits "
+        "and admission follow their own modes.",
+    )
+    objectives: tuple[Objective, ...] = Field(
+        min_length=1,
+        max_length=MAX_OBJECTIVES,
+        description="Latency objectives, 1 to 8; each metric and percentile once. Every one is met "
+        "at its own percentile.",
+        json_schema_extra=OBJECTIVES_SCHEMA,
+    )
+    classes: tuple[RequestClass, ...] | None = Field(
+        None,
+        min_length=FEWEST_CLASSES,
+        max_length=MOST_CLASSES,
+        description="Classes of requests on the same replicas, 2 to 8: what may wait or be refused "
+        "first, such as background work next to chat. Excludes pools.",
+        json_schema_extra={RULES: list(CLASSES_RULES), **keyed_by("name")},
+    )
+    priority: Annotated[Count, Between(-MOST_PRIORITY, MOST_PRIORITY)] = Field(
+        0,
+        description="Whose GPUs come first within a ServingBudget, -1000000 to 1000000, default 0: "
+        "a higher priority takes what lower ones have above replicas.min. The administrator bounds "
+        "it from above.",
+    )
+    replicas: Replicas = workload.REPLICAS
+    utilization: Utilization = workload.UTILIZATION
+    kv_cache: KVCache = workload.KV_CACHE
+    behavior: BehaviorRules = Field(
+        BehaviorRules(),
+        description="How fast replicas may change: names and meaning of HorizontalPodAutoscaler "
+        "v2, defaults of our own.",
+    )
+    cold_start: ColdStart = workload.COLD_START
+    service_law: ServiceLaw | None = workload.SERVICE_LAW
+    forecast: Forecast = Field(Forecast(), description="Demand to come.")
+    engine: Engine = workload.ENGINE
+    batching: Batching = workload.BATCHING
+    admission: Admission = Field(Admission(), description="Admission limits.")
+    degradation: Degradation | None = Field(
+        None,
+        description="A fallback for requests that no further replica can be had for; none by "
+        "default, and none with pools.",
+    )
+    gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
+    error_budget: ErrorBudget | None = Field(
+        None,
+        description="Account of the requests that missed any objective, from the counters of "
+        "Prometheus; its target is the promised share.",
     )
 
 
-class ServingSLOSpec(ApiModel):
+if TYPE_CHECKING:
+    _WithFeatures = _Stated
+else:
+    _WithFeatures = with_features(_Stated)
+
+
+class ServingSLOSpec(_WithFeatures):
     """Objectives of one LLM serving workload and the bounds within which it may be scaled."""
 
     model_config = with_rules(
@@ -222,108 +310,9 @@ class ServingSLOSpec(ApiModel):
         *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
         *SPEC_RULES,
         *CLASS_SPEC_RULES,
+        *(rule for part in SPEC.parts() for rule in part.rules),
     )
 
-    target_ref: TargetRef | None = Field(
-        None, description="The workload that is scaled. Required without pools."
-    )
-    pools: tuple[Pool, ...] | None = Field(
-        None,
-        min_length=FEWEST_POOLS,
-        max_length=MOST_POOLS,
-        description="Instead of targetRef, 2 to 8 sets of equal replicas under one promise: "
-        "prefill and decode, or the same model on several cards.",
-        json_schema_extra={
-            RULES: list(POOLS_RULES),
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
-    )
-    gpus: FleetGpus | None = Field(
-        None,
-        description="Most GPUs of all pools together, 1 to 100000, enough for every replicas.min "
-        "(0 counts as 1); unbounded by default. GPUs of a replica are counted as in a "
-        "ServingBudget.",
-    )
-    transfer: Transfer | None = Field(
-        None,
-        description="Mean time until the decode pool has the KV cache of the prefill pool: "
-        "Measured (default; assumed from prompt lengths if nothing measures it) or a duration from "
-        "1ms to 60s.",
-    )
-    runtime: RuntimeName = workload.RUNTIME
-    model: Annotated[str, MODEL_NAME] | None = Field(
-        None,
-        description="Which model of the server, for runtime triton, by the server's own name; "
-        "needed if a server has several.",
-    )
-    mode: Mode = Field(
-        Mode.AUTO,
-        description="Auto (default), Recommend (decide and report, change nothing) or Paused.",
-    )
-    actuation: Actuation = Field(
-        Actuation.SCALE,
-        description="Who carries the replica count out: Scale (default: the operator, through "
-        "/scale), Metric (an autoscaler that follows the gauge servingslo_desired_replicas, as a "
-        "ScaledObject of KEDA), Keda (KEDA, through the operator's external scaler, if the "
-        "administrator serves it) or None (the count is only reported). Batch limits and "
-        "admission follow their own modes.",
-    )
-    objectives: tuple[Objective, ...] = Field(
-        min_length=1,
-        max_length=MAX_OBJECTIVES,
-        description="Latency objectives, 1 to 8; each metric and percentile once. Every one is met "
-        "at its own percentile.",
-        json_schema_extra={RULES: [ONCE]},
-    )
-    classes: tuple[RequestClass, ...] | None = Field(
-        None,
-        min_length=FEWEST_CLASSES,
-        max_length=MOST_CLASSES,
-        description="Classes of requests on the same replicas, 2 to 8: what may wait or be refused "
-        "first, such as background work next to chat. Excludes pools.",
-        json_schema_extra={
-            RULES: list(CLASSES_RULES),
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
-    )
-    priority: Annotated[Count, Between(-MOST_PRIORITY, MOST_PRIORITY)] = Field(
-        0,
-        description="Whose GPUs come first within a ServingBudget, -1000000 to 1000000, default 0: "
-        "a higher priority takes what lower ones have above replicas.min. The administrator bounds "
-        "it from above.",
-    )
-    replicas: Replicas = workload.REPLICAS
-    utilization: Utilization = workload.UTILIZATION
-    kv_cache: KVCache = workload.KV_CACHE
-    behavior: BehaviorRules = Field(
-        BehaviorRules(),
-        description="How fast replicas may change: names and meaning of HorizontalPodAutoscaler "
-        "v2, defaults of our own.",
-    )
-    cold_start: ColdStart = workload.COLD_START
-    service_law: ServiceLaw | None = workload.SERVICE_LAW
-    forecast: Forecast = Field(Forecast(), description="Demand to come.")
-    engine: Engine = workload.ENGINE
-    batching: Batching = workload.BATCHING
-    admission: Admission = Field(Admission(), description="Admission limits.")
-    degradation: Degradation | None = Field(
-        None,
-        description="A fallback for requests that no further replica can be had for; none by "
-        "default, and none with pools.",
-    )
-    gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
-    error_budget: ErrorBudget | None = Field(
-        None,
-        description="Account of the requests that missed any objective, from the counters of "
-        "Prometheus; its target is the promised share.",
-    )
-    availability: Availability | None = Field(
-        None,
-        description="Objective of the share of answered requests: reported and alerted on, never "
-        "sized by.",
-    )
     fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
     gpus_per_replica: GpusPerReplica | None = workload.GPUS_PER_REPLICA
     cost: Cost | None = workload.COST
@@ -350,8 +339,7 @@ class ServingSLOSpec(ApiModel):
 
     @model_validator(mode="after")
     def _pools_agree(self) -> Self:
-        stated = {name: getattr(self, name) for name in OF_A_POOL}
-        check_beside_pools(self.pools, stated, self.target_ref)
+        check_beside_pools(self.pools, self, self.target_ref)
         if self.pools is not None:
             check_pools(self.pools)
         check_fleet(self.pools, self.gpus, self.transfer)
@@ -376,6 +364,12 @@ class ServingSLOSpec(ApiModel):
         target = None if self.target_ref is None else self.target_ref.name
         if target is not None and route != (self.gateway.name or target):
             raise not_allowed(_OWN_ROUTE, path=("degradation", "route"), value=route)
+        return self
+
+    @model_validator(mode="after")
+    def _features_agree(self) -> Self:
+        for part in SPEC.parts():
+            part.check(self)
         return self
 
     @model_validator(mode="after")

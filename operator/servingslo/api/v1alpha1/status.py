@@ -1,25 +1,27 @@
 """The status: what was seen, decided and predicted. Unknown values are absent, never zero."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from servingslo.api.v1alpha1.status_base import (
+from servingslo.api.constraints import keyed_by
+from servingslo.api.status_base import (
     PRESERVE_UNKNOWN,
     OpenStatusModel,
     StatusModel,
     Timestamp,
     rounded,
     told,
+    with_features,
 )
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus, ReserveStatus
+from servingslo.api.v1alpha1.status_reserve import ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
-from servingslo.policy.classes.inputs import MOST_CLASSES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
-from servingslo.policy.replicas.guards import ADVICE_ONLY
+from servingslo.policy.replicas.ownership import ADVICE_ONLY
+from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
@@ -55,6 +57,11 @@ def predicted_count(decision: Decision) -> PredictedCount | None:
     """The prediction for the decided count."""
     found = (one for one in decision.predicted_counts if one.replicas == decision.replicas_after)
     return next(found, None)
+
+
+def _utilization(decision: Decision) -> float | None:
+    found = predicted_count(decision)
+    return None if found is None else found.utilization_ratio
 
 
 def _fallback_share(decision: Decision) -> float | None:
@@ -170,11 +177,9 @@ class ModelStatus(StatusModel):
 
     fit_error: float | None = told(
         "model.fit_error",
-        "Mean relative error of the law's predictions of an engine's busy time "
-        "between two scrapes, on samples not fitted. A law is trusted while that is at "
-        "most 0.15 and its step time is known to a fifth at twice the concurrency seen, or at that "
-        "one if it bends; each assumed batch limit adds 0.1 here, as an independent error, "
-        "and is not judged.",
+        "Mean relative error of the law's predictions of an engine's busy time, on samples not "
+        "fitted; a law is trusted up to 0.15. Each assumed batch limit adds 0.1, which is not "
+        "judged.",
         gauge="servingslo_model_fit_error_ratio",
     )
     source: str | None = told(
@@ -337,31 +342,33 @@ class ErrorBudgetStatus(StatusModel):
 class PoolStatus(StatusModel):
     """One pool of a resource with pools."""
 
-    name: str = Field(description="Name of the pool.")
+    name: str = told("pool", "Name of the pool.", default=...)
     role: str = Field(description="Combined, Prefill or Decode.")
     target: str = Field(description="Kind and name of the workload, such as Deployment/llama.")
-    replicas: ReplicaStatus | None = Field(None, description="Replica counts of this pool.")
-    reason: str | None = Field(
-        None, max_length=MAX_REASON_LENGTH, description="Why this count of this pool."
+    replicas: ReplicaStatus | None = told("", "Replica counts of this pool.")
+    reason: str | None = told(
+        "reason", max_length=MAX_REASON_LENGTH, description="Why this count of this pool."
     )
-    binding_constraint: str | None = Field(
-        None, description="The constraint that requires the most replicas of this pool."
+    binding_constraint: str | None = told(
+        "binding", "The constraint that requires the most replicas of this pool."
     )
     slo: Literal["True", "False", "Unknown"] | None = Field(
         None,
         description="Whether this pool keeps the objectives; absent of prefill and decode, which "
         "keep them together.",
     )
-    observed: ObservedStatus | None = Field(None, description="What was measured of this pool.")
-    utilization: float | None = Field(
-        None, description="Predicted arrival rate divided by saturation rate, 0 to 1."
+    observed: ObservedStatus | None = told("", "What was measured of this pool.")
+    utilization: float | None = told(
+        _utilization, "Predicted arrival rate divided by saturation rate, 0 to 1."
     )
-    cold_start_seconds: float | None = Field(
-        None, description="Time from ordering a replica until it serves, as planned with."
+    cold_start_seconds: float | None = told(
+        "cold_start.seconds",
+        "Time from ordering a replica until it serves, as planned with.",
+        exact=True,
     )
-    cost: CostStatus | None = Field(None, description="What the desired count costs.")
-    model: ModelStatus | None = Field(None, description="The service law in use.")
-    gpus: GpusStatus | None = Field(None, description="What the GPUs of its pods show.")
+    cost: CostStatus | None = told("cost", "What the desired count costs.")
+    model: ModelStatus | None = told("", "The service law in use.")
+    gpus: GpusStatus | None = told("gpus", "What the GPUs of its pods show.")
     batching: BatchingStatus | None = Field(
         None, description="Batch limits in force and recommended."
     )
@@ -409,7 +416,7 @@ class Condition(StatusModel):
 
     type: str = Field(
         description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync, "
-        "AdmissionBound or FallbackUsable.",
+        "AdmissionBound, FallbackUsable or Stalled (only a person mends it).",
         max_length=316,
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
@@ -437,8 +444,8 @@ class DecisionRecord(OpenStatusModel):
     )
 
 
-class ServingSLOStatus(StatusModel):
-    """What the operator saw, decided and predicts."""
+class _Decided(StatusModel):
+    """What follows from a decision."""
 
     observed_generation: int | None = Field(
         None, description="Generation of the spec that this status describes."
@@ -470,19 +477,13 @@ class ServingSLOStatus(StatusModel):
         None,
         max_length=MOST_POOLS,
         description="Each pool of spec.pools.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        json_schema_extra=keyed_by("name"),
     )
     classes: tuple[ClassStatus, ...] | None = told(
         lambda decision: decision.classes or None,
         max_length=MOST_CLASSES,
         description="Each class of spec.classes.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-        },
+        json_schema_extra=keyed_by("name"),
     )
     binding_constraint: str | None = told(
         "binding", "The constraint that requires the most replicas."
@@ -508,20 +509,22 @@ class ServingSLOStatus(StatusModel):
         "error_budget", "The error budget, if spec.errorBudget is set."
     )
     reserve: ReserveStatus | None = told("reserve", "The reserve, if past demand asks for one.")
-    latency: LatencyStatus | None = told(
-        "latency", "The parts of the time of a request, and which of them grew."
-    )
-    availability: AvailabilityStatus | None = told(
-        "availability", "The share of answered requests, if spec.availability is set."
-    )
+
+
+if TYPE_CHECKING:
+    _WithFeatures = _Decided
+else:
+    _WithFeatures = with_features(_Decided)
+
+
+class ServingSLOStatus(_WithFeatures):
+    """What the operator saw, decided and predicts."""
+
     conditions: tuple[Condition, ...] = Field(
         (),
         max_length=MAX_CONDITIONS,
         description="Conditions, one of each type.",
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        },
+        json_schema_extra=keyed_by("type"),
     )
     last_decision: DecisionRecord | None = Field(
         None, description="The last decision that differed from the one before."

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from servingslo.api.v1alpha1.status_base import StatusModel
+from servingslo.api.status_base import StatusModel
 
 
 class ShardStatus(StatusModel):

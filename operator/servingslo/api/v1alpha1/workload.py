@@ -15,16 +15,16 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
-from servingslo.api.v1alpha1.base import ApiModel, with_rules
-from servingslo.api.v1alpha1.capacity import MAX_GPUS, KVCache, Replicas, Utilization
-from servingslo.api.v1alpha1.knobs import Batching, Engine
-from servingslo.api.v1alpha1.patterns import (
+from servingslo.api.patterns import (
     API_VERSION_NAME,
     CURRENCY_CODE,
     DNS_NAME,
     KIND_NAME,
     RUNTIME_NAME,
 )
+from servingslo.api.spec_base import ApiModel, with_rules
+from servingslo.api.v1alpha1.capacity import MAX_GPUS, KVCache, Replicas, Utilization
+from servingslo.api.v1alpha1.knobs import Batching, Engine
 from servingslo.runtimes.catalogue import AUTO_RUNTIME, CATALOGUE, names
 
 KIND = "ServingSLO"
@@ -92,9 +92,8 @@ class Gateway(ApiModel):
 
     name: Annotated[str, DNS_NAME] | None = Field(
         None,
-        description="Name that the gateway has for the workload, in the namespace of this "
-        "resource: of the HTTPRoute (Envoy Gateway), of the InferencePool (inference extension) or "
-        "of the workload (Istio); by default targetRef.name.",
+        description="Name of the HTTPRoute (Envoy Gateway), InferencePool (inference extension) "
+        "or workload (Istio) in this namespace; by default targetRef.name.",
     )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.cli import lab
-from servingslo.cli.decision_document import decision_of, fleet_of, last_document
+from servingslo.cli.decision_document import fleet_of, last_document
 from servingslo.cli.live import Access, only_one, parsed_name, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, answer_no, as_json
@@ -17,7 +17,6 @@ from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import InvalidInputError
 from servingslo.explain.pools_text import fleet_text
-from servingslo.explain.text import text
 
 _TOLD = ("reason", "summary", "replicas", "conditions", "lastDecision", "decisions")
 
@@ -109,10 +108,8 @@ def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]])
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:
     document = last_document(status)
     if document is not None:
-        fleet = fleet_of(document, namespace, name)
-        yield text(decision_of(document, namespace, name)) if fleet is None else fleet_text(fleet)
-        every = (document,) if fleet is None else document["pools"].values()
-        if any(one.get("truncated") for one in every):
+        yield fleet_text(fleet_of(document, namespace, name))
+        if any(one.get("truncated") for one in (document, *document.get("pools", {}).values())):
             yield "The status had no room for the whole decision: some lists are left out"
         yield from _older(document, status.get("conditions") or ())
     else:

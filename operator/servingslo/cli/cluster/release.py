@@ -22,8 +22,6 @@ from servingslo.policy.inputs import LimitKind
 
 # Another writer may come in between a reading and the write after it.
 _ATTEMPTS = 5
-# A controller looks at a change within seconds; the chart's Job has five minutes for everything.
-_LOOKS, _LOOK_SECONDS = 60, 0.5
 
 
 def release(
@@ -53,9 +51,8 @@ def release(
 
     Weights of routes that it moved to a fallback are restored too.
 
-    Batch limits that one pod of a workload has on trial are taken back as well. If that pod does
-    not become ready with them and a StatefulSet waits for it, the pod is evicted. A running
-    operator leaves these objects alone for the next ten minutes.
+    Batch limits that one pod of a workload has on trial are taken back as well. A running operator
+    leaves these objects alone for the next ten minutes.
 
     Example: servingslo release --all
     """
@@ -98,37 +95,15 @@ async def _release(
 
 
 async def end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    """Take back every canary of batch limits, with pods that hang in it; what could not be."""
+    """Take back every canary of batch limits; what could not be."""
     canaries, failed = BatchCanaries(client, namespaces=names), []
     for target in await canaries.standing():
         where = f"{target.kind} {target.namespace}/{target.name}"
         try:
-            if target.canary is not None:
-                typer.echo(f"{where}: {await _ended(canaries, target)}")
-            if evicted := await _freed(canaries, target):
-                typer.echo(f"{where}: {evicted} evicted that were not ready with these limits")
+            typer.echo(f"{where}: {await _ended(canaries, target)}")
         except ClusterError as error:
             failed.append(f"{where}: {error}")
     return failed
-
-
-async def _freed(canaries: BatchCanaries, target: CanaryTarget) -> int:
-    """How many pods were evicted for which a StatefulSet's controller would wait for ever.
-
-    Which ones they are is known once the controller has seen the former template.
-    Raises: ClusterError, for example while a PodDisruptionBudget forbids it.
-    """
-    for _ in range(_LOOKS):
-        try:
-            target = await canaries.again(target)
-        except NotFoundError:
-            return 0
-        if target.refused is None or not target.refused.revision:
-            return 0
-        if target.revision:
-            return await canaries.free(target)
-        await asyncio.sleep(_LOOK_SECONDS)
-    raise ClusterError("its controller does not look at the former template")
 
 
 async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:

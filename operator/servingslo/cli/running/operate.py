@@ -39,8 +39,9 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
-from servingslo.cli.running.run_options import KedaOptions, RunOptions
-from servingslo.controller.actuators.catalogue import Means
+from servingslo.cli.running.feature_flags import Serving
+from servingslo.cli.running.run_options import RunOptions
+from servingslo.controller.actuators.means import Means
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.lease.election import Election
 from servingslo.controller.lease.leadership import (
@@ -55,7 +56,6 @@ from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.controller.reporting.reporter import Reporter
-from servingslo.controller.scaled_objects import ScaledObjectCounts
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
@@ -163,13 +163,15 @@ async def _controller(
     stack.callback(history.close)
     budgets = Budgets(config)
     stack.callback(budgets.close)
-    if options.keda is not None:
-        counts = ScaledObjectCounts(
-            scaled_object=inventory.scaled_objects.get,
-            registry=registry,
-            handed_over=metrics.handed_over,
-        )
-        await _serve_keda(options.keda, counts, leads.leadership, stack)
+    serving = Serving(
+        inventory=inventory,
+        registry=registry,
+        handed_over=metrics.handed_over,
+        leads=leads.leadership.leads,
+        stack=stack,
+    )
+    for part, asked in options.features:
+        await part.start(asked, serving)
     means, workloads = means_of(options, client, inventory)
     registry.stands_for = workloads.stands_for
     adapters = Adapters(
@@ -228,35 +230,6 @@ def means_of(
         else None,
     )
     return means, workloads
-
-
-async def _serve_keda(
-    options: KedaOptions,
-    counts: ScaledObjectCounts,
-    leadership: Leadership,
-    stack: AsyncExitStack,
-) -> None:
-    """Answer KEDA while this process leads. Raises: InvalidInputError where that cannot be."""
-    try:
-        # Of the extra `keda`, which nothing else needs.
-        from servingslo.adapters.keda.scaler import ExternalScaler, ScalerOptions  # noqa: PLC0415
-    except ImportError as error:
-        raise InvalidInputError(
-            "--keda-scaler-port", options.port, "with the extra `keda` installed (grpcio)"
-        ) from error
-    scaler = ExternalScaler(
-        ScalerOptions(
-            host=options.host,
-            port=options.port,
-            certificate_file=options.certificate_file,
-            key_file=options.key_file,
-            client_ca_file=options.client_ca_file,
-        ),
-        lambda asked: counts.count(asked.namespace, asked.name),
-        leadership.leads,
-    )
-    stack.push_async_callback(scaler.stop)
-    await scaler.start()
 
 
 async def _serve_health(

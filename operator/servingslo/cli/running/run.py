@@ -5,7 +5,8 @@ import logging
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import MappingProxyType
+from typing import Annotated
 
 import typer
 
@@ -18,15 +19,14 @@ from servingslo.cli.options import (
     GatewayWorkloadLabel,
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
+from servingslo.cli.running.feature_flags import Flags, asks_features, started
 from servingslo.cli.running.json_log import JSONFormatter
+from servingslo.cli.running.switch import Switch
 from servingslo.controller.recordings.validation import check_tick
 from servingslo.controller.shards.placement import MOST_SHARDS
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
-
-if TYPE_CHECKING:
-    from servingslo.cli.running.run_options import KedaOptions
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 # Libraries that say at INFO what is of no use to an administrator.
@@ -47,14 +47,8 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-class Switch(StrEnum):
-    """A switch that is given with its value, as charts do."""
-
-    ON = "true"
-    OFF = "false"
-
-
 @asks_prometheus()
+@asks_features
 def run(
     prometheus_url: Annotated[
         str,
@@ -122,44 +116,7 @@ def run(
             "names.",
         ),
     ] = Switch.OFF,
-    keda_scaler_port: Annotated[
-        int | None,
-        typer.Option(
-            envvar="SERVINGSLO_KEDA_SCALER_PORT",
-            help="Port of KEDA's external scaler (gRPC); none by default. Needs the extra `keda`, "
-            "and a certificate or --keda-scaler-plain-text.",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
-    keda_scaler_host: Annotated[
-        str, typer.Option(envvar="SERVINGSLO_KEDA_SCALER_HOST", help="Address of the scaler.")
-    ] = "127.0.0.1",
-    keda_scaler_certificate_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_KEDA_SCALER_CERTIFICATE_FILE",
-            help="The scaler's certificate; read again at each handshake.",
-        ),
-    ] = None,
-    keda_scaler_key_file: Annotated[
-        Path | None,
-        typer.Option(envvar="SERVINGSLO_KEDA_SCALER_KEY_FILE", help="The certificate's key."),
-    ] = None,
-    keda_scaler_client_ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_KEDA_SCALER_CLIENT_CA_FILE",
-            help="Certificate authority of the clients that may ask; any client by default.",
-        ),
-    ] = None,
-    keda_scaler_plain_text: Annotated[
-        Switch,
-        typer.Option(
-            envvar="SERVINGSLO_KEDA_SCALER_PLAIN_TEXT",
-            help="Whether the scaler is served without TLS.",
-        ),
-    ] = Switch.OFF,
+    features: Flags = MappingProxyType({}),
     max_replicas: Annotated[
         int | None,
         typer.Option(
@@ -232,7 +189,7 @@ def run(
         typer.Option(
             envvar="SERVINGSLO_SHARDS",
             help="Number of Leases among whose holders the ServingSLOs are divided; above 1 only "
-            "with a Lease, and without --keda-scaler-port.",
+            "with a Lease.",
             min=1,
             max=MOST_SHARDS,
         ),
@@ -277,11 +234,12 @@ def run(
     # kopf and the clients take a second to import, which no other command needs.
     from servingslo.adapters.engines.channel import engine_options  # noqa: PLC0415
     from servingslo.cli.running.operate import operate, pod_namespace  # noqa: PLC0415
-    from servingslo.cli.running.run_options import KedaOptions, RunOptions  # noqa: PLC0415
+    from servingslo.cli.running.run_options import RunOptions  # noqa: PLC0415
     from servingslo.controller.lease.election import Terms, check_object_name, check_terms  # noqa: PLC0415
 
     _configure_logging(log_level, log_format, shards)
     of_leases = lease_namespace or pod_namespace()
+    on = started(features, shards)
     options = RunOptions(
         prometheus_url=prometheus_url,
         prometheus=asking,
@@ -300,30 +258,19 @@ def run(
             max_step=max_step,
             max_priority=max_priority,
             tick_seconds=check_tick(tick_seconds, "--tick-seconds"),
-            scaler_served=keda_scaler_port is not None,
+            scaler_served=any(one.part.gives_counts for one in on),
         ),
         namespaces=tuple(namespace or ()),
         limit_kinds=frozenset(kind.value for kind in admission_kind or ()),
         route_weights=degradation is Switch.ON,
-        keda=_keda_options(
-            KedaOptions(
-                host=keda_scaler_host,
-                port=keda_scaler_port,
-                certificate_file=keda_scaler_certificate_file,
-                key_file=keda_scaler_key_file,
-                client_ca_file=keda_scaler_client_ca_file,
-            ),
-            plain_text=keda_scaler_plain_text is Switch.ON,
-        )
-        if keda_scaler_port is not None
-        else None,
+        features=on,
         health_host=health_host,
         health_port=health_port,
         record=record,
         read_config_maps=read_config_maps is Switch.ON,
         engines=engine_options(engine_range, engine_keys_directory) if engine_range else None,
         lease_namespace=check_object_name("--lease-namespace", of_leases) if of_leases else None,
-        shards=_check_shards(shards, of_leases, keda_scaler_port),
+        shards=_check_shards(shards, of_leases),
         lease_name=check_object_name("--lease-name", lease_name),
         lease_terms=check_terms(
             Terms(
@@ -336,27 +283,10 @@ def run(
     asyncio.run(operate(options))
 
 
-def _keda_options(options: "KedaOptions", *, plain_text: bool) -> "KedaOptions":
-    """The options. Raises: InvalidInputError for neither a certificate nor plain text."""
-    has_certificate = options.certificate_file is not None and options.key_file is not None
-    if not has_certificate and not plain_text:
-        raise InvalidInputError(
-            "--keda-scaler-certificate-file",
-            options.certificate_file,
-            "with --keda-scaler-key-file, or --keda-scaler-plain-text on",
-        )
-    return options
-
-
-def _check_shards(shards: int, lease_namespace: str | None, keda_port: int | None) -> int:
-    """The number of shards. Raises: InvalidInputError if there may be no more than one.
-
-    KEDA's client asks any one of the pods, which knows only the counts of its own shard.
-    """
+def _check_shards(shards: int, lease_namespace: str | None) -> int:
+    """The number of shards. Raises: InvalidInputError if there may be no more than one."""
     if shards > 1 and lease_namespace is None:
         raise InvalidInputError("--shards", shards, "1 without --lease-namespace")
-    if shards > 1 and keda_port is not None:
-        raise InvalidInputError("--shards", shards, "1 with --keda-scaler-port")
     return shards
 
 

@@ -5,21 +5,12 @@ from pathlib import Path
 
 from servingslo.adapters.engines.channel import EngineOptions
 from servingslo.cli.prometheus_flags import PrometheusFlags
-from servingslo.controller.actuators.catalogue import ACTUATORS, ActuatorRow
+from servingslo.cli.running.feature_flags import Started
+from servingslo.controller.actuators.catalogue import ACTUATORS
+from servingslo.controller.actuators.means import ActuatorRow
 from servingslo.controller.lease.election import Terms
 from servingslo.policy.inputs import Limits
 from servingslo.runtimes.gateways import GatewayProfile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KedaOptions:
-    """How KEDA's external scaler is served; without a certificate in plain text."""
-
-    host: str
-    port: int
-    certificate_file: Path | None
-    key_file: Path | None
-    client_ca_file: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +22,7 @@ class RunOptions:
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
     none by default. route_weights: whether weights of a route may be changed for a fallback.
     engines: whom the operator may speak to beside the cluster; nobody by default.
-    keda: None where no external scaler is served.
+    features: what is started of each feature that is switched on.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     shards: among which the resources are divided, each with a Lease of its own.
     """
@@ -50,7 +41,7 @@ class RunOptions:
     shards: int = 1
     limit_kinds: frozenset[str] = frozenset()
     route_weights: bool = False
-    keda: KedaOptions | None = None
+    features: tuple[Started, ...] = ()
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False
     engines: EngineOptions | None = None

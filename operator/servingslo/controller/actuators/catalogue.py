@@ -1,13 +1,9 @@
-"""Every actuator, in the order in which a decision is carried out: a new one is a row here."""
+"""Every actuator, in the order in which a decision is carried out."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient
-from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.writer import KubernetesBatching
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
@@ -23,36 +19,10 @@ from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.lanes import Lanes
-from servingslo.controller.actuators.protocol import Actuator
+from servingslo.controller.actuators.means import ACTUATOR, ActuatorRow, Means
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.policy.inputs import LimitKind
-from servingslo.policy.ports import RereadableWorkloads
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """Inputs for making actuators: the API server, its kinds, and the view of workloads.
-
-    namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
-    bound and may be written, from the administrator's list. route_weights: may be changed for a
-    fallback. pod_templates: may be patched with batch limits. servers: may get limits while they
-    run. models: access to engines. What stands of a thing that may not be changed any more is put
-    back.
-    """
-
-    client: KubeClient
-    discovery: Discovery
-    workloads: RereadableWorkloads
-    namespaces: tuple[str, ...] = ()
-    limit_kinds: frozenset[str] = frozenset()
-    route_weights: bool = False
-    pod_templates: bool = False
-    servers: bool = False
-    models: ModelRepository | None = None
-
-
-ActuatorRow = Callable[[Means], Actuator]
 
 # Each kind of object that holds a gateway's bound, and how to find the bound's resource.
 _LIMITS: tuple[tuple[LimitForm, Callable[[KubeClient], LimitReach]], ...] = (
@@ -77,7 +47,6 @@ def _gateway_limits(means: Means) -> GatewayLimits:
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
     lambda means: EngineLimits(
-        KubernetesBatching(means.client, means.discovery),
         BatchCanaries(means.client, namespaces=means.namespaces),
         templates=means.pod_templates,
         bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
@@ -87,6 +56,7 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
         GatewayServices(means.client),
         enabled=means.route_weights,
     ),
+    *ACTUATOR.parts(),
     _gateway_limits,
     lambda means: Lanes(_gateway_limits(means)),
     lambda means: DynamicBatching(means.models, writes=means.servers),

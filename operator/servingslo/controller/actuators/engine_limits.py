@@ -1,4 +1,4 @@
-"""The batch limits of the engines, written into the pod template: one pod first, or all at once."""
+"""The batch limits of the engines, written into the pod template for one pod first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
 from servingslo.adapters.kubernetes.batch_limits.canary import (
     BatchCanaries,
-    CanaryOrder,
     CanaryTarget,
+    container_at,
 )
 from servingslo.adapters.kubernetes.batch_limits.canary_records import CanaryRecord, digest
-from servingslo.adapters.kubernetes.batch_limits.writer import container_at
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, undone
@@ -34,7 +33,6 @@ from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import (
     LIMIT_FIELDS,
     BatchingMode,
-    BatchingRollout,
     InForce,
     SignalProblem,
     Targets,
@@ -50,11 +48,10 @@ from servingslo.policy.knobs.engine_limits.canary import (
     QUEUE,
     REFUSED,
     SINCE,
-    STUCK,
     TEMPLATE,
 )
 from servingslo.policy.knobs.in_flight.engines import is_asked
-from servingslo.policy.ports import BatchingWriter, EngineArguments, WorkloadView
+from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
@@ -65,12 +62,11 @@ from servingslo.runtimes.launch.command_line import expanded
 class EngineLimits:
     """Sets both limits of the engine's container, which rolls out new pods.
 
-    canaries: None if no pod can go first. templates, bounds: whether the administrator permits
-    patches of pod templates, and the engines' own bound in them.
+    templates, bounds: whether the administrator permits patches of pod templates, and the engines'
+    own bound in them.
     """
 
-    writer: BatchingWriter
-    canaries: BatchCanaries | None = None
+    canaries: BatchCanaries
     templates: bool = True
     bounds: bool = True
     knob: str = Knob.BATCH_LIMITS
@@ -87,7 +83,7 @@ class EngineLimits:
 
         None if limits are not changed at all. The view contains each pod's arguments.
         """
-        if targets.batching.mode is not BatchingMode.AUTO or self.canaries is None:
+        if targets.batching.mode is not BatchingMode.AUTO:
             return None
         try:
             target = await self.canaries.read(ref.namespace, targets.target)
@@ -96,44 +92,41 @@ class EngineLimits:
             return InForce(refused=problem)
         if target is None:
             return None
-        standing, stuck = _standing(target, targets), _stuck(target, view)
+        standing = _standing(target, targets)
         if not self.templates:
             # A trial that is not taken back yet.
             return None if target.canary is None else standing
-        more = {STUCK: stuck} if stuck else {}
         template = _template(target, targets, view)
-        values = {**standing.values, **more, **template.values}
+        values = {**standing.values, **template.values}
         return replace(standing, values=values, set_by=template.set_by)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits, or their way back; none if the engines are not known."""
         decision = assignment.decision
-        if decision.runtime.name is None and decision.batching.canary in {None, CanaryAct.START}:
+        if decision.runtime.name is None and decision.batching.canary is CanaryAct.START:
             return None
         return batch_limits_change(decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
-        """Set the limits, or do what was decided about the canary.
-
-        A flag that a change had added is removed with it.
-        """
-        act = assignment.decision.batching.canary
-        if act is not None and self.canaries is not None:
-            return await _carried_out(self.canaries, assignment, act)
-        batching, targets = assignment.decision.batching, assignment.targets
-        runtime = assignment.decision.runtime.name
-        if runtime is None:
+        """Do what was decided about the canary, if it is as it was read."""
+        act, ref, targets = assignment.decision.batching.canary, assignment.ref, assignment.targets
+        target = await self.canaries.read(ref.namespace, targets.target)
+        if target is None or act is None:
             return False
-        wanted = replace(
-            EngineArguments(
-                max_num_seqs=batching.recommended_max_num_seqs,
-                max_num_batched_tokens=batching.recommended_max_num_batched_tokens,
-            ),
-            **dict.fromkeys(batching.flags_removed),
-        )
-        return await self.writer.apply(
-            assignment.ref.namespace, targets.target, batching.container, wanted, runtime
-        )
+        if act is CanaryAct.START:
+            decision = assignment.decision
+            since, runtime = int(decision.time_seconds), decision.runtime.name or ""
+            return await self.canaries.start(target, ref, since, decision.batching, runtime)
+        planned = assignment.in_force[Knob.BATCH_LIMITS].values
+        if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
+            raise WriteConflictError(f"{target.title} is not as it was read any more")
+        if act is CanaryAct.HOLD:
+            return await self.canaries.hold(target)
+        if act is CanaryAct.TAKE_BACK:
+            return await self.canaries.take_back(target, _asked(targets))
+        if act is CanaryAct.COMPLETE and target.edited:
+            raise WriteConflictError(f"{target.title} was changed meanwhile")
+        return await self.canaries.complete(target)
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:
         """The decision with its count, but without new limits, and why."""
@@ -143,19 +136,13 @@ class EngineLimits:
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Take back every canary whose resource is gone or no longer allows changes of limits.
 
-        Limits that all pods of a Deployment or StatefulSet have stay: they proved better, or the
-        plan takes them back.
+        Limits that all pods of a Deployment or StatefulSet have stay: they proved no worse.
         """
-        if self.canaries is None:
-            return ()
         found: list[Change] = []
         acting = self._of_templates.acting(acting)
         for target in await self._of_templates.standing(self.canaries.standing):
             canary = target.canary
-            if canary is None:
-                if acting(_former_owner(target)) is not None:
-                    found += await undone(self.canaries.free(target), _freed(target))
-            elif not self._is_wanted(target, canary, acting):
+            if canary is not None and not self._is_wanted(target, canary, acting):
                 ending = (
                     self.canaries.complete(target)
                     if target.edited
@@ -173,28 +160,6 @@ class EngineLimits:
             and (not canary.queue or (self.bounds and is_asked(targets)))
             for targets in pools
         )
-
-
-async def _carried_out(canaries: BatchCanaries, assignment: Assignment, act: CanaryAct) -> bool:
-    """Do this with the canary, if it is as it was read."""
-    ref, targets = assignment.ref, assignment.targets
-    target = await canaries.read(ref.namespace, targets.target)
-    if target is None:
-        return False
-    if act is CanaryAct.START:
-        return await canaries.start(target, _order(assignment))
-    if act is CanaryAct.FREE:
-        return bool(await canaries.free(target))
-    planned = assignment.in_force[Knob.BATCH_LIMITS].values
-    if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
-        raise WriteConflictError(f"{target.kind}/{target.name} is not as it was read any more")
-    if act is CanaryAct.HOLD:
-        return await canaries.hold(target)
-    if act is CanaryAct.TAKE_BACK:
-        return await canaries.take_back(target, _asked(targets))
-    if act is CanaryAct.COMPLETE and target.edited:
-        raise WriteConflictError(f"{target.kind}/{target.name} was changed meanwhile")
-    return await canaries.complete(target)
 
 
 def _standing(target: CanaryTarget, targets: Targets) -> InForce:
@@ -218,19 +183,10 @@ def _standing(target: CanaryTarget, targets: Targets) -> InForce:
         values = _named(REFUSED, refused.refused) if same else {}
         if same and refused.refused_queue is not None:
             values[f"{REFUSED}{QUEUE}"] = refused.refused_queue
-    if canary is None and targets.batching.rollout is BatchingRollout.CANARY:
-        why = target.not_possible
-        reason = Reason.BATCHING_CANARY_NOT_POSSIBLE
-        problem = SignalProblem(reason=reason, detail=why) if why else None
-        return InForce(values=values, refused=problem)
-    return InForce(values=values)
-
-
-def _stuck(target: CanaryTarget, view: WorkloadView) -> int:
-    """Number of pods whose limits were taken back, and that are not ready."""
-    revision = target.blocking_revision
-    pods = [pod for pod in view.pods if pod.template_hash == revision and not pod.deleting]
-    return sum(not pod.ready for pod in pods) if revision else 0
+    why = target.not_possible if canary is None else ""
+    reason = Reason.BATCHING_CANARY_NOT_POSSIBLE
+    problem = SignalProblem(reason=reason, detail=why) if why else None
+    return InForce(values=values, refused=problem)
 
 
 def _template(target: CanaryTarget, targets: Targets, view: WorkloadView) -> InForce:
@@ -265,45 +221,6 @@ def _asked(targets: Targets) -> str:
     return digest([asdict(targets.batching), [asdict(one) for one in targets.objectives]])
 
 
-def _order(assignment: Assignment) -> CanaryOrder:
-    decision, ref = assignment.decision, assignment.ref
-    batching = decision.batching
-    now, best = batching.current_max_num_seqs, batching.recommended_max_num_seqs
-    budget = batching.current_max_num_batched_tokens
-    best_budget = batching.recommended_max_num_batched_tokens
-    known = (now, best, budget, best_budget, decision.runtime.name)
-    if None in known:
-        raise WriteConflictError("limits in force are not known any more")
-    return CanaryOrder(
-        owner=ref.name,
-        owner_uid=ref.uid,
-        since_seconds=int(decision.time_seconds),
-        container=batching.container,
-        before=(now or 0, budget or 0),
-        after=(best or 0, best_budget or 0),
-        flags_added=batching.flags_added,
-        runtime=decision.runtime.name or "",
-        queue=batching.queue,
-    )
-
-
-def _former_owner(target: CanaryTarget) -> ResourceRef:
-    """The resource whose limits were taken back, by its name: its uid was not kept."""
-    name = "" if target.refused is None else target.refused.owner
-    return ResourceRef(namespace=target.namespace, name=name, uid="")
-
-
-def _freed(target: CanaryTarget) -> Change:
-    """The change that evicts pods whose limits were taken back; their resource may be gone."""
-    refused = target.refused
-    return limits_change(
-        (target.namespace, "" if refused is None else refused.owner),
-        f"{target.kind}/{target.name}",
-        (Setting(name="stuck_pods", before=1, after=0),),
-        Reason.BATCHING_CANARY_FAILED,
-    )
-
-
 def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
     """The change that ends a canary that is no longer requested."""
     settings: Mapping[str, tuple[int, int]] = {
@@ -313,7 +230,7 @@ def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
     back = not target.edited
     return limits_change(
         (target.namespace, canary.owner),
-        f"{target.kind}/{target.name}",
+        target.title,
         (
             *(Setting(name=n, before=b, after=a) for n, (b, a) in settings.items()),
             *queue_setting(canary.queue[::-1]),

@@ -24,7 +24,6 @@ from servingslo.explain.changes import (
     gateway_limit_change,
     limit_change,
 )
-from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import (
     AdmissionMode,
@@ -36,6 +35,7 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
 from servingslo.policy.ports import WorkloadView
+from servingslo.policy.routes import ClassTargets
 from servingslo.reasons import Reason
 
 

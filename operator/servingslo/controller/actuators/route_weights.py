@@ -23,9 +23,9 @@ from servingslo.errors import (
 from servingslo.explain.changes import Change, Knob
 from servingslo.explain.parts.degradation import weights_change, weights_put_back
 from servingslo.policy.decision import Decision, replace_knob
-from servingslo.policy.degradation import BACKEND, FORMER, RULE, SHARE, THOUSANDTHS
 from servingslo.policy.inputs import InForce, SignalProblem, Targets
 from servingslo.policy.ports import WorkloadView
+from servingslo.policy.routes import BACKEND, FORMER, RULE, SHARE, THOUSANDTHS
 from servingslo.reasons import Reason
 
 _NOT_ENABLED = "the administrator does not enable degradation"

@@ -7,21 +7,15 @@ changes.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from servingslo import __version__
+from servingslo.api.convert import fleet_from_spec
 from servingslo.api.refusals import first_refusal
-from servingslo.controller.memory import (
-    Memory,
-    Plans,
-    carried_on,
-    initial_state,
-    plans_from_spec,
-)
 from servingslo.controller.recordings.lines import check_recording, decoded_line
 from servingslo.controller.recordings.validation import (
     check_limits,
@@ -33,20 +27,21 @@ from servingslo.controller.recordings.validation import (
 from servingslo.errors import InvalidInputError
 from servingslo.explain.changes import Knob
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Limits, Observation, Targets
-from servingslo.policy.knobs.catalogue import reconcile_knob
-from servingslo.policy.planner import plan
+from servingslo.policy.inputs import Limits, Observation
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
-from servingslo.policy.pools.planner import plan_pools
+from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.pools.stored import carried_on, restore_fleet
 from servingslo.policy.replicas.sizing import Sized
-from servingslo.policy.state import PlannerState, record_scale, record_write_failed
+from servingslo.policy.replicas.state import record_scale, record_write_failed
 
 HEADER = "header"
 OUTCOME = "outcome"
 # Versions that supported one runtime did not record it in observations.
 RUNTIME_BEFORE = "vllm"
+# Fields of earlier recordings that decide nothing any more.
+_RETIRED = frozenset({"last_rollout_seconds"})
 # Versions with compiled latency laws decided from percentiles that differ in the last digits.
 NUMPY_LAWS = "numpy"
 _ALLOWED_LAWS = "numpy; decisions by compiled laws are replayed by the version that made them"
@@ -94,22 +89,22 @@ class Outcome:
 class Replayed:
     """One observation, the decision made from it, and the case for which its counts were sized.
 
-    fleet: the decision on all pools, of a resource with several; it follows its last observation.
+    fleet: the decision on the whole resource; it follows the observation of its last pool.
     """
 
     observation: Observation
     decision: Decision
+    fleet: FleetDecision
     sized: Sized | None = None
-    fleet: FleetDecision | None = None
 
 
 @dataclass(slots=True)
 class _Memory:
     """One resource during a replay. seen: observations of this tick, until all pools have one."""
 
-    plans: Plans
+    targets: FleetTargets
     limits: Limits
-    state: Memory
+    state: FleetState
     seen: dict[str, Observation] = field(default_factory=dict)
 
     def plan(self, observation: Observation) -> Iterator[Replayed]:
@@ -117,18 +112,10 @@ class _Memory:
 
         Raises: InvalidInputError for a pool that the spec does not have, or that was not observed.
         """
-        if not isinstance(self.plans, FleetTargets):
-            if observation.pool:
-                raise InvalidInputError("pool", observation.pool, "none: the spec has no pools")
-            assert isinstance(self.state, PlannerState)  # noqa: S101 - made for these targets
-            decision, self.state = plan(
-                observation, self.plans, self.limits, self.state, observation.time_seconds
-            )
-            yield Replayed(observation=observation, decision=decision, sized=self.state.sized)
-            return
-        names = [pool.name for pool in self.plans.pools]
+        names = [pool.name for pool in self.targets.pools]
         if observation.pool not in names:
-            raise InvalidInputError("pool", observation.pool, ", ".join(names))
+            allowed = ", ".join(names) or "none: the spec has no pools"
+            raise InvalidInputError("pool", observation.pool, allowed)
         if observation.pool in self.seen:
             missing = ", ".join(name for name in names if name not in self.seen)
             raise InvalidInputError("pool", observation.pool, f"{missing}, until each was observed")
@@ -136,9 +123,8 @@ class _Memory:
         if len(self.seen) < len(names):
             return
         seen, self.seen = self.seen, {}
-        assert isinstance(self.state, FleetState)  # noqa: S101 - made for these targets
-        fleet, self.state = plan_pools(
-            seen, self.plans, self.limits, self.state, observation.time_seconds
+        fleet, self.state = plan_fleet(
+            seen, self.targets, self.limits, self.state, observation.time_seconds
         )
         for name, decision in fleet.pools.items():
             yield Replayed(
@@ -212,7 +198,7 @@ def replay(
     line, if one cannot be read, its resource has no header, or its laws were compiled;
     InvalidSpecError if `instead` is not valid.
     """
-    targets = None if instead is None else plans_from_spec(instead)
+    targets = None if instead is None else fleet_from_spec(instead)
     bounds = Limits() if limits is None else limits
     memories: dict[str, _Memory] = {}
     times: dict[str, float] = {}
@@ -228,67 +214,59 @@ def replay(
         if OUTCOME in entry:
             outcome = _outcome(entry, number)
             memory = _known(memories, outcome.uid, number)
-            if isinstance(memory.state, FleetState) and outcome.pool not in memory.state.pools:
-                raise InvalidInputError(f"line {number}: pool", outcome.pool, "a decided pool")
-            memory.state = reconciled(memory.state, outcome, memory.plans)
+            if outcome.pool not in [pool.name for pool in memory.targets.pools]:
+                raise InvalidInputError(f"line {number}: pool", outcome.pool, "a pool of the spec")
+            memory.state = reconciled(memory.state, outcome, memory.targets)
             continue
         observation = _observation(entry, number, times)
         key = _key(observation)
         if targets is not None and key not in memories:
-            state = initial_state(None, targets, observation.time_seconds)
-            memories[key] = _Memory(plans=targets, limits=bounds, state=state)
+            memories[key] = _Memory(targets=targets, limits=bounds, state=FleetState())
         memory = _known(memories, key, number)
         with _named(number):
             yield from memory.plan(observation)
 
 
 def ticks(replayed: Iterable[Replayed]) -> Iterator[tuple[Replayed, ...]]:
-    """The same by tick: of a single target, or of all pools that are decided together."""
+    """The same by tick: of all pools that are decided together."""
     together: list[Replayed] = []
     for one in replayed:
         together.append(one)
-        if one.fleet is None or len(together) == len(one.fleet.pools):
+        if len(together) == len(one.fleet.pools):
             yield tuple(together)
             together = []
 
 
-def reconciled(state: Memory, outcome: Outcome, plans: Plans) -> Memory:
+def reconciled(state: FleetState, outcome: Outcome, targets: FleetTargets) -> FleetState:
     """The planner's memory after the outcome of its order is known; used live and in replays."""
-    if isinstance(plans, Targets):
-        assert isinstance(state, PlannerState)  # noqa: S101 - made for these targets
-        return _reconciled(state, outcome, plans)
-    assert isinstance(state, FleetState)  # noqa: S101 - made for these targets
-    pool = plans.pool(outcome.pool)
-    settled = _reconciled(state.pools[outcome.pool], outcome, pool.targets)
-    return replace(state, pools={**state.pools, outcome.pool: settled})
-
-
-def _reconciled(state: PlannerState, outcome: Outcome, targets: Targets) -> PlannerState:
     if outcome.knob != Knob.REPLICAS:
-        return reconcile_knob(state, outcome.knob, written=outcome.written)
+        return state
+    own = state.of(outcome.pool)
     if not outcome.written:
-        return record_write_failed(state)
-    return record_scale(
-        state,
-        before=outcome.before,
-        after=outcome.after,
-        now_seconds=outcome.time_seconds,
-        behavior=targets.behavior,
-    )
-
-
-def _began(header: Header, before: _Memory | None, instead: Plans | None, number: int) -> _Memory:
-    plans = _plans(header.spec, number) if instead is None else instead
-    if header.carry_on and before is not None:
-        state = carried_on(before.state, before.plans, plans)
+        own = record_write_failed(own)
     else:
-        state = initial_state(header.learned, plans, header.time_seconds)
-    return _Memory(plans=plans, limits=header.limits, state=state)
+        own = record_scale(
+            own,
+            before=outcome.before,
+            after=outcome.after,
+            now_seconds=outcome.time_seconds,
+            behavior=targets.pool(outcome.pool).targets.behavior,
+        )
+    return state.with_pool(outcome.pool, own)
 
 
-def _plans(spec: Mapping[str, Any], number: int) -> Plans:
-    with _named(number, HEADER):
-        return plans_from_spec(spec)
+def _began(
+    header: Header, before: _Memory | None, instead: FleetTargets | None, number: int
+) -> _Memory:
+    targets = instead
+    if targets is None:
+        with _named(number, HEADER):
+            targets = fleet_from_spec(header.spec)
+    if header.carry_on and before is not None:
+        state = carried_on(before.state, before.targets, targets)
+    else:
+        state = restore_fleet(header.learned, targets, header.time_seconds)
+    return _Memory(targets=targets, limits=header.limits, state=state)
 
 
 @contextmanager
@@ -350,8 +328,8 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
     """One observation, with checked ranges. times: newest time of each resource, updated here."""
     with _named(number):
         check_version(entry)
-        if "runtime" not in entry:
-            entry = {**entry, "runtime": RUNTIME_BEFORE}
+        entry = {"runtime": RUNTIME_BEFORE, **entry}
+        entry = {name: value for name, value in entry.items() if name not in _RETIRED}
         observation: Observation = _validated(_OBSERVATION, entry)
     key = _time_key(observation)
     with _named(number):

@@ -69,7 +69,6 @@ _OBSERVATION = {
     "time_seconds": _TIME,
     "desired_replicas": _REPLICAS,
     "current_replicas": _REPLICAS,
-    "last_rollout_seconds": _FINITE,
 }
 _POD = {
     "age_seconds": _NOT_NEGATIVE,

@@ -110,7 +110,8 @@ def _conditions(
     now_seconds: float,
 ) -> list[dict[str, Any]]:
     if record.refused:
-        said = [("Ready", "False", Reason.INVALID_SPEC, record.refused)]
+        refused = (Reason.INVALID_SPEC, record.refused)
+        said = [("Ready", "False", *refused), ("Stalled", "True", *refused)]
     elif not priorities:
         said = [("Ready", "False", Reason.SELECTS_NOTHING, _NOTHING)]
     else:

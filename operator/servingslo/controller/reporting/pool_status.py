@@ -1,57 +1,60 @@
-"""The status of a resource with several pools: sums at the top, then each pool."""
+"""The status of a decision: of several pools sums at the top, then each pool."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, ObservedStatus, PoolStatus
-from servingslo.api.v1alpha1.status_base import StatusModel
-from servingslo.api.v1alpha1.status_latency import AvailabilityStatus, LatencyStatus
+from servingslo.api.status_base import STATUS, StatusModel
+from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, PoolStatus
 from servingslo.controller.reporting import status as status_of
-from servingslo.explain.conditions.condition import ConditionType
-from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.conditions.condition import ConditionType, Verdict
 from servingslo.explain.pools import counts_line
-from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.pools.decision import FleetDecision
-from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.stored import target_name
 
 # Fields at the top that are of the pool that the decision is about; objectives of a whole path are
 # observed as one.
 _OF_LEADING = ("bindingConstraint", "observed", "predicted", "model", "admission", "errorBudget")
-# Fields of a pool that are as in the status of a single target.
 _COST_FIELDS = ("currency", "perHour", "savedPerHour")
-_OF_POOL = ("replicas", "bindingConstraint", "observed", "model", "gpus", "batching", "cost")
+Told = Mapping[str, Mapping[ConditionType, Verdict]]
 
 
-def pools_status_fields(
-    fleet: FleetDecision, targets: FleetTargets, state: FleetState, *, generation: int
+def fleet_status_fields(
+    fleet: FleetDecision,
+    targets: FleetTargets,
+    state: FleetState,
+    told: Told,
+    *,
+    generation: int,
 ) -> dict[str, Any]:
-    """The fields of a status that follow from a decision over pools, as JSON."""
-    by_pool = {
-        name: status_of.status_fields(
-            decision,
-            generation=generation,
-            last_batch_change_seconds=memory_of(state.pools[name].knobs).last_change_seconds,
-        )
-        for name, decision in fleet.pools.items()
-    }
-    leading = by_pool[fleet.binding_pool]
+    """The fields of a status that follow from a decision, as JSON. told: the verdicts by pool.
+
+    The status of a single target is that of its decision.
+    """
+    name = fleet.binding_pool
+    leading = fleet.pools[name]
     if fleet.objectives:
-        whole = replace(fleet.pools[fleet.binding_pool], objectives=fleet.objectives)
-        leading = {**leading, "observed": status_of.part_fields(ObservedStatus.of(whole))}
+        leading = replace(leading, objectives=fleet.objectives)
+    fields = status_of.status_fields(
+        leading,
+        generation=generation,
+        last_batch_change_seconds=_changed_seconds(state, name),
+    )
+    if fleet.only is not None:
+        return fields
+    pools = [_pool(fleet, targets, state, told, pool) for pool in targets.pools]
     return {
-        **dict.fromkeys(leading),
-        **{name: leading[name] for name in _OF_LEADING},
+        **dict.fromkeys(fields),
+        **{name: fields[name] for name in _OF_LEADING},
         "observedGeneration": generation,
-        "replicas": _sums([one["replicas"] or {} for one in by_pool.values()]),
-        "cost": _cost([one["cost"] or {} for one in by_pool.values()]),
-        "latency": _shown(LatencyStatus, fleet.latency),
-        "availability": _shown(AvailabilityStatus, fleet.availability),
+        "replicas": _sums([one.get("replicas", {}) for one in pools]),
+        "cost": _cost([one.get("cost", {}) for one in pools]),
+        **{one.field: _shown(one.model, one.key.of(fleet.features)) for one in STATUS.parts()},
         "poolsSummary": counts_line(fleet),
-        "pools": [_pool(fleet, targets, pool.name, by_pool[pool.name]) for pool in targets.pools],
+        "pools": pools,
     }
 
 
@@ -75,40 +78,30 @@ def target_line(spec: Mapping[str, Any]) -> str | None:
 
 
 def _pool(
-    fleet: FleetDecision, targets: FleetTargets, name: str, fields: dict[str, Any]
+    fleet: FleetDecision, targets: FleetTargets, state: FleetState, told: Told, pool: PoolTargets
 ) -> dict[str, Any]:
-    decision, pool = fleet.pools[name], targets.pool(name)
-    predicted: dict[str, Any] = fields["predicted"] or {}
-    status = {
-        "name": name,
-        "role": pool.role.value,
-        "target": target_name(pool.targets.target),
-        "reason": decision.reason.value,
-        "slo": None if targets.disaggregated else _slo(decision),
-        "utilization": predicted.get("utilization"),
-        "coldStartSeconds": _cold_start(decision),
-        **{field: fields[field] for field in _OF_POOL},
-    }
-    checked = PoolStatus.model_validate(
-        {key: value for key, value in status.items() if value is not None}
+    decision = fleet.pools[pool.name]
+    # Prefill and decode keep the objectives together.
+    met = None if targets.disaggregated else told[pool.name].get(ConditionType.SLO_MET)
+    status = PoolStatus.of(
+        decision,
+        role=pool.role.value,
+        target=target_name(pool.targets.target),
+        slo=None if met is None else met.status.value,
+        batching=status_of.batching_status(decision.batching, _changed_seconds(state, pool.name)),
     )
-    return checked.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return {name: value for name, value in status_of.part_fields(status).items() if value}
 
 
-def _slo(decision: Decision) -> str | None:
-    """Whether the objectives are met, as in the condition of a single target."""
-    verdict = verdicts(decision).get(ConditionType.SLO_MET)
-    return None if verdict is None else verdict.status.value
+def _changed_seconds(state: FleetState, pool: str) -> float | None:
+    """When the batch limits of a pool were changed last."""
+    return memory_of(state.of(pool).knobs).last_change_seconds
 
 
 def _cost(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What the pools cost together; a price of tokens belongs to a pool."""
     sums = _sums(parts) or {}
     return {name: sums[name] for name in _COST_FIELDS if name in sums} or None
-
-
-def _cold_start(decision: Decision) -> float | None:
-    return None if decision.cold_start is None else decision.cold_start.seconds
 
 
 def _sums(parts: list[dict[str, Any]]) -> dict[str, Any] | None:

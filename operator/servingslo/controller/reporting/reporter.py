@@ -1,9 +1,8 @@
 """Reports each decision: log line, events, status, metrics. All derive from the decision."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
@@ -11,40 +10,36 @@ from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Resource
 from servingslo.controller.reporting import status as status_of
 from servingslo.controller.reporting.outage import Outages, Part, ReadingNews
-from servingslo.controller.reporting.pool_status import pools_status_fields, target_line
+from servingslo.controller.reporting.pool_status import fleet_status_fields, target_line
 from servingslo.controller.reporting.said import (
-    News,
-    Report,
     Reported,
     Said,
     differs_from,
     learned_is_due,
+    put_back,
+    trusted_laws,
 )
 from servingslo.controller.reporting.status_writer import StatusWriter
 from servingslo.controller.reporting.stored_state import learned_field
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
 from servingslo.explain.classes import class_lines
-from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions.derived import not_ready, stamped_conditions, verdicts
-from servingslo.explain.document import as_dict, summary_line
 from servingslo.explain.events import Event, EventType, events
-from servingslo.explain.headline import answer_line, headline, shortened
+from servingslo.explain.headline import headline, shortened
 from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
 from servingslo.explain.pools import (
     fleet_answer,
-    fleet_conditions,
     fleet_document,
     fleet_summary_line,
+    fleet_verdicts,
 )
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Targets
-from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.report import with_latencies
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 
@@ -79,67 +74,56 @@ class Reporter:
         return await self._statuses.hand_over(known, fields)
 
     async def report(
-        self, resource: Resource, plans: Targets, decision: Decision, state: PlannerState
+        self, resource: Resource, targets: FleetTargets, fleet: FleetDecision, state: FleetState
     ) -> None:
         """Log, export, post and write what is new in a decision, as it was carried out."""
-        reported = self._remember(resource)
-        news = await self._say(resource, reported, decision)
-        told = reported.said[decision.pool].told
+        reported, uid = self._remember(resource), resource.record.ref.uid
+        self.adapters.exporter.observe(fleet)
+        news = [await self._say(resource, reported, one) for one in fleet.pools.values()]
+        material, differs = (any(each) for each in zip(*news, strict=True))
+        told = {name: reported.said[name].told for name in fleet.pools}
+        generation, now_seconds = resource.record.generation, self._now_seconds()
         reported.conditions = stamped_conditions(
-            told,
+            fleet_verdicts(fleet, told),
             reported.conditions,
-            generation=resource.record.generation,
-            now_seconds=self._now_seconds(),
+            generation=generation,
+            now_seconds=now_seconds,
         )
-        fields = status_of.status_fields(
-            decision,
-            generation=resource.record.generation,
-            last_batch_change_seconds=memory_of(state.knobs).last_change_seconds,
-        )
-        said = Report(
-            decisions=(decision,),
-            states=(state,),
-            line=partial(summary_line, decision),
-            document=lambda: as_dict(with_latencies(decision, state.sized)),
-            answer=answer_line(decision, told),
-            reason=headline(reported.conditions, decision),
-        )
-        self._keep_pools(reported, decision.namespace, decision.name, {decision.pool})
-        learned = partial(learned_field, state, plans)
-        await self._write_decided(resource, reported, news, fields, said, learned)
+        reported.said = {name: reported.said[name] for name in fleet.pools}
+        fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
+        decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
+        since = timestamp_from_seconds(fleet.time_seconds)
+        if differs:
+            before = self._statuses.says(uid, "decisions") or ()
+            fields["decisions"] = status_of.decision_lines(fleet_summary_line(fleet), before)
+        else:
+            since = decided.get("time") or since
+        learned_seconds = self._statuses.learned_seconds(uid)
+        due = learned_is_due(reported, fleet, state, now_seconds, learned_seconds)
+        if due:
+            fields["learned"] = learned_field(state, targets, now_seconds)
+            reported.learned_trusted = trusted_laws(fleet)
+            reported.learned_reverts = put_back(state)
+        if material or due:
+            # A document evaluates more predictions, so it is made only when it is written.
+            pools = {
+                name: with_latencies(one, state.pools[name].sized)
+                for name, one in fleet.pools.items()
+            }
+            document = fleet_document(fleet, pools)
+            fields["lastDecision"] = status_of.decision_record(document, since)
+        fields["summary"] = fleet_answer(fleet, told)
+        reason = headline(reported.conditions, fleet.pools[fleet.binding_pool])
+        await self._write(resource, reported, fields, reason)
 
-    async def report_pools(
-        self, resource: Resource, plans: FleetTargets, fleet: FleetDecision, state: FleetState
-    ) -> None:
-        """The same for a decision over several pools."""
-        reported = self._remember(resource)
-        every = [await self._say(resource, reported, decision) for decision in fleet.pools.values()]
-        news = News(
-            material=any(one.material for one in every), differs=any(one.differs for one in every)
-        )
-        reported.conditions = fleet_conditions(
-            fleet,
-            reported.conditions,
-            generation=resource.record.generation,
-            now_seconds=self._now_seconds(),
-        )
-        fields = pools_status_fields(fleet, plans, state, generation=resource.record.generation)
-        said = Report(
-            decisions=tuple(fleet.pools.values()),
-            states=tuple(state.pools[name] for name in fleet.pools),
-            line=partial(fleet_summary_line, fleet),
-            document=lambda: fleet_document(fleet, _with_latencies(fleet, state)),
-            answer=fleet_answer(fleet),
-            reason=headline(reported.conditions, fleet.pools[fleet.binding_pool]),
-        )
-        self._keep_pools(reported, fleet.namespace, fleet.name, fleet.pools.keys())
-        learned = partial(learned_field, state, plans)
-        await self._write_decided(resource, reported, news, fields, said, learned)
+    async def _say(
+        self, resource: Resource, reported: Reported, decision: Decision
+    ) -> tuple[bool, bool]:
+        """Log and post what is new in the decision on one target.
 
-    async def _say(self, resource: Resource, reported: Reported, decision: Decision) -> News:
-        """Export, log and post what is new in the decision on one target."""
+        Returns whether it is worth a write, and whether it is another than that logged before.
+        """
         said = reported.said.setdefault(decision.pool, Said())
-        self.adapters.exporter.observe_decision(decision)
         material = material_change(said.logged, decision)
         differs = material and differs_from(said.logged, decision)
         if material:
@@ -153,56 +137,17 @@ class Reporter:
             if self.reading.is_news(resource.record.ref.namespace, event.reason):
                 await self.post(resource, event)
         said.last, said.told = decision, told
-        return News(material=material, differs=differs)
-
-    async def _write_decided(
-        self,
-        resource: Resource,
-        reported: Reported,
-        news: News,
-        fields: dict[str, Any],
-        said: "Report",
-        learned: Callable[[float], Mapping[str, Any]],
-    ) -> None:
-        """Write the status after a decision: history, learnt state and document if they are due."""
-        uid, now_seconds = resource.record.ref.uid, self._now_seconds()
-        decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
-        since = timestamp_from_seconds(said.decisions[0].time_seconds)
-        if news.differs:
-            fields["decisions"] = status_of.decision_lines(
-                said.line(), self._statuses.says(uid, "decisions") or ()
-            )
-        else:
-            since = decided.get("time") or since
-        due = learned_is_due(reported, said, now_seconds, self._statuses.learned_seconds(uid))
-        if due:
-            fields["learned"] = learned(now_seconds)
-            reported.learned_trusted = said.trusted
-            reported.learned_reverts = said.put_back
-        if news.material or due:
-            fields["lastDecision"] = status_of.decision_record(said.document(), since)
-        fields["summary"] = said.answer
-        await self._write(resource, reported, fields, said.reason)
+        return material, differs
 
     async def refuse(self, resource: Resource) -> None:
         """Report that the spec is invalid and which values are allowed."""
         if resource.invalid is None:
             return
         reported = self._remember(resource)
-        message = str(resource.invalid)
-        generation = resource.record.generation
+        message, generation = str(resource.invalid), resource.record.generation
         observed = self._statuses.says(resource.record.ref.uid, "observedGeneration")
         news = (observed, reported.last) != (generation, None)
-        reported.conditions = not_ready(
-            Reason.INVALID_SPEC,
-            message,
-            reported.conditions,
-            generation=generation,
-            now_seconds=self._now_seconds(),
-        )
         if news:
-            key = f"{Reason.INVALID_SPEC}/{generation}"
-            await self.post(resource, _warning(Reason.INVALID_SPEC, message, key))
             _LOG.warning(
                 "refused namespace=%s name=%s reason=%s detail=%r",
                 resource.record.ref.namespace,
@@ -210,48 +155,43 @@ class Reporter:
                 Reason.INVALID_SPEC,
                 message,
             )
-        for said in reported.said.values():
-            said.last = None
-        await self._write_conditions(resource, reported, Reason.INVALID_SPEC)
+        key = f"{Reason.INVALID_SPEC}/{generation}" if news else ""
+        await self._not_ready(resource, Reason.INVALID_SPEC, message, key)
 
     async def pause(self, resource: Resource) -> None:
         """Report that nothing is decided while the resource is paused."""
         reported = self._remember(resource)
-        generation, now_seconds = resource.record.generation, self._now_seconds()
-        since = {entry.type: entry for entry in reported.conditions}
-        reported.conditions = tuple(
-            Condition(
-                type=type_,
-                status=ConditionStatus.TRUE,
-                reason=Reason.PAUSED,
-                message="spec.mode is Paused: nothing is decided",
-                observed_generation=generation,
-                last_transition_seconds=since[type_].last_transition_seconds
-                if type_ in since and since[type_].status is ConditionStatus.TRUE
-                else now_seconds,
-            )
-            for type_ in (ConditionType.READY, ConditionType.SCALING_LIMITED)
+        message = "spec.mode is Paused: nothing is decided"
+        paused = Verdict(ConditionStatus.TRUE, Reason.PAUSED, message)
+        reported.conditions = stamped_conditions(
+            {ConditionType.READY: paused, ConditionType.SCALING_LIMITED: paused},
+            reported.conditions,
+            generation=resource.record.generation,
+            now_seconds=self._now_seconds(),
         )
         reported.said.clear()
         await self._write_conditions(resource, reported, None)
 
     async def fail(self, resource: Resource, error: Exception) -> None:
         """Report that this resource was not reconciled, because of a fault of the operator."""
-        reported = self._remember(resource)
         message = f"{type(error).__name__}: {error}"
+        await self._not_ready(resource, Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
+
+    async def _not_ready(self, resource: Resource, reason: Reason, message: str, key: str) -> None:
+        """Report why nothing was decided. key: of an event about it; '' for none."""
+        reported = self._remember(resource)
         reported.conditions = not_ready(
-            Reason.INTERNAL_ERROR,
+            reason,
             message,
             reported.conditions,
             generation=resource.record.generation,
             now_seconds=self._now_seconds(),
         )
-        await self.post(
-            resource, _warning(Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
-        )
+        if key:
+            await self.post(resource, _warning(reason, message, key))
         for said in reported.said.values():
             said.last = None
-        await self._write_conditions(resource, reported, Reason.INTERNAL_ERROR)
+        await self._write_conditions(resource, reported, reason)
 
     async def report_change(self, resource: Resource, change: Change) -> None:
         """Log, count and post a change that was made or tried."""
@@ -315,13 +255,6 @@ class Reporter:
         self.adapters.events.forget(ref)
         self.adapters.exporter.forget(ref.namespace, ref.name)
 
-    def _keep_pools(
-        self, reported: Reported, namespace: str, name: str, pools: Collection[str]
-    ) -> None:
-        """Drop what was said and exported of pools that the resource has no longer."""
-        reported.said = {pool: said for pool, said in reported.said.items() if pool in pools}
-        self.adapters.exporter.keep_pools(namespace, name, pools)
-
     def _remember(self, resource: Resource) -> Reported:
         record = resource.record
         if record.ref.uid not in self._reported:
@@ -361,13 +294,6 @@ class Reporter:
 
     def _now_seconds(self) -> float:
         return self.adapters.clock.now_seconds()
-
-
-def _with_latencies(fleet: FleetDecision, state: FleetState) -> dict[str, Decision]:
-    return {
-        name: with_latencies(decision, state.pools[name].sized)
-        for name, decision in fleet.pools.items()
-    }
 
 
 def _explain_hold(said: Said, decision: Decision) -> None:

@@ -1,18 +1,19 @@
 """What was reported last of a resource, what a decision would add to it, and what is due."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from servingslo.explain.conditions.condition import Condition, ConditionType, Verdict
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitReverts, memory_of
+from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitsRevert, memory_of
+from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.reverts import Reverts
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LEARNED_SECONDS = 300.0
-_PutBack = tuple[Reverts | None, LimitReverts | None, BatchChange | None]
+_PutBack = tuple[Reverts | None, LimitsRevert | None, BatchChange | None]
 _NOTHING_PUT_BACK: _PutBack = (None, None, None)
 
 
@@ -51,50 +52,31 @@ class Reported:
         return next((one.last for one in self.said.values() if one.last is not None), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What is new in the decisions of a tick: worth a write; others than those logged before."""
-
-    material: bool
-    differs: bool
+def trusted_laws(fleet: FleetDecision) -> int:
+    """How many laws are trusted."""
+    return sum(one.model.trusted for one in fleet.pools.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What a status says of a decision, of one target or of several pools.
-
-    line, document: made only when they are written; a document evaluates more predictions.
-    """
-
-    decisions: tuple[Decision, ...]
-    states: tuple[PlannerState, ...]
-    line: Callable[[], str]
-    document: Callable[[], Mapping[str, Any]]
-    answer: str
-    reason: Reason | None
-
-    @property
-    def trusted(self) -> int:
-        """How many laws are trusted."""
-        return sum(decision.model.trusted for decision in self.decisions)
-
-    @property
-    def put_back(self) -> tuple[_PutBack, ...]:
-        """Who puts counts and limits back, of each target."""
-        return tuple(map(_put_back, self.states))
+def put_back(state: FleetState) -> tuple[_PutBack, ...]:
+    """Who puts counts and limits back, of each target."""
+    return tuple(map(_put_back, state.pools.values()))
 
 
 def learned_is_due(
-    reported: Reported, said: Report, now_seconds: float, learned_seconds: float | None
+    reported: Reported,
+    fleet: FleetDecision,
+    state: FleetState,
+    now_seconds: float,
+    learned_seconds: float | None,
 ) -> bool:
     """At the first metrics, at a newly trusted law, at orders and reverts, else periodically."""
-    nothing = (_NOTHING_PUT_BACK,) * len(said.put_back)
-    if said.put_back != (reported.learned_reverts or nothing):
+    now, decisions = put_back(state), fleet.pools.values()
+    if now != (reported.learned_reverts or (_NOTHING_PUT_BACK,) * len(now)):
         return True
     if learned_seconds is None:
-        return any(one.metrics is Reason.METRICS_FRESH for one in said.decisions)
-    scaled = any(one.action is not Action.HOLD and one.apply_replicas for one in said.decisions)
-    found = said.trusted > reported.learned_trusted
+        return any(one.metrics is Reason.METRICS_FRESH for one in decisions)
+    scaled = any(one.action is not Action.HOLD and one.apply_replicas for one in decisions)
+    found = trusted_laws(fleet) > reported.learned_trusted
     rested = abs(now_seconds - learned_seconds) >= _LEARNED_SECONDS
     return scaled or found or rested
 
@@ -102,7 +84,7 @@ def learned_is_due(
 def _put_back(state: PlannerState) -> _PutBack:
     """Who puts counts and limits back, and which of our limits they may put back next."""
     batching = memory_of(state.knobs)
-    return state.reverts, batching.reverts, batching.written
+    return state.reverts, batching.reverted, batching.written
 
 
 def differs_from(logged: Decision | None, decision: Decision) -> bool:

@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from servingslo.api.status_base import STATUS, StatusModel
 from servingslo.api.v1alpha1 import ServingSLOStatus
 from servingslo.api.v1alpha1.status import (
     MAX_LINE_LENGTH,
     BatchingStatus,
     BatchLimits,
 )
-from servingslo.api.v1alpha1.status_base import StatusModel
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
@@ -26,6 +26,7 @@ from servingslo.units import (
     timestamp_from_seconds,
 )
 
+_OF_FEATURES = tuple(one.field for one in STATUS.parts())
 # Fields that change with the noise of measurements.
 _NOISY = frozenset(
     {
@@ -39,9 +40,8 @@ _NOISY = frozenset(
         "cost",
         "errorBudget",
         "reserve",
-        "latency",
-        "availability",
         "summary",
+        *_OF_FEATURES,
     }
 )
 # A measurement has drifted if it differs from the status by more than this, relatively.
@@ -51,28 +51,12 @@ _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 # The same within each pool; its reason and its counts are no noise.
 _NOISY_OF_POOL = frozenset({"observed", "utilization", "coldStartSeconds", "model", "gpus", "cost"})
-# Of a resource with several pools alone; a status of a single target has none.
-_OF_POOLS = ("pools", "poolsSummary")
 _LONGEST_MESSAGE = 1024
 _DECISION_LINES = 3
+# What a decision tells; the last two with several pools alone.
 _DECIDED_FIELDS = (
-    "observedGeneration",
-    "replicas",
-    "bindingConstraint",
-    "observed",
-    "predicted",
-    "model",
-    "gpus",
-    "batching",
-    "admission",
-    "classes",
-    "degradation",
-    "cost",
-    "errorBudget",
-    "reserve",
-    "latency",
-    "availability",
-)
+    "observedGeneration", *ServingSLOStatus.told_names(), "batching", "pools", "poolsSummary",
+)  # fmt: skip
 
 Json = Mapping[str, Any]
 
@@ -81,15 +65,14 @@ def status_fields(
     decision: Decision, *, generation: int, last_batch_change_seconds: float | None
 ) -> dict[str, Any]:
     """The fields of a status that follow from a decision alone, as JSON; unknown ones are None."""
-    status = ServingSLOStatus.of(decision).model_copy(
-        update={
-            "observed_generation": generation,
-            "batching": _batching(decision.batching, last_batch_change_seconds),
-        }
+    status = ServingSLOStatus.of(
+        decision,
+        observed_generation=generation,
+        batching=batching_status(decision.batching, last_batch_change_seconds),
     )
     fields = part_fields(status)
     # A field that is unknown now is removed, not left as it was.
-    return {name: fields.get(name) or None for name in (*_DECIDED_FIELDS, *_OF_POOLS)}
+    return {name: fields.get(name) or None for name in _DECIDED_FIELDS}
 
 
 def part_fields(part: StatusModel) -> dict[str, Any]:
@@ -173,7 +156,9 @@ def _limits(
     )
 
 
-def _batching(batching: BatchingDecision, last_change_seconds: float | None) -> BatchingStatus:
+def batching_status(
+    batching: BatchingDecision, last_change_seconds: float | None
+) -> BatchingStatus:
     """The limits in force, and the recommended ones with their plan if they differ."""
     current = _limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens, None)
     recommended = _limits(

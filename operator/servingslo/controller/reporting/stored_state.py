@@ -6,8 +6,10 @@ Earlier versions stored an object in `status.learned.state`; it is still read.
 from collections.abc import Mapping
 from typing import Any
 
-from servingslo.controller.memory import Memory, Plans, learned_memory
 from servingslo.packing import packed, unpacked
+from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.state import FleetState
+from servingslo.policy.pools.stored import learned_fleet
 from servingslo.units import timestamp_from_seconds
 
 # What is lost if the API server drops what this process writes, or dropped what another wrote.
@@ -15,9 +17,9 @@ PRUNED = "all of it, because the installed CRD is older than the operator: apply
 FORMERLY_PRUNED = "all of it, dropped before this start: by an older CRD (a rollback?) or an edit"
 
 
-def learned_field(state: Memory, plans: Plans, now_seconds: float) -> dict[str, Any]:
+def learned_field(state: FleetState, targets: FleetTargets, now_seconds: float) -> dict[str, Any]:
     """`status.learned`: state that must survive a restart, packed, and when it was written."""
-    stored = learned_memory(state, plans, now_seconds)
+    stored = learned_fleet(state, targets, now_seconds)
     return {"savedAt": timestamp_from_seconds(now_seconds), "data": packed(stored)}
 
 

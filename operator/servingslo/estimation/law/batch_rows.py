@@ -9,10 +9,13 @@ at a mean of m, which is that of Poisson for a large limit B and zero for full b
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 from servingslo.copying import replace
-from servingslo.estimation.law.rows import BatchCounts, Row
+from servingslo.estimation.law.rows import BatchCounts, Row, regression_rows
+from servingslo.estimation.law.trust import LawEstimate, LawSource
 from servingslo.estimation.requests.histograms import HistogramDelta, of_quantiles
 from servingslo.estimation.requests.lengths import Lengths, LengthState, ended_requests
 from servingslo.estimation.requests.observed import MEANS
@@ -42,6 +45,15 @@ _NO_BOUND = 1_000_000_000
 # Error of one execution's time, if executions are counted by size: the effect of a busy machine.
 EXECUTION_ERROR_RATIO = 0.1
 COUNTED_ERROR_RATIO = 0.02
+
+
+def window_rows(
+    window: Window, batcher: DynamicBatcher | None, dispersion: float, window_count: int
+) -> tuple[Row, ...]:
+    """Return the equations of a window, of so many, from steps or from batches."""
+    if window.executions is None:
+        return regression_rows(window, dispersion, window_count)
+    return batch_rows(window, batcher)
 
 
 def batch_rows(window: Window, batcher: DynamicBatcher | None) -> tuple[Row, ...]:
@@ -100,15 +112,41 @@ def _variance(mean: float, batcher: DynamicBatcher | None) -> float:
     return (mean - 1.0) * (1.0 if math.isinf(room) else room / (room + 1.0))
 
 
-def batcher_in_requests(
-    batcher: DynamicBatcher | None, lengths: LengthState
-) -> DynamicBatcher | None:
-    """Return the batcher with its largest batch in requests; it is stated in rows."""
-    ended = ended_requests(lengths)
-    rows = lengths.generated_tokens / ended if ended > 0.0 else 1.0
-    if batcher is None or rows <= ONE_ROW:
-        return batcher
-    return replace(batcher, largest_batch=max(int(batcher.largest_batch / rows), 1))
+@dataclass(frozen=True, slots=True)
+class WholeRequests:
+    """What is different about engines that answer requests whole; nothing without a batcher.
+
+    counted: whether executions are counted by size.
+    """
+
+    batcher: DynamicBatcher | None
+    counted: bool
+
+    @classmethod
+    def of(
+        cls, batcher: DynamicBatcher | None, lengths: LengthState, *, counted: bool = False
+    ) -> Self:
+        """The largest batch is stated in rows, and is one of requests here."""
+        ended = ended_requests(lengths)
+        rows = lengths.generated_tokens / ended if ended > 0.0 else 1.0
+        if batcher is not None and rows > ONE_ROW:
+            batcher = replace(batcher, largest_batch=max(int(batcher.largest_batch / rows), 1))
+        return cls(batcher, counted)
+
+    def lengths(self, published: Lengths) -> Lengths:
+        """The lengths to plan with."""
+        return published if self.batcher is None else WHOLE_REQUESTS
+
+    def limits(self, found: EngineLimits | None) -> EngineLimits | None:
+        """The limits in force."""
+        return found if self.batcher is None else limits_of(self.batcher)
+
+    def named(self, law: LawEstimate) -> LawEstimate:
+        """The law with the source that a fit has here."""
+        if self.batcher is None or law.source is not LawSource.FIT:
+            return law
+        source = LawSource.STATISTICS if self.counted else LawSource.COUNTERS
+        return replace(law, source=source)
 
 
 def limits_of(batcher: DynamicBatcher) -> EngineLimits:

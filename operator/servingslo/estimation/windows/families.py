@@ -79,7 +79,7 @@ def generates_no_token(engine: EngineSample) -> bool:
         return False
     if engine.generation_tokens_total is None:
         profile = _profile(engine)
-        if profile is None or profile.serves_batches or _names(profile, "generation_tokens_total"):
+        if profile is None or not profile.has_tokens or _names(profile, "generation_tokens_total"):
             return False
     return requests_served(engine) >= LEAST_WITHOUT_TOKEN
 
@@ -224,7 +224,7 @@ def in_words(series: Sequence[str]) -> str:
 
 def _shows_no_token(engine: EngineSample) -> bool:
     profile = _profile(engine)
-    if profile is None or profile.serves_batches:
+    if profile is None or not profile.has_tokens:
         return False
     gaps = (engine.inter_token_seconds, engine.time_per_output_token_seconds)
     counted = engine.output_tokens is not None and engine.output_tokens.sum > 0

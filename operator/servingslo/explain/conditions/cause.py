@@ -3,7 +3,7 @@
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
-from servingslo.policy.replicas.guards import CONFLICTS
+from servingslo.policy.replicas.ownership import CONFLICTS
 from servingslo.reasons import Reason
 
 NOT_READY_REASONS = frozenset(

@@ -21,11 +21,12 @@ from servingslo.explain.conditions.metrics import (
     model_trusted_verdict,
 )
 from servingslo.explain.conditions.objectives import slo_met_verdict
+from servingslo.explain.conditions.stalled import stalled_verdict
 from servingslo.explain.format import count
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
-from servingslo.policy.replicas.guards import DEMAND_STAGE, STEP_DOWN_STAGE
+from servingslo.policy.replicas.proposal import DEMAND_STAGE, STEP_DOWN_STAGE
 from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
@@ -60,11 +61,13 @@ def stamped_conditions(
     generation: int,
     now_seconds: float,
 ) -> tuple[Condition, ...]:
-    """Conditions from verdicts; one keeps its transition time while its status stays."""
+    """Conditions from verdicts, and Stalled; each keeps its transition time with its status."""
     since = {condition.type: condition for condition in previous}
+    stalled = stalled_verdict(told, since.get(ConditionType.STALLED), now_seconds=now_seconds)
+    every = dict(told) if stalled is None else {**told, ConditionType.STALLED: stalled}
     return tuple(
         _stamped(type_, verdict, since.get(type_), generation, now_seconds)
-        for type_, verdict in told.items()
+        for type_, verdict in every.items()
     )
 
 
@@ -76,11 +79,12 @@ def not_ready(
     generation: int,
     now_seconds: float,
 ) -> tuple[Condition, ...]:
-    """Conditions of a resource without a decision: Ready is False, others stay."""
-    verdict = Verdict(ConditionStatus.FALSE, reason, message)
-    kept = {condition.type: condition for condition in previous}
-    ready = ConditionType.READY
-    kept[ready] = _stamped(ready, verdict, kept.get(ready), generation, now_seconds)
+    """Conditions of a resource without a decision: Ready is False, Stalled follows, others stay."""
+    told = {ConditionType.READY: Verdict(ConditionStatus.FALSE, reason, message)}
+    new = stamped_conditions(told, previous, generation=generation, now_seconds=now_seconds)
+    kept = {one.type: one for one in previous}
+    kept.pop(ConditionType.STALLED, None)
+    kept |= {one.type: one for one in new}
     return tuple(kept[type_] for type_ in ConditionType if type_ in kept)
 
 

@@ -2,8 +2,7 @@
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
-from servingslo.policy.failing_pods import FAILURE_SHARE
-from servingslo.policy.findings import FAILING_INPUT
+from servingslo.policy.replicas.pods import FAILURE_SHARE, Condition
 from servingslo.reasons import Reason
 
 
@@ -18,7 +17,7 @@ def workload_fails(decision: Decision) -> str:
     step = _step(decision)
     if step is None:
         return ""
-    failing, pods = step.inputs.get(FAILING_INPUT), step.inputs.get("pods")
+    failing, pods = step.inputs.get(f"{Condition.FAILING.value.name}_pods"), step.inputs.get("pods")
     if not isinstance(failing, int) or not isinstance(pods, int):
         return ""
     if failing < FAILURE_SHARE * pods and decision.replicas.ready:

@@ -6,8 +6,8 @@ from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
 from servingslo.explain.format import percent
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
-from servingslo.policy.degradation import THOUSANDTHS
 from servingslo.policy.knobs.decisions import DegradationDecision
+from servingslo.policy.routes import THOUSANDTHS
 from servingslo.reasons import Reason
 
 

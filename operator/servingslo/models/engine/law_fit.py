@@ -5,7 +5,6 @@ grid of both.
 Source: C. L. Lawson and R. J. Hanson, Solving Least Squares Problems (1974), chapter 23.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,13 +40,6 @@ class Fitted(NamedTuple):
 
     law: ServiceLaw
     cost: float
-
-
-def steps_of(rows: Sequence[tuple[float, float, float, float]]) -> Steps:
-    """Return single steps: sequences, prefill tokens, context tokens of each sequence, seconds."""
-    n, p, k, seconds = np.array(rows, dtype=float).T
-    ones = np.ones_like(n)
-    return Steps(n, p, k, seconds, ones, ones)
 
 
 def fit(steps: Steps, *, bends: bool = True) -> Fitted:

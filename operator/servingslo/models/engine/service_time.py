@@ -99,6 +99,11 @@ class EngineLimits:
     kv_block_tokens: int = 16
     batcher: DynamicBatcher | None = None
 
+    @property
+    def share_steps(self) -> bool:
+        """Whether running requests share steps, which these limits bound."""
+        return self.batcher is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDemand:

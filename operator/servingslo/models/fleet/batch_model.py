@@ -1,6 +1,7 @@
 """Predictions for servers of dynamic batches, with the protocol of continuous batching."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +24,7 @@ _KEPT = 256
 class BatchServer:
     """One server of dynamic batches: the law of a batch, and how batches form."""
 
+    engine: EngineLaws
     law: ServiceLaw
     batcher: DynamicBatcher
 
@@ -36,6 +38,12 @@ class BatchServer:
         """Running requests if every instance has a full batch."""
         return float(largest_batch(self.batcher) * self.batcher.instances)
 
+    def predictions(
+        self, rates: Sequence[float], _replica_counts: Sequence[int], _pooled: bool
+    ) -> list[Prediction]:
+        """One prediction for each rate of a replica; each replica has a queue of its own."""
+        return [BatchPrediction(self, rate) for rate in rates]
+
 
 class BatchPrediction(Prediction):
     """Percentiles of one server of dynamic batches under a load.
@@ -47,8 +55,8 @@ class BatchPrediction(Prediction):
     __slots__ = ("_server",)
     metrics = frozenset({LatencyMetric.LATENCY, LatencyMetric.QUEUE_TIME})
 
-    def __init__(self, engine: EngineLaws, server: BatchServer, rate_per_second: float) -> None:
-        super().__init__(engine, rate_per_second, None)
+    def __init__(self, server: BatchServer, rate_per_second: float) -> None:
+        super().__init__(server.engine, rate_per_second, None)
         self._server = server
 
     @property

@@ -1,8 +1,8 @@
 """Percentiles of TTFT, TPOT, queue time and latency of a fleet."""
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 from servingslo.errors import InvalidInputError
 from servingslo.models.engine import capacity
@@ -41,39 +41,36 @@ _LENGTHS_CACHE_SIZE = 16
 # Requests per second used for a fleet without any: one in thirty years.
 _LEAST_RATE = 1e-9
 
+# By the rates of a replica, each among so many, and whether they share one queue.
+Predictions = Callable[[Sequence[float], Sequence[int], bool], list[Prediction]]
+
 
 class LatencyModel:
     """The laws of one engine configuration and one mix of requests, prepared for many loads.
 
     Everything that does not depend on the arrival rate or the replica count is computed once.
-    batches: of an engine that serves dynamic batches; then it alone predicts.
+    predictions: the seam between engines whose requests share steps, and those that serve whole
+    requests in batches.
     """
 
-    __slots__ = (
-        "batches",
-        "cap",
-        "demand",
-        "engine",
-        "saturation_rate_per_second",
-    )
+    __slots__ = ("cap", "demand", "engine", "metrics", "predictions", "saturation_rate_per_second")
 
     def __init__(self, workload: Workload, law: ServiceLaw, limits: EngineLimits) -> None:
         full = capacity.saturation(workload, law, limits)
         budget = float(limits.max_num_batched_tokens)
         demand = self.demand = request_demand(workload, law, full.sequence_count, budget)
-        self.cap = full.sequence_count
-        self.saturation_rate_per_second = full.rate_per_second
+        cap = full.sequence_count
         per_token = demand.prefill_per_token_seconds
         correlation = workload.arrival_correlation_seconds
         binds = full.budget_binds
         fleet = FleetLaw(
-            cap=self.cap,
-            running_cap=float(limits.max_num_seqs) if binds else self.cap,
+            cap=cap,
+            running_cap=float(limits.max_num_seqs) if binds else cap,
             saturation_rate_per_second=full.rate_per_second,
-            service_dispersion=service_dispersion(demand, self.cap, budget_binds=binds),
+            service_dispersion=service_dispersion(demand, cap, budget_binds=binds),
             dispersion=workload.arrival_dispersion,
             correlation_seconds=math.nan if correlation is None else correlation,
-            budget=BudgetBound(budget, self.cap) if binds else NO_BUDGET,
+            budget=BudgetBound(budget, cap) if binds else NO_BUDGET,
         )
         # Each decoding sequence takes one token of the budget.
         growth = max(demand.step_growth_seconds - per_token, 0.0)
@@ -85,22 +82,21 @@ class LatencyModel:
             prompts=_prompt_work(*workload.prefilled, per_token),
             budget_tokens=budget,
             least_step_seconds=least.step_fixed_seconds + least.step_growth_seconds,
-            most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * self.cap,
-            cap=self.cap,
-            saturation_rate_per_second=self.saturation_rate_per_second,
+            most_step_seconds=demand.step_fixed_seconds + per_token * budget + growth * cap,
+            cap=cap,
+            saturation_rate_per_second=full.rate_per_second,
             held=held_tokens(workload, limits.kv_block_tokens),
             kv_capacity_tokens=limits.kv_capacity_tokens,
-            tangents=Tangents(workload, law, limits, self.cap) if law.bends else None,
+            tangents=Tangents(workload, law, limits, cap) if law.bends else None,
         )
-        self.batches = None if limits.batcher is None else BatchServer(law, limits.batcher)
-        if self.batches is not None:
-            self.cap = self.batches.cap
-            self.saturation_rate_per_second = self.batches.saturation_rate_per_second
-
-    @property
-    def metrics(self) -> frozenset[LatencyMetric]:
-        """Metrics that have percentiles."""
-        return (Prediction if self.batches is None else BatchPrediction).metrics
+        self.cap, self.metrics = cap, Prediction.metrics
+        self.saturation_rate_per_second = full.rate_per_second
+        self.predictions: Predictions = partial(_predict_steps, self.engine)
+        if limits.batcher is not None:
+            server = BatchServer(self.engine, law, limits.batcher)
+            self.cap, self.metrics = server.cap, BatchPrediction.metrics
+            self.saturation_rate_per_second = server.saturation_rate_per_second
+            self.predictions = server.predictions
 
     def predict(
         self, arrival_rate_per_second: float, replica_count: int, routing: Routing
@@ -125,11 +121,15 @@ class LatencyModel:
             _replica_rate_per_second(rate, count)
             for rate, count in zip(arrival_rates_per_second, replica_counts, strict=True)
         ]
-        engine = self.engine
-        if self.batches is not None:
-            return [BatchPrediction(engine, self.batches, rate) for rate in rates]
-        laws = load_laws(engine, rates, replica_counts, pooled=routing is Routing.POOLED)
-        return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
+        return self.predictions(rates, replica_counts, routing is Routing.POOLED)
+
+
+def _predict_steps(
+    engine: EngineLaws, rates: Sequence[float], replica_counts: Sequence[int], pooled: bool
+) -> list[Prediction]:
+    """Of an engine whose running requests share steps: continuous batching."""
+    laws = load_laws(engine, rates, replica_counts, pooled=pooled)
+    return [Prediction(engine, rate, law) for rate, law in zip(rates, laws, strict=True)]
 
 
 def _replica_rate_per_second(arrival_rate_per_second: float, replica_count: int) -> float:

@@ -127,6 +127,10 @@ class Prediction:
         (law,) = evaluate_tpot(self.engine, (self.laws,))
         return law.quantile(share)
 
+    def mean_seconds(self, metric: LatencyMetric) -> float | None:  # noqa: ARG002 - of the protocol
+        """Return None: clients' latencies are in histograms, so no mean is needed."""
+        return None
+
     def queue_seconds(self, percentile: float) -> float:
         """Wait for a slot not exceeded by this percent of requests; inf when unstable.
 

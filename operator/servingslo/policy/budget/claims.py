@@ -4,20 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.pods.cold_start import PRIOR_MEAN_SECONDS
-from servingslo.policy.budget.worth import fleet_kept_per_gpu, kept_per_gpu
+from servingslo.policy.budget.worth import kept_per_gpu
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.replicas.guards import (
-    DEMAND_STAGE,
-    NOT_CARRIED_OUT,
-    STEP_DOWN_STAGE,
-    acting_limit,
-    bounds_of,
-)
-from servingslo.policy.replicas.sizing import Sized
+from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT, acting_limit
+from servingslo.policy.replicas.proposal import DEMAND_STAGE, STEP_DOWN_STAGE, bounds_of
 from servingslo.reasons import Reason
 
 # How long a grant stays if no cold start is known.
@@ -66,52 +60,21 @@ def standing(ordered: int, pods: int, gpus_per_replica: int) -> Wants:
 
 
 def wants_of(
-    decision: Decision,
-    targets: Targets,
-    limits: Limits,
-    *,
-    pods: int,
-    gpus_per_replica: int,
-    sized: Sized | None,
-) -> Wants:
-    """What one workload wants after its decision. pods: that exist, ending ones included."""
-    before, after = decision.replicas_before or 0, decision.replicas_after or 0
-    given = decision.handed_over
-    ordered = max(before, after, (given.replicas or 0) if given is not None else 0)
-    held = standing(ordered, pods, gpus_per_replica)
-    if not _carried_out(decision, targets, limits):
-        return held
-    wanted = wanted_replicas(decision)
-    seen = _is_known(decision)
-    return Wants(
-        minimum_gpus=bounds_of(targets, limits, current=before).minimum * gpus_per_replica,
-        wanted_gpus=(wanted if seen else max(wanted, ordered)) * gpus_per_replica,
-        ordered_gpus=held.ordered_gpus,
-        held_gpus=held.held_gpus,
-        gpus_per_replica=gpus_per_replica,
-        kept_per_gpu=kept_per_gpu(decision, sized, wanted, gpus_per_replica),
-        hold_seconds=UNKNOWN_HOLD_SECONDS
-        if decision.cold_start is None
-        else decision.cold_start.seconds,
-        acts=seen,
-        after_gpus=gpus_per_replica * max(after, (given.replicas or 0) if given is not None else 0),
-    )
-
-
-def fleet_wants(
     fleet: FleetDecision,
     targets: FleetTargets,
     limits: Limits,
     pods: Mapping[str, int],
     state: FleetState,
 ) -> Wants:
-    """What several pools want together. pods: that exist, by pool. state: after the decision."""
+    """What the pools of a resource want together. state: after the decision.
+
+    pods: that exist, by pool, ending ones included.
+    """
     first = targets.pools[0].targets
     decisions = fleet.pools
-    ordered = {
-        name: max(one.replicas_before or 0, one.replicas_after or 0)
-        for name, one in decisions.items()
-    }
+    before = {name: one.replicas_before or 0 for name, one in decisions.items()}
+    after = {name: max(one.replicas_after or 0, _given(one)) for name, one in decisions.items()}
+    ordered = {name: max(before[name], after[name]) for name in decisions}
     each = {pool.name: pool.gpus_per_replica for pool in targets.pools}
     held = sum(max(ordered[name], pods[name]) * each[name] for name in ordered)
     total = sum(ordered[name] * each[name] for name in ordered)
@@ -126,11 +89,15 @@ def fleet_wants(
             gpus_per_replica=step,
             acts=False,
         )
+    current = sum(before.values())
     least = {
-        pool.name: bounds_of(pool.targets, limits, current=total).minimum for pool in targets.pools
+        pool.name: bounds_of(pool.targets, limits, current=current).minimum
+        for pool in targets.pools
     }
     replicas = {name: wanted_replicas(decision) for name, decision in decisions.items()}
-    wanted = max(sum(replicas[name] * each[name] for name in replicas), fleet.gpus.wanted)
+    wanted = sum(replicas[name] * each[name] for name in replicas)
+    if fleet.gpus is not None:
+        wanted = max(wanted, fleet.gpus.wanted)
     starts = [one.cold_start.seconds for one in decisions.values() if one.cold_start is not None]
     return Wants(
         minimum_gpus=sum(least[name] * each[name] for name in each),
@@ -138,11 +105,17 @@ def fleet_wants(
         ordered_gpus=total,
         held_gpus=held,
         gpus_per_replica=step,
-        kept_per_gpu=fleet_kept_per_gpu(fleet, targets, state, replicas),
+        kept_per_gpu=kept_per_gpu(fleet, targets, state, replicas),
         hold_seconds=max(starts, default=UNKNOWN_HOLD_SECONDS),
         acts=seen,
-        after_gpus=sum((decisions[name].replicas_after or 0) * each[name] for name in each),
+        after_gpus=sum(after[name] * each[name] for name in each),
     )
+
+
+def _given(decision: Decision) -> int:
+    """The count that is given to another client that scales the target; 0 if none is."""
+    given = decision.handed_over
+    return 0 if given is None else given.replicas or 0
 
 
 def wanted_replicas(decision: Decision) -> int:

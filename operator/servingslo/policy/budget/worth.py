@@ -23,24 +23,11 @@ from servingslo.policy.replicas.sizing import (
 
 
 def kept_per_gpu(
-    decision: Decision, sized: Sized | None, wanted: int, gpus_per_replica: int
-) -> float:
-    """Requests per second of one workload. wanted: replicas; sized: None without a frontier."""
-    if sized is None or not wanted:
-        rate = decision.demand.forecast_rate_per_second or 0.0
-        return rate / (wanted * gpus_per_replica) if wanted else 0.0
-    after, rate = decision.replicas_after or 0, sized.load.rate_per_second
-    low, high = (after, wanted) if wanted > after else (max(after - 1, 0), max(after, 1))
-    kept = [min(rate, _carried(decision, sized, count)) for count in (low, high)]
-    return max(kept[1] - kept[0], 0.0) / ((high - low) * gpus_per_replica)
-
-
-def fleet_kept_per_gpu(
     fleet: FleetDecision, targets: FleetTargets, state: FleetState, wanted: Mapping[str, int]
 ) -> float:
-    """Requests per second of several pools together. wanted: replicas by pool.
+    """Requests per second of all pools together. wanted: replicas by pool.
 
-    One replica fewer is the one that the pools would release under a lower bound of GPUs.
+    One replica fewer is the one that several pools would release under a lower bound of GPUs.
     """
     each = {pool.name: pool.gpus_per_replica for pool in targets.pools}
     gpus = _gpus(wanted, each)
@@ -55,7 +42,8 @@ def fleet_kept_per_gpu(
     low, high = after, dict(wanted)
     if gpus <= _gpus(after, each):
         most = _gpus(after, each) - min(each.values())
-        low, high = fitting(targets.pools, after, most), after
+        none = None if targets.only is None else dict.fromkeys(after, 0)
+        low, high = fitting(targets.pools, after, most, least=none), after
     apart = _gpus(high, each) - _gpus(low, each)
     if apart <= 0:
         return 0.0

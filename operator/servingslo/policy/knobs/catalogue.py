@@ -1,28 +1,36 @@
-"""Every knob, in the order of the actuators that carry them out: a new one is a row here."""
+"""Every knob, in the order of the actuators that carry them out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from servingslo.plugins import Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
-from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
 from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.dynamic_batches.knob import DynamicBatchesKnob
 from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.lanes.knob import LanesKnob
-from servingslo.policy.knobs.protocol import Knob, Look, Turn
-from servingslo.policy.state import PlannerState
+from servingslo.policy.knobs.protocol import KNOB, Knob, Look, Turn
+from servingslo.policy.replicas.state import PlannerState
 
 KNOBS: tuple[Knob, ...] = (
     EngineLimitsKnob(),
     AdmissionKnob(),
     DegradationKnob(),
+    *KNOB.parts(),
     InFlightKnob(),
     LanesKnob(),
     DynamicBatchesKnob(),
 )
+
+# Where a knob's decision stands in documents: its name there, and its type.
+KEYS: Mapping[str, Key[KnobDecision]] = {
+    **{name: Key(shown, DECISION_TYPES[name]) for name, shown in DOCUMENT_NAMES.items()},
+    **{knob.name: knob.key for knob in KNOB.parts()},
+}
 
 
 def observe_knobs(
@@ -53,16 +61,5 @@ def decide_knobs(
 
 
 def is_trying(state: PlannerState) -> bool:
-    """Whether a change of any knob is under way and not judged yet."""
+    """Whether a change of any knob is under way."""
     return any(knob.on_trial(state.knobs.get(knob.name)) for knob in KNOBS)
-
-
-def reconcile_knob(
-    state: PlannerState, name: str, *, written: bool, knobs: Sequence[Knob] = KNOBS
-) -> PlannerState:
-    """The memory after a knob's order was written or refused."""
-    for knob in knobs:
-        if knob.name == name and name in state.knobs:
-            memory = knob.reconcile(state.knobs[name], written)
-            return replace(state, knobs={**state.knobs, name: memory})
-    return state

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from servingslo.policy.degradation import ROUTE_WEIGHTS
+from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
 # Names of the built-in knobs. A knob that changes the cluster has the name of its actuator.
@@ -65,8 +65,7 @@ class RolloutCost:
 class CanaryAct(StrEnum):
     """What to do about new batch limits that one pod has first.
 
-    HOLD: no step happens by itself. LEAVE: keep the limits that another client set meanwhile. FREE:
-    evict pods that block the way back.
+    HOLD: no step happens by itself. LEAVE: keep the limits that another client set meanwhile.
     """
 
     START = "start"
@@ -74,7 +73,6 @@ class CanaryAct(StrEnum):
     COMPLETE = "complete"
     TAKE_BACK = "take-back"
     LEAVE = "leave"
-    FREE = "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +83,7 @@ class BatchingDecision(KnobDecision):
     limits in force are as good. rollout: the price of that change. flags_removed: limits whose
     flags are removed from the command line, because they were added by the change that is taken
     back. flags_added: limits that get a flag for the first time. queue: the engines' own bound,
-    before and after; empty if it stays. canary: what apply does if one pod goes first; None: all
-    pods at once. detail: for people.
+    before and after; empty if it stays. canary: what apply does. detail: for people.
     """
 
     apply: bool = False

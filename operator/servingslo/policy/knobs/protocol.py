@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from servingslo.policy.context import TickContext
+from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce, Observation
 from servingslo.policy.knobs.decisions import KnobDecision
-from servingslo.policy.replicas.requirement import Requirement
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Requirement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +74,21 @@ class Knob(Protocol):
         """Whether a change of it is under way and not judged yet."""
         ...
 
-    def reconcile(self, memory: object, written: bool, /) -> object:
-        """The memory after its last change was written, or refused."""
-        ...
-
     def dump(self, memory: object, /) -> object:
         """The part of the memory that survives a restart, as JSON values."""
         ...
 
     def load(self, stored: object, now_seconds: float, /) -> object:
         """The reverse of `dump`; None for a malformed value."""
+        ...
+
+
+class FeatureKnob(Knob, Protocol):
+    """The knob of a feature. key: name of its decision in documents, and its type."""
+
+    @property
+    def key(self) -> Key[KnobDecision]:
+        """Of `Decision.knobs` it is found by the knob's name."""
         ...
 
 
@@ -98,12 +104,11 @@ class PlainKnob:
         """Nothing is tried."""
         return False
 
-    def reconcile(self, memory: object, _written: bool) -> object:
-        """The memory unchanged: the current values are read again at every tick."""
-        return memory
-
     def dump(self, _memory: object) -> object:
         """Store nothing."""
 
     def load(self, _stored: object, _now_seconds: float) -> object:
         """Restore nothing."""
+
+
+KNOB: Aspect[FeatureKnob] = Aspect("knob")

@@ -6,7 +6,7 @@ The first pool that answers requests writes it. Of prefill and decode that is de
 is prefilled is in flight at the route as well, and is soon at decode.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from servingslo.estimation.sample import GatewaySample
@@ -22,10 +22,10 @@ def writing_pool(targets: FleetTargets) -> str:
     return next(pool.name for pool in targets.pools if pool.role is not Role.PREFILL)
 
 
-def one_writer(targets: FleetTargets) -> FleetTargets:
-    """The pools with one of them alone writing the bound of a route, and counting its answers.
+def one_writer(targets: FleetTargets, of_route: Collection[str] = ()) -> FleetTargets:
+    """The pools with one of them alone writing the bound of a route, and counting its requests.
 
-    A bound in engine arguments is each pool's own.
+    A bound in engine arguments is each pool's own. of_route: features that only the writer has.
     """
     writer = writing_pool(targets)
     found: dict[str, Targets] = {}
@@ -33,9 +33,10 @@ def one_writer(targets: FleetTargets) -> FleetTargets:
         via = pool.targets.admission_via
         if via is not None and via.kind is not LimitKind.ENGINE_ARGUMENTS and pool.name != writer:
             found[pool.name] = replace(pool.targets, admission_via=None)
-        if pool.name != writer and pool.targets.availability_target_ratio is not None:
+        if pool.name != writer and not pool.targets.features.keys().isdisjoint(of_route):
             own = found.get(pool.name, pool.targets)
-            found[pool.name] = replace(own, availability_target_ratio=None)
+            kept = {name: one for name, one in own.features.items() if name not in of_route}
+            found[pool.name] = replace(own, features=kept)
     return targets.with_targets(found)
 
 

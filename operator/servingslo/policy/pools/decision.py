@@ -1,11 +1,10 @@
-"""The decision over several pools: one decision for each, and what holds for the whole."""
+"""The decision on a fleet: one for each pool, and what holds for the whole."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
-from servingslo.policy.latency.report import AvailabilityReport, LatencyReport
 from servingslo.policy.pools.inputs import Role
 from servingslo.reasons import Action, Reason
 
@@ -50,14 +49,15 @@ class SplitUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetDecision:
-    """What one tick decided for all pools of a resource.
+    """What one tick decided for all pools of a resource, of a single target for one without a name.
 
     pools: by name, in the order in which their counts are to be written: a donor of GPUs before the
     receiver, a role that binds first. action and reason: of the pool that changes most replicas,
-    else of the pool whose constraint binds. binding_pool: the pool that the reason is about.
-    objectives: of prefill and decode, the objectives of the whole path as observed; else each
-    pool reports its own. latency: the parts of the time of a request over all pools. availability:
-    of the whole route, None if no objective of it is stated. detail: for people.
+    else of the pool whose constraint binds. binding_pool: the pool that the reason is about. gpus:
+    of several pools, as all that follows. objectives: of prefill and decode, the objectives of the
+    whole path as observed; else each pool reports its own. features: what each feature reports over
+    all pools. availability: of the whole route, None if no objective of it is stated. detail: for
+    people.
     """
 
     time_seconds: float
@@ -68,13 +68,32 @@ class FleetDecision:
     action: Action
     reason: Reason
     binding_pool: str
-    gpus: GpuUse
+    gpus: GpuUse | None = None
     path: PathUse | None = None
     split: SplitUse | None = None
     objectives: tuple[ObjectiveReport, ...] = ()
-    latency: LatencyReport | None = None
-    availability: AvailabilityReport | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
     detail: str = ""
+
+    @classmethod
+    def of(cls, decision: Decision) -> "FleetDecision":
+        """The decision on a single target."""
+        return cls(
+            time_seconds=decision.time_seconds,
+            namespace=decision.namespace,
+            name=decision.name,
+            pools={decision.pool: decision},
+            roles={decision.pool: Role.COMBINED},
+            action=decision.action,
+            reason=decision.reason,
+            binding_pool=decision.pool,
+            detail=decision.detail,
+        )
+
+    @property
+    def only(self) -> Decision | None:
+        """The decision on a single target; None of several pools."""
+        return next(iter(self.pools.values())) if len(self.pools) == 1 else None
 
     @property
     def replicas_after(self) -> int | None:

@@ -14,11 +14,12 @@ from servingslo.estimation.forecast.demand import Forecast
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.windows.freshness import DEFAULT_SCRAPE_SECONDS
-from servingslo.policy.context import TickContext, tick_context
+from servingslo.policy import insights
 from servingslo.policy.inputs import ForecastMode, Targets
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.inputs import FleetTargets, Role
+from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.replicas.context import TickContext, tick_context
 from servingslo.reasons import Reason
 
 # Memory of the share of requests that pass the prefill pool: as long as latencies are averaged
@@ -49,7 +50,7 @@ def whole_window(
     windows = {name: one.context.estimate.window for name, one in seen.items()}
     rates = pool_rates(seen)
     if targets.disaggregated:
-        prefill, decode = (_only(targets, role) for role in (Role.PREFILL, Role.DECODE))
+        prefill, decode = (pool.name for pool in targets.path)
         first, last = windows[prefill], windows[decode]
         if first is None:
             return last if rates[prefill] is None else None
@@ -95,7 +96,7 @@ def learn_through_ratio(
     """
     if not targets.disaggregated:
         return state
-    prefill, decode = (_only(targets, role) for role in (Role.PREFILL, Role.DECODE))
+    prefill, decode = (pool.name for pool in targets.path)
     rates = pool_rates(seen)
     first, last = rates[prefill], rates[decode]
     if not first or not last or seen[prefill].context.estimate.waiting_requests > first:
@@ -142,7 +143,7 @@ def replanned(
     context: TickContext, forecast: Forecast, targets: Targets | None = None
 ) -> TickContext:
     """The same tick with another forecast, and other objectives if targets are given."""
-    return tick_context(
+    again = tick_context(
         context.observation,
         targets or context.targets,
         context.limits,
@@ -152,8 +153,4 @@ def replanned(
         estimate=replace(context.estimate, forecast=forecast),
         facts=context.facts,
     )
-
-
-def _only(targets: FleetTargets, role: Role) -> str:
-    """The name of the pool of this role."""
-    return targets.of_role(role)[0].name
+    return insights.looked(again)

@@ -6,16 +6,14 @@ and decode the one that the path lacks has them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from servingslo.policy.budget.guard import shortage
 from servingslo.policy.decision import Decision
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import GpuUse
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.replicas.guards import limit_step
+from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.sizing import carried_rate_per_second
-from servingslo.policy.stages import Draft
+from servingslo.policy.rules.guards import limit_step, shortage
 from servingslo.reasons import Reason
 
 STAGE = "pools"
@@ -24,7 +22,7 @@ STAGE = "pools"
 # Judgement; measured by the crowd's row of the pools' benchmark with a bound on GPUs.
 LEAST_BALANCE_GAIN_RATIO = 0.1
 
-Drafts = Mapping[str, Draft]
+Drafts = Mapping[str, Proposal]
 # Part of a pool's load that so many of its replicas carry; above 1 if they have room.
 CarriedOf = Callable[[int], float]
 
@@ -43,14 +41,14 @@ def hold_while_unseen(seen: Mapping[str, Seen], drafts: Drafts) -> Drafts:
     for name, draft in drafts.items():
         current = seen[name].context.current
         others = [other for other in unseen if other != name]
-        if others and draft.proposal.replicas < current:
+        if others and draft.replicas < current:
             found[name] = _moved(draft, current, Reason.POOL_UNSEEN, unseen_pool=others[0])
     return found
 
 
 def sleep_together(targets: FleetTargets, drafts: Drafts) -> Drafts:
     """No pool is at zero while another is not."""
-    counts = {name: draft.proposal.replicas for name, draft in drafts.items()}
+    counts = {name: draft.replicas for name, draft in drafts.items()}
     if not any(counts.values()) or all(counts.values()):
         return drafts
     awake = max(counts, key=lambda name: counts[name])
@@ -71,8 +69,8 @@ def within_gpus(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts)
         return drafts
     found = _balanced(targets, seen, drafts) if targets.disaggregated else dict(drafts)
     found = _lowered(targets, seen, found, targets.gpus_max)
-    growing = [name for name in found if found[name].proposal.replicas > seen[name].context.current]
-    wanted = {name: found[name].proposal.replicas for name in growing}
+    growing = [name for name in found if found[name].replicas > seen[name].context.current]
+    wanted = {name: found[name].replicas for name in growing}
     granted = {name: seen[name].context.current for name in growing}
     free = targets.gpus_max - held_gpus(targets, seen)
     carried = {name: _carried_of(found[name]) for name in growing}
@@ -108,7 +106,7 @@ def write_order(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts)
     """
 
     def place(name: str) -> tuple[bool, float]:
-        current, after = seen[name].context.current, drafts[name].proposal.replicas
+        current, after = seen[name].context.current, drafts[name].replicas
         gives = after < current
         return gives != (targets.gpus_max is not None), current / max(after, 1)
 
@@ -134,7 +132,9 @@ def _or(count: int | None, otherwise: int) -> int:
     return otherwise if count is None else count
 
 
-def _balanced(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -> dict[str, Draft]:
+def _balanced(
+    targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts
+) -> dict[str, Proposal]:
     """Move GPUs to the pool that the path lacks.
 
     Requests pass one pool after the other, so the pool that carries least of its load decides how
@@ -142,13 +142,12 @@ def _balanced(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -
     that are only held at more than they need.
     """
     found, most = dict(drafts), targets.gpus_max or 0
-    held = {name: max(draft.proposal.replicas, 1) for name, draft in drafts.items()}
+    held = {name: max(draft.replicas, 1) for name, draft in drafts.items()}
     if _gpus(targets.pools, held) <= most or not all(one.planned for one in seen.values()):
         return found
     carried = {name: _carried_of(draft) for name, draft in drafts.items()}
     needed = {
-        name: min(max(draft.requirement.proposal.replicas, 1), held[name])
-        for name, draft in drafts.items()
+        name: min(max(draft.requirement.replicas, 1), held[name]) for name, draft in drafts.items()
     }
     counts = fitting(targets.pools, needed, most, carried)
     counts = fitting(targets.pools, held, most, carried, least=counts)
@@ -159,15 +158,15 @@ def _balanced(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -
     if min(then, 1.0) <= (1.0 + LEAST_BALANCE_GAIN_RATIO) * now:
         return found
     for name, draft in drafts.items():
-        if counts[name] != draft.proposal.replicas:
+        if counts[name] != draft.replicas:
             found[name] = _bounded(targets, draft, counts[name], drafts)
     return found
 
 
-def _carried_of(draft: Draft) -> CarriedOf:
+def _carried_of(draft: Proposal) -> CarriedOf:
     """What so many replicas carry of a pool's load; by their number while no law says it."""
     sized, infeasible = draft.requirement.sized, draft.requirement.infeasible
-    needed = max(draft.requirement.proposal.replicas, 1)
+    needed = max(draft.requirement.replicas, 1)
     if sized is None or not sized.load.rate_per_second:
         return lambda count: count / needed
     case, rate = sized.case, sized.load.rate_per_second
@@ -176,13 +175,10 @@ def _carried_of(draft: Draft) -> CarriedOf:
 
 def _lowered(
     targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts, most: int
-) -> dict[str, Draft]:
+) -> dict[str, Proposal]:
     """Step down if what is kept of the present counts exceeds the bound."""
     found = dict(drafts)
-    kept = {
-        name: min(draft.proposal.replicas, seen[name].context.current)
-        for name, draft in drafts.items()
-    }
+    kept = {name: min(draft.replicas, seen[name].context.current) for name, draft in drafts.items()}
     if _gpus(targets.pools, kept) <= most or _unseen(seen):
         return found
     counts = fitting(targets.pools, kept, most, {n: _carried_of(d) for n, d in drafts.items()})
@@ -191,9 +187,7 @@ def _lowered(
         if count < kept[name]:
             moved = _bounded(targets, draft, count, drafts, Reason.BUDGET_MOVED)
             # Others wait for what a grant takes: no step is too large for that.
-            max_step = None if targets.granted is not None else context.limits.max_step
-            proposal = limit_step(moved.proposal, current=context.current, max_step=max_step)
-            found[name] = replace(moved, proposal=proposal)
+            found[name] = moved if targets.granted is not None else limit_step(context, moved)
     return found
 
 
@@ -253,20 +247,20 @@ def _gpus(pools: Sequence[PoolTargets], counts: Mapping[str, int]) -> int:
 
 def _bounded(
     targets: FleetTargets,
-    draft: Draft,
+    draft: Proposal,
     replicas: int,
     drafts: Drafts,
     by_grant: Reason = Reason.BUDGET_REACHED,
-) -> Draft:
+) -> Proposal:
     """The draft at another count, because of the resource's own bound or of a grant."""
     grant, most = targets.granted, targets.gpus_max or 0
     if grant is None:
         return _moved(draft, replicas, Reason.GPUS_REACHED, gpus_max=most)
-    counts = {name: one.proposal.replicas for name, one in drafts.items()}
+    counts = {name: one.replicas for name, one in drafts.items()}
     wanted = _gpus(targets.pools, counts)
     detail = shortage(grant, wanted, max(wanted - most, 0))
     return _moved(draft, replicas, by_grant, granted_gpus=most, detail=detail)
 
 
-def _moved(draft: Draft, replicas: int, reason: Reason, **inputs: str | float) -> Draft:
-    return replace(draft, proposal=draft.proposal.moved(STAGE, replicas, reason, **inputs))
+def _moved(draft: Proposal, replicas: int, reason: Reason, **inputs: str | float) -> Proposal:
+    return draft.moved(STAGE, replicas, reason, **inputs)

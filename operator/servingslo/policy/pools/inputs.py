@@ -1,4 +1,4 @@
-"""Inputs of a plan over several pools: roles, the pools' targets, bounds over all of them."""
+"""Inputs of a plan: a fleet of one pool or of several, their roles, bounds over all of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -47,10 +47,10 @@ class PoolTargets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTargets:
-    """The pools of one resource.
+    """The pools of one resource; a single target is a fleet of one pool without a name.
 
-    pools: 2 to 8, with different names and targets. gpus_max: most GPUs of all pools together, None
-    is unbounded. granted: the grant of a budget, if it is what bounds them. transfer_seconds: mean
+    pools: up to 8, with different names and targets. gpus_max: most GPUs of all together, None is
+    unbounded. granted: the grant of a budget, if it is what bounds them. transfer_seconds: mean
     time of the transfer of a KV cache from prefill to decode; None means measured. Raises:
     InvalidInputError for a Prefill without a Decode or the reverse, and for Combined pools beside
     them.
@@ -68,14 +68,26 @@ class FleetTargets:
                 "pools.role", sorted(roles), "Combined, or Prefill together with Decode"
             )
 
+    @classmethod
+    def of(cls, targets: Targets) -> "FleetTargets":
+        """The fleet of a single target."""
+        return cls(pools=(PoolTargets(name="", role=Role.COMBINED, targets=targets),))
+
+    @property
+    def only(self) -> PoolTargets | None:
+        """The single target; None of several pools."""
+        return self.pools[0] if len(self.pools) == 1 else None
+
     @property
     def disaggregated(self) -> bool:
         """Whether requests pass a prefill pool and then a decode pool."""
         return self.pools[0].role is not Role.COMBINED
 
-    def of_role(self, role: Role) -> tuple[PoolTargets, ...]:
-        """The pools of a role."""
-        return tuple(pool for pool in self.pools if pool.role is role)
+    @property
+    def path(self) -> tuple[PoolTargets, PoolTargets]:
+        """The prefill pool and the decode pool that requests pass."""
+        first, last = self.pools
+        return (first, last) if last.role is Role.DECODE else (last, first)
 
     def pool(self, name: str) -> PoolTargets:
         """The pool of this name; raises KeyError."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import Forecast
-from servingslo.policy.context import TickContext
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import PathUse, SplitUse
 from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
@@ -25,11 +24,14 @@ from servingslo.policy.pools.variants.split import (
     remembered,
     shares,
 )
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
-from servingslo.policy.replicas.requirement import Requirement, required_replicas, sizing_case
+from servingslo.policy.replicas.pods import Condition
+from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
-from servingslo.policy.replicas.step_down import within_reach
+from servingslo.policy.rules.requirement import required_replicas, sizing_case
+from servingslo.policy.rules.step_down import within_reach
 from servingslo.reasons import Reason
 
 STAGE = "pools"
@@ -52,7 +54,7 @@ class Division:
     """
 
     seen: Mapping[str, Seen]
-    requirements: Mapping[str, Requirement] = field(default_factory=dict)
+    requirements: Mapping[str, Proposal] = field(default_factory=dict)
     path: PathUse | None = None
     split: SplitUse | None = None
 
@@ -102,14 +104,7 @@ def _case(context: TickContext) -> SizingCase | None:
 
 def _rate_of(case: SizingCase) -> RateOf:
     """What so many replicas of a pool carry, without objectives that no count meets."""
-    infeasible = tuple(
-        one for one in case.objectives if case.unloaded_seconds(one) > one.threshold_seconds
-    )
-
-    def carried(count: int) -> float:
-        return carried_of_case(case, infeasible, count) if count > 0 else 0.0
-
-    return carried
+    return lambda count: carried_of_case(case, case.infeasible, count) if count > 0 else 0.0
 
 
 def _with_split(
@@ -208,7 +203,7 @@ def _standing(context: TickContext) -> Standing:
     return Standing(
         ordered=context.current,
         serving=len(context.serving),
-        placeable=not context.unschedulable and not context.queued,
+        placeable=not context.pods.of(Condition.UNSCHEDULABLE, Condition.QUEUED),
     )
 
 
@@ -233,14 +228,14 @@ def _requirement(
     name: str,
     safe: int,
     limit: Reason | None,
-) -> Requirement:
+) -> Proposal:
     """What a pool needs by itself for its share, with the count that was decided for all.
 
     limit: what keeps all pools from growing.
     """
     own = required_replicas(context)
     wanted = order.counts[name] + context.excluded
-    proposal = own.proposal.required(
+    proposal = own.required(
         STAGE,
         wanted,
         _REASONS.get(order.reason, Reason.LEAST_COST),
@@ -248,8 +243,11 @@ def _requirement(
         saving_hourly=order.saving_hourly,
         price_hourly=order.target.price_hourly,
     )
-    proposal = replace(proposal, limited_by=limit or proposal.limited_by)
-    return replace(own, proposal=proposal, safe_replicas=safe)
+    return replace(
+        proposal,
+        limited_by=limit or proposal.limited_by,
+        requirement=replace(own.requirement, replicas=wanted, safe_replicas=safe),
+    )
 
 
 def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], name: str) -> int:

@@ -15,7 +15,7 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import PathUse
-from servingslo.policy.pools.inputs import FleetTargets, Role
+from servingslo.policy.pools.inputs import FleetTargets
 
 _INFINITE = float("inf")
 # Every value of a bucket at its lower edge: what a sum is at least.
@@ -35,7 +35,7 @@ def path_objectives(
     """
     if path is None:
         return ()
-    prefill, decode = (targets.of_role(role)[0].name for role in (Role.PREFILL, Role.DECODE))
+    prefill, decode = (pool.name for pool in targets.path)
     found = []
     for objective in targets.pools[0].targets.objectives:
         reports = [_report_of(decisions[name], objective) for name in (prefill, decode)]

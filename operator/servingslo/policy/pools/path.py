@@ -17,13 +17,13 @@ from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.decode_workload import decode_workload
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric, Objective
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import Targets
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.demand import forecast_of, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.state import FleetState, PoolLimits
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.stages import (
     Learner,
     Stages,
@@ -108,7 +108,7 @@ def divide_path(
     targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
 ) -> tuple[dict[str, Seen], PathUse, FleetState]:
     """Each pool with its part of demand and thresholds, for the report, and the memory."""
-    prefill, decode = (targets.of_role(role)[0] for role in (Role.PREFILL, Role.DECODE))
+    prefill, decode = targets.path
     forecast = forecast_of(targets, state, now_seconds)
     through = 1.0 if state.through_ratio is None else state.through_ratio
     # A pool of one role has one kind of work, so a queue of longer requests grows within a minute.
@@ -223,8 +223,8 @@ def _mean_latency_part(
 ) -> float | None:
     """Decode's part in proportion to mean times of requests; None while one is not observed."""
     means = []
-    for role in (Role.PREFILL, Role.DECODE):
-        estimate = contexts[targets.of_role(role)[0].name].estimate
+    for pool in targets.path:
+        estimate = contexts[pool.name].estimate
         key = LatencyMetric.LATENCY.value
         seen = estimate.observed.get(key) or estimate.means.get(key)
         means.append(None if seen is None else seen.mean)

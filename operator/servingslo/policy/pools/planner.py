@@ -1,8 +1,9 @@
-"""One tick of a resource with several pools: observations in, one decision for each pool out.
+"""One tick of a resource: observations in, one decision for each pool out.
 
-Every pool is observed, drafted and finished by the code of a single target. In between, demand and
-objectives of the whole resource are divided among the pools. After the guards of each pool come
-those over all of them: an unseen pool, roles at zero, GPUs.
+A single target is a fleet of one pool, which `plan` decides alone. Of several, each is observed,
+drafted and finished by the same code. In between, demand and objectives of the whole resource are
+divided among the pools. After the guards of each pool come those over all of them: an unseen pool,
+roles at zero, GPUs.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from servingslo.estimation.sample import GatewaySample
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits
 from servingslo.policy.knobs.catalogue import is_trying
-from servingslo.policy.latency.report import LatencyReport, Part
-from servingslo.policy.planner import Seen, draft_count, finish, observe
+from servingslo.policy.planner import Seen, draft_count, finish, observe, plan
+from servingslo.policy.pools import insights
 from servingslo.policy.pools.admission import (
     own_counts,
     with_elsewhere,
@@ -24,17 +25,16 @@ from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
 from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
-from servingslo.policy.pools.latency import fleet_latency
+from servingslo.policy.pools.insights import FleetTick
 from servingslo.policy.pools.mixing import Division, divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.stages import STAGES, Stages
-from servingslo.policy.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 
-def plan_pools(
+def plan_fleet(
     observations: Observations,
     targets: FleetTargets,
     limits: Limits,
@@ -48,6 +48,16 @@ def plan_pools(
     observations: one of each pool; a past rate that one of them holds is of the whole resource.
     now_seconds: as in `plan`. Raises: KeyError if the observation of a pool is missing.
     """
+    if (only := targets.only) is not None:
+        decision, memory = plan(
+            observations[only.name],
+            only.targets,
+            limits,
+            state.of(only.name),
+            now_seconds,
+            stages=stages,
+        )
+        return FleetDecision.of(decision), FleetState(pools={only.name: memory})
     targets = targets.within_grants({name: one.grant for name, one in observations.items()})
     divided = path_targets(targets, state.limits_seconds)
     counted = own_counts(targets, observations)
@@ -58,7 +68,7 @@ def plan_pools(
             replace(counted[pool.name], history=None),
             pool.targets,
             limits,
-            state.pools.get(pool.name, PlannerState()),
+            state.of(pool.name),
             now_seconds,
             stages=stages_of(pool.role, state, stages, now_seconds),
         )
@@ -91,23 +101,29 @@ def _finish(
 ) -> tuple[FleetDecision, FleetState]:
     """The decision of all pools, in the order of their writes."""
     decisions: dict[str, Decision] = {}
-    memories: dict[str, PlannerState] = {}
     writer = writing_pool(targets)
     for pool in sorted(targets.pools, key=lambda one: one.name == writer):
         seen = division.seen[pool.name]
         if pool.name == writer:
             seen = with_elsewhere(targets, division.seen, decisions, route)
         # Two trials at a time would disturb each other's comparison.
-        known = {**state.pools, **memories}
-        trying = any(is_trying(one) for name, one in known.items() if name != pool.name)
+        trying = any(is_trying(one) for name, one in state.pools.items() if name != pool.name)
         seen = with_facts(seen, replace(seen.context.facts, trial_elsewhere=trying))
-        decisions[pool.name], memories[pool.name] = finish(seen, drafts[pool.name], stages=stages)
+        decisions[pool.name], memory = finish(seen, drafts[pool.name], stages=stages)
+        state = state.with_pool(pool.name, memory)
     objectives = path_objectives(targets, division.seen, decisions, division.path)
     now_seconds = division.seen[writer].context.now_seconds
-    latency, memory = fleet_latency(
-        targets, division.seen, state.latency, division.path, objectives, now_seconds
+    tick = FleetTick(
+        targets=targets,
+        seen=division.seen,
+        writer=decisions[writer],
+        path=division.path,
+        objectives=objectives,
+        now_seconds=now_seconds,
     )
-    decisions[writer] = _with_gateway(decisions[writer], latency)
+    told, remembered = insights.whole(tick, state.features)
+    own = decisions[writer]
+    decisions[writer] = replace(own, features=insights.of_writer(own.features, told))
     order = write_order(targets, division.seen, drafts)
     decisions = {name: decisions[name] for name in order}
     leading = _leading(decisions)
@@ -125,20 +141,10 @@ def _finish(
         path=division.path,
         split=division.split,
         objectives=objectives,
-        latency=latency,
-        availability=decisions[writer].availability,
+        features=told,
         detail=decisions[leading].detail,
     )
-    return decision, replace(state, pools=memories, latency=memory)
-
-
-def _with_gateway(decision: Decision, whole: LatencyReport | None) -> Decision:
-    """The decision of the pool that the route is read for, with the gateway's part of the whole."""
-    gateway = None if whole is None else whole.of(Part.GATEWAY)
-    if gateway is None or decision.latency is None:
-        return decision
-    parts = (gateway, *decision.latency.parts)
-    return replace(decision, latency=replace(decision.latency, parts=parts))
+    return decision, replace(state, features=remembered)
 
 
 def _leading(decisions: Mapping[str, Decision]) -> str:

@@ -1,13 +1,12 @@
-"""What the planner remembers of several pools from tick to tick."""
+"""What the planner remembers of a fleet from tick to tick."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import ForecastState
-from servingslo.policy.latency.growth import NO_MEMORY, LatencyMemory
 from servingslo.policy.pools.variants.learning import SplitState, renamed_split
 from servingslo.policy.pools.variants.moves import MoveState
-from servingslo.policy.state import PlannerState
+from servingslo.policy.replicas.state import PlannerState
 
 # By pool, then by objective ('ttft:95'): the part of the threshold that the pool may use.
 PoolLimits = Mapping[str, Mapping[str, float]]
@@ -34,15 +33,15 @@ class VariantMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """Memory of a resource with several pools; the default was never observed.
+    """Memory of a resource; the default was never observed. Of a single target it is `pools` alone.
 
     pools: of each pool, by its name. demand: forecast of the demand of the whole resource.
     through_ratio: share of requests that pass the prefill pool, 1 unless it is surely less; None
     before it was seen. smoothed_through_ratio: as counted.
     limits_seconds: how thresholds are divided. no_room_seconds: when requests last waited for room
     in decode.
-    variants: of several Combined pools. latency: its parts over all pools while the objectives were
-    met.
+    variants: of several Combined pools. features: what each feature
+    remembers of all pools, by its name.
     """
 
     pools: Mapping[str, PlannerState] = field(default_factory=dict)
@@ -52,4 +51,12 @@ class FleetState:
     limits_seconds: PoolLimits = field(default_factory=dict)
     no_room_seconds: float | None = None
     variants: VariantMemory = field(default_factory=VariantMemory)
-    latency: LatencyMemory = NO_MEMORY
+    features: Mapping[str, object] = field(default_factory=dict)
+
+    def of(self, pool: str) -> PlannerState:
+        """The memory of a pool; an empty one if it was never observed."""
+        return self.pools.get(pool, PlannerState())
+
+    def with_pool(self, pool: str, state: PlannerState) -> "FleetState":
+        """The same with this memory of a pool."""
+        return replace(self, pools={**self.pools, pool: state})

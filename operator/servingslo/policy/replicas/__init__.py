@@ -1,5 +1,5 @@
-"""How many replicas are needed, and which guards hold the count?
+"""What is known and remembered of one workload at a tick, and how is a count found?
 
-Begin with `requirement`, which uses `demand`, `sizing` and `step_down`; then `guards`.
-Must not import a knob: observations of a knob come as `facts`.
+Begin with `context`, which gathers `signals`, `demand`, `state` and the model; `sizing` counts.
+Must not import a rule or a knob: observations of a knob come as `facts`.
 """

@@ -84,15 +84,13 @@ def wait_budget_seconds(targets: Targets, prepared: PreparedModel | None) -> flo
     The least of the queue-time thresholds, and of the TTFT and latency thresholds minus the time of
     a request alone, at the objective's percentile.
     """
-    budgets = []
-    for objective in targets.objectives:
-        if not ROW_OF[objective.metric].waits:
-            continue
-        alone = 0.0
-        if prepared is not None:
-            alone = prepared.frontier.unloaded_seconds(objective.metric, objective.percentile)
-        budgets.append(max(objective.threshold_seconds - alone, 0.0))
-    return min(budgets, default=DEFAULT_WAIT_BUDGET_SECONDS)
+    frontier = None if prepared is None else prepared.frontier
+    left = (
+        o.threshold_seconds - (frontier.unloaded_seconds(o.metric, o.percentile) if frontier else 0)
+        for o in targets.objectives
+        if ROW_OF[o.metric].waits
+    )
+    return max(min(left, default=DEFAULT_WAIT_BUDGET_SECONDS), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,10 @@ from servingslo.models.engine.service_time import (
     ServiceLaw,
     request_demand,
 )
-from servingslo.models.fleet.batch_model import BatchPrediction
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import LatencyModel, latency_model
 from servingslo.models.fleet.objective_metrics import metric_seconds
+from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import Workload
 
@@ -135,22 +135,25 @@ def _difference(old: float, new: float) -> float:
 def with_means(estimate: Estimate, prepared: PreparedModel | None, serving: int) -> Estimate:
     """The estimate with the law's percentiles, scaled so that their mean is the observed one.
 
-    Unchanged if engines export histograms or summaries, or if no law of batches is known.
+    Unchanged if engines export histograms or summaries, or if the law has no means.
     """
     lacking = estimate.means.keys() - estimate.observed.keys()
     rate = estimate.load_per_second
     if prepared is None or not lacking or not rate or not serving:
         return estimate
     present = prepared.model.predict(rate, serving * estimate.engines_per_pod, estimate.routing)
-    if not isinstance(present, BatchPrediction) or not present.stable:
+    if not present.stable:
         return estimate
-    found = {metric: _of_law(present, metric, estimate.means[metric]) for metric in lacking}
+    found = {
+        metric: _of_law(present, metric, mean, estimate.means[metric])
+        for metric in lacking
+        if (mean := present.mean_seconds(LatencyMetric(metric))) is not None
+    }
     return replace(estimate, observed={**estimate.observed, **found})
 
 
-def _of_law(present: BatchPrediction, metric: str, seen: HistogramDelta) -> HistogramDelta:
+def _of_law(present: Prediction, metric: str, mean: float, seen: HistogramDelta) -> HistogramDelta:
     known = LatencyMetric(metric)
-    mean = present.mean_seconds(known)
     ratio = (seen.mean or 0.0) / mean if mean > 0.0 else 1.0
     quantiles = {share: ratio * metric_seconds(present, known, 100.0 * share) for share in _SHARES}
     return of_quantiles(quantiles, seen.count, seen.sum)

@@ -15,7 +15,8 @@ from servingslo.estimation.windows.freshness import (
     metrics_of,
 )
 from servingslo.policy.inputs import Observation, SignalProblem
-from servingslo.policy.replicas.guards import StepDownBlock, metrics_problem
+from servingslo.policy.replicas.ownership import metrics_problem
+from servingslo.policy.replicas.proposal import StepDownBlock
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import names
 from servingslo.units import format_duration

@@ -85,7 +85,8 @@ class SizingCase:
     frontier: of one replica's engine under this mix of requests. objectives: those that decide;
     none while the latency model is not trusted. calibration: observed over predicted, by metric.
     slowness: of pods that are slower than the others. capacity_ratio: what replicas are measured to
-    serve over what the law says, see `saturation`. largest_count: where the search ends.
+    serve over what the law says, see `saturation`. length_error_ratio: standard error of the mean
+    lengths, and so of what a request alone takes. largest_count: where the search ends.
     engines_per_replica: the frontier is of engines, and a data-parallel pod holds several. tried:
     the count that serves while saturation is beyond the reach of the law: at each decision its
     utilization then asks for one more or one fewer at most; None if the law is known there.
@@ -101,6 +102,7 @@ class SizingCase:
     calibration: Mapping[str, float] = field(default_factory=dict)
     slowness: Slowness = EVEN
     capacity_ratio: float = 1.0
+    length_error_ratio: float = 0.0
     tried: int | None = None
 
     @property
@@ -128,9 +130,20 @@ class SizingCase:
         """The limit on KV use."""
         return Limit(None, KV_PERCENTILE, self.kv_cache_target_ratio)
 
+    @property
+    def infeasible(self) -> tuple[Objective, ...]:
+        """Objectives that a request alone may miss: no count is known to keep them."""
+        return tuple(o for o in self.objectives if self.unloaded_seconds(o) > o.threshold_seconds)
+
     def limit(self, objective: Objective) -> Limit:
-        """The largest prediction of the model at which the objective is kept."""
+        """The largest prediction of the model at which the objective is kept; 0 if infeasible.
+
+        Otherwise an error of the lengths would decide between a few replicas and any number.
+        """
         seconds = objective.threshold_seconds / self.ratio(objective.metric) / self.slowness.ratio
+        uncertain = self._error_ratio(objective) > 0.0
+        if uncertain and self.unloaded_seconds(objective) > objective.threshold_seconds:
+            seconds = 0.0
         return Limit(objective.metric, self.percentile(objective.percentile), seconds)
 
     def ratio(self, metric: LatencyMetric) -> float:
@@ -145,14 +158,10 @@ class SizingCase:
         """The prediction for this many replicas at a fleet rate, evaluated without the frontier."""
         return self.model.predict(self.load_factor * rate_per_second, *self.fleet(count))
 
-    def seconds(self, objective: Objective, count: int, rate_per_second: float) -> float:
-        """The calibrated percentile of an objective, as read from the frontier."""
-        return self.seconds_of(objective.metric, objective.percentile, count, rate_per_second)
-
     def seconds_of(
         self, metric: LatencyMetric, percentile: float, count: int, rate_per_second: float
     ) -> float:
-        """The calibrated value of any percentile of a metric."""
+        """The calibrated value of any percentile of a metric, as read from the frontier."""
 
         def measure(prediction: Prediction) -> float:
             return metric_seconds(prediction, metric, self.percentile(percentile))
@@ -162,9 +171,14 @@ class SizingCase:
         return found * self.ratio(metric) * self.slowness.ratio
 
     def unloaded_seconds(self, objective: Objective) -> float:
-        """The calibrated percentile of a request alone: no count is faster."""
+        """The calibrated percentile of a request alone, at the upper end of its error."""
         alone = self.frontier.unloaded_seconds(objective.metric, objective.percentile)
-        return alone * (self.ratio(objective.metric) * self.slowness.ratio)
+        known = self.ratio(objective.metric) * self.slowness.ratio
+        return alone * known * (1.0 + self._error_ratio(objective))
+
+    def _error_ratio(self, objective: Objective) -> float:
+        """The lengths' error; 0 for the time of a token, which does not depend on them."""
+        return self.length_error_ratio if ROW_OF[objective.metric].waits else 0.0
 
     def greatest_rate_per_second(self, objective: Objective, count: int) -> float:
         """The greatest fleet rate at which the objective holds."""
@@ -361,4 +375,6 @@ def _least_seconds(case: SizingCase, load: Load, objective: Objective) -> float 
     largest = case.largest_count * case.saturation_per_second
     if load.rate_per_second > IDLE_UTILIZATION * largest:
         return None
-    return case.seconds(objective, case.largest_count, load.rate_per_second)
+    return case.seconds_of(
+        objective.metric, objective.percentile, case.largest_count, load.rate_per_second
+    )

@@ -66,7 +66,7 @@ TRITON = RuntimeProfile(
     capacity=None,
     knobs=(),
     underscores_in_flags=False,
-    serves_batches=True,
+    engines_are_models=True,
     launch=LaunchFlags(metrics_off=("--allow-metrics", "false")),
     refused=(("ttft", _NO_TOKENS), ("tpot", _NO_TOKENS)),
     # The server's default, --http-port.

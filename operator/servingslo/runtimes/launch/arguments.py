@@ -152,7 +152,6 @@ def replace_batch_arguments(
     wanted: BatchArguments,
     profile: RuntimeProfile,
     *,
-    removed: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> ContainerArguments:
     """The same command line with the wanted limits; a limit of None is not changed.
@@ -160,7 +159,6 @@ def replace_batch_arguments(
     A present flag keeps its place and its form, and only its last occurrence changes. An absent
     flag is appended to args. If its value is $(NAME), the variable changes. Everything else is
     returned unchanged.
-    removed: fields of limits to remove: the last occurrence of the flag, with its value.
     variables: the container's own literal variables.
     Raises: ArgumentsNotUnderstoodError if the command line cannot be changed without guessing;
     InvalidInputError if a wanted limit is below 1.
@@ -170,13 +168,11 @@ def replace_batch_arguments(
     if refused:
         raise ArgumentsNotUnderstoodError(refused)
     first, rest = list(command or ()), list(args or ())
-    for field_name in removed:
-        first, rest = _without(first, rest, field_name, profile)
     command_length, argv = len(first), [*first, *rest]
     changed: dict[str, str] = {}
     for knob in _knobs(profile):
         value: int | None = getattr(wanted, knob.field)
-        if knob.field in removed or value is None:
+        if value is None:
             continue
         if value < 1:
             raise InvalidInputError(knob.field, value, "integers ≥ 1")
@@ -233,24 +229,6 @@ def _is_hidden(
     plain = words_as_they_are(words)
     return len(occurrences(filled, knob.flag, profile)) > len(
         occurrences(plain, knob.flag, profile)
-    )
-
-
-def _without(
-    command: list[str], args: list[str], field_name: str, profile: RuntimeProfile
-) -> tuple[list[str], list[str]]:
-    """Command and args without the last occurrence of a limit's flag; unchanged without one."""
-    argv = [*command, *args]
-    knob = next(knob for knob in profile.knobs if knob.field == field_name)
-    found = occurrences(words_as_they_are(argv), knob.flag, profile)
-    if not found:
-        return command, args
-    end = found[-1].value_index + 1
-    begin = end - (1 if found[-1].joined else 2)
-    length = len(command)
-    return (
-        [word for at, word in enumerate(command) if not begin <= at < end],
-        [word for at, word in enumerate(args, start=length) if not begin <= at < end],
     )
 
 

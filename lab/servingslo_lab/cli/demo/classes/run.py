@@ -75,7 +75,7 @@ _LOOK_SECONDS, _TELL_SECONDS = 1.0, 10.0
 _READY_SECONDS = 120.0
 _KIND = "BackendTrafficPolicy"
 _MANAGED = {"servingslo.dev/managed": "true"}
-_SLO = ("servingslo.dev", "v1alpha1")
+_SLO = ("servingslo.dev", "v1beta1")
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ def _apply_resource(rig: Rig, root: Path) -> Mapping[str, Any]:
     slo["spec"]["behavior"] = {"scaleDown": window}
     found: Mapping[str, Any] = kubernetes.client.CustomObjectsApi(
         rig.api_client()
-    ).create_namespaced_custom_object("servingslo.dev", "v1alpha1", NAMESPACE, "servingslos", slo)
+    ).create_namespaced_custom_object("servingslo.dev", "v1beta1", NAMESPACE, "servingslos", slo)
     return found
 
 
@@ -301,7 +301,7 @@ def _decision(system: _System) -> FleetDecision | None:
     """The last decision, as the status has it."""
     found = kubernetes.client.CustomObjectsApi(
         system.rig.api_client()
-    ).get_namespaced_custom_object("servingslo.dev", "v1alpha1", NAMESPACE, "servingslos", NAME)
+    ).get_namespaced_custom_object("servingslo.dev", "v1beta1", NAMESPACE, "servingslos", NAME)
     document = last_document(found.get("status") or {})
     return None if document is None else fleet_of(document, NAMESPACE, NAME)
 

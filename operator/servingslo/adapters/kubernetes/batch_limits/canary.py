@@ -5,14 +5,13 @@ the template. So any operator process can finish the canary after any restart.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED, is_released
 from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
-from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     CANARY_ANNOTATION,
     RECORDED,
@@ -24,39 +23,26 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     fits,
     not_possible,
     one_pod,
-    waits_for_each_pod,
 )
-from servingslo.adapters.kubernetes.batch_limits.writer import (
-    changed_arguments,
-    container_at,
-    line_changes,
-    variable_changes,
-)
+from servingslo.adapters.kubernetes.pods.config_references import literal_variables
+from servingslo.adapters.kubernetes.pods.engine_container import engine_container, sidecar_refused
+from servingslo.adapters.kubernetes.pods.records import container_records
+from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
+    NotFoundError,
     WriteConflictError,
 )
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.ports import EngineArguments
+from servingslo.policy.knobs.decisions import BatchingDecision
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.launch.arguments import (
+    BatchArguments,
+    replace_batch_arguments,
+)
+from servingslo.runtimes.launch.write_refusals import write_refused
 
 _PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryOrder:
-    """The parameters of a canary. before, after: both limits, as planned.
-
-    queue: the engines' own bound, before and after; empty if it does not change.
-    """
-
-    owner: str
-    owner_uid: str
-    since_seconds: int
-    container: str | None
-    before: tuple[int, int]
-    after: tuple[int, int]
-    flags_added: tuple[str, ...]
-    runtime: str
-    queue: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +83,9 @@ class CanaryTarget(OwnedObject[Recorded]):
     @property
     def new_pods(self) -> int:
         """Number of pods of the newest template; 0 until its controller has observed it."""
-        return int(self._status.get("updatedReplicas") or 0)
-
-    @property
-    def _status(self) -> Mapping[str, Any]:
-        """The status; empty until its controller has observed the current object."""
         status: Mapping[str, Any] = self.item.get("status") or {}
         seen = (status.get("observedGeneration") or 0) >= self.item["metadata"]["generation"]
-        return status if seen else {}
+        return int(status.get("updatedReplicas") or 0) if seen else 0
 
     @property
     def not_possible(self) -> str:
@@ -112,18 +93,6 @@ class CanaryTarget(OwnedObject[Recorded]):
         if is_released(self.item):
             return RELEASED
         return not_possible(self.kind, self.item["spec"])
-
-    @property
-    def revision(self) -> str:
-        """Revision of a StatefulSet's pods with the current template; '' while not known."""
-        return str(self._status.get("updateRevision") or "")
-
-    @property
-    def blocking_revision(self) -> str:
-        """Revision of pods with rejected limits that may block the controller; '' if none."""
-        refused = "" if self.refused is None else self.refused.revision
-        waits = waits_for_each_pod(self.kind, self.item["spec"])
-        return refused if waits and self.revision not in {"", refused} else ""
 
 
 class BatchCanaries:
@@ -146,11 +115,18 @@ class BatchCanaries:
         return await self._fields[target.kind].read(target.namespace, target.name)
 
     async def standing(self) -> tuple[CanaryTarget, ...]:
-        """Every target with a canary or possible leftovers of one. Raises: ClusterError."""
+        """Every target with a canary. Raises: ClusterError."""
         found = [one for field in self._fields.values() for one in await field.owned()]
-        return tuple(one for one in found if one.canary is not None or one.blocking_revision)
+        return tuple(one for one in found if one.canary is not None)
 
-    async def start(self, target: CanaryTarget, order: CanaryOrder) -> bool:
+    async def start(
+        self,
+        target: CanaryTarget,
+        owner: ResourceRef,
+        since_seconds: int,
+        batching: BatchingDecision,
+        runtime: str,
+    ) -> bool:
         """Set the limits in the template, for one pod. Returns False if they are already set.
 
         Raises: WriteConflictError if the object changed or a canary is no longer possible;
@@ -158,42 +134,37 @@ class BatchCanaries:
         """
         if target.not_possible:
             raise WriteConflictError(target.not_possible)
-        index = container_at(target.item, order.container, order.runtime)
-        limits = EngineArguments(max_num_seqs=order.after[0], max_num_batched_tokens=order.after[1])
-        queue = order.queue[-1] if order.queue else None
-        changes = changed_arguments(target.item, index, limits, order.runtime, queue=queue)
-        if not changes:
-            return False
+        before = batching.current_max_num_seqs, batching.current_max_num_batched_tokens
+        after = batching.recommended_max_num_seqs, batching.recommended_max_num_batched_tokens
+        if None in (*before, *after):
+            raise WriteConflictError("limits in force are not known any more")
+        index = container_at(target.item, batching.container, runtime)
+        queue = batching.queue[-1] if batching.queue else None
         spec = target.item["spec"]
         container = spec["template"]["spec"]["containers"][index]
-        template = json.loads(json.dumps(spec["template"]))
-        changed = template["spec"]["containers"][index]
-        variables = {}
-        for change in changes:
-            key, _, place = change["path"].partition(f"/containers/{index}/")[2].partition("/")
-            if place:
-                variables[change["value"]["name"]] = changed[key][int(place)]["value"]
-                changed[key][int(place)] = change["value"]
-            else:
-                changed[key] = change["value"]
+        changed = changed_container(container, after, runtime, queue=queue)
+        if changed == container:
+            return False
+        template, change = _replaced(target, index, changed)
+        env = zip(container.get("env") or (), changed.get("env") or (), strict=True)
         written = one_pod(target.kind, spec)
         record = CanaryRecord(
-            owner=order.owner,
-            owner_uid=order.owner_uid,
-            since_seconds=order.since_seconds,
+            owner=owner.name,
+            owner_uid=owner.uid,
+            since_seconds=since_seconds,
             container=index,
             command=container.get("command"),
             args=container.get("args"),
-            variables=variables,
-            before=list(order.before),
-            after=list(order.after),
-            queue=list(order.queue),
-            flags_added=list(order.flags_added),
+            variables={one["name"]: one["value"] for one, other in env if one != other},
+            before=[one or 0 for one in before],
+            after=[one or 0 for one in after],
+            queue=list(batching.queue),
+            flags_added=list(batching.flags_added),
             template=digest(template),
             former={name: spec.get(name) for name in ROLLOUT_FIELDS[target.kind]},
             written=written,
         )
-        await self._put(target, record, [*changes, *_set(written)])
+        await self._fields[target.kind].put(target, record, [change, *_set(written)])
         return True
 
     async def hold(self, target: CanaryTarget) -> bool:
@@ -202,7 +173,7 @@ class BatchCanaries:
         if canary is None or target.held:
             return False
         record = replace(canary, written={**canary.written, "paused": True})
-        await self._put(target, record, _set({"paused": True}))
+        await self._fields[target.kind].put(target, record, _set({"paused": True}))
         return True
 
     async def complete(self, target: CanaryTarget, *, released: bool = False) -> bool:
@@ -212,7 +183,9 @@ class BatchCanaries:
         """
         if target.canary is None:
             return False
-        await self._put(target, None, _resumed(target, target.canary), released=released)
+        await self._fields[target.kind].put(
+            target, None, _resumed(target, target.canary), released=released
+        )
         return True
 
     async def take_back(self, target: CanaryTarget, wanted: str, *, released: bool = False) -> bool:
@@ -227,70 +200,84 @@ class BatchCanaries:
             return False
         if target.edited:
             raise WriteConflictError(f"{target.title} was changed meanwhile")
-        template = json.loads(json.dumps(target.item["spec"]["template"]))
-        container = template["spec"]["containers"][canary.container]
-        for key, value in (("command", canary.command), ("args", canary.args)):
-            container.pop(key, None)
-            if value is not None:
-                container[key] = value
-        for entry in container.get("env") or ():
-            if entry["name"] in canary.variables:
-                entry["value"] = canary.variables[entry["name"]]
+        container = target.item["spec"]["template"]["spec"]["containers"][canary.container]
+        former = with_line(container, canary.command, canary.args, canary.variables)
+        template, change = _replaced(target, canary.container, former)
         refused = RefusedRecord(
-            owner=canary.owner,
             refused=canary.after,
             refused_queue=canary.queue[1] if canary.queue else None,
             template=digest(template),
             wanted=wanted,
-            revision=target.revision if target.new_pods else "",
         )
-        changes = [*_former(target, canary), *_resumed(target, canary)]
-        await self._put(target, refused, changes, released=released)
+        changes = [change, *_resumed(target, canary)]
+        await self._fields[target.kind].put(target, refused, changes, released=released)
         return True
 
-    async def free(self, target: CanaryTarget) -> int:
-        """Evict unready pods that still have the rejected limits; returns their number.
 
-        Raises: ClusterError, for example while a PodDisruptionBudget forbids it.
-        """
-        if not target.blocking_revision:
-            return 0
-        path = api_path("v1", "pods", namespace=target.namespace)
-        selector = {"labelSelector": f"controller-revision-hash={target.blocking_revision}"}
-        pods = (await self._client.get(path, selector))["items"]
-        stuck = [pod["metadata"] for pod in pods if _is_stuck(pod, target.item["metadata"]["uid"])]
-        for metadata in stuck:
-            name = metadata["name"]
-            eviction = {
-                "apiVersion": "policy/v1",
-                "kind": "Eviction",
-                "metadata": {"name": name, "namespace": target.namespace},
-                "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
-            }
-            path = api_path(
-                "v1", "pods", namespace=target.namespace, name=name, subresource="eviction"
-            )
-            await self._client.create(path, eviction)
-        return len(stuck)
+def container_at(item: KubeObject, container: str | None, runtime: str | None = None) -> int:
+    """Index of the engine's container in the pod template.
 
-    async def _put(
-        self,
-        target: CanaryTarget,
-        record: Recorded | None,
-        changes: Iterable[KubeObject],
-        *,
-        released: bool = False,
-    ) -> None:
-        field = self._fields[target.kind]
-        await field.put(target, record, changes, released=released)
+    runtime: of the engine. Raises: NotFoundError if there is no container of that name;
+    ArgumentsNotUnderstoodError if the engine's container is ambiguous or an init container.
+    """
+    template: KubeObject = item["spec"]["template"]
+    found = engine_container(container_records(template), container, runtime=runtime)
+    if found is None:
+        raise NotFoundError(f"container {container!r} is not in the pod template")
+    if refused := (found.unread if not found.name else sidecar_refused(found)):
+        raise ArgumentsNotUnderstoodError(refused)
+    names = [entry["name"] for entry in template["spec"]["containers"]]
+    return names.index(found.name)
 
 
-def _is_stuck(pod: KubeObject, owner_uid: str) -> bool:
-    metadata = pod["metadata"]
-    owners = [one["uid"] for one in metadata.get("ownerReferences") or () if one.get("controller")]
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-    return owners == [owner_uid] and not ready and not metadata.get("deletionTimestamp")
+def changed_container(
+    entry: KubeObject,
+    limits: tuple[int | None, int | None],
+    runtime: str,
+    *,
+    queue: int | None = None,
+) -> KubeObject:
+    """The container with a command line that sets both limits; the same if it sets them already.
+
+    queue: bound on running plus waiting requests, if the runtime has one; None: unchanged.
+    Raises: ArgumentsNotUnderstoodError if a flag would not have the intended effect.
+    """
+    command, args = entry.get("command"), entry.get("args")
+    wanted = BatchArguments(
+        max_num_seqs=limits[0], max_num_batched_tokens=limits[1], max_num_queued_reqs=queue
+    )
+    profile = catalogue.profile(runtime)
+    variables = literal_variables(entry)
+    if refused := write_refused(command, args, profile, variables, image=entry.get("image")):
+        raise ArgumentsNotUnderstoodError(refused)
+    line = replace_batch_arguments(command, args, wanted, profile, variables=variables)
+    lines = [
+        list(new or ()) if new or entry.get(key) == [] else None
+        for key, new in (("command", line.command), ("args", line.args))
+    ]
+    return with_line(entry, lines[0], lines[1], line.variables)
+
+
+def with_line(
+    entry: KubeObject,
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    variables: Mapping[str, str],
+) -> KubeObject:
+    """The container with this command line; None for a part that it does not have.
+
+    Of several variables with one name, the last one counts.
+    """
+    changed = {key: value for key, value in entry.items() if key not in {"command", "args"}}
+    stated = {"command": command, "args": args}
+    changed |= {key: list(value) for key, value in stated.items() if value is not None}
+    if variables:
+        env = list(entry["env"])
+        places = {one["name"]: place for place, one in enumerate(env)}
+        for name, value in variables.items():
+            env[places[name]] = {"name": name, "value": value}
+        changed["env"] = env
+    return changed
 
 
 def _set(values: Mapping[str, Any]) -> Iterator[KubeObject]:
@@ -311,12 +298,14 @@ def _resumed(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]
             yield {"op": "remove", "path": f"/spec/{name}"}
 
 
-def _former(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]:
-    """The container's former command line; only the differences."""
-    base = f"/spec/template/spec/containers/{canary.container}"
-    container = target.item["spec"]["template"]["spec"]["containers"][canary.container]
-    yield from line_changes(container, base, canary.command, canary.args)
-    yield from variable_changes(container, base, canary.variables)
+def _replaced(
+    target: CanaryTarget, index: int, container: KubeObject
+) -> tuple[KubeObject, KubeObject]:
+    """The pod template with another container at this place, and the change that makes it so."""
+    template: KubeObject = json.loads(json.dumps(target.item["spec"]["template"]))
+    template["spec"]["containers"][index] = container
+    path = f"/spec/template/spec/containers/{index}"
+    return template, {"op": "replace", "path": path, "value": container}
 
 
 def _field(

@@ -46,6 +46,9 @@ def not_possible(kind: str, spec: Mapping[str, Any]) -> str:
     """Why a single pod cannot get the template first; '' if it can."""
     count = 1 if spec.get("replicas") is None else spec["replicas"]
     if kind == "StatefulSet":
+        if spec.get("podManagementPolicy") != "Parallel":
+            # Source: kubernetes#67250; processReplica in stateful_set_control.go of 1.36.
+            return "without podManagementPolicy Parallel, a pod that is never ready blocks it"
         return _no_partition(spec.get("updateStrategy") or {}, count)
     if spec.get("paused"):
         return "the Deployment is paused"
@@ -55,14 +58,6 @@ def not_possible(kind: str, spec: Mapping[str, Any]) -> str:
     if count < 2 and not _surges(strategy):
         return "one replica without maxSurge has no sibling"
     return ""
-
-
-def waits_for_each_pod(kind: str, spec: Mapping[str, Any]) -> bool:
-    """Whether a pod that never gets ready blocks the rollout, even of a corrected template.
-
-    Source: kubernetes#67250; processReplica in stateful_set_control.go of 1.36.
-    """
-    return kind == "StatefulSet" and spec.get("podManagementPolicy") != "Parallel"
 
 
 def _surges(strategy: Mapping[str, Any]) -> bool:
@@ -118,18 +113,15 @@ class CanaryRecord:
 class RefusedRecord:
     """The record of limits that were rolled back; valid until the template or spec changes.
 
-    refused_queue: the engines' own bound, rolled back with them. owner: the resource that they
-    belonged to. revision: of the StatefulSet's pods that had them, '' if none existed yet.
+    refused_queue: the engines' own bound, rolled back with them.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = AS_WRITTEN
 
-    owner: str
     refused: _Pair
     refused_queue: Count | None
     template: str
     wanted: str
-    revision: str
 
 
 Recorded = CanaryRecord | RefusedRecord

@@ -197,17 +197,6 @@ class Inventory:
             )
         )
 
-    def newest_replica_set_seconds(self, namespace: str, target_uid: str) -> float | None:
-        """When the newest pod template of a Deployment came into use; None when unknown."""
-        created = [
-            record.created_seconds
-            for uid in self._children.get((namespace, target_uid), ())
-            if (record := self._replica_sets_by_uid.get(uid)) is not None
-            and record.replicas > 0
-            and record.created_seconds is not None
-        ]
-        return max(created, default=None)
-
     async def scalers_now(
         self, namespace: str, group: str, kind: str, name: str
     ) -> tuple[str, ...]:

@@ -148,13 +148,12 @@ class PodRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRecord:
-    """A ReplicaSet: its owner, desired replica count and creation time."""
+    """A ReplicaSet: its owner and desired replica count."""
 
     namespace: str
     uid: str
     owner_uid: str | None
     replicas: int
-    created_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +248,6 @@ def replica_set_record(item: KubeObject, _previous: OwnerRecord | None) -> Owner
         uid=metadata["uid"],
         owner_uid=_controller_uid(metadata),
         replicas=(item.get("spec") or {}).get("replicas") or 0,
-        created_seconds=seconds_from_timestamp(metadata.get("creationTimestamp")),
     )
 
 

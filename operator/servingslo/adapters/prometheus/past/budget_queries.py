@@ -115,7 +115,7 @@ class BudgetQueries:
         namespace, pod = self._config.namespace_label, self._config.pod_label
         whose = (f'{namespace}="{asked.namespace}"', f'{pod}=~"{pods}"')
         model = asked.targets.model
-        if model is None or not profile.serves_batches:
+        if model is None or not profile.engines_are_models:
             return whose
         if _MODEL_NAME.fullmatch(model) is None:
             raise InvalidInputError("spec.model", model, "letters, digits, -, _ and .")

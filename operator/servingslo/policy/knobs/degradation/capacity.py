@@ -8,12 +8,13 @@ law, the share moves by one first step in each time over which latencies are obs
 
 from servingslo.estimation.requests.observed import RECENT_SECONDS
 from servingslo.models.engine.admission import shed_ratio
-from servingslo.policy.budget.guard import within_grant
-from servingslo.policy.context import TickContext
-from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.guards import Proposal
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.ownership import refused_pods
+from servingslo.policy.replicas.pods import Condition
+from servingslo.policy.replicas.proposal import Proposal, Requirement
 from servingslo.policy.replicas.sizing import carried_rate_per_second
+from servingslo.policy.rules.guards import stay_within_grant
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 # The first step to a fallback, and the least one: with 10 requests/s it brings 15 in the two
@@ -36,14 +37,13 @@ def nothing_more(context: TickContext) -> Reason | None:
     current = context.current
     if current >= context.bounds.maximum:
         return context.bounds.maximum_reason
-    granted = within_grant(context, Proposal(replicas=current + 1))
+    granted = stay_within_grant(context, Proposal.of(current + 1))
     if granted.replicas <= current:
         return granted.limited_by or Reason.BUDGET_REACHED
-    if (refused := guards.refused_pods(context.observation)) is not None:
+    if (refused := refused_pods(context.observation)) is not None:
         return refused.reason
-    if context.unschedulable:
-        return Reason.UNSCHEDULABLE_PODS
-    return Reason.QUEUED if context.queued else None
+    waiting = (Condition.UNSCHEDULABLE, Condition.QUEUED)
+    return next((one.value.stops for one in waiting if context.pods.of(one)), None)
 
 
 def wanted_share_ratio(
@@ -79,7 +79,7 @@ def _by_law(context: TickContext, requirement: Requirement) -> float | None:
     arriving = _arriving_per_second(context)
     if context.prepared is None or not context.proven or not arriving:
         return None
-    if context.prepared.limits.batcher is not None:
+    if not context.prepared.limits.share_steps:
         return None
     serving = len(context.serving)
     if not serving:

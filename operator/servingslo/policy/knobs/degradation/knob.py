@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.gateway.fallback import FallbackUse
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
-from servingslo.policy.degradation import FORMER, ROUTE_WEIGHTS, SHARE, THOUSANDTHS
 from servingslo.policy.inputs import InForce, SignalProblem, Targets
 from servingslo.policy.knobs.decisions import DegradationDecision
 from servingslo.policy.knobs.degradation.capacity import nothing_more, wanted_share_ratio
@@ -28,7 +26,9 @@ from servingslo.policy.knobs.degradation.steps import (
     takes_more,
 )
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.ownership import acting_limit
+from servingslo.policy.routes import FORMER, ROUTE_WEIGHTS, SHARE, THOUSANDTHS
 from servingslo.reasons import Reason
 
 
@@ -54,7 +54,7 @@ class DegradationKnob(PlainKnob):
             unread=SHARE not in standing.values,
         )
         if not turn.acting:
-            held = guards.acting_limit(turn.context.targets, turn.context.limits)
+            held = acting_limit(turn.context.targets, turn.context.limits)
             return Outcome(replace(told, reason=held or told.reason))
         known = memory if isinstance(memory, StepMemory) else None
         if standing.refused is not None:

@@ -8,7 +8,6 @@ again too.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import BatchingMode, InForce, Observation
 from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
@@ -26,19 +25,18 @@ from servingslo.policy.knobs.dynamic_batches.servers import (
     batchers_of,
     request_sample,
 )
-from servingslo.policy.knobs.dynamic_batches.windows import (
-    better_window,
-    follows_load,
-    judge_window,
-)
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.knobs.trial import comparison, stages
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Requirement
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 # A change reloads every pod, so a replica must carry at least this much more. Under load, the law
 # of batches was off by a fifth at p95 against a real server; the gain must be larger than that.
 LEAST_GAIN_RATIO = 1.2
+# A trial compares one pod with others.
+LEAST_PODS = 2
 # Share of all pods that reload in one tick when new limits reach them, at least one pod. A load
 # keeps requests waiting for two seconds. Like maxUnavailable of a RollingUpdate (Kubernetes'
 # default).
@@ -120,24 +118,11 @@ class _Tick:
         last = memory.asked.get(pod)
         return last is None or self.context.now_seconds - last.at_seconds >= ASK_AGAIN_SECONDS
 
-    @property
-    def planned_rate_per_second(self) -> float | None:
-        """Requests of a replica, of the load for which there is to be capacity; None if unknown."""
-        demand, count = self.context.demand, self.context.current
-        return None if demand is None or not count else demand.scale_up_load.rate_per_second / count
-
     def is_refused(self, memory: BatcherMemory, limits: BatcherLimits) -> bool:
         """Whether such limits were taken back recently."""
         refusal, current = memory.refusal, self.common_limits()
         now = self.context.now_seconds
         return refusal is not None and current is not None and refusal.forbids(current, limits, now)
-
-    def recommend(
-        self, memory: BatcherMemory, limits: BatcherLimits, detail: str
-    ) -> BatcherDecision:
-        """The decision for these limits."""
-        found = self.answer(memory, Reason.BATCHING_RECOMMENDED, detail)
-        return replace(found, after=limits)
 
     def answer(
         self, memory: BatcherMemory, reason: Reason = Reason.BATCHING_IN_SYNC, detail: str = ""
@@ -168,8 +153,7 @@ def tune_batcher(
     asked = turn.acting and mode is BatchingMode.AUTO
     if asked and context.limits.batching_apply_enabled:
         return _act(tick, _recover(memory, batchers, turn.context.now_seconds))
-    searches = BatcherMemory(search=memory.search, windows=memory.windows)
-    found, memory = _find_limits(tick, searches)
+    found, memory = _find_limits(tick, BatcherMemory(search=memory.search))
     if asked and found.reason is Reason.BATCHING_RECOMMENDED:
         detail = f"{found.detail}; the administrator lets no batch limits be changed"
         found = replace(found, reason=Reason.NOT_PERMITTED, detail=detail)
@@ -239,6 +223,10 @@ def _start_trial(tick: _Tick, memory: BatcherMemory) -> _Answer:
     serving = len(context.signals.serving_pods)
     if context.observation.rollout_in_progress or serving != context.current:
         return found, memory
+    if len(tick.batchers) < LEAST_PODS:
+        detail = "one pod has no sibling to compare it with"
+        reason = Reason.BATCHING_CANARY_NOT_POSSIBLE
+        return replace(found, reason=reason, detail=detail), memory
     # Select by name, so that a replay selects the same pod.
     pod = max(tick.batchers)
     memory = replace(
@@ -246,9 +234,7 @@ def _start_trial(tick: _Tick, memory: BatcherMemory) -> _Answer:
         wanted=found.after,
         first_pod=pod,
         proven=False,
-        before=found.before,
         former=memory.wanted,
-        earlier=replace(request_sample([(None, tick.batchers[pod])], 0.0), engines=0),
         began=None,
         asked={},
         changed_seconds=context.now_seconds,
@@ -309,26 +295,18 @@ def _find_limits(tick: _Tick, memory: BatcherMemory) -> _Answer:
     candidate = searching.next_candidate(search, case)
     if candidate is not None:
         search = searching.try_candidate(search, candidate, case)
-    planned = tick.planned_rate_per_second
-    windows = judge_window(memory.windows, search, case, planned)
-    memory = replace(memory, search=search, windows=windows)
-    if searching.next_candidate(search, case) is not None:
-        return tick.answer(memory), memory
+    memory = replace(memory, search=search)
     best = search.best
+    if searching.next_candidate(search, case) is not None or best == current:
+        return tick.answer(memory), memory
+    if tick.is_refused(memory, best):
+        return tick.answer(memory), memory
+    if search.gain_ratio < LEAST_GAIN_RATIO:
+        return tick.answer(memory, Reason.BATCHING_GAIN_TOO_SMALL), memory
     rates = (search.rates.get(current, 0.0), search.rates.get(best, 0.0))
-    by_load = follows_load(search, planned)
-    if best != current and not by_load and not tick.is_refused(memory, best):
-        if search.gain_ratio >= LEAST_GAIN_RATIO:
-            detail = f"a replica carries {rates[1]:.3g} requests/s instead of {rates[0]:.3g}"
-            return tick.recommend(memory, best, detail), memory
-        small = tick.answer(memory, Reason.BATCHING_GAIN_TOO_SMALL)
-    else:
-        small = tick.answer(memory)
-    least = context.targets.batching.min_interval_seconds
-    better = better_window(windows, search, least)
-    if better is None or tick.is_refused(memory, better.limits):
-        return small, memory
-    return tick.recommend(memory, better.limits, better.why), memory
+    detail = f"a replica carries {rates[1]:.3g} requests/s instead of {rates[0]:.3g}"
+    found = tick.answer(memory, Reason.BATCHING_RECOMMENDED, detail)
+    return replace(found, after=best), memory
 
 
 def _order(
@@ -361,38 +339,24 @@ def _refuse(tick: _Tick, memory: BatcherMemory) -> BatcherMemory:
 
 
 def _first_pod(tick: _Tick, memory: BatcherMemory, pod: str) -> stages.FirstPod[PodBatcher]:
-    """The first pod and the pods without its limits, and how they compare.
-
-    Without siblings, the pod is compared with its own latency before the change. If the fleet is
-    scaled, its load changes. So the law also predicts the latency of the former limits under the
-    present load, and the longer one is used.
-    """
+    """The first pod and the pods without its limits, and how they compare."""
     context, batchers, began = tick.context, tick.batchers, memory.began
     others = [name for name, one in batchers.items() if one.limits != memory.wanted]
     counters = {} if began is None else began.counters
-    seconds = 0.0 if began is None else context.now_seconds - began.began_seconds
     new, old = (
-        request_sample([(counters[p], batchers[p]) for p in pods if p in counters], seconds)
+        request_sample((counters[p], batchers[p]) for p in pods if p in counters)
         for pods in ((pod,), others)
     )
-    prepared, before, earlier = context.prepared, memory.before, memory.earlier
-    if not others and earlier is not None:
-        old = earlier
-        if prepared is not None and before is not None and old.mean_seconds and seconds > 0.0:
-            instances, rate = batchers[pod].instances, new.answered / seconds
-            mean = searching.mean_seconds(prepared.law, before, instances, rate)
-            old = replace(old, mean_seconds=max(old.mean_seconds, mean))
     loaded = memory.loaded_seconds
     return stages.FirstPod(
         since_seconds=memory.changed_seconds or 0.0,
         start_seconds=MOST_ASKED * ASK_AGAIN_SECONDS,
         serves=True,
         settled=loaded is None or context.now_seconds - loaded >= stages.WARM_UP_SECONDS,
-        comparable=bool(others) or earlier is not None,
+        comparable=bool(others),
         counters=batchers,
         new=new,
         old=old,
-        expected=1.0,
         needed=comparison.requests_needed(
             comparison.MEAN_VARIANCE, comparison.SLOWER_RATIO - 1.0, new.design_effect
         ),

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.knobs.dynamic_batches.search import BatcherSearch
 from servingslo.policy.knobs.dynamic_batches.servers import PodBatcher
-from servingslo.policy.knobs.dynamic_batches.windows import WindowSearch
-from servingslo.policy.knobs.trial.comparison import Sample
 from servingslo.policy.knobs.trial.stages import Began, Refusal
 
 # A reload of a large model takes longer than the wait for its answer.
@@ -29,25 +27,21 @@ class BatcherMemory:
     """The wanted limits and the progress towards them; after a restart they are read from pods.
 
     first_pod: the only one that has them; None if all are to have them. proven: every pod has had
-    them, so that a pod without them is new or has drifted. before: the limits of the first pod
-    before it got them; former: the same if they were ours, to restore. earlier: of that pod before.
-    began: the comparison in progress. loaded_seconds: when any pod was last asked. refusal: limits
-    that were taken back.
+    them, so that a pod without them is new or has drifted. former: our limits from before the
+    trial, to restore. began: the comparison in progress. loaded_seconds: when any pod was last
+    asked. refusal: limits that were taken back.
     """
 
     wanted: BatcherLimits | None = None
     first_pod: str | None = None
     proven: bool = False
-    before: BatcherLimits | None = None
     former: BatcherLimits | None = None
-    earlier: Sample | None = None
     began: Began[PodBatcher] | None = None
     asked: Mapping[str, Asked] = field(default_factory=dict)
     changed_seconds: float | None = None
     loaded_seconds: float | None = None
     refusal: Refusal | None = None
     search: BatcherSearch | None = field(default=None, compare=False, repr=False)
-    windows: WindowSearch | None = field(default=None, compare=False, repr=False)
 
     def refuses(self, limits: BatcherLimits) -> bool:
         """Whether these limits were taken back last."""

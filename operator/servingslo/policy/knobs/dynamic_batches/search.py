@@ -12,11 +12,6 @@ from servingslo.estimation.law.batch_rows import limits_of
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import latency_model
-from servingslo.models.waits.dynamic_batches import (
-    NEAREST_SATURATION,
-    BatchTimes,
-    saturation_per_second,
-)
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.knobs.decisions import BatcherLimits
@@ -104,17 +99,6 @@ def try_candidate(
     return replace(search, rates={**search.rates, candidate: rate})
 
 
-def mean_seconds(
-    law: ServiceLaw, limits: BatcherLimits, instances: int, rate_per_second: float
-) -> float:
-    """Mean latency of one server with these limits at this rate; math.inf beyond saturation."""
-    batcher = with_limits(limits, instances)
-    if rate_per_second >= NEAREST_SATURATION * saturation_per_second(law, batcher):
-        return math.inf
-    times = BatchTimes(law, batcher, rate_per_second)
-    return float(times.weight @ times.latency_seconds)
-
-
 def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimits]:
     yield search.current
     sizes = [2**power for power in range(search.largest.bit_length())]
@@ -123,12 +107,6 @@ def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimi
             yield _sized(search, case, size, search.current.max_queue_delay_microseconds)
     for size in dict.fromkeys((search.best.max_batch_size, search.current.max_batch_size)):
         yield from _windows(search, case, size)
-
-
-def window_candidates(search: BatcherSearch, case: SizingCase) -> tuple[BatcherLimits, ...]:
-    """Limits that differ from those in force in the window, and those in force."""
-    windows = _windows(search, case, search.current.max_batch_size)
-    return tuple(dict.fromkeys((search.current, *windows)))
 
 
 def _windows(search: BatcherSearch, case: SizingCase, size: int) -> Iterator[BatcherLimits]:

@@ -126,16 +126,16 @@ def with_limits(limits: BatcherLimits, instances: int) -> DynamicBatcher:
     )
 
 
-def request_sample(pairs: Iterable[tuple[PodBatcher | None, PodBatcher]], seconds: float) -> Sample:
-    """Requests between each pair of counters; a first None is zero, and so is one that fell.
+def request_sample(pairs: Iterable[tuple[PodBatcher, PodBatcher]]) -> Sample:
+    """Requests between each pair of counters; one that fell began at zero.
 
     Design effect: the mean batch of a request, because all requests of a batch are answered
     together.
     """
     answered = failed = microseconds = engines = executed = weighted = 0
     for before, now in pairs:
-        fell = before and (now.requests < before.requests or now.failed < before.failed)
-        began = before if before and not fell else PodBatcher(limits=now.limits)
+        fell = now.requests < before.requests or now.failed < before.failed
+        began = PodBatcher(limits=now.limits) if fell else before
         engines += 1
         answered += now.requests - began.requests
         failed += now.failed - began.failed
@@ -148,6 +148,5 @@ def request_sample(pairs: Iterable[tuple[PodBatcher | None, PodBatcher]], second
         failed=failed,
         mean_seconds=microseconds * _MICROSECONDS / answered if answered else None,
         engines=engines,
-        seconds=seconds,
         design_effect=max(weighted / executed, 1.0) if executed else 1.0,
     )

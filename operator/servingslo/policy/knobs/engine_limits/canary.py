@@ -1,26 +1,33 @@
 """Try new batch limits in one pod before all pods get them: the canary on the cluster, and its end.
 
 A change of the pod template makes the first pod: which pods have it shows in their command lines.
+If a GitOps tool's manifest states the container's arguments, it treats each change as drift and
+puts it back; limits are then left to it for a day, because each write and revert restarts pods.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.models.engine.capacity import mu_effective_per_second
-from servingslo.models.engine.service_time import request_demand
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
-from servingslo.policy.inputs import LIMIT_FIELDS, BatchingRollout, InForce
-from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct
-from servingslo.policy.knobs.engine_limits.memory import BatchChange, BatchingMemory, BatchLimits
-from servingslo.policy.knobs.engine_limits.outcome import Tuned, batching_decision, change_step
+from servingslo.policy.decision_parts import DecisionStep
+from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
+from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, RolloutCost
+from servingslo.policy.knobs.engine_limits.memory import (
+    BatchChange,
+    BatchingMemory,
+    BatchLimits,
+    BatchSearch,
+    LimitsRevert,
+)
 from servingslo.policy.knobs.protocol import Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.knobs.trial.comparison import Sample
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # A start is stuck if it takes longer than three usual cold starts and than two minutes.
@@ -28,10 +35,10 @@ COLD_STARTS = 3.0
 LEAST_START_SECONDS = 120.0
 # The third restart of a container already waits 40 s (kubelet's back-off of 10 s, doubled).
 MOST_RESTARTS = 3
-# Names of the values stored for a canary in progress, and for one that was taken back.
+# Names of the values stored for a canary in progress.
 SINCE, HELD, EDITED, NEW_PODS = "since_seconds", "held", "edited", "new_pods"
-STUCK = "stuck_pods"
-# Name of the engines' own bound, and prefixes of the values before and after the canary.
+# Name of the engines' own bound, and prefixes of the values before and after the canary, and of
+# those that one took back.
 QUEUE = "max_num_queued_reqs"
 BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
 # Prefix of limits that the pod template's command line sets; None for a limit without a flag.
@@ -48,20 +55,23 @@ _ACTS = {
 class Canary:
     """The canary in progress on the cluster.
 
-    since_seconds: when it was ordered. flags_added: limits that had no flag before. held: no step
-    happens by itself. edited: another client changed the template, or resumed the rollout.
-    new_pods: of its template, ready or not. queue: the engines' own bound, before and after; empty
-    if it stays.
+    flags_added: limits that had no flag before. held: no step happens by itself. edited: another
+    client changed the template, or resumed the rollout. new_pods: of its template, ready or not.
     """
 
-    since_seconds: float
-    before: BatchLimits
-    after: BatchLimits
+    change: BatchChange
     flags_added: tuple[str, ...] = ()
     held: bool = False
     edited: bool = False
     new_pods: int = 0
-    queue: tuple[int | None, ...] = ()
+
+
+class Tuned(NamedTuple):
+    """The decision about batch limits, the memory for the next tick, and the steps taken."""
+
+    decision: BatchingDecision
+    memory: BatchingMemory
+    steps: tuple[DecisionStep, ...] = ()
 
 
 def standing_limits(context: TickContext) -> InForce | None:
@@ -70,12 +80,9 @@ def standing_limits(context: TickContext) -> InForce | None:
 
 
 def no_canary(context: TickContext) -> str | None:
-    """Why one pod cannot go first, if it should; None if it can."""
+    """Why one pod cannot go first; None if it can."""
     standing = standing_limits(context)
-    if standing is None or standing.refused is None:
-        return None
-    asked = context.targets.batching.rollout is BatchingRollout.CANARY
-    return standing.refused.detail if asked else None
+    return None if standing is None or standing.refused is None else standing.refused.detail
 
 
 def standing_canary(standing: InForce | None) -> Canary | None:
@@ -84,70 +91,109 @@ def standing_canary(standing: InForce | None) -> Canary | None:
     since, before, after = values.get(SINCE), _limits(values, BEFORE), _limits(values, AFTER)
     if since is None or before is None or after is None:
         return None
+    bounds = [values.get(f"{prefix}{QUEUE}") for prefix in (BEFORE, AFTER)]
+    queue = tuple(bounds) if f"{AFTER}{QUEUE}" in values else ()
     return Canary(
-        since_seconds=float(since),
-        before=before,
-        after=after,
+        change=BatchChange(at_seconds=float(since), before=before, after=after, queue=queue),
         flags_added=tuple(name for name in LIMIT_FIELDS if values.get(f"{ADDED}{name}")),
         held=bool(values.get(HELD)),
         edited=bool(values.get(EDITED)),
         new_pods=values.get(NEW_PODS) or 0,
-        queue=(values.get(f"{BEFORE}{QUEUE}"), values[f"{AFTER}{QUEUE}"])
-        if f"{AFTER}{QUEUE}" in values
-        else (),
     )
 
 
-def standing_refusal(standing: InForce | None) -> stages.Refusal | None:
+def standing_refusal(context: TickContext) -> stages.Refusal | None:
     """Limits that were taken back, if no input that matters has changed since."""
+    standing = standing_limits(context)
     limits = None if standing is None else _limits(standing.values, REFUSED)
     return None if limits is None else stages.Refusal(setting=limits)
 
 
-def stuck_pods(standing: InForce | None) -> int:
-    """Pods with such limits that are not ready, and that their controller cannot replace."""
-    return 0 if standing is None else standing.values.get(STUCK) or 0
-
-
-def watch(turn: Turn, memory: BatchingMemory) -> Tuned | None:
-    """What to do about a canary in progress, or about its remains; None without either."""
-    standing = standing_limits(turn.context)
-    canary = standing_canary(standing)
+def note_standing(
+    context: TickContext, memory: BatchingMemory, canary: Canary | None
+) -> BatchingMemory:
+    """The memory after a look at the workload: what is under way, and who reverted our limits."""
+    limits, targets = context.limits, context.targets
+    asked = limits.pod_templates_patched and targets.batching.mode is BatchingMode.AUTO
+    asked = asked and context.acting_limit is None
     if canary is not None:
-        return _watch_canary(turn, memory, canary)
-    return _free_pods(turn, memory) if stuck_pods(standing) else None
+        change, began = canary.change, memory.began
+        if began is not None and began.since_seconds != change.at_seconds:
+            began = None
+        last = max(change.at_seconds, memory.last_change_seconds or 0.0)
+        memory = replace(memory, under_way=change, began=began, last_change_seconds=last)
+    elif not context.observation.rollout_in_progress and not context.pods.coming:
+        memory = replace(memory, under_way=None, began=None)
+    if not asked:
+        # What is on trial goes back by the operator itself, which is no other client's revert.
+        return replace(memory, written=None)
+    written = memory.written if canary is None else canary.change
+    return _note_revert(context, replace(memory, written=written))
 
 
-def _watch_canary(turn: Turn, memory: BatchingMemory, canary: Canary) -> Tuned:
+def _ended(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+    """The memory with the time of the change under way, if its limits are in force."""
+    change, limits = memory.under_way, context.estimate.limits
+    if change is None or limits is None:
+        return memory
+    if (limits.max_num_seqs, limits.max_num_batched_tokens) != change.after:
+        return memory
+    return replace(
+        memory, last_change_seconds=max(change.at_seconds, memory.last_change_seconds or 0.0)
+    )
+
+
+def _note_revert(context: TickContext, memory: BatchingMemory) -> BatchingMemory:
+    """The memory after a look at the pod template.
+
+    Limits that are neither ours nor the former ones are a decision of another client, and no
+    revert.
+    """
+    written, found = memory.written, standing_limits(context)
+    if written is None or found is None:
+        return memory
+    now = [found.values.get(f"{TEMPLATE}{name}", 0) for name in LIMIT_FIELDS]
+    if 0 in now:
+        # The template's command line is not understood.
+        return memory
+    same_queue = not written.queue or found.values.get(QUEUE) == written.queue[1]
+    if now == [*written.after] and same_queue:
+        return memory
+    memory = replace(memory, written=None)
+    # A flag that our change added may be gone.
+    if any(value not in (former, None) for value, former in zip(now, written.before, strict=True)):
+        return memory
+    reverted = LimitsRevert(limits=written.before, at_seconds=context.now_seconds, by=found.set_by)
+    return replace(memory, reverted=reverted)
+
+
+def is_left_to_reverter(context: TickContext, memory: BatchingMemory) -> bool:
+    """Whether no limits are written now because another client puts them back."""
+    return memory.reverted is not None and memory.reverted.pauses(context.now_seconds)
+
+
+def watch(turn: Turn, memory: BatchingMemory, canary: Canary) -> Tuned:
     """The canary in progress, and what to do about it now."""
-    context, change = turn.context, memory.verifying
-    if change is None or change.after != canary.after:
-        # Ordered before a restart of the operator.
-        change = BatchChange(
-            at_seconds=canary.since_seconds,
-            before=canary.before,
-            after=canary.after,
-            flags_added=canary.flags_added,
-        )
-        memory = replace(memory, verifying=change)
+    context, change = turn.context, canary.change
     memory, act, reason, detail = _next_act(context, memory, canary)
     if not context.limits.pod_templates_patched:
         act, reason, detail = None, Reason.NOT_PERMITTED, _TO_PUT_BACK
     act = act if turn.acting else None
     back = act is CanaryAct.TAKE_BACK
-    now, wanted = (canary.after, canary.before) if back else (canary.before, canary.after)
+    now, wanted = (change.after, change.before) if back else (change.before, change.after)
     decision = replace(
         batching_decision(context, now, wanted, reason, apply=act is not None),
         canary=act,
         detail=detail,
         flags_removed=canary.flags_added if back else (),
-        queue=canary.queue[::-1] if back else canary.queue,
+        queue=change.queue[::-1] if back else change.queue,
     )
-    if act is None:
+    if act is None or act is CanaryAct.HOLD:
         return Tuned(decision, memory)
-    ended = _end_canary(context, memory, change, act)
-    steps = () if act is CanaryAct.HOLD else (change_step(change, decision.reason, decision),)
-    return Tuned(decision, ended, steps)
+    # If the write is refused, the canary still stands at the next tick, and it is written again.
+    written = None if back else memory.written
+    memory = replace(memory, last_change_seconds=context.now_seconds, written=written)
+    return Tuned(decision, memory, (change_step(change, decision.reason, decision),))
 
 
 def _next_act(
@@ -156,63 +202,30 @@ def _next_act(
     """The memory, the act (None while the canary is watched), why, and that for people."""
     if canary.edited:
         detail = "somebody changed the pod template or its rollout meanwhile"
-        gone = replace(memory, canary=None)
-        return gone, CanaryAct.LEAVE, Reason.BATCHING_LEFT_TO_USER, detail
+        return memory, CanaryAct.LEAVE, Reason.BATCHING_LEFT_TO_USER, detail
     if canary.new_pods and not canary.held:
         return memory, CanaryAct.HOLD, Reason.BATCHING_CANARY_HELD, ""
-    began = memory.canary
-    if began is not None and began.since_seconds != canary.since_seconds:
-        began = None
     verdict = stages.judge_first_pod(
-        _first_pod(context, canary, began), began, context.targets.objectives, context.now_seconds
+        _first_pod(context, canary.change, memory.began),
+        memory.began,
+        context.targets.objectives,
+        context.now_seconds,
     )
-    memory = replace(memory, canary=verdict.began)
+    memory = replace(memory, began=verdict.began or memory.began)
     return memory, _ACTS[verdict.stage], verdict.reason, verdict.detail
 
 
-def _free_pods(turn: Turn, memory: BatchingMemory) -> Tuned:
-    """Evict pods whose limits were taken back and that never become ready.
-
-    A StatefulSet that starts its pods in order waits for them for ever, even if its template has
-    changed since (kubernetes#67250).
-    """
-    apply = turn.acting and turn.context.limits.pod_templates_patched
-    decision = BatchingDecision(
-        reason=Reason.BATCHING_CANARY_FAILED,
-        apply=apply,
-        canary=CanaryAct.FREE if apply else None,
-        container=turn.context.targets.batching.container,
-        detail="the StatefulSet waits for pods whose limits were taken back",
-    )
-    return Tuned(decision, memory)
-
-
-def _end_canary(
-    context: TickContext, memory: BatchingMemory, change: BatchChange, act: CanaryAct
-) -> BatchingMemory:
-    """The memory once the canary's act is written; unchanged if the write is refused."""
-    before = replace(memory, before_write=None)
-    if act is CanaryAct.HOLD:
-        return replace(before, before_write=before)
-    now = context.now_seconds
-    memory = replace(before, last_change_seconds=now, before_write=before)
-    if act is CanaryAct.COMPLETE:
-        return replace(memory, verifying=replace(change, at_seconds=now))
-    refusal = stages.refuse(change.after, now)
-    return replace(memory, verifying=None, written=None, refusal=refusal)
-
-
 def _first_pod(
-    context: TickContext, canary: Canary, began: stages.Began[EngineSample] | None
+    context: TickContext, change: BatchChange, began: stages.Began[EngineSample] | None
 ) -> stages.FirstPod[EngineSample]:
     """The pods of the new template and those of the former one, and how they compare."""
-    new, old = _split(context, canary)
+    new, old = _split(context, change)
     ready = [[pod for pod in group if pod.ready] for group in (new, old)]
     ours, theirs = (_measure(context, began, pods) for pods in ready)
     return stages.FirstPod(
-        since_seconds=canary.since_seconds,
+        since_seconds=change.at_seconds,
         start_seconds=_start_within(context),
-        failed=_start_failure(context, canary, new),
+        failed=_start_failure(context, change, new),
         serves=bool(ready[0]),
         settled=bool(ready[0]) and all(_settled(pod) for pod in ready[0]),
         comparable=bool(old),
@@ -220,7 +233,6 @@ def _first_pod(
         counters={key: engine for group in ready for pod in group for key, engine in _engines(pod)},
         new=ours,
         old=theirs,
-        expected=_expected_ratio(context, canary, ours, theirs),
         needed=comparison.requests_needed(
             comparison.share_variance(context.targets.objectives),
             comparison.ERROR_RATIO,
@@ -248,56 +260,22 @@ def _measure(
         delta = pooled_delta([(read(b), read(a)) for b, a in pairs if read(a) is not None])
         if delta is not None:
             deltas[metric] = delta
-    tokens = deltas.get(LatencyMetric.TPOT)
-    return Sample(
-        deltas=deltas,
-        mean_seconds=None if tokens is None else tokens.mean,
-        engines=len(pairs),
-        seconds=context.now_seconds - began.began_seconds,
-    )
+    return Sample(deltas=deltas, engines=len(pairs))
 
 
-def _expected_ratio(context: TickContext, canary: Canary, new: Sample, old: Sample) -> float | None:
-    """The ratio of the mean times per token from the law; None if either is not known.
-
-    The limits were found with that law, so if it is wrong, the expected savings are wrong too.
-    """
-    seconds = [
-        _law_token_seconds(context, limits, sample)
-        for limits, sample in ((canary.after, new), (canary.before, old))
-    ]
-    return seconds[0] / seconds[1] if seconds[0] and seconds[1] else None
-
-
-def _law_token_seconds(context: TickContext, limits: BatchLimits, sample: Sample) -> float | None:
-    """Mean time per token from the law, with as many running sequences as the group had.
-
-    The group's request rate is not used: near saturation batches differ by chance, and so does the
-    time. Source: Little's law for the sequences; (T_fixed + n·t_req)/O, see
-    `mu_effective_per_second`.
-    """
-    if context.prepared is None or not sample.mean_seconds or sample.seconds <= 0:
-        return None
-    workload, output = context.prepared.workload, context.prepared.workload.output.mean_tokens
-    tokens_per_second = sample.requests_per_engine * output / sample.seconds
-    running = min(tokens_per_second * sample.mean_seconds, limits.max_num_seqs)
-    demand = request_demand(workload, context.prepared.law, running, limits.max_num_batched_tokens)
-    return running / (mu_effective_per_second(demand, running) * output)
-
-
-def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[PodSample]]:
+def _split(context: TickContext, change: BatchChange) -> tuple[list[PodSample], list[PodSample]]:
     """The pods of the new template, and the pods of the former one."""
     pods = [pod for pod in context.observation.pods if not pod.deleting]
-    if canary.before == canary.after:
+    if change.before == change.after:
         # Only the engines' own bound differs: the age of a pod shows whether it is from before.
-        age = context.now_seconds - canary.since_seconds
+        age = context.now_seconds - change.at_seconds
         former = {pod.template_hash for pod in pods if (pod.age_seconds or 0.0) > age}
         return (
             [pod for pod in pods if pod.template_hash not in former],
             [pod for pod in pods if pod.template_hash in former],
         )
-    new = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.after}
-    old = {pod.template_hash for pod in pods if _in_force(pod, canary) == canary.before} - new
+    new = {pod.template_hash for pod in pods if _in_force(pod, change) == change.after}
+    old = {pod.template_hash for pod in pods if _in_force(pod, change) == change.before} - new
     # The template shows the group of a pod that is not read yet.
     ours = [
         pod for pod in pods if pod.template_hash in new or (old and pod.template_hash not in old)
@@ -305,13 +283,13 @@ def _split(context: TickContext, canary: Canary) -> tuple[list[PodSample], list[
     return ours, [pod for pod in pods if pod.template_hash in old]
 
 
-def _in_force(pod: PodSample, canary: Canary) -> BatchLimits | None:
+def _in_force(pod: PodSample, change: BatchChange) -> BatchLimits | None:
     """The limits of a pod's command line; a limit without a flag is as before the change."""
     if not pod.engines:
         return None
     engine = pod.engines[0]
     stated = (engine.max_num_seqs, engine.max_num_batched_tokens)
-    return BatchLimits(*(now or old for now, old in zip(stated, canary.before, strict=True)))
+    return BatchLimits(*(now or old for now, old in zip(stated, change.before, strict=True)))
 
 
 def _engines(pod: PodSample) -> list[tuple[str, EngineSample]]:
@@ -322,12 +300,12 @@ def _settled(pod: PodSample) -> bool:
     return bool(pod.engines) and (pod.ready_for_seconds or 0.0) >= stages.WARM_UP_SECONDS
 
 
-def _start_failure(context: TickContext, canary: Canary, new: Sequence[PodSample]) -> str:
+def _start_failure(context: TickContext, change: BatchChange, new: Sequence[PodSample]) -> str:
     """Why the new pod does not become ready, in words; '' while it still may."""
     restarts = max((pod.restarts for pod in new), default=0)
     if restarts >= MOST_RESTARTS:
         return f"the new pod restarted {restarts} times"
-    waited = context.now_seconds - canary.since_seconds
+    waited = context.now_seconds - change.at_seconds
     if waited <= _start_within(context) or any(pod.ready for pod in new):
         return ""
     waits = (pod.unschedulable_reason or pod.queued_reason for pod in new)
@@ -343,3 +321,59 @@ def _limits(values: Mapping[str, int | None], prefix: str) -> BatchLimits | None
     if not sequences or not budget:
         return None
     return BatchLimits(sequences, budget)
+
+
+def batching_decision(
+    context: TickContext,
+    current: BatchLimits,
+    best: BatchLimits | None,
+    reason: Reason,
+    *,
+    apply: bool = False,
+    search: BatchSearch | None = None,
+) -> BatchingDecision:
+    """The decision. search: the source of its plans, if a search judged the limits."""
+    differs = search is not None and best == search.best != current
+    return BatchingDecision(
+        reason=reason,
+        apply=apply,
+        container=context.targets.batching.container,
+        current_max_num_seqs=current.max_num_seqs,
+        recommended_max_num_seqs=None if best is None else best.max_num_seqs,
+        current_max_num_batched_tokens=current.max_num_batched_tokens,
+        recommended_max_num_batched_tokens=None if best is None else best.max_num_batched_tokens,
+        replicas_saved=search.replicas_saved if search is not None and differs else None,
+        today=None if search is None else search.today,
+        better=search.better if search is not None and differs else None,
+        rollout=rollout_cost(context, search) if search is not None and differs else None,
+    )
+
+
+def rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
+    """The cost of changing the limits of all pods, each with a surge pod for its cold start."""
+    surge = context.current * context.cold_start_seconds
+    saved = search.replicas_saved
+    return RolloutCost(
+        restarted_replicas=context.current,
+        surge_replica_seconds=surge,
+        payback_seconds=surge / saved if saved > 0 else None,
+    )
+
+
+def change_step(change: BatchChange, reason: Reason, decision: BatchingDecision) -> DecisionStep:
+    """The change with its savings and costs, if they are known."""
+    rollout = decision.rollout
+    return DecisionStep(
+        stage="batching",
+        knob="max_num_seqs",
+        before=change.before.max_num_seqs,
+        after=change.after.max_num_seqs,
+        reason=reason,
+        inputs={
+            "max_num_batched_tokens_before": change.before.max_num_batched_tokens,
+            "max_num_batched_tokens_after": change.after.max_num_batched_tokens,
+            "replicas_saved": decision.replicas_saved,
+            "rollout_replica_seconds": None if rollout is None else rollout.surge_replica_seconds,
+            "payback_seconds": None if rollout is None else rollout.payback_seconds,
+        },
+    )

@@ -1,18 +1,24 @@
 """Batch limits as a knob: the largest batch that meets the inter-token objective and fits memory.
 
 A change restarts every pod. So it is recommended first, applied only if it is worth a rollout, to
-one pod before the others, and taken back if the measured latency is worse.
+one pod before the others, and taken back if that pod serves worse.
 """
 
 from dataclasses import replace
 
 from servingslo.estimation.law.trust import OF_SPEC
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.facts import Facts, LimitsChange
-from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, BatchingRollout, InForce
+from servingslo.policy.hpa_behavior import SelectPolicy
+from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
 from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, LimitsPlan
-from servingslo.policy.knobs.engine_limits import aftermath, canary, put_back
+from servingslo.policy.knobs.engine_limits import canary
+from servingslo.policy.knobs.engine_limits.canary import (
+    Tuned,
+    batching_decision,
+    change_step,
+    rollout_cost,
+)
 from servingslo.policy.knobs.engine_limits.memory import (
     BatchChange,
     BatchingMemory,
@@ -22,12 +28,6 @@ from servingslo.policy.knobs.engine_limits.memory import (
     dump_batching,
     load_batching,
 )
-from servingslo.policy.knobs.engine_limits.outcome import (
-    Tuned,
-    batching_decision,
-    change_step,
-    rollout_cost,
-)
 from servingslo.policy.knobs.engine_limits.search import (
     BatchCase,
     FoundLimits,
@@ -36,17 +36,17 @@ from servingslo.policy.knobs.engine_limits.search import (
     within_reach,
 )
 from servingslo.policy.knobs.in_flight.engines import engine_queue
-from servingslo.policy.knobs.protocol import Look, Outcome, Turn
-from servingslo.policy.knobs.trial.stages import refuse
-from servingslo.policy.replicas.behavior import SelectPolicy
+from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import (
     RENEWAL_SECONDS,
     PreparedModel,
     mix_moved_ratio,
 )
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Load
-from servingslo.policy.replicas.step_down import warming_up
+from servingslo.policy.rules.requirement import sizing_case
+from servingslo.policy.rules.step_down import warming_up
 from servingslo.reasons import Reason
 
 # The search costs hundreds of predictions. It is repeated after a minute if what the limits follow
@@ -61,7 +61,7 @@ MIX_DEVIATIONS = 3.0
 PAYBACK_SECONDS = 3600.0
 
 
-class EngineLimitsKnob:
+class EngineLimitsKnob(PlainKnob):
     """Running sequences and tokens of one step, changed by a rollout."""
 
     name = BATCH_LIMITS
@@ -69,8 +69,8 @@ class EngineLimitsKnob:
 
     def observe(self, _look: Look, _standing: InForce | None, memory: object) -> Facts | None:
         """The change that a rollout may be carrying out: until it ends, both limits serve."""
-        change = _known(memory).verifying
-        if change is None or change.rollback:
+        change = _known(memory).under_way
+        if change is None:
             return None
         return Facts(rollout=LimitsChange(before=change.before, after=change.after))
 
@@ -79,18 +79,11 @@ class EngineLimitsKnob:
         return Outcome(*tune_batching(turn, _known(memory)))
 
     def on_trial(self, memory: object) -> bool:
-        """Whether new limits are on a pod, or everywhere and not judged yet."""
-        return _known(memory).verifying is not None
-
-    def reconcile(self, memory: object, written: bool) -> object:
-        """The memory after the ordered limits were written or refused.
-
-        A refused write is no change: the former memory is kept, and the limits may be tried again.
-        """
-        return _known(memory).settle(written=written)
+        """Whether new limits are on one pod, or on their way to all."""
+        return _known(memory).under_way is not None
 
     def dump(self, memory: object) -> object:
-        """An open change, refused limits, and who puts ours back."""
+        """The last change, our limits, and who puts them back."""
         return dump_batching(_known(memory))
 
     def load(self, stored: object, now_seconds: float) -> object:
@@ -106,22 +99,24 @@ def _known(memory: object) -> BatchingMemory:
 def tune_batching(turn: Turn, memory: BatchingMemory) -> Tuned:
     """Find the batch limits in force and the better ones, and decide whether to change them now."""
     context = turn.context
-    memory = aftermath.note_load(context, memory)
-    if not put_back.is_asked(context):
-        # What is on trial goes back by the operator itself, which is no other client's revert.
-        memory = replace(memory, written=None)
+    under_way = canary.standing_canary(canary.standing_limits(context))
+    memory = canary.note_standing(context, memory, under_way)
     if context.targets.batching.mode is BatchingMode.OFF:
         return Tuned(BatchingDecision(reason=Reason.BATCHING_OFF), memory)
-    memory = put_back.note_reverts(context, memory)
-    tuned = canary.watch(turn, memory) or _tune(turn, memory)
-    return put_back.report_reverts(turn, tuned)
+    if under_way is not None:
+        return canary.watch(turn, memory, under_way)
+    tuned = _tune(turn, memory)
+    if turn.acting and memory.reverted is not None and canary.is_left_to_reverter(context, memory):
+        told, detail = Reason.BATCHING_REVERTED, memory.reverted.detail
+        return tuned._replace(decision=replace(tuned.decision, reason=told, detail=detail))
+    return tuned
 
 
 def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
-    """The same while no canary is in progress and no other client puts limits back."""
+    """The same while no canary is in progress."""
     context, requirement = turn.context, turn.requirement
     limits, prepared = context.estimate.limits, context.prepared
-    if limits is None or limits.batcher is not None:
+    if limits is None or not limits.share_steps:
         container = context.targets.batching.container
         return Tuned(BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=container), memory)
     current = BatchLimits(limits.max_num_seqs, limits.max_num_batched_tokens)
@@ -132,16 +127,11 @@ def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
         or requirement.sized is None
     ):
         return Tuned(batching_decision(context, current, None, context.model_reason), memory)
-    verdict = aftermath.judge(context, memory, current)
-    memory = verdict.memory
-    if verdict.rollback is not None:
-        return _roll_back(turn, memory, current, verdict.rollback)
     search = memory.search
     if search is None or search.current != current or _is_outdated(search, prepared, context):
         search = _searched(context, prepared, requirement.sized.load, current, search)
         memory = replace(memory, search=search)
-    tuned = _choose_change(turn, memory, search)
-    return tuned._replace(steps=(*verdict.steps, *tuned.steps))
+    return _choose_change(turn, memory, search)
 
 
 def _is_outdated(search: BatchSearch, prepared: PreparedModel, context: TickContext) -> bool:
@@ -209,9 +199,6 @@ def _searched(
         best=BatchLimits(better.max_num_seqs, better.max_num_batched_tokens),
         today=today,
         better=better,
-        held_per_replica_per_second=load.rate_per_second / max(found.better.replicas, 1)
-        if found.better.meets_objectives
-        else 0.0,
         objectives_gained=not today.meets_objectives
         and (better.meets_objectives or _shortage_pays(context, found)),
     )
@@ -252,22 +239,25 @@ def _choose_change(turn: Turn, memory: BatchingMemory, search: BatchSearch) -> T
     not_first = canary.no_canary(context)
     checks = (
         *_forbidden(turn),
-        (put_back.is_left_to_reverter(context, memory), Reason.BATCHING_REVERTED),
+        (canary.is_left_to_reverter(context, memory), Reason.BATCHING_REVERTED),
         (not worth, Reason.BATCHING_GAIN_TOO_SMALL),
-        (_was_refused(context, memory, current, best), Reason.BATCHING_ROLLED_BACK),
+        (_was_refused(context, current, best), Reason.BATCHING_ROLLED_BACK),
         (not_first is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
-        (turn.scaling or context.coming > 0, Reason.PENDING_PODS),
+        (turn.scaling or context.pods.coming > 0, Reason.PENDING_PODS),
         # Pods that are about to be removed need no restart, and a rollout blocks a scale-down.
         (_is_leaving(context, turn.requirement), Reason.STABILIZED),
         (_too_soon(context, memory), Reason.BATCHING_TOO_SOON),
         (context.facts.trial_elsewhere, Reason.BATCHING_TOO_SOON),
     )
     reason = next((reason for holds, reason in checks if holds), None)
-    first = context.targets.batching.rollout is BatchingRollout.CANARY
-    change = Reason.BATCHING_CANARY_STARTED if first else Reason.BATCHING_CHANGED
     decision = batching_decision(
-        context, current, best, reason or change, apply=reason is None, search=search
+        context,
+        current,
+        best,
+        reason or Reason.BATCHING_CANARY_STARTED,
+        apply=reason is None,
+        search=search,
     )
     if reason is not None:
         why = not_first if reason is Reason.BATCHING_CANARY_NOT_POSSIBLE else None
@@ -278,28 +268,16 @@ def _choose_change(turn: Turn, memory: BatchingMemory, search: BatchSearch) -> T
     bound = None if queue is None else queue.today if best == current else queue.better
     decision = replace(
         decision,
-        canary=CanaryAct.START if first else None,
+        canary=CanaryAct.START,
         flags_added=_flags_absent(context),
         queue=() if queue is None else (queue.before, bound),
     )
-    written = BatchChange(
+    # If the write is refused, no canary stands at the next tick, and nothing is under way.
+    change = BatchChange(
         at_seconds=context.now_seconds, before=current, after=best, queue=decision.queue
     )
-    ordered = replace(
-        written,
-        observed_before=aftermath.greatest_seconds(context),
-        judged_up_to_per_second=aftermath.judged_up_to_per_second(context, search),
-        replicas_saved=max(search.replicas_saved, 0),
-        flags_added=decision.flags_added,
-    )
-    memory = replace(
-        memory,
-        last_change_seconds=context.now_seconds,
-        verifying=ordered,
-        written=written,
-        before_write=replace(memory, before_write=None),
-    )
-    return Tuned(decision, memory, (change_step(ordered, decision.reason, decision),))
+    memory = replace(memory, under_way=change)
+    return Tuned(decision, memory, (change_step(change, decision.reason, decision),))
 
 
 def _flags_absent(context: TickContext) -> tuple[str, ...]:
@@ -335,59 +313,24 @@ def _is_worth_it(context: TickContext, search: BatchSearch) -> bool:
 
 
 def _too_soon(context: TickContext, memory: BatchingMemory) -> bool:
-    """Whether the last change is too recent, or not judged yet."""
+    """Whether the last change is too recent, or still under way."""
     last = memory.last_change_seconds
     least = context.targets.batching.min_interval_seconds
-    return memory.verifying is not None or (last is not None and context.now_seconds - last < least)
+    return memory.under_way is not None or (last is not None and context.now_seconds - last < least)
 
 
 def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
     """Whether the count is about to fall, after its window or once demand is known."""
     if context.targets.behavior.scale_down.select_policy is SelectPolicy.DISABLED:
         return False
-    unknown = warming_up(context) is not None and requirement.proposal.replicas < context.current
+    unknown = warming_up(context) is not None and requirement.replicas < context.current
     return unknown or max(requirement.safe_replicas, context.bounds.minimum) < context.current
 
 
-def _was_refused(
-    context: TickContext, memory: BatchingMemory, current: BatchLimits, best: BatchLimits
-) -> bool:
+def _was_refused(context: TickContext, current: BatchLimits, best: BatchLimits) -> bool:
     """Whether a limit would move in the direction of a change that was taken back."""
-    refusal = memory.refusal
-    if refusal is None or context.now_seconds >= refusal.until_seconds:
-        refusal = canary.standing_refusal(canary.standing_limits(context))
+    refusal = canary.standing_refusal(context)
     return refusal is not None and refusal.forbids(current, best, context.now_seconds)
-
-
-def _roll_back(
-    turn: Turn, memory: BatchingMemory, current: BatchLimits, change: BatchChange
-) -> Tuned:
-    """Take back a change that made latency worse, if changes may be applied."""
-    context, now = turn.context, turn.context.now_seconds
-    allowed = turn.acting and not turn.scaling and context.limits.pod_templates_patched
-    allowed = allowed and context.observation.batching_change_refused is None
-    reason = Reason.BATCHING_ROLLED_BACK
-    decision = batching_decision(context, current, change.before, reason, apply=allowed)
-    if not allowed:
-        return Tuned(decision, replace(memory, verifying=change))
-    back = BatchChange(
-        at_seconds=now,
-        before=change.after,
-        after=change.before,
-        observed_before=aftermath.greatest_seconds(context),
-        rollback=True,
-    )
-    # Whether or not the write succeeds, these limits have proved worse.
-    judged = replace(memory, refusal=refuse(change.after, now), before_write=None)
-    memory = replace(
-        judged,
-        last_change_seconds=now,
-        verifying=back,
-        written=None,
-        before_write=replace(judged, verifying=change),
-    )
-    decision = replace(decision, flags_removed=change.flags_added)
-    return Tuned(decision, memory, (change_step(back, reason, decision),))
 
 
 def _alike(one: BatchLimits, other: BatchLimits) -> bool:

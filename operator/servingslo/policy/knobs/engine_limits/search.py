@@ -11,16 +11,15 @@ from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import Workload
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import BatchingTargets
 from servingslo.policy.knobs.decisions import LimitsPlan
 from servingslo.policy.knobs.engine_limits.memory import BatchLimits
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.replicas.sizing import (
     Load,
     SizingCase,
     carried_rate_per_second,
-    ceiling_rate_per_second,
     size,
 )
 from servingslo.runtimes.launch.write_refusals import BUDGET_BLOCK_TOKENS
@@ -45,10 +44,6 @@ FULL_STEP_RATIO = 0.9
 # Limits are compared as if tokens took this much longer (those 5 %). A law that is a little too
 # fast would choose a budget whose full steps all miss the objective.
 LAW_ERROR_RATIO = 1.05
-# Limits that miss a percentile by more than this at a rate carry less than the rate: percentiles
-# fall by at most 4 % where load grows.
-# Source: the remark on the shape of percentiles in `models/fleet/frontier.py`.
-CLEARLY_MISSED_RATIO = 1.1
 # A full step is judged with the batch that is seldom exceeded at the carried rate.
 BATCH_DEVIATIONS = 2.0
 # Fleet on which limits are compared: large enough for the gain of pooling, and always the same.
@@ -109,9 +104,6 @@ def best_limits(batch: BatchCase, current: BatchLimits) -> FoundLimits:
     """
     present = _compared(batch, current)
     budgets = sorted({*TOKEN_BUDGETS, current.max_num_batched_tokens})
-    if _is_unrivalled(batch, current, present, budgets):
-        plan, _ = _plan(batch, current, present)
-        return FoundLimits(today=plan, better=plan)
     safe = _largest_batches(batch, budgets)
     # Each search of a rate begins where the one before it ended.
     tried = {current: present}
@@ -179,53 +171,6 @@ def _plan(batch: BatchCase, limits: BatchLimits, compared: SizingCase) -> tuple[
         ),
     )
     return plan, carried
-
-
-def _is_unrivalled(
-    batch: BatchCase, current: BatchLimits, present: SizingCase, budgets: Sequence[int]
-) -> bool:
-    """Whether all other limits clearly carry less, by bounds that need few evaluations.
-
-    present: the case with the current limits.
-    """
-    enough = EQUAL_RATE_RATIO * _carried(present)
-    if enough <= 0.0:
-        return False
-    if any(_may_reach(batch, budget, present, enough) for budget in budgets):
-        return False
-    full = full_step_budget(batch, present)
-    if full is None or full in budgets or not _may_reach(batch, full, present, enough):
-        return True
-    largest = largest_batch(batch, full, current.max_num_seqs)
-    return not _may_carry(batch, _with_batch(full, largest), enough)
-
-
-def _may_reach(batch: BatchCase, budget: int, present: SizingCase, rate_per_second: float) -> bool:
-    """Whether a batch that is safe with this budget may be large enough for this rate.
-
-    n sequences serve at most n/(T_fixed + n·t_req), see `saturation`, so that r needs a batch of
-    r·T_fixed/(1 − r·t_req). If the objectives do not hold with it, they hold with no larger one.
-    """
-    served = rate_per_second / present.utilization_target_ratio / COMPARED_REPLICAS
-    served *= present.load_factor / present.engines_per_replica
-    demand = present.model.engine.at_rate(served).demand
-    left = 1.0 - served * demand.marginal_seconds
-    if left <= 0.0:
-        return False
-    least = max(int(served * demand.fixed_seconds / left), batch.targets.min_sequences)
-    return least <= _most_sequences(batch, budget) and _full_batch_keeps(batch, least, budget)
-
-
-def _may_carry(batch: BatchCase, limits: BatchLimits | None, rate_per_second: float) -> bool:
-    """Whether a few replicas with these limits may carry this rate."""
-    if limits is None:
-        return False
-    case = _compared(batch, limits)
-    if ceiling_rate_per_second(case, COMPARED_REPLICAS) < rate_per_second:
-        return False
-    load = case.predicted(COMPARED_REPLICAS, rate_per_second)
-    kept = (case.kv_limit, *map(case.limit, case.objectives))
-    return all(limit.of(load) <= CLEARLY_MISSED_RATIO * limit.most for limit in kept)
 
 
 def _with_batch(budget: int, sequences: int | None) -> BatchLimits | None:

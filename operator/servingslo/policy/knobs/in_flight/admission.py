@@ -7,12 +7,13 @@ capacity is there, and relaxes by itself as soon as it is.
 from servingslo.models.engine.admission import EngineBound, in_flight_bound, shed_ratio
 from servingslo.models.fleet.full_batch import full_batch_now
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode
 from servingslo.policy.knobs.decisions import AdmissionDecision
+from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import PreparedModel
-from servingslo.policy.replicas.requirement import Requirement, sizing_case
+from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import carried_rate_per_second
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 
@@ -34,7 +35,7 @@ def admission_decision(context: TickContext, requirement: Requirement) -> Admiss
         or context.signals.no_metrics is not None
     ):
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
-    if context.prepared.limits.batcher is not None:
+    if not context.prepared.limits.share_steps:
         return AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
     admitted = carried_rate_per_second(
         sizing_case(context, context.prepared), requirement.infeasible, serving

@@ -8,11 +8,9 @@ replica has its own bound.
 import math
 from dataclasses import dataclass, replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
-    BatchingRollout,
     InForce,
     LimitKind,
     SignalProblem,
@@ -38,6 +36,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
     bound_reason,
     judge_bound,
 )
+from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 # A bound that is off by less stays until the limits change. The right bound of one replica moves by
@@ -131,14 +130,13 @@ def engine_limit(
 def _problem(context: TickContext) -> SignalProblem | None:
     """Why engines get no bound; None if they do."""
     allowed, standing = context.observation.in_force.get(GATEWAY_LIMITS), standing_limits(context)
-    batching = context.targets.batching
     if allowed is not None and allowed.refused is not None:
         return allowed.refused
     if not context.limits.pod_templates_patched:
         detail = "the administrator lets no pod template be patched"
         return SignalProblem(reason=Reason.NOT_PERMITTED, detail=detail)
-    if batching.mode is not BatchingMode.AUTO or batching.rollout is not BatchingRollout.CANARY:
-        missing = "batching.mode Auto and batching.rollout Canary, with which it is changed"
+    if context.targets.batching.mode is not BatchingMode.AUTO:
+        missing = "batching.mode Auto, with which it is changed"
     elif standing is None or QUEUE not in standing.values:
         missing = "a flag by which these engines bound what they accept"
     else:

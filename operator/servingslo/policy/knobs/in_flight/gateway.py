@@ -8,10 +8,10 @@ bound and the replica count never chase each other.
 import math
 from dataclasses import dataclass, replace
 
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode, InForce, SignalProblem
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, AdmissionDecision, LimitDecision
-from servingslo.policy.replicas import guards
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.reasons import Reason
 
 # Names of the values that the actuator found in force: the bound of each proxy (None if the object
@@ -100,7 +100,7 @@ def limit_decision(
         after=limit,
     )
     if not asked:
-        held = guards.acting_limit(context.targets, context.limits) or told.reason
+        held = acting_limit(context.targets, context.limits) or told.reason
         detail = f"{limit} stands at each proxy until it is put back"
         return replace(told, reason=held, detail=detail), None
     if standing.refused is not None:

@@ -3,7 +3,6 @@
 A gateway enforces the bound, or it is changed together with the engines' batch limits.
 """
 
-from servingslo.policy.degradation import ROUTE_WEIGHTS
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce
 from servingslo.policy.knobs.decisions import (
@@ -16,6 +15,7 @@ from servingslo.policy.knobs.in_flight.admission import admission_decision
 from servingslo.policy.knobs.in_flight.engines import engine_limit, is_asked
 from servingslo.policy.knobs.in_flight.gateway import LimitMemory, limit_decision
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
+from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
 # The bound while a fallback can take more, as a ratio to the usual one. Simulated crowds that grow

@@ -8,8 +8,8 @@ from itertools import groupby
 from statistics import median
 from typing import Self
 
-from servingslo.policy.classes.inputs import ClassTargets
 from servingslo.policy.knobs.decisions import KnobDecision
+from servingslo.policy.routes import ClassTargets
 from servingslo.reasons import Reason
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from servingslo.models.burn_rates import budget_left_ratio
-from servingslo.policy.classes.inputs import ClassTargets
-from servingslo.policy.context import TickContext
 from servingslo.policy.inputs import AdmissionMode, InForce
 from servingslo.policy.knobs.decisions import ADMISSION, LANES, AdmissionDecision
 from servingslo.policy.knobs.in_flight.gateway import (
@@ -40,9 +38,11 @@ from servingslo.policy.knobs.lanes.decision import (
     lane_bounds,
 )
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
-from servingslo.policy.replicas import guards
-from servingslo.policy.replicas.requirement import sizing_case
+from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.policy.replicas.saturation import saturation_need
+from servingslo.policy.routes import ClassTargets
+from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
 # In flight at or above this share of its lane, a class fills it.
@@ -87,7 +87,7 @@ class LanesKnob(PlainKnob):
         if not writes or standing is None:
             told = _recommended(decision, bounds)
             if any(FORMER in lane_in_force(standing, one.name).values for one in decision.classes):
-                held = guards.acting_limit(context.targets, context.limits) or reason
+                held = acting_limit(context.targets, context.limits) or reason
                 told = replace(decision, written=True, reason=held, detail=_STANDING)
             return Outcome(told, replace(known, lanes={}))
         decision = replace(decision, written=True)

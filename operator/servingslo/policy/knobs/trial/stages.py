@@ -65,8 +65,8 @@ class FirstPod(Generic[C]):
     since_seconds: when the trial was ordered. start_seconds: how long the pod may take to serve.
     failed: why it will not serve with the setting; '' while it may. serves: it does. settled: for
     WARM_UP_SECONDS. comparable: something without the setting is left. readable: counters are
-    fresh. counters: of all pods now, by name. new, old: since the comparison began. expected: see
-    `worse_in_words`. needed: requests of the first pod, or of a sibling on average, for a verdict.
+    fresh. counters: of all pods now, by name. new, old: since the comparison began. needed:
+    requests of the first pod, or of a sibling on average, for a verdict.
     """
 
     since_seconds: float
@@ -77,7 +77,6 @@ class FirstPod(Generic[C]):
     counters: Mapping[str, C]
     new: Sample
     old: Sample
-    expected: float | None
     needed: int
     failed: str = ""
     readable: bool = True
@@ -102,10 +101,8 @@ def judge_first_pod(
     if pod.failed and (not pod.serves or began is None):
         return Verdict(Stage.BACK, Reason.BATCHING_CANARY_FAILED, detail=pod.failed)
     if pod.serves and not pod.comparable:
-        # No pod is left to compare with. The metrics from before the change still show the effect,
-        # later.
         detail = "no pod has the limits from before any more"
-        return Verdict(Stage.EVERYWHERE, Reason.BATCHING_CHANGED, detail=detail)
+        return Verdict(Stage.BACK, Reason.BATCHING_CANARY_NOT_COMPARED, detail=detail)
     if began is None and pod.settled and pod.readable:
         began = Began(
             since_seconds=pod.since_seconds, began_seconds=now_seconds, counters=pod.counters
@@ -124,7 +121,7 @@ def judge_first_pod(
         return Verdict(Stage.FIRST_POD, Reason.BATCHING_CANARY_RUNNING, began, detail)
     if not known:
         return Verdict(Stage.BACK, Reason.BATCHING_CANARY_NOT_COMPARED, detail=detail)
-    worse = worse_in_words(objectives, new, old, pod.expected)
+    worse = worse_in_words(objectives, new, old)
     if worse:
         return Verdict(Stage.BACK, Reason.BATCHING_ROLLED_BACK, detail=worse)
     detail = f"{new.requests:.0f} requests, no worse than {old.requests:.0f} elsewhere"

@@ -1,0 +1,77 @@
+"""What features say of a decision, for log line and explanation; the kernel knows where it stands.
+
+Each function is given what the features reported, by name: `Decision.features`, or that of a
+decision over several pools.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from servingslo.plugins import Aspect
+
+Reports = Mapping[str, object]
+
+
+class Text(Protocol):
+    """The words of one feature."""
+
+    def pairs(self, reports: Reports, /) -> Iterable[tuple[str, str]]:
+        """Keys and values of the log line."""
+        ...
+
+    def essence(self, reports: Reports, /) -> object:
+        """What deserves a new log line when it changes."""
+        ...
+
+    def headlines(self, reports: Reports, /) -> Iterable[str]:
+        """What a person on call should read first; mostly nothing."""
+        ...
+
+    def lines(self, reports: Reports, /) -> Iterable[str]:
+        """The details."""
+        ...
+
+
+class PlainText:
+    """A feature that says nothing; one that does overrides what it needs."""
+
+    def pairs(self, _reports: Reports) -> Iterable[tuple[str, str]]:
+        """No pairs."""
+        return ()
+
+    def essence(self, _reports: Reports) -> object:
+        """Nothing."""
+
+    def headlines(self, _reports: Reports) -> Iterable[str]:
+        """No lines."""
+        return ()
+
+    def lines(self, _reports: Reports) -> Iterable[str]:
+        """No lines."""
+        return ()
+
+
+TEXT: Aspect[Text] = Aspect("text")
+
+
+def pairs(reports: Reports) -> Iterator[tuple[str, str]]:
+    """Keys and values of all features for the log line."""
+    for one in TEXT.parts():
+        yield from one.pairs(reports)
+
+
+def essence(reports: Reports) -> tuple[object, ...]:
+    """What of all features deserves a new log line when it changes."""
+    return tuple(one.essence(reports) for one in TEXT.parts())
+
+
+def headlines(reports: Reports) -> Iterator[str]:
+    """What a person on call should read first."""
+    for one in TEXT.parts():
+        yield from one.headlines(reports)
+
+
+def lines(reports: Reports) -> Iterator[str]:
+    """The details of all features."""
+    for one in TEXT.parts():
+        yield from one.lines(reports)

@@ -1,0 +1,1 @@
+"""Which share of requests gets a whole answer? Reported and alerted on, never sized by."""

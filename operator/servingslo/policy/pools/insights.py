@@ -1,0 +1,77 @@
+"""Protocol of an insight over several pools: what a feature reports of all of them together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from servingslo.plugins import Aspect, Key
+from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import ObjectiveReport
+from servingslo.policy.planner import Seen
+from servingslo.policy.pools.decision import PathUse
+from servingslo.policy.pools.inputs import FleetTargets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTick:
+    """One tick of several pools, after their counts are decided.
+
+    seen: by pool. writer: of the pool that the route is read for. objectives: of a whole path, as
+    observed.
+    """
+
+    targets: FleetTargets
+    seen: Mapping[str, Seen]
+    writer: Decision
+    path: PathUse | None
+    objectives: tuple[ObjectiveReport, ...]
+    now_seconds: float
+
+
+class FleetInsight(Protocol):
+    """What one feature learns of all pools together."""
+
+    @property
+    def key(self) -> Key[Any]:
+        """As of its insight."""
+        ...
+
+    def whole(self, tick: FleetTick, memories: Mapping[str, object], /) -> tuple[object, object]:
+        """The report on all pools and the memory; None each if there is nothing."""
+        ...
+
+    def of_writer(self, reports: Mapping[str, object], whole: Mapping[str, object], /) -> object:
+        """The report of the pool that the route is read for, once that of the whole is known."""
+        ...
+
+
+class PlainFleetInsight:
+    """One whose pool that the route is read for reports as every other."""
+
+    key: Key[Any]
+
+    def of_writer(self, reports: Mapping[str, object], _whole: Mapping[str, object]) -> object:
+        """Its own."""
+        return self.key.of(reports)
+
+
+FLEET_INSIGHT: Aspect[FleetInsight] = Aspect("fleet")
+Values = dict[str, object]
+
+
+def whole(tick: FleetTick, memories: Mapping[str, object]) -> tuple[Values, Values]:
+    """Reports on all pools, and the memories, by name of the feature."""
+    found = {one.key.name: one.whole(tick, memories) for one in FLEET_INSIGHT.parts()}
+    return _known({name: report for name, (report, _) in found.items()}), _known(
+        {name: memory for name, (_, memory) in found.items()}
+    )
+
+
+def of_writer(reports: Mapping[str, object], told: Mapping[str, object]) -> Values:
+    """The reports of the pool that the route is read for. told: of all pools."""
+    parts = FLEET_INSIGHT.parts()
+    return _known({**reports, **{one.key.name: one.of_writer(reports, told) for one in parts}})
+
+
+def _known(values: Values) -> Values:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,121 @@
+"""Each feature can be deleted: its folder, tests, pages and row. What is left has no word of it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.features.join import FOLDER, ROOT, joined, shared
+
+from servingslo.features.catalogue import FEATURES
+
+# Written from models and folders, in this order, as a change of them asks for.
+GENERATORS = (
+    "servingslo.api.crd", "tests.features.join", "tests.charts.reference",
+    "tests.dashboards.servingslo",
+)  # fmt: skip
+# Where no word of a feature is left: what an installation and the reference say, and the kernel.
+SILENT = ("crds", "charts", "docs/reference", "operator")
+# Programs of the environment, so that those of the copy's own sources are checked.
+PROGRAMS = Path(sys.executable).parent
+FLOORS = (
+    (str(PROGRAMS / "ruff"), "check", "operator", "lab", "tests"),
+    (str(PROGRAMS / "mypy"), "--no-incremental"),
+    (str(PROGRAMS / "lint-imports"), "--no-cache"),
+)
+# What asks the command line alone starts processes of the installed program, not of the copy.
+TESTS = ("tests/unit", "tests/golden/test_replayed_decisions.py", "tests/features")
+GENERATE_SECONDS, FLOOR_SECONDS, TESTS_SECONDS = 120, 900, 3600
+
+
+def _run(copy: Path, words: Sequence[str], seconds: float) -> str:
+    """What a program prints in the copy. Raises: AssertionError with its end where it fails."""
+    paths = os.pathsep.join(str(copy / one) for one in ("operator", "lab", "."))
+    done = subprocess.run(
+        words, cwd=copy, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
+        timeout=seconds, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def _python(copy: Path, *words: str, seconds: float = GENERATE_SECONDS) -> str:
+    return _run(copy, (sys.executable, *words), seconds)
+
+
+def deleted(name: str, folder: Path) -> Path:
+    """A copy of the tree without a feature, with everything generated anew."""
+    listed = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    files = subprocess.run(
+        ("git", *listed), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    own = (f"{FOLDER}/{name}/", f"tests/features/{name}/")
+    pages = {f"docs/{page}" for page in shared(name)["pages"]}
+    for file in files:
+        if file and not file.startswith(own) and file not in pages and (ROOT / file).is_file():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, folder / file)
+    catalogue = folder / FOLDER / "catalogue.py"
+    text = catalogue.read_text(encoding="utf-8")
+    row = f'    "{name}",\n'
+    assert row in text
+    catalogue.write_text(text.replace(row, ""), encoding="utf-8")
+    for module in GENERATORS:
+        _python(folder, "-m", module)
+    return folder
+
+
+@pytest.fixture(scope="module", params=FEATURES)
+def without(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree without one feature; the name of the folder is the feature's."""
+    return deleted(request.param, tmp_path_factory.mktemp("without") / request.param)
+
+
+def test_what_features_say_in_shared_files_is_written_there() -> None:
+    """Rows of pages and groups of alerts, by `python -m tests.features.join`."""
+    assert [path for path, text in joined() if path.read_text(encoding="utf-8") != text] == []
+
+
+def test_no_word_of_it_is_left(without: Path) -> None:
+    """Not in CRD, chart, rights, dashboard, reference nor in the kernel; it loads without it."""
+    words = re.compile("|".join(map(re.escape, shared(without.name)["words"])), re.IGNORECASE)
+    left = [
+        f"{path.relative_to(without)}: {found[0]}"
+        for place in SILENT
+        for path in (without / place).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+        if (found := words.search(path.read_text(encoding="utf-8", errors="replace")))
+    ]
+    assert left == []
+    told = "import servingslo.cli.main, servingslo.cli.running.operate, servingslo.api.crd as it; "
+    assert _python(without, "-c", f"{told}print(it.__file__)").startswith(str(without))
+
+
+def test_its_words_are_in_its_folder() -> None:
+    """A word that nothing says any more would let the search find nothing."""
+    for name in FEATURES:
+        text = "".join(
+            path.read_text(encoding="utf-8")
+            for kind in ("*.py", "dashboard.yaml", "rules.yaml")
+            for path in (ROOT / FOLDER / name).rglob(kind)
+        ) + "".join((ROOT / "docs" / page).read_text() for page in shared(name)["pages"])
+        assert [w for w in shared(name)["words"] if w.lower() not in text.lower()] == [], name
+
+
+@pytest.mark.slow("servingslo.features", "servingslo.plugins")
+@pytest.mark.timeout(2 * TESTS_SECONDS)
+def test_the_rest_builds_and_passes_its_tests(without: Path) -> None:
+    """Linters, types and layers of what is left, and its tests without the rig."""
+    for words in FLOORS:
+        _run(without, words, FLOOR_SECONDS)
+    _run(without, ("git", "init", "-q"), GENERATE_SECONDS)
+    _run(without, ("git", "add", "-A"), GENERATE_SECONDS)
+    asked = ("-q", "-x", "-p", "no:randomly", "-m", "not rig", "--deselect", _THIS)
+    _python(without, "-m", "pytest", *asked, *TESTS, seconds=TESTS_SECONDS)
+
+
+_THIS = "tests/features/test_deletion.py"
