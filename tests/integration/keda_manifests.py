@@ -1,4 +1,4 @@
-"""What the page about KEDA tells users to apply, and the scaler that it is for."""
+"""What the pages about KEDA tell users to apply, and the scaler that it is for."""
 
 import re
 from pathlib import Path
@@ -8,16 +8,17 @@ import yaml
 
 DATA = Path(__file__).parent / "data"
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
-PAGE = HOW_TO / "keda.md"
+PAGES = (HOW_TO / "keda.md", HOW_TO / "keda-scaler.md")
 SCALED_OBJECTS = {"group": "keda.sh", "version": "v1alpha1", "plural": "scaledobjects"}
 
 
 def documented(needle: str, namespace: str, name: str) -> dict[str, Any]:
-    """The object of KEDA with this in it in the page, for a workload of this namespace.
+    """The object of KEDA with this in it in the pages, for a workload of this namespace.
 
-    A trigger alone stands in the page's ScaledObject, as the page says.
+    A trigger alone stands in the pages' ScaledObject, as they say.
     """
-    text = PAGE.read_text("utf-8").replace("inference", namespace).replace("llama-chat", name)
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+    text = text.replace("inference", namespace).replace("llama-chat", name)
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     found: dict[str, Any] = yaml.safe_load(
         next(block for block in blocks if needle in block and "servingslo.dev" not in block)

@@ -123,7 +123,7 @@ def note_standing(
         last = max(change.at_seconds, memory.last_change_seconds or 0.0)
         memory = replace(memory, under_way=change, began=began, last_change_seconds=last)
     elif not context.observation.rollout_in_progress and not context.pods.coming:
-        memory = replace(memory, under_way=None, began=None)
+        memory = replace(_ended(context, memory), under_way=None, began=None)
     if not asked:
         # What is on trial goes back by the operator itself, which is no other client's revert.
         return replace(memory, written=None)
