@@ -97,7 +97,6 @@ CHECKS = (
         shows="batch limits on one pod first: kept, reverted, and released without the operator",
         command=(
             *_TESTS,
-            "tests/integration/test_batching.py",
             "tests/integration/test_batch_canary.py",
             "tests/integration/test_release_of_canaries.py",
         ),
