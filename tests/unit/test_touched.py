@@ -117,7 +117,7 @@ def test_this_tree_is_read_as_it_is() -> None:
     """The simulator's engine reaches its own tests and the rig's, and not the API's."""
     found = touched_modules(frozenset({SIMULATOR}))
     assert found is not None
-    assert {"tests/unit/test_engine_host.py", "tests/integration/test_batching.py"} <= found
+    assert {"tests/unit/test_engine_host.py", "tests/integration/test_batch_canary.py"} <= found
     assert "tests/unit/test_api_validation.py" not in found
     pages = touched_modules(frozenset({"docs/glossary.md"}))
     assert pages is not None
