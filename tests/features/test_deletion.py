@@ -118,7 +118,11 @@ def test_the_rest_builds_and_passes_its_tests(without: Path) -> None:
     """Linters, types and layers of what is left, and its tests without the rig."""
     for words in FLOORS:
         _run(without, words, FLOOR_SECONDS)
-    _run(without, ("git", "init", "-q"), GENERATE_SECONDS)
+    # With its history, which tests of pages ask for.
+    clone = without.parent / "history"
+    clones = ("git", "clone", "-q", "--no-checkout", str(ROOT), str(clone))
+    _run(without, clones, GENERATE_SECONDS)
+    (clone / ".git").rename(without / ".git")
     _run(without, ("git", "add", "-A"), GENERATE_SECONDS)
     asked = ("-q", "--maxfail=20", "-p", "no:randomly", "-m", "not rig", "--deselect", _THIS)
     _python(without, "-m", "pytest", *asked, *TESTS, seconds=TESTS_SECONDS)
