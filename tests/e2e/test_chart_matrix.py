@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.e2e.chart_matrix import (
 )
 from tests.integration.manifests import slo_spec
 
+from servingslo.api.crd import budget_definition, custom_resource_definition
 from servingslo.api.v1alpha1 import API_VERSION, GROUP, PLURAL, VERSION
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
@@ -150,7 +152,10 @@ def _release(rig: Rig, major: int, *arguments: str) -> None:
 def test_a_release_lives_through_upgrade_rollback_and_uninstall(
     rig: Rig, namespace: str, major: int
 ) -> None:
-    """From the chart of before, with what was learnt: nothing of a resource is lost on the way."""
+    """From the chart of before, with what was learnt: nothing of a resource is lost on the way.
+
+    Without its CRDs: a version in which objects are stored cannot be taken away again.
+    """
     name = f"life{major}"
     # The CRDs stay after an uninstall: Helm 4 says who owned their fields, Helm 3 takes them.
     take = ["--take-ownership"] + (["--force-conflicts"] if major == 4 else [])
@@ -165,7 +170,12 @@ def test_a_release_lives_through_upgrade_rollback_and_uninstall(
         found = apps.read_namespaced_deployment(f"{name}-servingslo-operator", namespace)
         return list(found.spec.template.spec.containers[0].args)
 
-    _release(rig, major, "upgrade", "--install", name, str(BEFORE), *common)
+    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
+    for definition in (custom_resource_definition(), budget_definition()):
+        with suppress(kubernetes.client.ApiException):  # there already
+            extensions.create_custom_resource_definition(definition)
+    first = (*common, "--set=crds.install=false")
+    _release(rig, major, "upgrade", "--install", name, str(BEFORE), *first)
     body = {"apiVersion": API_VERSION, "kind": "ServingSLO", "metadata": {"name": "chat"}}
     body["spec"] = slo_spec("chat", {"mode": "Recommend"})
     wait_until(lambda: _created(custom, namespace, body), what="a ServingSLO is taken")
@@ -187,7 +197,6 @@ def test_a_release_lives_through_upgrade_rollback_and_uninstall(
     assert slo()["metadata"]["uid"] == before["metadata"]["uid"]
     assert slo()["status"]["learned"] == LEARNED
     assert not apps.list_namespaced_deployment(namespace).items
-    extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
     assert extensions.read_custom_resource_definition(CRD_NAME).spec.group == GROUP
 
 

@@ -1,7 +1,5 @@
-"""A bound in an Istio DestinationRule: written, followed, refused with a reason, and put back."""
+"""A bound in an Istio DestinationRule: written, followed and put back."""
 
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,30 +86,3 @@ def test_a_bound_is_written_followed_and_put_back(
     tenant.wait(lambda: rules.read()["spec"] == before, what="the former state again")
     assert not rules.read()["metadata"].get("annotations")
     tenant.wait_line(operator, "changed", "knob=gateway-limits", "target=DestinationRule/chat")
-
-
-def test_release_tells_what_it_may_not_look_through_and_does_the_rest(
-    tenant: Tenant, rules: Rules, operator: Operator, tmp_path: Path
-) -> None:
-    """With the operator's own rights, which are on the kinds that the administrator lists."""
-    Gateway(tenant).create_service()
-    rules.create()
-    begin(tenant, tmp_path, via=VIA)
-    tenant.wait(lambda: rules.bound() is not None, what="a bound is written")
-    everything = _released(operator)
-    assert everything.returncode == 1
-    assert "BackendTrafficPolicy: " in everything.stderr
-    assert f"DestinationRule {tenant.namespace}/chat: http2MaxRequests" in everything.stdout
-    assert "trafficPolicy" not in rules.read()["spec"]
-    listed = _released(operator, "--admission-kind=DestinationRule")
-    assert (listed.returncode, listed.stderr) == (0, "")
-
-
-def _released(operator: Operator, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable, "-m", "servingslo.cli", "release", "--all", "--no-degradation",
-            f"--kubeconfig={operator.kubeconfig}", *arguments,
-        ],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip

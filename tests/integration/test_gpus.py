@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.integration.operator_under_test import LENGTH_SPREAD, Operator, Tenant, steady_trace
-from tests.integration.test_lifecycle_scaling import LAW
+from tests.integration.test_pools import LAW
 
 from servingslo_lab.rig.simulated.engine_metrics import GPUReading
 

@@ -216,7 +216,7 @@ class World:
             clock=self.cluster,
             metrics=_Metrics(self.cluster),
             workloads=self.workloads,
-            actuators=(ReplicaCount(writer, self.workloads)),
+            actuators=(ReplicaCount(writer, self.workloads),),
             resources=_Resources(self.cluster),
             events=_Events(self.cluster),
             exporter=self.exporter,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from tests.unit.policy_world import World, run, stepped
 
 from servingslo.explain.changes import change_event, change_line, replica_count_change
@@ -13,6 +14,8 @@ from servingslo.policy.inputs import Grant, ScaleTarget, SignalProblem
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 6.0), (900, 60.0))
+
+pytestmark = pytest.mark.slow("servingslo.policy", "servingslo.estimation", "servingslo.models")
 
 
 @dataclass

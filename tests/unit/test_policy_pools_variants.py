@@ -135,8 +135,8 @@ def _divided(targets=None, ticks=40, reach=None):
 
 def test_no_step_down_goes_beyond_the_reach_of_a_law():
     """With as many sequences at once as were never seen; within it, the same step is safe."""
-    assert _divided(reach=1e-3).requirements["dear"].safe_replicas == 4
-    assert _divided(reach=1e3).requirements["dear"].safe_replicas < 4
+    assert _divided(reach=1e-3).requirements["dear"].requirement.safe_replicas == 4
+    assert _divided(reach=1e3).requirements["dear"].requirement.safe_replicas < 4
 
 
 def test_an_assumed_law_composes_nothing():

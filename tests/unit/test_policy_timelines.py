@@ -16,6 +16,8 @@ from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 from servingslo_lab.sim.replicas.engine import Outcome
 
+pytestmark = pytest.mark.slow("servingslo.policy", "servingslo.estimation", "servingslo.models")
+
 
 def test_a_step_down_of_demand_is_followed_once_and_keeps_the_objectives():
     """Ten minutes at 18/s, then 6/s: fewer within three minutes, in few steps, and nobody waits."""

@@ -50,6 +50,7 @@ def ignored(_cell: Cell) -> None:
     """Nobody watches."""
 
 
+@pytest.mark.slow("servingslo_lab.sim")
 def test_processes_give_what_one_gives(scenario, tmp_path):
     """In the order of the cells, whoever was done first."""
     cells = [cell(scenario, name, seed) for seed in (1, 2) for name in ("hpa-kv", "keda-slo")]
@@ -60,6 +61,7 @@ def test_processes_give_what_one_gives(scenario, tmp_path):
     assert [(o.policy, o.seed) for o in one] == [(c.policy.label, c.seed) for c in cells]
 
 
+@pytest.mark.slow("servingslo_lab.sim")
 def test_a_process_that_is_killed_ends_the_backtest_and_loses_nothing(scenario, tmp_path):
     """Nobody waits for the runs of a process that is gone; what was done is there again."""
     cells = [cell(scenario, "hpa-kv", seed) for seed in range(1, 9)]

@@ -3,7 +3,7 @@
 Each write to a target is one change, whatever its outcome. A recommendation is no change.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ from servingslo.policy.decision import (
     Decision,
 )
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatcherLimits, CanaryAct
+from servingslo.policy.knobs.decisions import BatcherLimits, BatchingDecision, CanaryAct
 from servingslo.policy.knobs.engine_limits.canary import QUEUE
 from servingslo.reasons import Reason
 
@@ -90,7 +90,7 @@ class Change:
 
 
 # Steps of a canary that leave the template as it is.
-_STEPS_OF_A_CANARY = {
+_STEPS_OF_A_CANARY: Mapping[CanaryAct | None, Setting] = {
     CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
     CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
     CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
@@ -127,76 +127,50 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
     batching, cost = decision.batching, decision.cost
     if not batching.apply:
         return None
+    where = f"{target.kind}/{target.name}"
+    change = limits_change((decision.namespace, decision.name), where, batching)
+    change = replace(change, pool=decision.pool)
     if batching.canary in _STEPS_OF_A_CANARY:
-        step = limits_change(
-            (decision.namespace, decision.name),
-            f"{target.kind}/{target.name}",
-            (_STEPS_OF_A_CANARY[batching.canary],),
-            batching.reason,
-            detail=batching.detail,
-        )
-        return replace(step, pool=decision.pool)
+        return change
     back = batching.canary is CanaryAct.TAKE_BACK
-    return Change(
-        namespace=decision.namespace,
-        name=decision.name,
-        target=f"{target.kind}/{target.name}",
-        knob=Knob.BATCH_LIMITS,
-        settings=(
-            Setting(
-                name="max_num_seqs",
-                before=batching.current_max_num_seqs,
-                after=batching.recommended_max_num_seqs,
-            ),
-            Setting(
-                name="max_num_batched_tokens",
-                before=batching.current_max_num_batched_tokens,
-                after=batching.recommended_max_num_batched_tokens,
-            ),
-            *queue_setting(batching.queue),
-        ),
-        reason=batching.reason,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+    return replace(
+        change,
         replicas_saved=batching.replicas_saved,
         cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
         currency="" if cost is None else cost.currency,
-        flags_removed=removed_flags(batching.flags_removed, batching.queue),
-        detail=batching.detail,
-        pool=decision.pool,
     )
 
 
-def queue_setting(queue: Sequence[int | None]) -> tuple[Setting, ...]:
-    """The change of the engines' own bound, from one value to another; empty if it stays."""
-    return (Setting(name=QUEUE, before=queue[0], after=queue[1]),) if queue else ()
-
-
-def removed_flags(limits: Sequence[str], queue: Sequence[int | None]) -> tuple[str, ...]:
-    """Flags to remove: of these limits, and of the engines' own bound if it is to have none."""
-    return (*limits, QUEUE) if queue and queue[1] is None else tuple(limits)
-
-
-def limits_change(
-    resource: tuple[str, str],
-    target: str,
-    settings: tuple[Setting, ...],
-    reason: Reason,
-    *,
-    flags_removed: tuple[str, ...] = (),
-    detail: str = "",
-) -> Change:
+def limits_change(resource: tuple[str, str], target: str, batching: BatchingDecision) -> Change:
     """A step of a canary of batch limits. resource: namespace and name."""
-    back = reason is Reason.BATCHING_ROLLED_BACK
+    step = _STEPS_OF_A_CANARY.get(batching.canary)
+    queue, removed = batching.queue, batching.flags_removed
+    if queue and queue[1] is None:
+        removed = (*removed, QUEUE)
+    limits = (
+        Setting(
+            name="max_num_seqs",
+            before=batching.current_max_num_seqs,
+            after=batching.recommended_max_num_seqs,
+        ),
+        Setting(
+            name="max_num_batched_tokens",
+            before=batching.current_max_num_batched_tokens,
+            after=batching.recommended_max_num_batched_tokens,
+        ),
+        *((Setting(name=QUEUE, before=queue[0], after=queue[1]),) if queue else ()),
+    )
+    back = batching.canary is CanaryAct.TAKE_BACK
     return Change(
         namespace=resource[0],
         name=resource[1],
         target=target,
         knob=Knob.BATCH_LIMITS,
-        settings=settings,
-        reason=reason,
+        settings=limits if step is None else (step,),
+        reason=batching.reason,
         outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        flags_removed=flags_removed,
-        detail=detail,
+        flags_removed=removed if step is None else (),
+        detail=batching.detail,
     )
 
 

@@ -41,10 +41,10 @@ class Facts:
 
     batcher: how batches form, as servers report it; None if none reports it. batches: number of
     executions and their microseconds by size, by pod. not_capacity: ready pods that are not yet
-    capacity, each with the reason. rollout: a change of ours that is not judged yet. no_step_down:
+    capacity, each with the reason. rollout: a change of ours that is under way. no_step_down:
     why no replica is released now. bound_holds: load has shown that no more requests are in flight
     than the bound allows. elsewhere: in other pools behind the same route. trial_elsewhere: a
-    change in another pool is not judged yet.
+    change in another pool is under way.
     """
 
     batcher: DynamicBatcher | None = None

@@ -10,7 +10,7 @@ from servingslo.policy import insights
 from servingslo.policy.hpa_behavior import BehaviorState
 from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.knobs.protocol import Knob
-from servingslo.policy.replicas.promise import PromiseState
+from servingslo.policy.replicas.promise import PromiseState, dump_promise, load_promise
 from servingslo.policy.replicas.reverts import Reverts
 from servingslo.policy.replicas.state import PlannerState
 
@@ -43,7 +43,7 @@ def learned(
         "behavior": _dump_behavior(state.behavior),
         **{one.stored_as: one.dump(state.knobs.get(one.name)) for one in knobs if one.stored_as},
         "reverts": _dump_reverts(state.reverts),
-        "promise": _dump_promise(state.promise),
+        "promise": dump_promise(state.promise),
         **insights.dump(state.features),
         "estimator": estimator_memory.learned(state.estimator),
     }
@@ -68,7 +68,7 @@ def restore(stored: object, now_seconds: float, knobs: Sequence[Knob] = KNOBS) -
         behavior=_load_behavior(stored.get("behavior"), now_seconds),
         knobs={name: memory for name, memory in memories.items() if memory is not None},
         reverts=_load_reverts(stored.get("reverts"), now_seconds),
-        promise=_load_promise(stored.get("promise")),
+        promise=load_promise(stored.get("promise")) or PromiseState(),
         features=insights.load(stored, now_seconds),
     )
 
@@ -104,32 +104,6 @@ def _without_nulls(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     return {name: inner for name, inner in value.items() if inner is not None}
-
-
-def _dump_promise(state: PromiseState) -> dict[str, float]:
-    return {
-        "requests": round(state.requests, 1),
-        "missed": round(state.missed, 2),
-        "unsure": round(state.unsure, 2),
-        "seconds": round(state.seconds),
-    }
-
-
-def _load_promise(stored: object) -> PromiseState:
-    """The stored promise; an empty one if it is malformed."""
-    if not isinstance(stored, Mapping):
-        return PromiseState()
-    numbers = [number_of(stored.get(name)) for name in ("requests", "missed", "seconds")]
-    if any(number is None for number in numbers):
-        return PromiseState()
-    requests, missed, seconds = (number or 0.0 for number in numbers)
-    unsure = number_of(stored.get("unsure")) or 0.0
-    return PromiseState(
-        requests=requests,
-        missed=min(missed, requests),
-        unsure=max(min(unsure, requests - missed), 0.0),
-        seconds=seconds,
-    )
 
 
 def _dump_reverts(reverts: Reverts | None) -> dict[str, object] | None:

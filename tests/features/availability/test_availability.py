@@ -14,10 +14,8 @@ from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.features.availability.answers import (
     MEMORY,
-    NOTHING_COUNTED,
     REPORT,
     TARGET,
-    AvailabilityState,
     AvailabilityTargets,
     availability_report,
     count_answers,
@@ -43,9 +41,9 @@ def ledger(**rates: float | None) -> RequestLedger:
     )
 
 
-def counted(*ledgers: RequestLedger) -> AvailabilityState:
+def counted(*ledgers: RequestLedger) -> PromiseState:
     """After ticks of 15 s with these."""
-    state = NOTHING_COUNTED
+    state = PromiseState()
     for tick, one in enumerate(ledgers):
         state = count_answers(
             state, one, period_seconds=DAY_SECONDS, now_seconds=1000.0 + 15.0 * tick
@@ -89,7 +87,7 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
 
 def test_it_survives_a_restart_and_a_broken_status() -> None:
     """The counts of a day are not lost with a pod; nothing is stored where none are kept."""
-    known = AvailabilityState(requests=1e5, unanswered=42.0, seconds=3e4)
+    known = PromiseState(requests=1e5, missed=42.0, seconds=3e4)
     stored = learned(PlannerState(features={MEMORY.name: known}), 0.0)
     assert MEMORY.of(restore(stored, 10.0).features) == known
     assert "availability" not in learned(PlannerState(), 0.0)

@@ -19,6 +19,8 @@ from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 
+pytestmark = pytest.mark.slow("servingslo.features.budgets", "servingslo.policy")
+
 TICKS = 60
 Lived = tuple[FleetDecision, FleetTargets, FleetState]
 

@@ -1,6 +1,6 @@
 """The batch limits of the engines, written into the pod template for one pod first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
@@ -23,11 +23,8 @@ from servingslo.errors import (
 from servingslo.explain.changes import (
     Change,
     Knob,
-    Setting,
     batch_limits_change,
     limits_change,
-    queue_setting,
-    removed_flags,
 )
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import (
@@ -37,7 +34,7 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.knobs.decisions import CanaryAct
+from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
 from servingslo.policy.knobs.engine_limits.canary import (
     ADDED,
     AFTER,
@@ -223,20 +220,15 @@ def _asked(targets: Targets) -> str:
 
 def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
     """The change that ends a canary that is no longer requested."""
-    settings: Mapping[str, tuple[int, int]] = {
-        name: (after, before)
-        for name, after, before in zip(LIMIT_FIELDS, canary.after, canary.before, strict=True)
-    }
-    back = not target.edited
-    return limits_change(
-        (target.namespace, canary.owner),
-        target.title,
-        (
-            *(Setting(name=n, before=b, after=a) for n, (b, a) in settings.items()),
-            *queue_setting(canary.queue[::-1]),
-        )
-        if back
-        else (Setting(name="canary", before=1, after=0),),
-        Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_LEFT_TO_USER,
-        flags_removed=removed_flags(canary.flags_added, canary.queue[::-1]) if back else (),
+    edited = target.edited
+    ending = BatchingDecision(
+        reason=Reason.BATCHING_LEFT_TO_USER if edited else Reason.BATCHING_ROLLED_BACK,
+        canary=CanaryAct.LEAVE if edited else CanaryAct.TAKE_BACK,
+        current_max_num_seqs=canary.after[0],
+        recommended_max_num_seqs=canary.before[0],
+        current_max_num_batched_tokens=canary.after[1],
+        recommended_max_num_batched_tokens=canary.before[1],
+        flags_removed=() if edited else tuple(canary.flags_added),
+        queue=() if edited else tuple(canary.queue[::-1]),
     )
+    return limits_change((target.namespace, canary.owner), target.title, ending)

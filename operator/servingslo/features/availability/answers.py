@@ -6,10 +6,9 @@ A refused, failed or aborted request is not answered. What no one counts is name
 from dataclasses import dataclass
 
 from servingslo.estimation.gateway.ledger import RequestLedger
+from servingslo.estimation.requests.misses import Misses
 from servingslo.plugins import Key
-
-# After a longer gap between two ticks nothing is known of the time between.
-LONGEST_GAP_SECONDS = 300.0
+from servingslo.policy.replicas.promise import LONGEST_GAP_SECONDS, PromiseState, after_window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +27,6 @@ class AvailabilityReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AvailabilityState:
-    """Requests of the period, weighed less the older they are.
-
-    seconds: over which they were observed. at_seconds: of the last tick with requests counted.
-    """
-
-    requests: float = 0.0
-    unanswered: float = 0.0
-    seconds: float = 0.0
-    at_seconds: float | None = None
-
-
-NOTHING_COUNTED = AvailabilityState()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AvailabilityTargets:
     """The objective: share of requests to be answered."""
 
@@ -52,52 +35,36 @@ class AvailabilityTargets:
 
 TARGET: Key[AvailabilityTargets] = Key("availability", AvailabilityTargets)
 REPORT: Key[AvailabilityReport] = Key(TARGET.name, AvailabilityReport)
-MEMORY: Key[AvailabilityState] = Key(TARGET.name, AvailabilityState)
+# Misses of this promise are requests without a whole answer.
+MEMORY: Key[PromiseState] = Key(TARGET.name, PromiseState)
 
 
 def count_answers(
-    state: AvailabilityState,
-    ledger: RequestLedger,
-    *,
-    period_seconds: float,
-    now_seconds: float,
-) -> AvailabilityState:
+    state: PromiseState, ledger: RequestLedger, *, period_seconds: float, now_seconds: float
+) -> PromiseState:
     """The state after the requests since the last tick, at the ledger's rates."""
     unanswered = ledger.unanswered_per_second
     if unanswered is None:
         return state
-    if state.at_seconds is None:
-        return AvailabilityState(
-            requests=state.requests,
-            unanswered=state.unanswered,
-            seconds=state.seconds,
-            at_seconds=now_seconds,
-        )
-    elapsed = min(now_seconds - state.at_seconds, LONGEST_GAP_SECONDS)
-    if elapsed <= 0.0:
-        return state
-    kept = max(1.0 - elapsed / period_seconds, 0.0)
-    return AvailabilityState(
-        requests=kept * state.requests + elapsed * ledger.offered_per_second,
-        unanswered=kept * state.unanswered + elapsed * unanswered,
-        seconds=min(state.seconds + elapsed, period_seconds),
-        at_seconds=now_seconds,
-    )
+    at_seconds = now_seconds if state.at_seconds is None else state.at_seconds
+    seconds = min(now_seconds - at_seconds, LONGEST_GAP_SECONDS)
+    missed = seconds * unanswered
+    seen = Misses(requests=seconds * ledger.offered_per_second, least=missed, most=missed)
+    return after_window(state, seen, period_seconds=period_seconds, now_seconds=now_seconds)
 
 
 def availability_report(
-    state: AvailabilityState,
+    state: PromiseState,
     ledger: RequestLedger | None,
     *,
     target_ratio: float,
     period_seconds: float,
 ) -> AvailabilityReport:
     """The share of answered requests next to the objective."""
-    known = state.requests > 0.0
     return AvailabilityReport(
         target_ratio=target_ratio,
         period_seconds=period_seconds,
-        answered_ratio=1.0 - state.unanswered / state.requests if known else None,
-        observed_seconds=state.seconds,
+        answered_ratio=state.attained_ratio,
+        observed_seconds=min(state.seconds, period_seconds),
         uncounted=() if ledger is None else ledger.uncounted,
     )

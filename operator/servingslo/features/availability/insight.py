@@ -2,31 +2,35 @@
 
 from collections.abc import Mapping
 
-from servingslo.estimation.stored_fields import number_of
 from servingslo.features.availability.answers import (
     MEMORY,
-    NOTHING_COUNTED,
     REPORT,
     TARGET,
     AvailabilityReport,
-    AvailabilityState,
     availability_report,
     count_answers,
 )
-from servingslo.plugins import Key
-from servingslo.policy.insights import PlainInsight
+from servingslo.policy.insights import Insight
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.promise import period_seconds
+from servingslo.policy.replicas.promise import (
+    PromiseState,
+    dump_promise,
+    load_promise,
+    period_seconds,
+)
+
+# How the misses of this promise are called in stored state.
+_UNANSWERED = "unanswered"
 
 
-class AvailabilityInsight(PlainInsight):
+class AvailabilityInsight(Insight):
     """Answered requests."""
 
-    key: Key[AvailabilityReport] = REPORT
+    key = REPORT
 
-    def learn(self, context: TickContext, memories: Mapping[str, object]) -> AvailabilityState:
+    def learn(self, context: TickContext, memories: Mapping[str, object]) -> PromiseState:
         """The requests and answers of the period."""
-        memory, ledger = MEMORY.of(memories) or NOTHING_COUNTED, context.estimate.ledger
+        memory, ledger = MEMORY.of(memories) or PromiseState(), context.estimate.ledger
         blind = ledger is None or context.signals.no_metrics is not None
         if ledger is None or blind or TARGET.of(context.targets.features) is None:
             return memory
@@ -45,7 +49,7 @@ class AvailabilityInsight(PlainInsight):
         if asked is None:
             return None
         return availability_report(
-            MEMORY.of(memories) or NOTHING_COUNTED,
+            MEMORY.of(memories) or PromiseState(),
             context.estimate.ledger,
             target_ratio=asked.target_ratio,
             period_seconds=period_seconds(context.targets),
@@ -53,25 +57,13 @@ class AvailabilityInsight(PlainInsight):
 
     def dump(self, memory: object) -> dict[str, float] | None:
         """The requests counted."""
-        if not isinstance(memory, AvailabilityState) or memory.requests <= 0.0:
+        if not isinstance(memory, PromiseState) or memory.requests <= 0.0:
             return None
-        return {
-            "requests": round(memory.requests, 1),
-            "unanswered": round(memory.unanswered, 2),
-            "seconds": round(memory.seconds),
-        }
+        return dump_promise(memory, _UNANSWERED)
 
-    def load(self, stored: object, _now_seconds: float) -> AvailabilityState | None:
+    def load(self, stored: object, _now_seconds: float) -> PromiseState | None:
         """The stored requests."""
-        if not isinstance(stored, Mapping):
-            return None
-        numbers = [number_of(stored.get(name)) for name in ("requests", "unanswered", "seconds")]
-        if any(number is None or number < 0.0 for number in numbers):
-            return None
-        requests, unanswered, seconds = (number or 0.0 for number in numbers)
-        return AvailabilityState(
-            requests=requests, unanswered=min(unanswered, requests), seconds=seconds
-        )
+        return load_promise(stored, _UNANSWERED)
 
 
 PART = AvailabilityInsight()

@@ -71,7 +71,7 @@ class Knob(Protocol):
         ...
 
     def on_trial(self, memory: object, /) -> bool:
-        """Whether a change of it is under way and not judged yet."""
+        """Whether a change of it is under way."""
         ...
 
     def dump(self, memory: object, /) -> object:

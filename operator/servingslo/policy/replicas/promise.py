@@ -11,6 +11,7 @@ from servingslo.estimation.requests.misses import (
     Within,
     misses,
 )
+from servingslo.estimation.stored_fields import number_of
 from servingslo.models.burn_rates import (
     FAST_BURN,
     MEDIUM_BURN,
@@ -111,6 +112,34 @@ def after_window(
         unsure=kept * state.unsure + seen.most - seen.least,
         seconds=state.seconds + seconds,
         at_seconds=now_seconds,
+    )
+
+
+def dump_promise(state: PromiseState, missed_name: str = "missed") -> dict[str, float]:
+    """The part that survives a restart, as JSON values; misses under this name."""
+    unsure = {"unsure": round(state.unsure, 2)} if missed_name == "missed" else {}
+    return {
+        "requests": round(state.requests, 1),
+        missed_name: round(state.missed, 2),
+        **unsure,
+        "seconds": round(state.seconds),
+    }
+
+
+def load_promise(stored: object, missed_name: str = "missed") -> PromiseState | None:
+    """The reverse of `dump_promise`; None for a malformed value."""
+    if not isinstance(stored, Mapping):
+        return None
+    numbers = [number_of(stored.get(name)) for name in ("requests", missed_name, "seconds")]
+    if any(number is None for number in numbers):
+        return None
+    requests, missed, seconds = (number or 0.0 for number in numbers)
+    unsure = number_of(stored.get("unsure")) or 0.0
+    return PromiseState(
+        requests=requests,
+        missed=min(missed, requests),
+        unsure=max(min(unsure, requests - missed), 0.0),
+        seconds=seconds,
     )
 
 

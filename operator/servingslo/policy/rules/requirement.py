@@ -27,6 +27,7 @@ from servingslo.policy.rules.step_down import (
     count_tried,
     is_overloaded,
     is_seen_to_serve,
+    pods_behind,
     safe_count,
 )
 from servingslo.reasons import BOUND_REASON, Constraint, Reason
@@ -198,7 +199,9 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
         # While nothing arrives, no engine that sleeps needs a replacement.
         lost -= len(context.pods.of(Condition.ASLEEP))
     proposal = _with_lost(context, proposal, lost)
-    behind = _behind_at_lead(context)
+    # Their queue will still be there when a replica ordered now is ready.
+    seconds = context.lead_seconds + context.wait_budget_seconds
+    behind = pods_behind(context, seconds, context.estimate.ordering_ratio)
     if behind:
         proposal = proposal.required(
             "redundancy", proposal.replicas + behind, Reason.BACKLOG_BOUND, behind_pods=behind
@@ -212,21 +215,6 @@ def _with_lost(context: TickContext, proposal: Proposal, lost: int) -> Proposal:
         return proposal
     wanted, inputs = proposal.replicas + lost, context.pods.inputs(Condition.UNRELIABLE)
     return proposal.required("redundancy", wanted, Reason.UNRELIABLE_PODS, **inputs)
-
-
-def _behind_at_lead(context: TickContext) -> int:
-    """Pods whose present queue will still be there when a replica ordered now is ready.
-
-    Queued requests stay at their pod, so other pods must serve new arrivals.
-    """
-    if context.prepared is None:
-        return 0
-    seconds = context.lead_seconds + context.wait_budget_seconds
-    most = context.prepared.model.saturation_rate_per_second * seconds
-    ordering = context.estimate.ordering_ratio
-    return sum(
-        any((e.waiting or 0.0) * ordering > most for e in pod.engines) for pod in context.serving
-    )
 
 
 def _by_saturation(context: TickContext) -> Proposal:

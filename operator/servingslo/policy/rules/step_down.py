@@ -195,10 +195,8 @@ def safe_count(
     if wanted >= context.current:
         return context.current
     implied = implied_arrival_rate_per_second(context, case, demand)
-    load, spare = (
-        step_down_load(context.estimate, demand, implied),
-        _pods_behind(context, case) + spare,
-    )
+    load = step_down_load(context.estimate, demand, implied)
+    spare += pods_behind(context, context.wait_budget_seconds, context.estimate.keeping_ratio)
     least = least_safe_count(
         case, load, infeasible, lowest=wanted, current=context.current, spare=spare
     )
@@ -222,15 +220,17 @@ def within_reach(
     return least
 
 
-def _pods_behind(context: TickContext, case: SizingCase) -> int:
-    """Pods with more in their queue than they start within the wait budget.
+def pods_behind(context: TickContext, seconds: float, ratio: float) -> int:
+    """Pods with more in their queue than they start within this time; 0 without a model.
 
-    They serve earlier requests, which are late already; new arrivals depend on the other pods.
+    They serve earlier requests, which are late already, and their queue stays with them; new
+    arrivals depend on the other pods. ratio: of the requests that count.
     """
-    in_time = case.model.saturation_rate_per_second * context.wait_budget_seconds
-    keeping = context.estimate.keeping_ratio
+    if context.prepared is None:
+        return 0
+    most = context.prepared.model.saturation_rate_per_second * seconds
     return sum(
-        any((engine.waiting or 0.0) * keeping > in_time for engine in pod.engines)
+        any((engine.waiting or 0.0) * ratio > most for engine in pod.engines)
         for pod in context.serving
     )
 

@@ -102,11 +102,12 @@ def standing_canary(standing: InForce | None) -> Canary | None:
     )
 
 
-def standing_refusal(context: TickContext) -> stages.Refusal | None:
-    """Limits that were taken back, if no input that matters has changed since."""
+def is_refused(context: TickContext, current: BatchLimits, best: BatchLimits) -> bool:
+    """Whether a limit would move in the direction of a change that was taken back."""
     standing = standing_limits(context)
     limits = None if standing is None else _limits(standing.values, REFUSED)
-    return None if limits is None else stages.Refusal(setting=limits)
+    refusal = None if limits is None else stages.Refusal(setting=limits)
+    return refusal is not None and refusal.forbids(current, best, context.now_seconds)
 
 
 def note_standing(
@@ -165,11 +166,6 @@ def _note_revert(context: TickContext, memory: BatchingMemory) -> BatchingMemory
         return memory
     reverted = LimitsRevert(limits=written.before, at_seconds=context.now_seconds, by=found.set_by)
     return replace(memory, reverted=reverted)
-
-
-def is_left_to_reverter(context: TickContext, memory: BatchingMemory) -> bool:
-    """Whether no limits are written now because another client puts them back."""
-    return memory.reverted is not None and memory.reverted.pauses(context.now_seconds)
 
 
 def watch(turn: Turn, memory: BatchingMemory, canary: Canary) -> Tuned:

@@ -106,10 +106,11 @@ def tune_batching(turn: Turn, memory: BatchingMemory) -> Tuned:
     if under_way is not None:
         return canary.watch(turn, memory, under_way)
     tuned = _tune(turn, memory)
-    if turn.acting and memory.reverted is not None and canary.is_left_to_reverter(context, memory):
-        told, detail = Reason.BATCHING_REVERTED, memory.reverted.detail
-        return tuned._replace(decision=replace(tuned.decision, reason=told, detail=detail))
-    return tuned
+    reverted = memory.reverted_lately(context.now_seconds)
+    if reverted is None or not turn.acting:
+        return tuned
+    told = replace(tuned.decision, reason=Reason.BATCHING_REVERTED, detail=reverted.detail)
+    return tuned._replace(decision=told)
 
 
 def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
@@ -239,9 +240,9 @@ def _choose_change(turn: Turn, memory: BatchingMemory, search: BatchSearch) -> T
     not_first = canary.no_canary(context)
     checks = (
         *_forbidden(turn),
-        (canary.is_left_to_reverter(context, memory), Reason.BATCHING_REVERTED),
+        (memory.reverted_lately(context.now_seconds) is not None, Reason.BATCHING_REVERTED),
         (not worth, Reason.BATCHING_GAIN_TOO_SMALL),
-        (_was_refused(context, current, best), Reason.BATCHING_ROLLED_BACK),
+        (canary.is_refused(context, current, best), Reason.BATCHING_ROLLED_BACK),
         (not_first is not None, Reason.BATCHING_CANARY_NOT_POSSIBLE),
         (context.observation.rollout_in_progress, Reason.ROLLOUT_IN_PROGRESS),
         (turn.scaling or context.pods.coming > 0, Reason.PENDING_PODS),
@@ -325,12 +326,6 @@ def _is_leaving(context: TickContext, requirement: Requirement) -> bool:
         return False
     unknown = warming_up(context) is not None and requirement.replicas < context.current
     return unknown or max(requirement.safe_replicas, context.bounds.minimum) < context.current
-
-
-def _was_refused(context: TickContext, current: BatchLimits, best: BatchLimits) -> bool:
-    """Whether a limit would move in the direction of a change that was taken back."""
-    refusal = canary.standing_refusal(context)
-    return refusal is not None and refusal.forbids(current, best, context.now_seconds)
 
 
 def _alike(one: BatchLimits, other: BatchLimits) -> bool:

@@ -127,6 +127,10 @@ class BatchingMemory:
     written: BatchChange | None = None
     reverted: LimitsRevert | None = None
 
+    def reverted_lately(self, now_seconds: float) -> LimitsRevert | None:
+        """The revert because of which limits are left alone now."""
+        return self.reverted if self.reverted and self.reverted.pauses(now_seconds) else None
+
 
 def memory_of(knobs: Mapping[str, object]) -> BatchingMemory:
     """The memory of batch limits, from the memories of all knobs."""
@@ -171,6 +175,7 @@ def _queue_of(stored: object) -> tuple[int | None, ...]:
     return queue if len(queue) == len(LIMIT_FIELDS) else ()
 
 
+# Keys of the stored state.
 _TIME, _LIMITS = Scalar(float, number_of), Scalar(list, _limits_of)
 _WRITTEN = {
     "at": One("at_seconds", _TIME),

@@ -123,7 +123,7 @@ def worse_in_words(objectives: Sequence[Objective], new: Sample, old: Sample) ->
         _share(one, share := one.failed / one.requests, share, one.requests) for one in (new, old)
     )
     failed = _difference("failed", ours, theirs, 0.0, FAILED_ERROR_RATIO)
-    served = new.requests_per_engine / old.requests_per_engine if old.engines else 1.0
+    served = new.requests_per_engine / old.requests_per_engine
     # Difference that chance alone can cause.
     chance = CONFIDENCE_DEVIATIONS * math.sqrt(new.design_effect / new.requests)
     even = max(LEAST_FEWER_RATIO, chance)
