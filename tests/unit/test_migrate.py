@@ -359,7 +359,7 @@ spec:
     rollout: Canary # one pod first
     minInterval: 20m
 ---
-{"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingBudget", "spec": {"gpus": 8}}
+{"apiVersion": "servingslo.dev/v1alpha1", "kind": "Other", "spec": {"gpus": 8}}
 ---
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
