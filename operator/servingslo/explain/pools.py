@@ -7,11 +7,7 @@ says what is worst, and the counts side by side.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from servingslo.explain.conditions.condition import (
-    ConditionStatus,
-    ConditionType,
-    Verdict,
-)
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.document import (
     MAX_DOCUMENT_BYTES,
