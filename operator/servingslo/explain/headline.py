@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from servingslo.explain.conditions.cause import failing_pods
 from servingslo.explain.conditions.condition import (
     Condition,
     ConditionStatus,
@@ -9,7 +10,6 @@ from servingslo.explain.conditions.condition import (
     Verdict,
 )
 from servingslo.explain.conditions.derived import verdicts
-from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.format import count, joined
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.explain.summary import because

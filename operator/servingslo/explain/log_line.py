@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain import features
-from servingslo.explain.conditions.cause import blindness, dependent_verdict
+from servingslo.explain.conditions.cause import blindness, dependent_verdict, failing_pods
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import (
     limit_detail,
@@ -13,7 +13,6 @@ from servingslo.explain.conditions.derived import (
     unreliable_pods,
     verdicts,
 )
-from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.format import (
     count,
     key_value_line,

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain import features
-from servingslo.explain.conditions.cause import dependent_verdict
+from servingslo.explain.conditions.cause import dependent_verdict, failing_pods
 from servingslo.explain.conditions.derived import limit_detail, suspect_pods, unreliable_pods
-from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.conditions.objectives import infeasible_message
 from servingslo.explain.format import (
     UNKNOWN,

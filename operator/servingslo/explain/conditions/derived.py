@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from servingslo.explain.conditions.cause import NOT_READY_REASONS, blindness, target_unusable
+from servingslo.explain.conditions.cause import (
+    NOT_READY_REASONS,
+    blindness,
+    failing_pods,
+    target_unusable,
+    workload_fails,
+)
 from servingslo.explain.conditions.condition import (
     Condition,
     ConditionStatus,
     ConditionType,
     Verdict,
 )
-from servingslo.explain.conditions.failing_pods import failing_pods, workload_fails
 from servingslo.explain.conditions.knobs import (
     admission_verdict,
     batching_verdict,
