@@ -204,16 +204,8 @@ def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
     if batching.reason is Reason.BATCHING_OFF:
         return
     yield "batching", batching.reason.value
-    for name, now, better in (
-        ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
-        (
-            "max_num_batched_tokens",
-            batching.current_max_num_batched_tokens,
-            batching.recommended_max_num_batched_tokens,
-        ),
-    ):
-        if better is not None and better != now:
-            yield name, f"{count(now)}->{better}"
+    for name, now, better in batching.changes:
+        yield name, f"{count(now)}->{better}"
 
 
 def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, object]]:

@@ -56,8 +56,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     pool = f" pool {decision.pool}" if decision.pool else ""
     at = timestamp_from_seconds(decision.time_seconds)
     yield f"{decision.namespace}/{decision.name}{pool} at {at}"
-    noun = "replica" if change == "1" else "replicas"
-    yield f"Decision: {verb}, {change} {noun} ({decision.reason.value})"
+    yield f"Decision: {verb}, {counted(change, 'replica')} ({decision.reason.value})"
     wanted = decision.recommended_replicas
     if wanted is not None and wanted != decision.replicas_after:
         yield f"Recommended: {counted(wanted, 'replica')}; not applied"
@@ -281,10 +280,9 @@ def _certainty(decision: Decision) -> Iterator[str]:
     trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
     if dependent is not None and not model.trusted:
         trusted = f"not known ({dependent.reason.value})"
-    fit, calibration = (_error(value) for value in (model.fit_error, model.relative_error))
     yield (
-        f"Model: {trusted}, from {model.source}, {model.sample_count} samples, "
-        f"error of its windows {fit}, of its percentiles {calibration}"
+        f"Model: {trusted}, from {model.source}, {model.sample_count} samples, error of its "
+        f"windows {percent(model.fit_error)}, of its percentiles {percent(model.relative_error)}"
     )
     if model.trusted and max(model.fit_error or 0.0, model.relative_error or 0.0) > _LARGE_ERROR:
         yield "  the model is used with a large error; expect corrections"
@@ -310,10 +308,6 @@ def _limits(limits: LimitsUse) -> Iterator[str]:
 
 def _limit(value: int | None, source: str | None) -> str:
     return count(value) if source is None else f"{count(value)} ({source})"
-
-
-def _error(error: float | None) -> str:
-    return UNKNOWN if error is None else percent(error)
 
 
 def _further_terms(law: ServiceLaw) -> str:

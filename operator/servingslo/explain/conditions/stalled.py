@@ -38,14 +38,8 @@ def stalled_verdict(
 
     told: the other verdicts, the most important first. before: this condition until now.
     """
-    found = next(
-        (
-            verdict
-            for verdict in told.values()
-            if verdict.status is ConditionStatus.FALSE and verdict.reason in ONLY_A_PERSON_MENDS
-        ),
-        None,
-    )
+    false = (one for one in told.values() if one.status is ConditionStatus.FALSE)
+    found = next((one for one in false if one.reason in ONLY_A_PERSON_MENDS), None)
     if found is None:
         return None
     if found.reason is Reason.TARGET_NOT_FOUND:
