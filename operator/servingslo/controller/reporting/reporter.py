@@ -36,6 +36,7 @@ from servingslo.explain.pools import (
     fleet_verdicts,
 )
 from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Mode
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
@@ -84,7 +85,8 @@ class Reporter:
         material, differs = (any(each) for each in zip(*news, strict=True))
         told = {name: reported.said[name].told for name in fleet.pools}
         generation, now_seconds = resource.record.generation, self._now_seconds()
-        self._stamp(resource, reported, fleet_verdicts(fleet, told))
+        acts = targets.pools[0].targets.mode is Mode.AUTO
+        self._stamp(resource, reported, fleet_verdicts(fleet, told), acts=acts)
         reported.said = {name: reported.said[name] for name in fleet.pools}
         fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
         decided: Json = self._statuses.says(uid, "lastDecision") or {}
@@ -162,13 +164,19 @@ class Reporter:
         await self._not_ready(resource, Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
 
     def _stamp(
-        self, resource: Resource, reported: Reported, told: Mapping[ConditionType, Verdict]
+        self,
+        resource: Resource,
+        reported: Reported,
+        told: Mapping[ConditionType, Verdict],
+        *,
+        acts: bool = True,
     ) -> None:
         reported.conditions = stamped_conditions(
             told,
             reported.conditions,
             generation=resource.record.generation,
             now_seconds=self._now_seconds(),
+            acts=acts,
         )
 
     async def _not_ready(self, resource: Resource, reason: Reason, message: str, key: str) -> None:
