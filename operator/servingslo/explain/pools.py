@@ -33,9 +33,7 @@ _TRANSFER = {
     "assumed": "assumed: nothing measures it",
 }
 _RULES = {
-    "ByLoad": "by load",
     "EvenByPod": "evenly by pod",
-    "FixedWeights": "by fixed weights",
     "Observed": "as observed",
 }
 # A condition that is bad when it is True; all others are bad when they are False.
@@ -216,5 +214,4 @@ def _split(fleet: FleetDecision, split: SplitUse) -> str:
         if name in split.shares_ratio
     )
     rule = _RULES.get(split.rule, split.rule)
-    source = "" if split.source == split.rule.lower() else f" ({split.source})"
-    return f"Split: {rule}{source}: {shares}"
+    return f"Split: {rule}: {shares}"

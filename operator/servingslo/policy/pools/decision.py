@@ -38,12 +38,11 @@ class PathUse:
 class SplitUse:
     """How variants share the traffic.
 
-    rule: 'ByLoad', 'EvenByPod' or 'FixedWeights'; source: 'learned' or 'assumed'. shares_ratio: of
-    the demand, by pool, at the counts decided.
+    rule: 'EvenByPod', or 'Observed' while a law is missing. shares_ratio: of the demand, by pool,
+    at the counts decided.
     """
 
     rule: str
-    source: str
     shares_ratio: Mapping[str, float] = field(default_factory=dict)
 
 
