@@ -123,14 +123,16 @@ def _demand(decision: Decision) -> Iterator[str]:
     known = (f"{number(value)} {what}" for value, what in counts if value is not None)
     if held := joined((*known, kv_cache)):
         yield f"  now: {held}"
-    if demand.prompt_tokens_mean is not None and demand.output_tokens_mean is not None:
-        cached = (
-            "" if demand.cached_ratio is None else f", {percent(demand.cached_ratio)} of it cached"
-        )
-        yield (
-            f"  a request: {mean_tokens(demand.prompt_tokens_mean)} prompt tokens{cached}, "
-            f"{mean_tokens(demand.output_tokens_mean)} output tokens"
-        )
+    prompt, output, ratio = (
+        demand.prompt_tokens_mean,
+        demand.output_tokens_mean,
+        demand.cached_ratio,
+    )
+    if prompt is not None and output is not None:
+        ratio = demand.cached_ratio
+        cached = "" if ratio is None else f", {percent(ratio)} of it cached"
+        tokens = f"{mean_tokens(prompt)} prompt tokens{cached}, {mean_tokens(output)} output tokens"
+        yield f"  a request: {tokens}"
     if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
         yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"
     yield from _ledger(demand.ledger)
@@ -245,10 +247,12 @@ def _predicted(objective: ObjectiveReport) -> str:
 
 def _share(objective: ObjectiveReport) -> str:
     low, high = objective.share_low_ratio, objective.share_high_ratio
-    wanted = percent(objective.percentile / PERCENT)
-    if low is None or high is None:
-        return f"{_unknown_share(objective)}, {wanted} wanted"
-    return f"{_between(low, high)} of requests within it, {wanted} wanted"
+    share = "nothing observed yet" if objective.unobserved else "no requests to measure"
+    if low is not None and high is not None:
+        share = f"{_between(low, high)} of requests within it"
+    elif objective.missing:
+        share = f"{objective.missing} is not exported"
+    return f"{share}, {percent(objective.percentile / PERCENT)} wanted"
 
 
 def _observed(objective: ObjectiveReport, verdict: Reason) -> str:
@@ -261,12 +265,6 @@ def _observed(objective: ObjectiveReport, verdict: Reason) -> str:
 def _between(low: float, high: float) -> str:
     least, most = percent(low), percent(high)
     return least if least == most else f"{least} to {most}"
-
-
-def _unknown_share(objective: ObjectiveReport) -> str:
-    if objective.missing:
-        return f"{objective.missing} is not exported"
-    return "nothing observed yet" if objective.unobserved else "no requests to measure"
 
 
 def _certainty(decision: Decision) -> Iterator[str]:

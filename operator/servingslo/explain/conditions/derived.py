@@ -174,9 +174,7 @@ def _zero_message(decision: Decision) -> str:
 
     Two digits, because a condition is written whenever it changes.
     """
-    for step in decision.steps:
-        if step.stage != "zero":
-            continue
+    for step in (step for step in decision.steps if step.stage == "zero"):
         if step.reason is Reason.NO_WAKE_UP_SIGNAL:
             return f"it is not scaled to zero: {step.inputs['detail']}"
         seconds = step.inputs.get("first_request_seconds")
