@@ -140,13 +140,13 @@ def _limits(values: Mapping[str, int | None], plan: LimitsPlan | None) -> BatchL
 
 def batching_status(batching: BatchingDecision, changed_seconds: float | None) -> BatchingStatus:
     """The limits in force, and the recommended ones with their plan if they differ."""
-    names, now, wanted = zip(*batching.limits, strict=True)
+    now = {name: value for name, value, _ in batching.limits}
+    wanted = {name: value for name, _, value in batching.limits}
     plan = batching.better or batching.today
-    changed = None if changed_seconds is None else timestamp_from_seconds(changed_seconds)
     return BatchingStatus(
-        current=_limits(dict(zip(names, now, strict=True)), None),
-        recommended=None if wanted == now else _limits(dict(zip(names, wanted, strict=True)), plan),
-        last_change=changed,
+        current=_limits(now, None),
+        recommended=None if wanted == now else _limits(wanted, plan),
+        last_change=None if changed_seconds is None else timestamp_from_seconds(changed_seconds),
     )
 
 
