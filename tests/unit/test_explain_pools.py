@@ -16,10 +16,11 @@ from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.explain.pools import (
     fleet_answer,
     fleet_document,
+    fleet_lines,
     fleet_summary_line,
+    fleet_text,
     fleet_verdicts,
 )
-from servingslo.explain.pools_text import fleet_lines, fleet_text
 from servingslo.explain.text import text
 from servingslo.packing import packed, unpacked
 from servingslo.policy.inputs import ScaleTarget

@@ -1,65 +1,43 @@
-"""Protocol of an insight: what a feature learns and reports, and decides nothing by.
+"""An insight: what a feature learns and reports, and decides nothing by.
 
 The planner walks the insights of all features and knows none by name.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.replicas.context import TickContext
 
 
-class Insight(Protocol):
-    """What one feature learns. What it saw is in `context.features`, under its key's name."""
+class Insight:
+    """What one feature learns. What it saw is in `context.features`, under its key's name.
 
-    @property
-    def key(self) -> Key[Any]:
-        """Name and type of its report; the name is also that of its memory."""
-        ...
+    key: name and type of its report; the name is also that of its memory.
+    """
 
-    def look(self, context: TickContext, /) -> object:
-        """What it sees at this tick; None if it sees nothing."""
-        ...
-
-    def learn(self, context: TickContext, memories: Mapping[str, object], /) -> object:
-        """Its memory after this tick."""
-        ...
-
-    def report(self, context: TickContext, memories: Mapping[str, object], /) -> object:
-        """What is reported, with this tick in the memories; None if nothing is."""
-        ...
-
-    def steps(self, context: TickContext, /) -> Iterable[DecisionStep]:
-        """Facts that are worth a step of the decision, by what was known before this tick."""
-        ...
-
-    def dump(self, memory: object, /) -> object:
-        """The part of the memory that survives a restart, as JSON values; None if none does."""
-        ...
-
-    def load(self, stored: object, now_seconds: float, /) -> object:
-        """The reverse of `dump`; None for a malformed value."""
-        ...
-
-
-class PlainInsight:
-    """An insight that sees nothing beside the estimate, and has no steps and no stored state."""
+    key: Key[Any]
 
     def look(self, _context: TickContext) -> object:
-        """Nothing."""
+        """What it sees at this tick; None if it sees nothing in addition to the estimate."""
+
+    def learn(self, _context: TickContext, _memories: Mapping[str, object]) -> object:
+        """Its memory after this tick."""
+
+    def report(self, _context: TickContext, _memories: Mapping[str, object]) -> object:
+        """What is reported, with this tick in the memories; None if nothing is."""
 
     def steps(self, _context: TickContext) -> Iterable[DecisionStep]:
-        """No steps."""
+        """Facts that are worth a step of the decision, by what was known before this tick."""
         return ()
 
     def dump(self, _memory: object) -> object:
-        """Store nothing."""
+        """The part of the memory that survives a restart, as JSON values; None if none does."""
 
     def load(self, _stored: object, _now_seconds: float) -> object:
-        """Nothing is stored."""
+        """The reverse of `dump`; None for a malformed value."""
 
 
 INSIGHT: Aspect[Insight] = Aspect("insight")
