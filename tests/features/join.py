@@ -9,6 +9,7 @@ alerts; `chart` its values, their schema and its templates. Of a feature that is
 a row ends with `<!--NAME-->`, groups and values come last.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tp
 HOOKS = ("args", "ports", "mounts", "volumes", "rights", "ingress", "objects")
 METRICS = "reference/metrics.md"
 # The last gauge of the kernel before those of features.
-_AFTER = "| `servingslo_error_budget_covered_ratio` |"
+_AFTER = "| `servingslo_within_objective_greatest_ratio` |"
 _JOINED = "  # Of features, from their folders.\n"
 _OF_VALUES = "# Of features, from their folders.\n"
 _MARK = re.compile(r"^\|.*<!--\w+--> \|\n", re.MULTILINE)
@@ -95,9 +96,10 @@ def _of_chart(file: str, root: Path) -> dict[str, str]:
 def _pages(root: Path) -> set[str]:
     """The pages with rows of features, also of one that is gone."""
     docs = root / "docs"
-    marked = {path for path in docs.rglob("*.md") if _MARK.search(path.read_text(encoding="utf-8"))}
+    every = (*docs.rglob("*.md"), root / "examples" / "README.md")
+    marked = {path for path in every if _MARK.search(path.read_text(encoding="utf-8"))}
     named = {page for name in FEATURES for page in shared(name, root).get("rows", {})}
-    return {path.relative_to(docs).as_posix() for path in marked} | named | {METRICS}
+    return {Path(os.path.relpath(path, docs)).as_posix() for path in marked} | named | {METRICS}
 
 
 def _marked(page: str, root: Path) -> Iterable[tuple[str, str]]:
@@ -111,7 +113,8 @@ def _marked(page: str, root: Path) -> Iterable[tuple[str, str]]:
         rows += [
             (_AFTER, f"{row}<!--{part.key.name}--> |")
             for part in STATUS.parts()
-            for row in _gauges(part.model)
+            for model in (part.model, part.of_class)
+            for row in _gauges(model)
         ]
     return rows[::-1]
 

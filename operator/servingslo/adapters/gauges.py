@@ -12,9 +12,8 @@ from servingslo.explain.conditions.cause import held_at_zero
 from servingslo.explain.conditions.condition import ConditionStatus
 from servingslo.explain.conditions.derived import ready_verdict
 from servingslo.policy.decision import Decision
-from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT
-from servingslo.units import format_duration, ratio_from_percent
+from servingslo.units import ratio_from_percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +111,6 @@ GAUGES = (
         labels=_OBJECTIVE,
     ),
     GaugeFamily(
-        name="servingslo_error_budget_burn_rate",
-        help="Speed at which the error budget was spent over a window; 1 is allowed.",
-        labels=("window",),
-    ),
-    GaugeFamily(
         name="servingslo_adapter_slots", help="Different adapters that one engine's batch may hold."
     ),
     GaugeFamily(name="servingslo_adapters_in_flight", help="Different adapters with requests."),
@@ -194,7 +188,6 @@ def _values(decision: Decision) -> Iterator[_Value]:
         yield "servingslo_cost_per_hour", labels, decision.cost.per_hour
     yield from _predicted_values(decision)
     yield from _objective_values(decision)
-    yield from _budget_values(decision.error_budget)
     yield from _adapter_values(decision.models)
     yield "servingslo_model_trusted", none, model.trusted
     yield "servingslo_model_relative_error_ratio", none, model.relative_error
@@ -249,14 +242,6 @@ def _ledger_values(ledger: RequestLedger | None) -> Iterator[_Value]:
 def _predicted_values(decision: Decision) -> Iterator[_Value]:
     if (count := predicted_count(decision)) is not None:
         yield "servingslo_kv_usage_ratio", {}, count.kv_usage_ratio
-
-
-def _budget_values(budget: BudgetReport | None) -> Iterator[_Value]:
-    if budget is None:
-        return
-    for burn in budget.burn_rates:
-        labels = {"window": format_duration(burn.seconds)}
-        yield "servingslo_error_budget_burn_rate", labels, burn.rate
 
 
 def _objective_values(decision: Decision) -> Iterator[_Value]:

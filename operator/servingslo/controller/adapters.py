@@ -10,8 +10,8 @@ from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
 from servingslo.policy.ports import (
-    BudgetSource,
     Clock,
+    FeatureReader,
     HistorySource,
     MetricsSource,
     RereadableWorkloads,
@@ -78,9 +78,9 @@ class Routing(Protocol):
 class Adapters:
     """The outside world of one operator.
 
-    actuators: in the order in which a decision is carried out. history, budgets: None if the past
-    is not read. routing: None if no gateway is read that may count no requests for a workload
-    without pods. serving_budgets: None if budgets of GPUs are not read.
+    actuators: in the order in which a decision is carried out. history: None if the past is not
+    read. readers: of features. routing: None if no gateway is read that may count no requests for a
+    workload without pods. serving_budgets: None if budgets of GPUs are not read.
     """
 
     clock: Clock
@@ -91,6 +91,6 @@ class Adapters:
     events: EventSink
     exporter: OperatorMetrics
     history: HistorySource | None = None
-    budgets: BudgetSource | None = None
+    readers: tuple[FeatureReader, ...] = ()
     routing: Routing | None = None
     serving_budgets: ServingBudgetStore | None = None

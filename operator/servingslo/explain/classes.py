@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from servingslo.explain import features
 from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
-from servingslo.explain.format import number, percent, quoted, seconds
+from servingslo.explain.format import number, quoted, seconds
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
 
@@ -79,5 +80,4 @@ def _words(one: ClassReport, proxies: int) -> Iterator[str]:
     if one.after is not None:
         at = "its proxy" if proxies == 1 else f"each of {proxies} proxies"
         yield f"lane {one.after} at {at} ({one.policy})"
-    if one.budget_remaining_ratio is not None:
-        yield f"error budget {percent(one.budget_remaining_ratio)} left"
+    yield from features.of_class(one.features)

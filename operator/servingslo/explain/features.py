@@ -31,6 +31,10 @@ class Text(Protocol):
         """The details."""
         ...
 
+    def of_class(self, reports: Reports, /) -> Iterable[str]:
+        """The details of one class of requests, by what was reported of it."""
+        ...
+
 
 class PlainText:
     """A feature that says nothing; one that does overrides what it needs."""
@@ -48,6 +52,10 @@ class PlainText:
 
     def lines(self, _reports: Reports) -> Iterable[str]:
         """No lines."""
+        return ()
+
+    def of_class(self, _reports: Reports) -> Iterable[str]:
+        """No words."""
         return ()
 
 
@@ -75,3 +83,9 @@ def lines(reports: Reports) -> Iterator[str]:
     """The details of all features."""
     for one in TEXT.parts():
         yield from one.lines(reports)
+
+
+def of_class(reports: Reports) -> Iterator[str]:
+    """What all features say of one class of requests."""
+    for one in TEXT.parts():
+        yield from one.of_class(reports)

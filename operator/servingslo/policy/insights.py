@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.routes import ClassTargets
 
 
 class Insight(Protocol):
@@ -32,6 +33,10 @@ class Insight(Protocol):
         """What is reported, with this tick in the memories; None if nothing is."""
         ...
 
+    def of_class(self, context: TickContext, one: ClassTargets, /) -> object:
+        """What is reported of one class of requests; None if nothing is."""
+        ...
+
     def steps(self, context: TickContext, /) -> Iterable[DecisionStep]:
         """Facts that are worth a step of the decision, by what was known before this tick."""
         ...
@@ -46,9 +51,21 @@ class Insight(Protocol):
 
 
 class PlainInsight:
-    """An insight that sees nothing beside the estimate, and has no steps and no stored state."""
+    """An insight that reports what it sees, and has no memory, steps or stored state."""
+
+    key: Key[Any]
 
     def look(self, _context: TickContext) -> object:
+        """Nothing."""
+
+    def learn(self, _context: TickContext, _memories: Mapping[str, object]) -> object:
+        """Nothing."""
+
+    def report(self, context: TickContext, _memories: Mapping[str, object]) -> object:
+        """What it saw."""
+        return self.key.of(context.features)
+
+    def of_class(self, _context: TickContext, _one: ClassTargets) -> object:
         """Nothing."""
 
     def steps(self, _context: TickContext) -> Iterable[DecisionStep]:
@@ -78,6 +95,12 @@ def learn(context: TickContext, memories: Mapping[str, object]) -> dict[str, obj
 def reports(context: TickContext, memories: Mapping[str, object]) -> dict[str, object]:
     """What each feature reports, by name; without those that have nothing to report."""
     found = {one.key.name: one.report(context, memories) for one in INSIGHT.parts()}
+    return {name: report for name, report in found.items() if report is not None}
+
+
+def of_class(context: TickContext, one: ClassTargets) -> dict[str, object]:
+    """What each feature reports of one class of requests, by name."""
+    found = {part.key.name: part.of_class(context, one) for part in INSIGHT.parts()}
     return {name: report for name, report in found.items() if report is not None}
 
 

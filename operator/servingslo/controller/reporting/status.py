@@ -38,7 +38,6 @@ _NOISY = frozenset(
         "classes",
         "degradation",
         "cost",
-        "errorBudget",
         "reserve",
         "summary",
         *_OF_FEATURES,

@@ -1,7 +1,5 @@
 """Error budgets and burn rates by the textbook."""
 
-from dataclasses import dataclass
-
 from servingslo.errors import InvalidInputError
 
 
@@ -36,15 +34,8 @@ def budget_left_ratio(missed_count: float, request_count: float, target_ratio: f
     return 1.0 - missed_count / budget if budget > 0 else 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurnWindow:
-    """A pair of windows; the short one ends an alert soon after the trouble ends."""
-
-    long_seconds: float
-    short_seconds: float
-
-
-# Source: Google, The Site Reliability Workbook, chapter 5, table 5-8.
-FAST_BURN = BurnWindow(long_seconds=3600.0, short_seconds=300.0)
-MEDIUM_BURN = BurnWindow(long_seconds=21600.0, short_seconds=1800.0)
-SLOW_BURN = BurnWindow(long_seconds=259200.0, short_seconds=21600.0)
+# Source: Google, The Site Reliability Workbook, chapter 5, table 5-8: pairs of a long window and a
+# short one, which ends an alert soon after the trouble ends.
+FAST_BURN_SECONDS, SLOW_BURN_SECONDS = 3600.0, 259_200.0
+BURN_SECONDS = (300.0, 1800.0, FAST_BURN_SECONDS, 21_600.0, SLOW_BURN_SECONDS)
+"""Lengths of the windows whose burn rates are reported."""

@@ -19,17 +19,12 @@ from servingslo.adapters.prometheus.queries import growths, native_increases
 from servingslo.adapters.prometheus.reading.native import native_histogram
 from servingslo.errors import InvalidInputError, QueryRefusedError
 from servingslo.estimation.gateway.counts import unanswered
-from servingslo.estimation.requests.misses import (
-    Misses,
-    Within,
-    misses,
-    of_classes,
-    within_threshold,
-)
+from servingslo.estimation.requests.misses import Misses, Within, misses
 from servingslo.estimation.sample import GatewayInstance
 from servingslo.estimation.windows.endings import ABORTED, FAILED
+from servingslo.features.error_budget.windows import of_classes, within_threshold
 from servingslo.models.fleet.objective_metrics import ROW_OF
-from servingslo.policy.ports import BudgetQuestion
+from servingslo.policy.ports import WorkloadQuestion
 from servingslo.policy.replicas.promise import with_degraded
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.profile import RuntimeProfile
@@ -56,7 +51,7 @@ class BudgetQueries:
         self._profiles = {profile.name: profile for profile in of_runtime}
 
     def read(
-        self, ask: Ask, asked: BudgetQuestion, bin_seconds: int, ends: Collection[int] = ()
+        self, ask: Ask, asked: WorkloadQuestion, bin_seconds: int, ends: Collection[int] = ()
     ) -> dict[int, Misses]:
         """Misses by the end of each bin with any data.
 
@@ -101,13 +96,13 @@ class BudgetQueries:
             if len(within) == len(by_metric)
         }
 
-    def knows(self, asked: BudgetQuestion) -> bool:
+    def knows(self, asked: WorkloadQuestion) -> bool:
         """Whether the runtime has a histogram of each objective."""
         profile = self._profiles.get(asked.runtime or "")
         wanted = {ROW_OF[objective.metric].histogram for objective in asked.targets.objectives}
         return profile is not None and wanted <= {metric.field for metric in profile.metrics}
 
-    def _matchers(self, asked: BudgetQuestion, profile: RuntimeProfile) -> tuple[str, ...]:
+    def _matchers(self, asked: WorkloadQuestion, profile: RuntimeProfile) -> tuple[str, ...]:
         for value in (asked.namespace, asked.targets.target.name):
             if _DNS_NAME.fullmatch(value) is None:
                 raise InvalidInputError("name", value, "a DNS name")
@@ -153,7 +148,7 @@ class BudgetQueries:
     def _add_gateway(
         self,
         ask: Ask,
-        asked: BudgetQuestion,
+        asked: WorkloadQuestion,
         bin_seconds: int,
         refused: dict[int, float],
         degraded: dict[int, float],

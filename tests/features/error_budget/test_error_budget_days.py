@@ -16,18 +16,18 @@ import pytest
 from tests.integration.prometheus_world import running_prometheus
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.budgets import Budgets
-from servingslo.estimation.requests.misses import BudgetReading
+from servingslo.features.error_budget.reader import Budgets
+from servingslo.features.error_budget.report import WINDOW, budget_report
+from servingslo.features.error_budget.windows import READING, BudgetReading
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
-from servingslo.policy.ports import BudgetQuestion
-from servingslo.policy.replicas.promise import budget_report
+from servingslo.policy.inputs import Observation, ScaleTarget, Targets
+from servingslo.policy.ports import WorkloadQuestion
 from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.programs import versions
 
-pytestmark = pytest.mark.slow("servingslo.adapters.prometheus.past")
+pytestmark = pytest.mark.slow("servingslo.features.error_budget", "servingslo.adapters.prometheus")
 
 HOUR, DAY = 3600, 86400
 DAYS = 28
@@ -165,7 +165,8 @@ TARGETS = Targets(
         Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5),
         Objective(metric=LatencyMetric.TPOT, percentile=99.5, threshold_seconds=0.05),
     ),
-    error_budget=ErrorBudgetTargets(target_ratio=0.99, window_seconds=DAYS * DAY),
+    stated_share_ratio=0.99,
+    features={WINDOW.name: float(DAYS * DAY)},
 )
 
 
@@ -177,7 +178,7 @@ def reading(
     if gateway is not None:
         config = replace(config, gateway=gateway_profile(gateway))
     budgets = Budgets(config)
-    asked = BudgetQuestion(namespace=NAMESPACE, targets=TARGETS, runtime="vllm")
+    asked = WorkloadQuestion(namespace=NAMESPACE, targets=TARGETS, runtime="vllm")
     deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         while time.monotonic() < deadline:
@@ -214,7 +215,9 @@ def test_28_days_are_what_was_put_there(remembered: tuple[str, int]) -> None:
         assert window.most == pytest.approx(most, rel=0.05), window
     report = budget_report(
         TARGETS,
-        Observation(time_seconds=found.time_seconds, namespace="a", name="b", error_budget=found),
+        Observation(
+            time_seconds=found.time_seconds, namespace="a", name="b", features={READING.name: found}
+        ),
     )
     assert report is not None
     requests, least, most = expected(now, now, DAYS * DAY)

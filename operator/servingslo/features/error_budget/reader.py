@@ -1,4 +1,4 @@
-"""Misses over days, from Prometheus' counters; no restart of an engine or the operator loses any.
+"""The reading of misses over days, from Prometheus' counters; no restart loses any.
 
 Reads the increases over bins of an hour for the whole window, once and then bin by bin, and over
 bins of five minutes for the last six hours. Past pods are found by their names, as for past rates.
@@ -10,20 +10,23 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig, no_collection
-from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
 from servingslo.adapters.prometheus.past.rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW, told_time
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation.requests.misses import BudgetReading, Misses, over
-from servingslo.policy.replicas.promise import BURN_SECONDS
+from servingslo.estimation.requests.misses import Misses
+from servingslo.features.error_budget.burn_rates import BURN_SECONDS
+from servingslo.features.error_budget.queries import BudgetQueries
+from servingslo.features.error_budget.report import WINDOW
+from servingslo.features.error_budget.windows import READING, BudgetReading, over
+from servingslo.plugins import Key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servingslo.policy.ports import BudgetQuestion
+    from servingslo.policy.ports import WorkloadQuestion
 
 _LOG = logging.getLogger(__name__)
 HOUR_SECONDS, SHORT_SECONDS = 3600, 300
@@ -64,7 +67,7 @@ class _Ledger:
 class _Account:
     """The data of one resource. asked_at: time of the last request for it, monotonic."""
 
-    asked: "BudgetQuestion"
+    asked: "WorkloadQuestion"
     asked_at: float
     hours: _Ledger
     short: _Ledger
@@ -72,7 +75,9 @@ class _Account:
 
 
 class Budgets:
-    """Reads misses in its own thread. Implements ports.BudgetSource."""
+    """Reads misses in its own thread. Implements ports.FeatureReader."""
+
+    key: ClassVar[Key[BudgetReading]] = READING
 
     def __init__(
         self, config: PrometheusConfig, monotonic: Callable[[], float] = time.monotonic
@@ -101,17 +106,17 @@ class Budgets:
             self._under_way = self._executor.submit(self._read_all, dict(self._accounts))
 
     def take(
-        self, uid: str, asked: "BudgetQuestion", pods: "Sequence[str]"
+        self, uid: str, asked: "WorkloadQuestion", pods: "Sequence[str]"
     ) -> BudgetReading | None:
         """The last reading for this resource; None until its question has been answered."""
-        budget = asked.targets.error_budget
-        if budget is None or not pods or not self._queries.knows(asked):
+        window = WINDOW.of(asked.targets.features)
+        if window is None or not pods or not self._queries.knows(asked):
             return None
         if names_refusal(asked.targets.target, pods):
             return None
         account = self._accounts.get(uid)
         if account is None or not _same(account.asked, asked):
-            hours = _Ledger(HOUR_SECONDS, round(budget.window_seconds))
+            hours = _Ledger(HOUR_SECONDS, round(window))
             short = _Ledger(SHORT_SECONDS, _SHORT_SPAN_SECONDS)
             account = _Account(asked=asked, asked_at=0.0, hours=hours, short=short)
             self._accounts[uid] = account
@@ -148,7 +153,7 @@ class Budgets:
         account.reading = _reading(account, until)
 
     def _bins(
-        self, asked: "BudgetQuestion", bin_seconds: int, ends: range
+        self, asked: "WorkloadQuestion", bin_seconds: int, ends: range
     ) -> dict[int, Misses | None]:
         def ask(promql: str) -> list[Any]:
             answer = self._client.query_range(
@@ -167,13 +172,11 @@ class Budgets:
         return {end: found.get(end) for end in ends}
 
 
-def _same(before: "BudgetQuestion", now: "BudgetQuestion") -> bool:
+def _same(before: "WorkloadQuestion", now: "WorkloadQuestion") -> bool:
     """Whether the data for one question also answers the other."""
 
-    def essence(asked: "BudgetQuestion") -> tuple[object, ...]:
+    def essence(asked: "WorkloadQuestion") -> tuple[object, ...]:
         targets = asked.targets
-        budget = targets.error_budget
-        window = None if budget is None else budget.window_seconds
         return (
             asked.namespace,
             asked.runtime,
@@ -184,7 +187,7 @@ def _same(before: "BudgetQuestion", now: "BudgetQuestion") -> bool:
             targets.model,
             targets.degradation,
             asked.fallback,
-            window,
+            WINDOW.of(targets.features),
         )
 
     return essence(before) == essence(now)
@@ -207,3 +210,6 @@ def _reading(account: _Account, until: int) -> BudgetReading:
         windows=tuple(over(seconds, window(seconds)) for seconds in (*BURN_SECONDS, whole)),
         covered_ratio=min(max(known, 1 if short.known(0) else 0) * HOUR_SECONDS / whole, 1.0),
     )
+
+
+PART = Budgets
