@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.golden.decisions import SCALE_UP
 
 from servingslo.adapters.metrics_export import OperatorMetrics
+from servingslo.policy.pools.decision import FleetDecision
 from servingslo_lab.rig.programs.cache import cache_directory
 from servingslo_lab.rig.programs.versions import PROMTOOL
 
@@ -24,7 +25,7 @@ def page() -> str:
     """A page with every family that the operator exports."""
     metrics = OperatorMetrics()
     metrics.follow_shards(2, lambda: (0,))
-    metrics.observe_decision(SCALE_UP)
+    metrics.observe(FleetDecision.of(SCALE_UP))
     return _EMPTY.sub(r"\g<0>\1 1\n", metrics.render().decode())
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from policy_world import REPLICAS_ONLY, World, run, stepped
 
 from servingslo.explain.changes import change_event, change_line, replica_count_change
@@ -17,6 +18,8 @@ from servingslo.policy.pools.state import FleetState
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 6.0), (900, 60.0))
+
+pytestmark = pytest.mark.slow("servingslo.policy", "servingslo.estimation", "servingslo.models")
 
 
 @dataclass

@@ -5,57 +5,32 @@ decision over several pools.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 from servingslo.plugins import Aspect
 
 Reports = Mapping[str, object]
 
 
-class Text(Protocol):
-    """The words of one feature."""
-
-    def pairs(self, reports: Reports, /) -> Iterable[tuple[str, str]]:
-        """Keys and values of the log line."""
-        ...
-
-    def essence(self, reports: Reports, /) -> object:
-        """What deserves a new log line when it changes."""
-        ...
-
-    def headlines(self, reports: Reports, /) -> Iterable[str]:
-        """What a person on call should read first; mostly nothing."""
-        ...
-
-    def lines(self, reports: Reports, /) -> Iterable[str]:
-        """The details."""
-        ...
-
-    def of_class(self, reports: Reports, /) -> Iterable[str]:
-        """The details of one class of requests, by what was reported of it."""
-        ...
-
-
-class PlainText:
-    """A feature that says nothing; one that does overrides what it needs."""
+class Text:
+    """The words of one feature; each says what it has to say."""
 
     def pairs(self, _reports: Reports) -> Iterable[tuple[str, str]]:
-        """No pairs."""
+        """Keys and values of the log line."""
         return ()
 
     def essence(self, _reports: Reports) -> object:
-        """Nothing."""
+        """What deserves a new log line when it changes."""
 
     def headlines(self, _reports: Reports) -> Iterable[str]:
-        """No lines."""
+        """What a person on call should read first; mostly nothing."""
         return ()
 
     def lines(self, _reports: Reports) -> Iterable[str]:
-        """No lines."""
+        """The details."""
         return ()
 
     def of_class(self, _reports: Reports) -> Iterable[str]:
-        """No words."""
+        """The details of one class of requests, by what was reported of it."""
         return ()
 
 

@@ -1,4 +1,5 @@
 """What does the operator do beside keeping objectives by the count of replicas?
 
-One folder a feature, one row in `catalogue`. The kernel imports none of them and names none.
+Begin with `catalogue`: one row a feature, one folder of its name.
+Must not import another feature; the kernel imports none and names none.
 """

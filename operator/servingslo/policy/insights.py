@@ -1,11 +1,11 @@
-"""Protocol of an insight: what a feature learns and reports, and decides nothing by.
+"""An insight: what a feature learns and reports, and decides nothing by.
 
 The planner walks the insights of all features and knows none by name.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision_parts import DecisionStep
@@ -13,70 +13,36 @@ from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.routes import ClassTargets
 
 
-class Insight(Protocol):
-    """What one feature learns. What it saw is in `context.features`, under its key's name."""
+class Insight:
+    """What one feature learns. What it saw is in `context.features`, under its key's name.
 
-    @property
-    def key(self) -> Key[Any]:
-        """Name and type of its report; the name is also that of its memory."""
-        ...
-
-    def look(self, context: TickContext, /) -> object:
-        """What it sees at this tick; None if it sees nothing."""
-        ...
-
-    def learn(self, context: TickContext, memories: Mapping[str, object], /) -> object:
-        """Its memory after this tick."""
-        ...
-
-    def report(self, context: TickContext, memories: Mapping[str, object], /) -> object:
-        """What is reported, with this tick in the memories; None if nothing is."""
-        ...
-
-    def of_class(self, context: TickContext, one: ClassTargets, /) -> object:
-        """What is reported of one class of requests; None if nothing is."""
-        ...
-
-    def steps(self, context: TickContext, /) -> Iterable[DecisionStep]:
-        """Facts that are worth a step of the decision, by what was known before this tick."""
-        ...
-
-    def dump(self, memory: object, /) -> object:
-        """The part of the memory that survives a restart, as JSON values; None if none does."""
-        ...
-
-    def load(self, stored: object, now_seconds: float, /) -> object:
-        """The reverse of `dump`; None for a malformed value."""
-        ...
-
-
-class PlainInsight:
-    """An insight that reports what it sees, and has no memory, steps or stored state."""
+    key: name and type of its report; the name is also that of its memory.
+    """
 
     key: Key[Any]
 
     def look(self, _context: TickContext) -> object:
-        """Nothing."""
+        """What it sees at this tick; None if it sees nothing in addition to the estimate."""
 
     def learn(self, _context: TickContext, _memories: Mapping[str, object]) -> object:
-        """Nothing."""
+        """Its memory after this tick."""
 
     def report(self, context: TickContext, _memories: Mapping[str, object]) -> object:
-        """What it saw."""
+        """What is reported, with this tick in the memories; None if nothing is."""
         return self.key.of(context.features)
 
     def of_class(self, _context: TickContext, _one: ClassTargets) -> object:
-        """Nothing."""
+        """What is reported of one class of requests; None if nothing is."""
 
     def steps(self, _context: TickContext) -> Iterable[DecisionStep]:
-        """No steps."""
+        """Facts that are worth a step of the decision, by what was known before this tick."""
         return ()
 
     def dump(self, _memory: object) -> object:
-        """Store nothing."""
+        """The part of the memory that survives a restart, as JSON values; None if none does."""
 
     def load(self, _stored: object, _now_seconds: float) -> object:
-        """Nothing is stored."""
+        """The reverse of `dump`; None for a malformed value."""
 
 
 INSIGHT: Aspect[Insight] = Aspect("insight")

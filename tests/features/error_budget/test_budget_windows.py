@@ -5,12 +5,13 @@ import math
 import pytest
 
 from servingslo.estimation.requests.misses import Misses
-from servingslo.features.error_budget.burn_rates import (
+from servingslo.features.error_budget.report import (
     budget_left_ratio,
     burn_rate,
-    error_budget_requests,
+    of_classes,
+    over,
+    within_threshold,
 )
-from servingslo.features.error_budget.windows import of_classes, over, within_threshold
 
 EDGES = ((0.25, 60.0), (0.5, 80.0), (1.0, 95.0), (math.inf, 100.0))
 
@@ -64,8 +65,3 @@ def test_what_is_left_of_a_budget_and_how_fast_it_burns():
     assert burn_rate(0.06, 0.995) == pytest.approx(12.0)
     assert budget_left_ratio(0, 0, 0.995) == 1.0
     assert budget_left_ratio(20_000, 2_000_000, 0.995) == pytest.approx(-1.0)
-
-
-def test_error_budget_of_two_million_requests():
-    """0.5 % of 2,000,000 is 10,000. Source: Tradeoffs."""
-    assert error_budget_requests(0.995, 2_000_000) == pytest.approx(10_000)

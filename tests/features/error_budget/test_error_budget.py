@@ -17,16 +17,18 @@ from servingslo.controller.reporting.status import status_fields
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.requests.misses import Misses
 from servingslo.explain.document import as_dict
-from servingslo.features.error_budget.burn_rates import BURN_SECONDS
 from servingslo.features.error_budget.fleet import PART as FLEET
 from servingslo.features.error_budget.insight import PART
 from servingslo.features.error_budget.report import (
+    BURN_SECONDS,
     OLDEST_READING_SECONDS,
+    READING,
     REPORT,
     WINDOW,
+    BudgetReading,
+    WindowMisses,
     budget_report,
 )
-from servingslo.features.error_budget.windows import READING, BudgetReading, WindowMisses
 from servingslo.policy.inputs import AdmissionMode, Observation, ReplicaTargets
 
 WINDOW_SECONDS = 28 * 86400.0

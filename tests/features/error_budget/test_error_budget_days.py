@@ -17,8 +17,7 @@ from tests.integration.prometheus_world import running_prometheus
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.features.error_budget.reader import Budgets
-from servingslo.features.error_budget.report import WINDOW, budget_report
-from servingslo.features.error_budget.windows import READING, BudgetReading
+from servingslo.features.error_budget.report import READING, WINDOW, BudgetReading, budget_report
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Observation, ScaleTarget, Targets

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 
 from servingslo.features.availability.answers import REPORT, AvailabilityReport
-from servingslo.plugins import Key
-from servingslo.policy.pools.insights import FleetTick, PlainFleetInsight
+from servingslo.policy.pools.insights import FleetInsight, FleetTick
 
 
-class FleetAvailability(PlainFleetInsight):
+class FleetAvailability(FleetInsight):
     """Answered requests of the whole route."""
 
-    key: Key[AvailabilityReport] = REPORT
+    key = REPORT
 
     def whole(
         self, tick: FleetTick, _memories: Mapping[str, object]

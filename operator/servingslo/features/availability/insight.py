@@ -10,8 +10,7 @@ from servingslo.features.availability.answers import (
     availability_report,
     count_answers,
 )
-from servingslo.plugins import Key
-from servingslo.policy.insights import PlainInsight
+from servingslo.policy.insights import Insight
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.promise import (
     PromiseState,
@@ -23,10 +22,10 @@ from servingslo.policy.replicas.promise import (
 _UNANSWERED = "unanswered"
 
 
-class AvailabilityInsight(PlainInsight):
+class AvailabilityInsight(Insight):
     """Answered requests."""
 
-    key: Key[AvailabilityReport] = REPORT
+    key = REPORT
 
     def learn(self, context: TickContext, memories: Mapping[str, object]) -> PromiseState:
         """The requests and answers of the period."""

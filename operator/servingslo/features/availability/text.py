@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.features import PlainText, Reports
+from servingslo.explain.features import Reports, Text
 from servingslo.explain.format import UNKNOWN, percent, seconds
 from servingslo.features.availability.answers import REPORT, AvailabilityReport
 
 _FULL = 1.0
 
 
-class AvailabilityText(PlainText):
+class AvailabilityText(Text):
     """How many requests are answered."""
 
     def lines(self, reports: Reports) -> Iterator[str]:

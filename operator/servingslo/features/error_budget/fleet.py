@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from servingslo.features.error_budget.report import REPORT, BudgetReport
 from servingslo.plugins import Key
-from servingslo.policy.pools.insights import FleetTick, PlainFleetInsight
+from servingslo.policy.pools.insights import FleetInsight, FleetTick
 
 
-class FleetBudget(PlainFleetInsight):
+class FleetBudget(FleetInsight):
     """The budget of the whole resource."""
 
     key: Key[BudgetReport] = REPORT

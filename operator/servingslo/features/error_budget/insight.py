@@ -1,15 +1,19 @@
 """The error budget at each tick, of the whole resource and of each class of requests."""
 
-from servingslo.features.error_budget.burn_rates import budget_left_ratio
-from servingslo.features.error_budget.report import REPORT, BudgetReport, budget_report
-from servingslo.features.error_budget.windows import READING
+from servingslo.features.error_budget.report import (
+    READING,
+    REPORT,
+    BudgetReport,
+    budget_left_ratio,
+    budget_report,
+)
 from servingslo.plugins import Key
-from servingslo.policy.insights import PlainInsight
+from servingslo.policy.insights import Insight
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.routes import ClassTargets
 
 
-class BudgetInsight(PlainInsight):
+class BudgetInsight(Insight):
     """What is left of the budget."""
 
     key: Key[BudgetReport] = REPORT

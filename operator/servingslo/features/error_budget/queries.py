@@ -22,7 +22,7 @@ from servingslo.estimation.gateway.counts import unanswered
 from servingslo.estimation.requests.misses import Misses, Within, misses
 from servingslo.estimation.sample import GatewayInstance
 from servingslo.estimation.windows.endings import ABORTED, FAILED
-from servingslo.features.error_budget.windows import of_classes, within_threshold
+from servingslo.features.error_budget.report import of_classes, within_threshold
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.policy.ports import WorkloadQuestion
 from servingslo.policy.replicas.promise import with_degraded

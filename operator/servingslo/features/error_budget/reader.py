@@ -17,10 +17,14 @@ from servingslo.adapters.prometheus.past.rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW, told_time
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.requests.misses import Misses
-from servingslo.features.error_budget.burn_rates import BURN_SECONDS
 from servingslo.features.error_budget.queries import BudgetQueries
-from servingslo.features.error_budget.report import WINDOW
-from servingslo.features.error_budget.windows import READING, BudgetReading, over
+from servingslo.features.error_budget.report import (
+    BURN_SECONDS,
+    READING,
+    WINDOW,
+    BudgetReading,
+    over,
+)
 from servingslo.plugins import Key
 
 if TYPE_CHECKING:

@@ -3,8 +3,13 @@
 from collections.abc import Callable, Iterator
 
 from servingslo.api.status_base import GaugeRow, GaugeValue, StatusModel, StatusPart, told
-from servingslo.features.error_budget.burn_rates import FAST_BURN_SECONDS, SLOW_BURN_SECONDS
-from servingslo.features.error_budget.report import LEFT, REPORT, BudgetReport
+from servingslo.features.error_budget.report import (
+    FAST_BURN_SECONDS,
+    LEFT,
+    REPORT,
+    SLOW_BURN_SECONDS,
+    BudgetReport,
+)
 from servingslo.units import format_duration
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.features import PlainText, Reports
+from servingslo.explain.features import Reports, Text
 from servingslo.explain.format import percent
 from servingslo.features.error_budget.report import LEFT
 
 
-class BudgetText(PlainText):
+class BudgetText(Text):
     """The budgets of classes; that of the whole is in the status."""
 
     def of_class(self, reports: Reports) -> Iterator[str]:

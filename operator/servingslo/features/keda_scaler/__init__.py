@@ -1,4 +1,5 @@
 """How does KEDA get the count from the operator itself?
 
 An external scaler that KEDA's operator calls over gRPC.
+Must not import another feature.
 """

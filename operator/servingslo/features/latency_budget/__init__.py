@@ -1,4 +1,5 @@
 """Where does the time of a request go, and what grew since the objectives were met?
 
-Only reported: nothing here decides a count.
+Begin with `insight`; it is only reported: nothing here decides a count.
+Must not import another feature.
 """

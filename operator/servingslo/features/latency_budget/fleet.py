@@ -29,21 +29,20 @@ from servingslo.features.latency_budget.report import (
     PartReport,
     PartSource,
 )
-from servingslo.plugins import Key
 from servingslo.policy.planner import Seen as SeenPool
 from servingslo.policy.pools.admission import writing_pool
 from servingslo.policy.pools.decision import PathUse
 from servingslo.policy.pools.inputs import FleetTargets
-from servingslo.policy.pools.insights import FleetTick
+from servingslo.policy.pools.insights import FleetInsight, FleetTick
 
 _SUMMED = (Part.QUEUE, Part.PREFILL, Part.OTHER)
 _NOT_EXPORTED = "the engines of a pool do not export it"
 
 
-class FleetLatency:
+class FleetLatency(FleetInsight):
     """Where the time of a request goes over all pools."""
 
-    key: Key[LatencyReport] = LATENCY
+    key = LATENCY
 
     def whole(
         self, tick: FleetTick, memories: Mapping[str, object]

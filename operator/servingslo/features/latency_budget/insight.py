@@ -15,17 +15,17 @@ from servingslo.features.latency_budget.parts import latency_report
 from servingslo.features.latency_budget.report import LATENCY, LatencyReport
 from servingslo.plugins import Key
 from servingslo.policy.decision_parts import DecisionStep
-from servingslo.policy.insights import PlainInsight
+from servingslo.policy.insights import Insight
 from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
 MEMORY: Key[LatencyMemory] = Key(LATENCY.name, LatencyMemory)
 
 
-class LatencyInsight(PlainInsight):
+class LatencyInsight(Insight):
     """Where the time of a request goes."""
 
-    key: Key[LatencyReport] = LATENCY
+    key = LATENCY
 
     def look(self, context: TickContext) -> LatencyReport | None:
         """The parts; None if none was observed."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.features import PlainText, Reports
+from servingslo.explain.features import Reports, Text
 from servingslo.explain.format import milliseconds, seconds
 from servingslo.features.latency_budget.growth import NOT_MENDED_BY_REPLICAS
 from servingslo.features.latency_budget.report import (
@@ -18,7 +18,7 @@ _NAMES = {Part.GATEWAY: "gateway and network", Part.OTHER: "the engine's server"
 _SECOND = 1.0
 
 
-class LatencyText(PlainText):
+class LatencyText(Text):
     """Where the time of a request goes."""
 
     def pairs(self, reports: Reports) -> Iterator[tuple[str, str]]:

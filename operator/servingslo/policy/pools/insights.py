@@ -1,8 +1,8 @@
-"""Protocol of an insight over several pools: what a feature reports of all of them together."""
+"""An insight over several pools: what a feature reports of all of them together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision import Decision
@@ -28,30 +28,17 @@ class FleetTick:
     now_seconds: float
 
 
-class FleetInsight(Protocol):
-    """What one feature learns of all pools together."""
-
-    @property
-    def key(self) -> Key[Any]:
-        """As of its insight."""
-        ...
-
-    def whole(self, tick: FleetTick, memories: Mapping[str, object], /) -> tuple[object, object]:
-        """The report on all pools and the memory; None each if there is nothing."""
-        ...
-
-    def of_writer(self, reports: Mapping[str, object], whole: Mapping[str, object], /) -> object:
-        """The report of the pool that the route is read for, once that of the whole is known."""
-        ...
-
-
-class PlainFleetInsight:
-    """One whose pool that the route is read for reports as every other."""
+class FleetInsight:
+    """What one feature learns of all pools together. key: as of its insight."""
 
     key: Key[Any]
 
+    def whole(self, _tick: FleetTick, _memories: Mapping[str, object]) -> tuple[object, object]:
+        """The report on all pools and the memory; None each if there is nothing."""
+        return None, None
+
     def of_writer(self, reports: Mapping[str, object], _whole: Mapping[str, object]) -> object:
-        """Its own."""
+        """The report of the pool that the route is read for, once that of the whole is known."""
         return self.key.of(reports)
 
 

@@ -175,6 +175,7 @@ def _queue_of(stored: object) -> tuple[int | None, ...]:
     return queue if len(queue) == len(LIMIT_FIELDS) else ()
 
 
+# Keys of the stored state.
 _TIME, _LIMITS = Scalar(float, number_of), Scalar(list, _limits_of)
 _WRITTEN = {
     "at": One("at_seconds", _TIME),
