@@ -7,10 +7,10 @@ A pod's counters begin with its first scrape: requests served before that are no
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig, no_collection
 from servingslo.adapters.prometheus.past.rates import names_refusal
@@ -26,17 +26,11 @@ from servingslo.features.error_budget.report import (
     over,
 )
 from servingslo.plugins import Key
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from servingslo.policy.ports import WorkloadQuestion
+from servingslo.policy.ports import WorkloadQuestion
 
 _LOG = logging.getLogger(__name__)
 HOUR_SECONDS, SHORT_SECONDS = 3600, 300
 _SHORT_SPAN_SECONDS = 6 * HOUR_SECONDS
-# The longest burn window that is composed of short bins.
-_LONGEST_SHORT_WINDOW = _SHORT_SPAN_SECONDS
 # Points of one query: a day of hours.
 _BINS_IN_A_QUERY = 24
 _QUERY_TIMEOUT_SECONDS = 30.0
@@ -55,7 +49,7 @@ class _Ledger:
     span_seconds: int
     bins: dict[int, Misses | None] = field(default_factory=dict)
 
-    def missing(self, until_seconds: int) -> "range":
+    def missing(self, until_seconds: int) -> range:
         """Ends of the bins that are not read yet, oldest first; drops bins before the window."""
         step = self.bin_seconds
         last = until_seconds // step * step
@@ -63,7 +57,7 @@ class _Ledger:
         self.bins = {end: bin_ for end, bin_ in self.bins.items() if end > oldest}
         return range(max(self.bins, default=oldest) + step, last + step, step)
 
-    def known(self, after_seconds: float) -> "list[Misses]":
+    def known(self, after_seconds: float) -> list[Misses]:
         return [bin_ for end, bin_ in self.bins.items() if end > after_seconds and bin_]
 
 
@@ -71,7 +65,7 @@ class _Ledger:
 class _Account:
     """The data of one resource. asked_at: time of the last request for it, monotonic."""
 
-    asked: "WorkloadQuestion"
+    asked: WorkloadQuestion
     asked_at: float
     hours: _Ledger
     short: _Ledger
@@ -109,9 +103,7 @@ class Budgets:
             self._due_at = now + _REFRESH_SECONDS
             self._under_way = self._executor.submit(self._read_all, dict(self._accounts))
 
-    def take(
-        self, uid: str, asked: "WorkloadQuestion", pods: "Sequence[str]"
-    ) -> BudgetReading | None:
+    def take(self, uid: str, asked: WorkloadQuestion, pods: Sequence[str]) -> BudgetReading | None:
         """The last reading for this resource; None until its question has been answered."""
         window = WINDOW.of(asked.targets.features)
         if window is None or not pods or not self._queries.knows(asked):
@@ -119,7 +111,7 @@ class Budgets:
         if names_refusal(asked.targets.target, pods):
             return None
         account = self._accounts.get(uid)
-        if account is None or not _same(account.asked, asked):
+        if account is None or _essence(account.asked) != _essence(asked):
             hours = _Ledger(HOUR_SECONDS, round(window))
             short = _Ledger(SHORT_SECONDS, _SHORT_SPAN_SECONDS)
             account = _Account(asked=asked, asked_at=0.0, hours=hours, short=short)
@@ -157,7 +149,7 @@ class Budgets:
         account.reading = _reading(account, until)
 
     def _bins(
-        self, asked: "WorkloadQuestion", bin_seconds: int, ends: range
+        self, asked: WorkloadQuestion, bin_seconds: int, ends: range
     ) -> dict[int, Misses | None]:
         def ask(promql: str) -> list[Any]:
             answer = self._client.query_range(
@@ -176,33 +168,21 @@ class Budgets:
         return {end: found.get(end) for end in ends}
 
 
-def _same(before: "WorkloadQuestion", now: "WorkloadQuestion") -> bool:
-    """Whether the data for one question also answers the other."""
-
-    def essence(asked: "WorkloadQuestion") -> tuple[object, ...]:
-        targets = asked.targets
-        return (
-            asked.namespace,
-            asked.runtime,
-            targets.target,
-            targets.objectives,
-            targets.gateway_name,
-            targets.classes,
-            targets.model,
-            targets.degradation,
-            asked.fallback,
-            WINDOW.of(targets.features),
-        )
-
-    return essence(before) == essence(now)
+def _essence(asked: WorkloadQuestion) -> tuple[object, ...]:
+    """What the data for a question depends on."""
+    of = asked.targets
+    return (
+        asked.namespace, asked.runtime, asked.fallback, of.target, of.objectives, of.gateway_name,
+        of.classes, of.model, of.degradation, WINDOW.of(of.features),
+    )  # fmt: skip
 
 
 def _reading(account: _Account, until: int) -> BudgetReading:
     hours, short = account.hours, account.short
     last_hour = max(hours.bins, default=0)
 
-    def window(seconds: float) -> "list[Misses]":
-        if seconds <= _LONGEST_SHORT_WINDOW:
+    def window(seconds: float) -> list[Misses]:
+        if seconds <= _SHORT_SPAN_SECONDS:
             return short.known(max(short.bins, default=0) - seconds)
         # The current hour is covered by its short bins.
         return hours.known(last_hour - seconds) + short.known(last_hour)
