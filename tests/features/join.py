@@ -9,9 +9,9 @@ alerts; `chart` its values, their schema and its templates. Of a feature that is
 a row ends with `<!--NAME-->`, groups and values come last.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ RULES = Path("charts") / "servingslo-operator" / "files" / "rules.yaml"
 VALUES = Path("charts") / "servingslo-operator" / "values.yaml"
 TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tpl"
 # Where templates of the kernel ask features: arguments, ports, mounts and volumes of the container,
-# rights, who may connect to it, and further objects.
-HOOKS = ("args", "ports", "mounts", "volumes", "rights", "ingress", "objects")
+# rights, roles beside them, who may connect to it, and further objects.
+HOOKS = ("args", "ports", "mounts", "volumes", "rights", "roles", "ingress", "objects")
 METRICS = "reference/metrics.md"
+# Pages, as patterns below `docs`.
+PLACES = ("**/*.md", "../*.md", "../examples/*.md")
 # The last gauge of the kernel before those of features.
 _AFTER = "| `servingslo_within_objective_greatest_ratio` |"
 _JOINED = "  # Of features, from their folders.\n"
@@ -95,11 +97,10 @@ def _of_chart(file: str, root: Path) -> dict[str, str]:
 
 def _pages(root: Path) -> set[str]:
     """The pages with rows of features, also of one that is gone."""
-    docs = root / "docs"
-    every = (*docs.rglob("*.md"), root / "examples" / "README.md")
-    marked = {path for path in every if _MARK.search(path.read_text(encoding="utf-8"))}
+    pages = (path for top in PLACES for path in (root / "docs").glob(top))
+    marked = {path for path in pages if _MARK.search(path.read_text(encoding="utf-8"))}
     named = {page for name in FEATURES for page in shared(name, root).get("rows", {})}
-    return {Path(os.path.relpath(path, docs)).as_posix() for path in marked} | named | {METRICS}
+    return {Path(relpath(path, root / "docs")).as_posix() for path in marked} | named | {METRICS}
 
 
 def _marked(page: str, root: Path) -> Iterable[tuple[str, str]]:

@@ -5,4 +5,5 @@ FEATURES: tuple[str, ...] = (
     "latency_budget",
     "availability",
     "keda_scaler",
+    "budgets",
 )

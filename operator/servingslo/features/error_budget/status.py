@@ -1,6 +1,6 @@
 """The part of the status about the error budget, and its gauges."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from servingslo.api.status_base import GaugeRow, GaugeValue, StatusModel, StatusPart, told
 from servingslo.features.error_budget.report import (
@@ -13,11 +13,8 @@ from servingslo.features.error_budget.report import (
 from servingslo.units import format_duration
 
 
-def _burn(seconds: float) -> Callable[[BudgetReport], float | None]:
-    def rate(report: BudgetReport) -> float | None:
-        return next((one.rate for one in report.burn_rates if one.seconds == seconds), None)
-
-    return rate
+def _burn(report: BudgetReport, seconds: float) -> float | None:
+    return next((one.rate for one in report.burn_rates if one.seconds == seconds), None)
 
 
 def _burns(report: BudgetReport) -> Iterator[GaugeValue]:
@@ -49,10 +46,12 @@ class ErrorBudgetStatus(StatusModel):
         gauge="servingslo_error_budget_remaining_greatest_ratio",
     )
     fast_burn: float | None = told(
-        _burn(FAST_BURN_SECONDS),
+        lambda budget: _burn(budget, FAST_BURN_SECONDS),
         "How many times as fast as allowed it was spent in the last hour.",
     )
-    slow_burn: float | None = told(_burn(SLOW_BURN_SECONDS), "The same over the last three days.")
+    slow_burn: float | None = told(
+        lambda budget: _burn(budget, SLOW_BURN_SECONDS), "The same over the last three days."
+    )
     covered: float | None = told(
         "covered_ratio",
         "Share of the window of which Prometheus knows anything, 0 to 1.",
