@@ -17,7 +17,6 @@ from servingslo.controller.reporting.status import status_fields
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.requests.misses import Misses
 from servingslo.explain.document import as_dict
-from servingslo.features.error_budget.fleet import PART as FLEET
 from servingslo.features.error_budget.insight import PART
 from servingslo.features.error_budget.report import (
     BURN_SECONDS,
@@ -30,6 +29,7 @@ from servingslo.features.error_budget.report import (
     budget_report,
 )
 from servingslo.policy.inputs import AdmissionMode, Observation, ReplicaTargets
+from servingslo.policy.pools.insights import FleetInsight
 
 WINDOW_SECONDS = 28 * 86400.0
 BUDGETED = replace(
@@ -163,11 +163,10 @@ def test_a_class_has_its_own_in_status_gauges_and_text():
 
 def test_of_several_pools_the_whole_has_it():
     """Whichever of them it was read with."""
-    seen = {
-        name: SimpleNamespace(context=SimpleNamespace(features=features))
-        for name, features in (("prefill", {}), ("decode", {REPORT.name: _report(0.04)}))
-    }
-    assert FLEET.whole(SimpleNamespace(seen=seen), {}) == (_report(0.04), None)
+    each = ({}, {REPORT.name: _report(0.04)})
+    decisions = dict(enumerate(SimpleNamespace(features=features) for features in each))
+    tick = SimpleNamespace(decisions=decisions)
+    assert FleetInsight(REPORT).whole(tick, {}) == (_report(0.04), None)
 
 
 def test_a_recording_has_it_and_earlier_ones_are_read():
