@@ -18,7 +18,7 @@ from servingslo.explain.format import number, percent, quoted, rounded
 from servingslo.explain.log_line import REPEAT_SECONDS, log_line, material_change
 from servingslo.explain.text import text
 from servingslo.policy.decision import replace_knob
-from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
+from servingslo.policy.decision_parts import DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
@@ -93,7 +93,8 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
 
 def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
-    of_features = {name for part in STATUS.parts() for name, _, _ in told_gauges(part.model)}
+    models = [one for part in STATUS.parts() for one in (part.model, part.of_class)]
+    of_features = {name for model in models for name, _, _ in told_gauges(model)}
     declared = {one.name: set(one.labels) for one in GAUGES if one.name not in of_features}
     owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
     bound = LimitDecision(
@@ -102,15 +103,6 @@ def test_every_sample_belongs_to_a_declared_gauge():
     bounded = replace_knob(SCALE_UP, "gateway-limits", bound)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     handed = replace(SCALE_UP, handed_over=given)
-    budget = BudgetReport(
-        target_ratio=0.99,
-        window_seconds=86400.0,
-        remaining_ratio=0.4,
-        remaining_most_ratio=0.6,
-        covered_ratio=1.0,
-        burn_rates=(BurnRate(seconds=3600.0, rate=2.0),),
-    )
-    budgeted = replace(SCALE_UP, error_budget=budget)
     share = DegradationDecision(
         reason=Reason.DEGRADED, route="chat", fallback="small", max_share_ratio=0.5, after=0.2
     )
@@ -120,11 +112,10 @@ def test_every_sample_belongs_to_a_declared_gauge():
     chat = ClassReport(
         name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
         admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
-        budget_remaining_ratio=0.5,
     )  # fmt: skip
     lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
     classed = replace_knob(SCALE_UP, "lanes", lanes)
-    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, classed)
+    every = (SCALE_UP, owned, bounded, handed, served, degraded, classed)
     samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from servingslo.explain import features
 from servingslo.explain.changes import Change, Knob, Setting
-from servingslo.explain.format import joined, key_value_line, number, per_second, percent, seconds
+from servingslo.explain.format import joined, key_value_line, number, per_second, seconds
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
 
@@ -68,8 +69,7 @@ def _words(one: ClassReport, proxies: int) -> Iterator[str]:
             yield f"{seconds(one.mean_seconds)} on average"
     if one.after is not None:
         yield f"lane {one.after} at {each_proxy(proxies)} ({one.policy})"
-    if one.budget_remaining_ratio is not None:
-        yield f"error budget {percent(one.budget_remaining_ratio)} left"
+    yield from features.of_class(one.features)
 
 
 def each_proxy(proxies: int) -> str:

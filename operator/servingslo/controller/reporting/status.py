@@ -31,7 +31,6 @@ _NOISY = frozenset(
         "classes",
         "degradation",
         "cost",
-        "errorBudget",
         "reserve",
         "summary",
         *_OF_FEATURES,
