@@ -370,6 +370,22 @@ kind: ScaledObject
     assert cli("migrate", path).out == done.out
 
 
+def test_a_field_that_is_gone_is_named_beside_the_new_version(cli: CLI, tmp_path) -> None:
+    """Of a List as `kubectl get` prints it, and of a part that another manager applies."""
+    former = {"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingSLO"}
+    gone = {**former, "spec": {"batching": {"mode": "Auto", "rollout": "Canary"}}}
+    part = {**former, "spec": {"replicas": {"min": 3}}}
+    path = tmp_path / "slo.yaml"
+    for items, exit_code in ([part], 0), ([part, gone], 2):
+        path.write_text(yaml.safe_dump({"kind": "List", "items": items}), encoding="utf-8")
+        done = cli("migrate", path)
+        assert done.exit_code == exit_code, done.err
+        made = yaml.safe_load(done.out)["items"]
+        assert made == [{**one, "apiVersion": "servingslo.dev/v1beta1"} for one in items]
+    assert f"{path}: spec.batching.rollout: 'Canary' is not allowed; allowed: no such" in done.err
+    assert "missing" not in done.err
+
+
 @pytest.mark.parametrize(
     ("document", "words"),
     [
