@@ -22,7 +22,7 @@ from servingslo.explain.conditions.metrics import (
 )
 from servingslo.explain.conditions.objectives import slo_met_verdict
 from servingslo.explain.conditions.stalled import stalled_verdict
-from servingslo.explain.format import count
+from servingslo.explain.format import count, counted
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
@@ -202,10 +202,9 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
     if reason is None or target_unusable(decision) is not None:
         return None
     wanted, set_to = decision.recommended_replicas, decision.replicas_after
-    noun = "replica" if set_to == 1 else "replicas"
-    message = f"{count(wanted)} {noun} wanted, {count(set_to)} set"
+    message = f"{_replicas(wanted)} wanted, {count(set_to)} set"
     if wanted is None or wanted == set_to:
-        message = f"held at {count(set_to)} {noun}"
+        message = f"held at {_replicas(set_to)}"
     given = decision.handed_over
     carried = given.detail if given is not None and given.reason is reason else ""
     detail = limit_detail(decision) or decision.detail or carried
@@ -214,6 +213,10 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
         detail = ""  # Ready has it
     parts = (message, LIMIT_SENTENCES.get(reason, ""), detail)
     return Verdict(ConditionStatus.TRUE, reason, ": ".join(part for part in parts if part))
+
+
+def _replicas(number: int | None) -> str:
+    return "unknown replicas" if number is None else counted(number, "replica")
 
 
 def limit_detail(decision: Decision) -> str:
