@@ -75,7 +75,7 @@ class Change:
     knob: str
     settings: tuple[Setting, ...]
     reason: Reason
-    outcome: ChangeOutcome
+    outcome: ChangeOutcome = ChangeOutcome.WRITTEN
     replicas_saved: int | None = None
     cost_saved_per_hour: float | None = None
     currency: str = ""
@@ -109,7 +109,6 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
         knob=Knob.REPLICAS,
         settings=(Setting(name="replicas", before=before, after=after),),
         reason=decision.reason,
-        outcome=ChangeOutcome.WRITTEN,
         replicas_saved=None if moved else before - after,
         cost_saved_per_hour=None if each is None else each * (before - after),
         currency="" if cost is None else cost.currency,
@@ -143,19 +142,8 @@ def limits_change(resource: tuple[str, str], target: str, batching: BatchingDeci
     queue, removed = batching.queue, batching.flags_removed
     if queue and queue[1] is None:
         removed = (*removed, QUEUE)
-    limits = (
-        Setting(
-            name="max_num_seqs",
-            before=batching.current_max_num_seqs,
-            after=batching.recommended_max_num_seqs,
-        ),
-        Setting(
-            name="max_num_batched_tokens",
-            before=batching.current_max_num_batched_tokens,
-            after=batching.recommended_max_num_batched_tokens,
-        ),
-        *((Setting(name=QUEUE, before=queue[0], after=queue[1]),) if queue else ()),
-    )
+    named = (*batching.limits, *(((QUEUE, queue[0], queue[1]),) if queue else ()))
+    limits = tuple(Setting(name=name, before=now, after=new) for name, now, new in named)
     back = batching.canary is CanaryAct.TAKE_BACK
     return Change(
         namespace=resource[0],
@@ -252,7 +240,6 @@ def limit_change(
         knob=Knob.GATEWAY_LIMITS,
         settings=(Setting(name="max_parallel_requests", before=values[0], after=values[1]),),
         reason=reason,
-        outcome=ChangeOutcome.WRITTEN,
     )
 
 
