@@ -1,11 +1,9 @@
 """The CRD at a real API server: what it accepts, refuses, prunes, fills in and shows."""
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.budget_world import LABELS
 from tests.integration.crd_server import (
     CRD_NAME,
     CRDS,
@@ -18,8 +16,9 @@ from tests.unit import api_cases
 from tests.unit.api_cases import BadSpec, GoodSpec
 
 from servingslo.api.convert import parse_spec
-from servingslo.api.crd import budget_definition, custom_resource_definition
-from servingslo.api.v1alpha1 import API_VERSION, BUDGET_KIND, BUDGET_PLURAL, KIND, PLURAL
+from servingslo.api.crd import custom_resource_definition
+from servingslo.api.status_base import STATUS as OF_STATUS
+from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import InvalidSpecError
 from servingslo_lab.rig.cluster import Rig
 
@@ -261,7 +260,7 @@ def test_there_is_no_scale_subresource(server: Server, namespace: str) -> None:
 def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     """`kubectl get sslo` shows target, counts, SLO, READY, the reason and utilization.
 
-    `-o wide` also shows mode, binding constraint, error budget and pools.
+    `-o wide` also shows mode, binding constraint, pools, and columns of features.
     """
     created = server.create(namespace, MINIMAL, dry_run=False).json()
     path = resources(namespace)
@@ -270,12 +269,9 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     table = server.call("GET", path, headers={"Accept": accept}).json()
     columns = table["columnDefinitions"]
     names = [column["name"].upper() for column in columns]
-    assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == [
-        "MODE",
-        "BINDING",
-        "ERROR BUDGET",
-        "POOLS",
-    ]
+    of_features = [name.upper() for part in OF_STATUS.parts() for name, *_ in part.columns]
+    wide = ["MODE", "BINDING", *of_features, "POOLS"]
+    assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == wide
     (row,) = table["rows"]
     shown = dict(zip(names, row["cells"], strict=True))
     assert list(shown) == [
@@ -288,14 +284,12 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "REASON",
         "UTIL",
         "AGE",
-        "MODE",
-        "BINDING",
-        "ERROR BUDGET",
-        "POOLS",
+        *wide,
     ]
-    del shown["AGE"]
+    for name in ("AGE", *of_features):
+        del shown[name]
     cells = ("llama-chat", "llama-prefill + 1 more", 3, 5, "True", "True", "KVCacheBound", 0.71)
-    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", 0.72, "prefill 2/decode 1")
+    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", "prefill 2/decode 1")
 
 
 def test_short_name_and_category_are_served(server: Server) -> None:
@@ -330,42 +324,3 @@ def described(schema: dict[str, Any], path: str) -> dict[str, str]:
             found[below] = part["description"]
             found |= described(part, below)
     return found | (described(schema["items"], f"{path}[]") if "items" in schema else {})
-
-
-@pytest.fixture(scope="module")
-def budgets(rig: Rig) -> Iterator[tuple[Server, str]]:
-    """An API server that serves the budgets' CRD, and their path."""
-    server, definition = Server(rig), budget_definition()
-    path = f"{CRDS}/{definition['metadata']['name']}"
-    found = server.call("GET", path).ok
-    if not found:
-        created = server.call("POST", CRDS, json=definition)
-        assert created.ok, created.text
-    items = f"/apis/{API_VERSION}/{BUDGET_PLURAL}"
-    rig.wait_for(lambda: server.call("GET", items).ok, what="budgets are served")
-    yield server, items
-    if not found:
-        server.call("DELETE", path)
-
-
-@pytest.mark.parametrize(("key", "possible"), LABELS.items())
-def test_the_api_server_refuses_a_label_that_no_object_can_have(
-    budgets: tuple[Server, str], key: str, *, possible: bool
-) -> None:
-    """Wherever a budget's selector states it, and exactly those that the operator refuses."""
-    server, items = budgets
-    for selector in (
-        {"matchLabels": {key: "a"}},
-        {"matchExpressions": [{"key": key, "operator": "Exists"}]},
-    ):
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": BUDGET_KIND,
-            "metadata": {"generateName": "labels-"},
-            "spec": {"gpus": 8, "selector": selector},
-        }
-        answer = server.call("POST", f"{items}?dryRun=All&fieldValidation=Strict", json=body)
-        assert answer.ok is possible, answer.text
-        if not possible:
-            assert "the name of a label" in answer.json()["message"]
-            assert "rule evaluation error" not in answer.text

@@ -20,11 +20,9 @@ from servingslo.estimation.law.trust import LawSource
 from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
-from servingslo.policy.replicas.promise import BURN_SECONDS
 from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
-from servingslo.units import format_duration
 from servingslo_lab.cli.demo.command import Scenario
 from servingslo_lab.cli.top import SortBy
 
@@ -42,13 +40,11 @@ CONDITIONS = {
         "`configMaps.read.enabled`"
     ),
     ".Values.configMaps.read.namespaces": "`configMaps.read.enabled`",
-    "(.Values.budgets).enabled": "`budgets.enabled`",
     ".Values.extraScalableKinds": "`extraScalableKinds`",
     'has "BackendTrafficPolicy" .Values.admission.kinds': (
         "`admission.kinds` with BackendTrafficPolicy"
     ),
     'has "DestinationRule" .Values.admission.kinds': "`admission.kinds` with DestinationRule",
-    "(.Values.degradation).enabled": "`degradation.enabled`",
     'or (.Values.degradation).enabled (has "BackendTrafficPolicy" .Values.admission.kinds) '
     '(has "DestinationRule" .Values.admission.kinds)': (
         "`degradation.enabled`, or `admission.kinds` with either of these"
@@ -81,14 +77,23 @@ def words(cells: Iterator[str] | list[str]) -> set[str]:
     return {word for cell in cells for word in CODE.findall(cell)}
 
 
+def condition(text: str) -> str:
+    """What a page says of a condition of the chart."""
+    switch = re.fullmatch(r"\(?\.Values\.(\w+)\)?\.enabled", text)
+    return CONDITIONS[text] if switch is None else f"`{switch[1]}.enabled`"
+
+
 def granted() -> set[tuple[str, str, str]]:
     """What the chart grants to the operator, and when: condition, resource, verb."""
     shared = (CHART / "templates" / "_rules.tpl").read_text(encoding="utf-8")
-    roles = (CHART / "templates" / "rbac.yaml").read_text(encoding="utf-8")
-    lines = [*shared.partition("-}}\n{{- define")[2].splitlines()[1:-1], *roles.splitlines()]
+    more = (
+        (CHART / "templates" / one).read_text("utf-8") for one in ("rbac.yaml", "_features.tpl")
+    )
+    lines = [*shared.partition("-}}\n{{- define")[2].splitlines()[1:-1]]
+    lines += [line for text in more for line in text.splitlines()]
     found, conditions, resources, of_tenants = set(), [""], [], False
     for line in map(str.strip, lines):
-        begins = re.match(r"\{\{- (?:if|range|with) (.+) }}", line)
+        begins = re.match(r"\{\{- (?:if|range|with|define) (.+) }}", line)
         if begins:
             conditions.append(begins[1])
         elif line.startswith("{{- end"):
@@ -101,7 +106,7 @@ def granted() -> set[tuple[str, str, str]]:
             resources = [one.strip() for one in line.partition("[")[2].rstrip("]").split(", ")]
         elif "verbs:" in line:
             verbs = line.partition("[")[2].rstrip("]").split(", ")
-            when = CONDITIONS[conditions[-1]] if conditions else ""
+            when = condition(conditions[-1]) if conditions else ""
             found |= {(when, one, verb) for one in resources for verb in verbs}
     return found
 
@@ -157,14 +162,6 @@ def test_every_part_that_can_fail_is_told() -> None:
         r"^\| `servingslo_failures_total` .*: (.*) \|$", read("reference/metrics.md"), re.MULTILINE
     )
     assert set(row.split(", ")) == counted
-
-
-def test_every_window_of_burn_rates_is_told() -> None:
-    """On the page of metrics."""
-    (row,) = re.findall(
-        r"budget was spent over the window: (.*) \|$", read("reference/metrics.md"), re.MULTILINE
-    )
-    assert row.split(", ") == [format_duration(seconds) for seconds in BURN_SECONDS]
 
 
 def test_every_source_of_limits_is_told() -> None:

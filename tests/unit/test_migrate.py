@@ -355,7 +355,7 @@ spec:
   objectives: [{metric: ttft, percentile: 99, threshold: 1s}]
   replicas: {max: 4}
 ---
-{"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingBudget", "spec": {"gpus": 8}}
+{"apiVersion": "servingslo.dev/v1alpha1", "kind": "Other", "spec": {"gpus": 8}}
 ---
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject

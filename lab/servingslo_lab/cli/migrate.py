@@ -69,7 +69,7 @@ def migrate(
     Target, bounds, behavior and fallback are taken over, also of one with the annotations of
     llm-d's variant autoscaler; comments say what was not, and why. Nothing is changed on a cluster.
     Objectives come from --objective, else from triggers that are a percentile of latency; else an
-    example is written. Of a file with ServingSLOs or ServingBudgets, the apiVersion is set to the
+    example is written. Of a file with resources of servingslo.dev, the apiVersion is set to the
     present one, and nothing else is changed; exit code 2 names fields that are gone.
 
     Example: servingslo migrate hpa/llama-chat -n inference --objective ttft:p99:1s

@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +24,6 @@ from prometheus_client import (
 from servingslo import __version__
 from servingslo.adapters.decided_metrics import RESOURCE_LABELS, DecidedMetrics, Resource
 from servingslo.explain.changes import Change
-from servingslo.policy.budget.sharing import Sharing
 from servingslo.policy.pools.decision import FleetDecision
 
 # A loop without a finished round for this many ticks hangs: Kubernetes should restart it.
@@ -35,14 +33,6 @@ STUCK_TICKS = 10
 HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
-
-_BUDGET_GAUGES = {
-    "gpus": "GPUs of a ServingBudget.",
-    "granted_gpus": "GPUs that its ServingSLOs may order.",
-    "wanted_gpus": "GPUs that their plans want.",
-    "short_gpus": "GPUs that are wanted and not granted.",
-    "lost_requests_per_second": "Requests that those would keep within their objectives.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,17 +69,13 @@ class OperatorMetrics:
             collector(registry=self.registry)
         build = Info("servingslo_build", "Version of the operator.", registry=self.registry)
         build.info({"version": __version__})
-        self._decisions = Counter(
-            "servingslo_decisions",
-            "Decisions by action and reason.",
-            ("action", "reason"),
-            registry=self.registry,
+        self._decisions = self._counter(
+            "servingslo_decisions", "Decisions by action and reason.", "action", "reason"
         )
-        self._changes = Counter(
+        self._changes = self._counter(
             "servingslo_changes",
             "Writes to targets, by what was written, how it ended and why.",
-            (*RESOURCE_LABELS, "knob", "outcome", "reason"),
-            registry=self.registry,
+            *(*RESOURCE_LABELS, "knob", "outcome", "reason"),
         )
         self._changed: dict[Resource, set[tuple[str, ...]]] = {}
         self._ticks = Histogram(
@@ -98,36 +84,31 @@ class OperatorMetrics:
             buckets=_TICK_BUCKETS,
             registry=self.registry,
         )
-        self._conflicts = Counter(
-            "servingslo_write_conflicts",
-            "Writes refused because the object had changed.",
-            registry=self.registry,
+        self._conflicts = self._counter(
+            "servingslo_write_conflicts", "Writes refused because the object had changed."
         )
-        self._failures = Counter(
+        self._failures = self._counter(
             "servingslo_failures",
             "Failures by the part that failed: prometheus, kubernetes, status and so on.",
-            ("part",),
-            registry=self.registry,
+            "part",
         )
-        Gauge(
+        self._gauge(
             "servingslo_last_success_age_seconds",
             "Time since the control loop last completed a round; since the start before the first.",
-            registry=self.registry,
         ).set_function(self._success_age)
-        Gauge(
-            "servingslo_leader",
-            "1 on the process that decides, 0 on one that stands by.",
-            registry=self.registry,
+        self._gauge(
+            "servingslo_leader", "1 on the process that decides, 0 on one that stands by."
         ).set_function(lambda: float(self._leads()))
-        Gauge(
+        self._gauge(
             "servingslo_namespaces_aside",
             "Namespaces in which another operator of the cluster acts.",
-            registry=self.registry,
         ).set_function(lambda: float(self._aside()))
-        self._budgets = {
-            name: Gauge(f"servingslo_budget_{name}", text, ("budget",), registry=self.registry)
-            for name, text in _BUDGET_GAUGES.items()
-        }
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
     def follow(self, leads: Callable[[], bool], aside: Callable[[], int]) -> None:
         """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
@@ -135,11 +116,10 @@ class OperatorMetrics:
 
     def follow_shards(self, shards: int, held: Callable[[], Collection[int]]) -> None:
         """Export of each shard whether this process holds it."""
-        gauge = Gauge(
+        gauge = self._gauge(
             "servingslo_shard_held",
             "1 on the process that decides the ServingSLOs of a shard, 0 on the others.",
-            ("shard",),
-            registry=self.registry,
+            "shard",
         )
         for shard in range(shards):
             gauge.labels(str(shard)).set_function(partial(_held, held, shard))
@@ -180,25 +160,6 @@ class OperatorMetrics:
             self._changes.remove(*labels)
         self._decided.forget((namespace, name))
         self._decided_at.pop((namespace, name), None)
-
-    def observe_budget(self, name: str, gpus: int, sharing: Sharing) -> None:
-        """Export the GPUs of a budget: stated, granted, wanted, lacking, and what that costs."""
-        shares = sharing.shares.values()
-        values = {
-            "gpus": gpus,
-            "granted_gpus": sharing.granted_gpus,
-            "wanted_gpus": sum(share.wanted_gpus for share in shares),
-            "short_gpus": sharing.lacking_gpus,
-            "lost_requests_per_second": sum(share.lost_per_second for share in shares),
-        }
-        for key, value in values.items():
-            self._budgets[key].labels(name).set(value)
-
-    def forget_budget(self, name: str) -> None:
-        """Remove the metrics of a deleted budget."""
-        for gauge in self._budgets.values():
-            with suppress(KeyError):
-                gauge.remove(name)
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:
         """Record one round of the loop. A failed round shows liveness, not readiness."""
@@ -301,13 +262,13 @@ class HealthServer:
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _serve_alive(self, _request: web.Request) -> web.Response:
-        health = self._health()
-        return _probe(health.detail, passed=health.alive)
+        return self._probe("alive")
 
     async def _serve_ready(self, _request: web.Request) -> web.Response:
+        return self._probe("ready")
+
+    def _probe(self, of: str) -> web.Response:
         health = self._health()
-        return _probe(health.detail, passed=health.ready)
-
-
-def _probe(detail: str, *, passed: bool) -> web.Response:
-    return web.Response(status=200 if passed else 503, text=(detail or str(passed)) + "\n")
+        passed = bool(getattr(health, of))
+        text = f"{health.detail or passed}\n"
+        return web.Response(status=200 if passed else 503, text=text)

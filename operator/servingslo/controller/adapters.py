@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
-from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
 from servingslo.policy.ports import (
-    BudgetSource,
     Clock,
+    FeatureReader,
     HistorySource,
     MetricsSource,
     RereadableWorkloads,
@@ -35,22 +34,6 @@ class ResourceStore(Protocol):
 
     async def hand_over(self, known: ResourceRecord, changed: Mapping[str, Any]) -> ResourceRecord:
         """The same, only if the resource is as known. Raises: WriteConflictError, ClusterError."""
-        ...
-
-
-class ServingBudgetStore(Protocol):
-    """The ServingBudget resources on the cluster."""
-
-    def read(self) -> Sequence[BudgetRecord] | None:
-        """Every budget; None while they are not known."""
-        ...
-
-    def selects(self, budget: BudgetRecord, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a ServingSLO of that namespace, with these labels, is of the budget."""
-        ...
-
-    async def patch_status(self, budget: BudgetRecord, changed: Mapping[str, Any]) -> None:
-        """Merge the changed fields of the status. Raises: ClusterError."""
         ...
 
 
@@ -78,9 +61,9 @@ class Routing(Protocol):
 class Adapters:
     """The outside world of one operator.
 
-    actuators: in the order in which a decision is carried out. history, budgets: None if the past
-    is not read. routing: None if no gateway is read that may count no requests for a workload
-    without pods. serving_budgets: None if budgets of GPUs are not read.
+    actuators: in the order in which a decision is carried out. history: None if the past is not
+    read. readers: of features. routing: None if no gateway is read that may count no requests for a
+    workload without pods.
     """
 
     clock: Clock
@@ -91,6 +74,5 @@ class Adapters:
     events: EventSink
     exporter: OperatorMetrics
     history: HistorySource | None = None
-    budgets: BudgetSource | None = None
+    readers: tuple[FeatureReader, ...] = ()
     routing: Routing | None = None
-    serving_budgets: ServingBudgetStore | None = None

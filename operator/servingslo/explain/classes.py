@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
-from servingslo.explain.format import number, percent, quoted, seconds
+from servingslo.explain import features
+from servingslo.explain.changes import Change, Knob, Setting
+from servingslo.explain.format import joined, key_value_line, number, per_second, seconds
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
 
@@ -24,34 +25,25 @@ def lanes_change(decision: Decision) -> Change | None:
             Setting(name=f"lane_{one.name}", before=one.before, after=one.after) for one in changed
         ),
         reason=changed[0].change_reason,
-        outcome=ChangeOutcome.WRITTEN,
     )
 
 
 def class_lines(decision: Decision) -> Iterator[str]:
     """One log line for each class, as key=value pairs; unknown values are left out."""
     for one in decision.classes:
-        pairs = {
-            "namespace": decision.namespace,
-            "name": decision.name,
-            "class": one.name,
-            "priority": str(one.priority),
-            "state": one.state.value,
-            **{
-                key: f"{number(rate)}/s"
-                for key, rate in (
-                    ("offered", one.offered_per_second),
-                    ("admitted", one.admitted_per_second),
-                    ("refused", one.refused_per_second),
-                )
-                if rate is not None
-            },
-        }
-        if one.in_flight is not None:
-            pairs["in_flight"] = number(one.in_flight)
-        if one.after is not None:
-            pairs["lane"] = str(one.after)
-        yield " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in pairs.items())])
+        pairs = (
+            ("namespace", decision.namespace),
+            ("name", decision.name),
+            ("class", one.name),
+            ("priority", one.priority),
+            ("state", one.state),
+            ("offered", per_second(one.offered_per_second)),
+            ("admitted", per_second(one.admitted_per_second)),
+            ("refused", per_second(one.refused_per_second)),
+            ("in_flight", None if one.in_flight is None else number(one.in_flight)),
+            ("lane", one.after),
+        )
+        yield key_value_line(EVENT_NAME, pairs)
 
 
 def class_text(decision: Decision) -> Iterator[str]:
@@ -59,8 +51,7 @@ def class_text(decision: Decision) -> Iterator[str]:
     lanes = decision.lanes
     if lanes is None:
         return
-    told = f"; {lanes.detail}" if lanes.detail else ""
-    yield f"Classes: {lanes.reason.value}{told}"
+    yield f"Classes: {joined((lanes.reason.value, lanes.detail), '; ')}"
     for one in sorted(lanes.classes, key=lambda one: -one.priority):
         yield f"  {one.name} (priority {one.priority}): {', '.join(_words(one, lanes.proxies))}"
 
@@ -77,7 +68,10 @@ def _words(one: ClassReport, proxies: int) -> Iterator[str]:
         if one.mean_seconds is not None:
             yield f"{seconds(one.mean_seconds)} on average"
     if one.after is not None:
-        at = "its proxy" if proxies == 1 else f"each of {proxies} proxies"
-        yield f"lane {one.after} at {at} ({one.policy})"
-    if one.budget_remaining_ratio is not None:
-        yield f"error budget {percent(one.budget_remaining_ratio)} left"
+        yield f"lane {one.after} at {each_proxy(proxies)} ({one.policy})"
+    yield from features.of_class(one.features)
+
+
+def each_proxy(proxies: int) -> str:
+    """'its proxy', or 'each of 2 proxies'."""
+    return "its proxy" if proxies == 1 else f"each of {proxies} proxies"

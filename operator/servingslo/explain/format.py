@@ -2,10 +2,9 @@
 
 import json
 import math
+from collections.abc import Iterable
 
-from servingslo.policy.decision import (
-    Decision,
-)
+from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
     ConstraintNeed,
     ObjectiveReport,
@@ -45,8 +44,10 @@ def mean_tokens(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else number(value)
 
 
-def percent(ratio: float) -> str:
-    """A ratio in percent with one decimal: '98.2 %'. Never rounded up to 100."""
+def percent(ratio: float | None) -> str:
+    """A ratio in percent with one decimal: '98.2 %'. Never rounded up to 100. Or 'unknown'."""
+    if ratio is None:
+        return UNKNOWN
     text = f"{ratio:.1%}"
     if text == "100.0%" and ratio < 1:
         text = "99.9%"
@@ -56,6 +57,11 @@ def percent(ratio: float) -> str:
 def seconds(value: float | None) -> str:
     """A duration for people, or 'unknown'."""
     return UNKNOWN if value is None else format_duration(value)
+
+
+def per_second(rate: float | None) -> str | None:
+    """'41.2/s'; None if it is unknown."""
+    return None if rate is None else f"{number(rate)}/s"
 
 
 def milliseconds(value: float) -> str:
@@ -68,9 +74,15 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None else str(value)
 
 
-def counted(value: int, noun: str) -> str:
-    """A number with its noun: '1 replica', '2 replicas'."""
-    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+def changed(before: int | None, after: int | None) -> str:
+    """'3->5', or '3' if the count stays."""
+    return count(before) if before == after else f"{count(before)}->{count(after)}"
+
+
+def counted(value: int | str | None, noun: str) -> str:
+    """A number with its noun: '1 replica', '3->5 replicas', 'unknown replicas'."""
+    told = UNKNOWN if value is None else str(value)
+    return f"{told} {noun}" if told == "1" else f"{told} {noun}s"
 
 
 def asked_count(need: ConstraintNeed) -> str:
@@ -82,10 +94,7 @@ def asked_count(need: ConstraintNeed) -> str:
 
 def replica_change(decision: Decision) -> str:
     """'3->5', or '3' if the count stays."""
-    before, after = decision.replicas_before, decision.replicas_after
-    if before == after:
-        return count(before)
-    return f"{count(before)}->{count(after)}"
+    return changed(decision.replicas_before, decision.replicas_after)
 
 
 def percentile(objective: ObjectiveReport | PredictedLatency) -> str:
@@ -95,9 +104,8 @@ def percentile(objective: ObjectiveReport | PredictedLatency) -> str:
 
 def predicted(latency: PredictedLatency) -> str:
     """'ttft p99 0.38s', or that the count never keeps up."""
-    if latency.seconds is None:
-        return f"{latency.metric} {percentile(latency)} without bound"
-    return f"{latency.metric} {percentile(latency)} {format_duration(latency.seconds)}"
+    value = "without bound" if latency.seconds is None else format_duration(latency.seconds)
+    return f"{latency.metric} {percentile(latency)} {value}"
 
 
 def objective_name(objective: ObjectiveReport) -> str:
@@ -114,3 +122,14 @@ def quoted(value: str) -> str:
     # Line ends of Unicode and escapes of terminals are written as escapes: a label may be a
     # tenant's.
     return json.dumps(value, ensure_ascii=not plain)
+
+
+def joined(parts: Iterable[str | None], between: str = ", ") -> str:
+    """The parts in one text; unknown and empty ones are left out."""
+    return between.join(filter(None, parts))
+
+
+def key_value_line(event: str, pairs: Iterable[tuple[str, object]]) -> str:
+    """A line of the log: 'decided action=hold'; unknown and empty values are left out."""
+    told = (f"{key}={quoted(str(value))}" for key, value in pairs if value not in {None, ""})
+    return " ".join((event, *told))

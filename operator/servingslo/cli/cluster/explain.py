@@ -16,7 +16,7 @@ from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import InvalidInputError
-from servingslo.explain.pools_text import fleet_text
+from servingslo.explain.pools import fleet_text
 
 _TOLD = ("reason", "summary", "replicas", "conditions", "lastDecision", "decisions")
 
@@ -108,7 +108,10 @@ def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]])
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:
     document = last_document(status)
     if document is not None:
-        yield fleet_text(fleet_of(document, namespace, name))
+        try:
+            yield fleet_text(fleet_of(document, namespace, name))
+        except InvalidInputError as error:
+            yield f"{namespace}/{name}: the last decision is of another version: {error}"
         if any(one.get("truncated") for one in (document, *document.get("pools", {}).values())):
             yield "The status had no room for the whole decision: some lists are left out"
         yield from _older(document, status.get("conditions") or ())

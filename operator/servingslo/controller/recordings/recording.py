@@ -7,8 +7,10 @@ changes.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
+from types import GenericAlias
 from typing import IO, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -33,6 +35,7 @@ from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.stored import carried_on, restore_fleet
+from servingslo.policy.ports import READER
 from servingslo.policy.replicas.sizing import Sized
 from servingslo.policy.replicas.state import record_scale, record_write_failed
 
@@ -42,6 +45,8 @@ OUTCOME = "outcome"
 RUNTIME_BEFORE = "vllm"
 # Fields of earlier recordings that decide nothing any more.
 _RETIRED = frozenset({"last_rollout_seconds"})
+# The same of the spec, as (field, field in it), also of a pool.
+_RETIRED_OF_SPEC = (("batching", "rollout"),)
 # Versions with compiled latency laws decided from percentiles that differ in the last digits.
 NUMPY_LAWS = "numpy"
 _ALLOWED_LAWS = "numpy; decisions by compiled laws are replayed by the version that made them"
@@ -139,6 +144,7 @@ class _Memory:
 # Only an outside configuration reaches a plain dataclass, hence the tuples of one. An unknown field
 # is misspelt or of another schema: its value would be lost.
 _CONFIG = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
+_FIELDS = frozenset(one.name for one in fields(Observation))
 _OBSERVATION = TypeAdapter(tuple[Observation], config=_CONFIG)
 _HEADER = TypeAdapter(tuple[Header], config=_CONFIG)
 _OUTCOME = TypeAdapter(tuple[Outcome], config=_CONFIG)
@@ -255,13 +261,25 @@ def reconciled(state: FleetState, outcome: Outcome, targets: FleetTargets) -> Fl
     return state.with_pool(outcome.pool, own)
 
 
+def _without_retired(spec: object) -> object:
+    if not isinstance(spec, Mapping):
+        return spec
+    kept = dict(spec)
+    for outer, inner in _RETIRED_OF_SPEC:
+        if isinstance(kept.get(outer), Mapping):
+            kept[outer] = {name: one for name, one in kept[outer].items() if name != inner}
+    if isinstance(kept.get("pools"), list):
+        kept["pools"] = [_without_retired(pool) for pool in kept["pools"]]
+    return kept
+
+
 def _began(
     header: Header, before: _Memory | None, instead: FleetTargets | None, number: int
 ) -> _Memory:
     targets = instead
     if targets is None:
         with _named(number, HEADER):
-            targets = fleet_from_spec(header.spec)
+            targets = fleet_from_spec(_without_retired(header.spec))
     if header.carry_on and before is not None:
         state = carried_on(before.state, before.targets, targets)
     else:
@@ -330,12 +348,41 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
         check_version(entry)
         entry = {"runtime": RUNTIME_BEFORE, **entry}
         entry = {name: value for name, value in entry.items() if name not in _RETIRED}
+    entry = _with_features(entry, number)
+    with _named(number):
         observation: Observation = _validated(_OBSERVATION, entry)
     key = _time_key(observation)
     with _named(number):
         check_observation(observation, times.get(key))
     times[key] = observation.time_seconds
     return observation
+
+
+def _with_features(entry: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """The entry with what features had read, each as its own type.
+
+    Earlier recordings have it beside the kernel's fields. What is empty, or of a feature that is
+    gone, is left out.
+    """
+    kinds: dict[str, Any] = {part.key.name: part.key.kind for part in READER.parts()}
+    rest = {
+        n: one for n, one in entry.items() if n in _FIELDS or (n not in kinds and one is not None)
+    }
+    stated = rest.setdefault("features", {})
+    if not isinstance(stated, Mapping):
+        return rest
+    found: dict[str, object] = {}
+    for name, kind in kinds.items():
+        if (read := stated.get(name, entry.get(name))) is not None:
+            with _named(number, name):
+                found[name] = _validated(_adapter(kind), read)
+    return {**rest, "features": found}
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
+    alone: Any = GenericAlias(tuple, kind)
+    return TypeAdapter(alone, config=_CONFIG)
 
 
 def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:

@@ -17,7 +17,7 @@ from servingslo.policy.pools.stored import target_name
 
 # Fields at the top that are of the pool that the decision is about; objectives of a whole path are
 # observed as one.
-_OF_LEADING = ("bindingConstraint", "observed", "predicted", "model", "admission", "errorBudget")
+_OF_LEADING = ("bindingConstraint", "observed", "predicted", "model", "admission")
 _COST_FIELDS = ("currency", "perHour", "savedPerHour")
 Told = Mapping[str, Mapping[ConditionType, Verdict]]
 
@@ -90,7 +90,8 @@ def _pool(
         slo=None if met is None else met.status.value,
         batching=status_of.batching_status(decision.batching, _changed_seconds(state, pool.name)),
     )
-    return {name: value for name, value in status_of.part_fields(status).items() if value}
+    fields = status_of.part_fields(status)
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
 
 
 def _changed_seconds(state: FleetState, pool: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from servingslo.explain.conditions.cause import blindness, dependent_verdict, nothing_to_scrape
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
+from servingslo.explain.format import joined
 from servingslo.explain.parts.gpus import gpus_in_words
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
@@ -22,6 +23,7 @@ _METRICS = {
     Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for one of the objectives",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
+_NO_TOKENS = "engines that generate or count no token have no such law; measured saturation decides"
 _STATED_LAW = {
     Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
     Reason.LAW_ASSUMED: "service law assumed from spec.engine.card and model, until one is fitted",
@@ -44,18 +46,14 @@ def metrics_fresh_verdict(decision: Decision) -> Verdict:
         return Verdict(ConditionStatus.FALSE, decision.metrics, blind_message(blind))
     # The decision's own detail may be about another subject, above all the owner of the target.
     own = decision.detail if decision.limited_by is decision.metrics else ""
-    usual = _METRICS.get(decision.metrics, "no metrics")
-    named = f"{usual}: {decision.metrics_missing}" if decision.metrics_missing else usual
-    message = own or named
-    return Verdict(ConditionStatus.FALSE, decision.metrics, message)
+    usual = (_METRICS.get(decision.metrics, "no metrics"), decision.metrics_missing)
+    return Verdict(ConditionStatus.FALSE, decision.metrics, own or joined(usual, ": "))
 
 
 def blind_message(step: DecisionStep) -> str:
     """What is wrong with the metrics, in words, from the step that `blindness` returns."""
-    told, detail = _METRICS.get(step.reason, ""), step.inputs.get("detail")
-    if step.inputs.get("names_cause"):
-        told = ""
-    return ": ".join(str(part) for part in (told, detail) if part) or "no metrics"
+    told = "" if step.inputs.get("names_cause") else _METRICS.get(step.reason, "")
+    return joined((told, str(step.inputs.get("detail") or "")), ": ") or "no metrics"
 
 
 def model_trusted_verdict(decision: Decision) -> Verdict:
@@ -64,17 +62,15 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
     dependent = dependent_verdict(decision)
     if dependent is not None and not model.trusted:
         return dependent
-    message = "no service law is trusted; measured saturation decides meanwhile"
-    status = ConditionStatus.FALSE
+    status, told = ConditionStatus.FALSE, "no service law is trusted"
     if model.trusted:
-        status, message = ConditionStatus.TRUE, f"service law from {model.source}"
-    elif model.reason is Reason.MODEL_LEARNING:
-        status = ConditionStatus.UNKNOWN
-        message = "the service law is still being learnt; measured saturation decides meanwhile"
+        message = _STATED_LAW.get(model.reason, f"service law from {model.source}")
+        return Verdict(ConditionStatus.TRUE, model.reason, message)
+    if model.reason is Reason.MODEL_LEARNING:
+        status, told = ConditionStatus.UNKNOWN, "the service law is still being learnt"
     elif model.reason is Reason.GPUS_DISAGREE:
-        message = f"{gpus_in_words(decision.gpus)}; measured saturation decides meanwhile"
-    elif model.reason is Reason.NO_TOKENS_GENERATED:
-        message = (
-            "engines that generate or count no token have no such law; measured saturation decides"
-        )
+        told = gpus_in_words(decision.gpus)
+    message = f"{told}; measured saturation decides meanwhile"
+    if model.reason is Reason.NO_TOKENS_GENERATED:
+        message = _NO_TOKENS
     return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))
