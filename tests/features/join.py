@@ -11,6 +11,7 @@ a row ends with `<!--NAME-->`, groups and values come last.
 
 import re
 from collections.abc import Iterable, Iterator
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ VALUES = Path("charts") / "servingslo-operator" / "values.yaml"
 TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tpl"
 # Where templates of the kernel ask features: arguments, ports, mounts and volumes of the container,
 # rights, who may connect to it, and further objects.
-HOOKS = ("args", "ports", "mounts", "volumes", "rights", "ingress", "objects")
+HOOKS = ("args", "ports", "mounts", "volumes", "rights", "ingress", "egress", "warnings", "objects")
 METRICS = "reference/metrics.md"
+# Pages, as patterns below `docs`.
+PLACES = ("**/*.md", "../*.md", "../examples/*.md")
 # The last gauge of the kernel before those of features.
 _AFTER = "| `servingslo_error_budget_covered_ratio` |"
 _JOINED = "  # Of features, from their folders.\n"
@@ -94,10 +97,10 @@ def _of_chart(file: str, root: Path) -> dict[str, str]:
 
 def _pages(root: Path) -> set[str]:
     """The pages with rows of features, also of one that is gone."""
-    docs = root / "docs"
-    marked = {path for path in docs.rglob("*.md") if _MARK.search(path.read_text(encoding="utf-8"))}
+    pages = (path for top in PLACES for path in (root / "docs").glob(top))
+    marked = {path for path in pages if _MARK.search(path.read_text(encoding="utf-8"))}
     named = {page for name in FEATURES for page in shared(name, root).get("rows", {})}
-    return {path.relative_to(docs).as_posix() for path in marked} | named | {METRICS}
+    return {Path(relpath(path, root / "docs")).as_posix() for path in marked} | named | {METRICS}
 
 
 def _marked(page: str, root: Path) -> Iterable[tuple[str, str]]:

@@ -61,8 +61,9 @@ def deleted(name: str, folder: Path) -> Path:
     files = subprocess.run(
         ("git", *listed), cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
-    own = (f"{FOLDER}/{name}/", f"tests/features/{name}/")
-    pages = {f"docs/{page}" for page in shared(name)["pages"]}
+    said = shared(name)
+    own = (f"{FOLDER}/{name}/", f"tests/features/{name}/", *said.get("files", ()))
+    pages = {f"docs/{page}" for page in said["pages"]}
     for file in files:
         if file and not file.startswith(own) and file not in pages and (ROOT / file).is_file():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)

@@ -14,13 +14,11 @@ from servingslo.policy.decision import (
     Decision,
 )
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatcherLimits, BatchingDecision, CanaryAct
+from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
 from servingslo.policy.knobs.engine_limits.canary import QUEUE
 from servingslo.reasons import Reason
 
 EVENT_NAME = "changed"
-# Name at most this many pods that have one change together.
-_MOST_NAMED = 3
 
 
 class Knob(StrEnum):
@@ -29,7 +27,6 @@ class Knob(StrEnum):
     REPLICAS = "replicas"
     BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
-    DYNAMIC_BATCHING = "dynamic-batching"
     LANES = "lanes"
     ROUTE_WEIGHTS = "route-weights"
 
@@ -171,59 +168,6 @@ def limits_change(resource: tuple[str, str], target: str, batching: BatchingDeci
         outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
         flags_removed=removed if step is None else (),
         detail=batching.detail,
-    )
-
-
-def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of limits of dynamic batches that a decision orders; None if it orders none."""
-    batcher = decision.batcher
-    if batcher is None or not batcher.pods:
-        return None
-    change = batcher_limits_change(
-        (decision.namespace, decision.name),
-        f"{target.kind}/{target.name}",
-        batcher.before,
-        None if batcher.puts_back else batcher.after,
-        batcher.pods,
-    )
-    back = batcher.reason is Reason.BATCHING_ROLLED_BACK
-    return replace(
-        change,
-        reason=batcher.reason,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        detail=": ".join(part for part in (change.detail, batcher.detail) if part),
-        pool=decision.pool,
-    )
-
-
-def batcher_limits_change(
-    resource: tuple[str, str],
-    target: str,
-    before: BatcherLimits | None,
-    after: BatcherLimits | None,
-    pods: tuple[str, ...],
-) -> Change:
-    """Set limits of dynamic batches on these pods; after None: restore the limits from before ours.
-
-    resource: namespace and name.
-    """
-    back = after is None
-    names = BatcherLimits._fields
-    known = len(names) * (None,)
-    settings = zip(names, before or known, after or known, strict=True)
-    named = ", ".join(pods[:_MOST_NAMED]) + (", …" if len(pods) > _MOST_NAMED else "")
-    return Change(
-        namespace=resource[0],
-        name=resource[1],
-        target=target,
-        knob=Knob.DYNAMIC_BATCHING,
-        settings=(
-            *(Setting(name=name, before=old, after=new) for name, old, new in settings),
-            Setting(name="pods", before=len(pods), after=len(pods)),
-        ),
-        reason=Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_CHANGED,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        detail=f"on {named}",
     )
 
 

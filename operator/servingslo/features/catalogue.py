@@ -4,4 +4,5 @@ FEATURES: tuple[str, ...] = (
     "latency_budget",
     "availability",
     "keda_scaler",
+    "dynamic_batches",
 )

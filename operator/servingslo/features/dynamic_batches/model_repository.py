@@ -17,16 +17,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.pods.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.api.v1alpha1.capacity import MAX_BATCH
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
+from servingslo.features.dynamic_batches.channel import EngineChannel
+from servingslo.features.dynamic_batches.decision import BatcherLimits
+from servingslo.features.dynamic_batches.servers import Owner, PodBatcher
 from servingslo.parsing import written_json
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher
 
 OWNER_PARAMETER = "servingslo.dev/owner"
 FORMER_PARAMETER = "servingslo.dev/former"

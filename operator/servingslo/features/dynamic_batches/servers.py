@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from servingslo.features.dynamic_batches.decision import BatcherLimits
 from servingslo.models.engine.service_time import DynamicBatcher
 from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.knobs.trial.comparison import Sample
 
 # Seconds: Triton states queue delays in microseconds.

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.engines.model_repository import ModelRepository, owner_of
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch
+from servingslo.controller.actuators.means import ActuatorRow, Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
@@ -15,20 +15,23 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.explain.changes import (
-    Change,
-    Knob,
-    batcher_change,
-    batcher_limits_change,
-    not_written,
+from servingslo.explain.changes import Change, ChangeOutcome, Setting, not_written
+from servingslo.features.dynamic_batches.channel import EngineChannel, EngineOptions
+from servingslo.features.dynamic_batches.decision import (
+    DYNAMIC_BATCHING,
+    BatcherLimits,
+    batcher_of,
 )
+from servingslo.features.dynamic_batches.model_repository import ModelRepository, owner_of
+from servingslo.features.dynamic_batches.servers import Owner, PodBatcher, values_of
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import BatchingMode, InForce, ScaleTarget, SignalProblem, Targets
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher, values_of
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
+
+# Name at most this many pods that have one change together.
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class DynamicBatching:
 
     models: ModelRepository | None
     writes: bool
-    knob: str = Knob.DYNAMIC_BATCHING
+    knob: str = DYNAMIC_BATCHING
     repeats_at_once: bool = False
     _set: dict[_Key, _Set] = field(default_factory=dict)
 
@@ -96,7 +99,8 @@ class DynamicBatching:
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Set the limits on each of these pods; if one refuses, the others still get them."""
-        batcher, ref, targets = assignment.decision.batcher, assignment.ref, assignment.targets
+        ref, targets = assignment.ref, assignment.targets
+        batcher = batcher_of(assignment.decision)
         port = _port(assignment.decision)
         if not self.writes or batcher is None or self.models is None:
             return False
@@ -117,9 +121,10 @@ class DynamicBatching:
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """The decision with its count and unchanged limits, and why."""
-        if decision.batcher is None:
+        batcher = batcher_of(decision)
+        if batcher is None:
             return decision
-        held = replace(decision.batcher, pods=(), reason=reason, detail=detail)
+        held = replace(batcher, pods=(), reason=reason, detail=detail)
         return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
@@ -248,3 +253,68 @@ def _is_wanted(pools: Sequence[Targets] | None, standing: _Set) -> bool:
         and (targets.target, targets.model) == (standing.target, standing.model)
         for targets in pools
     )
+
+
+def _actuator(means: Means) -> DynamicBatching:
+    """The actuator, with access to the servers that the options name."""
+    allowed, inventory = means.option(EngineOptions), means.inventory
+    models = None
+    if allowed is not None and inventory is not None:
+        models = ModelRepository(EngineChannel(allowed), means.client, inventory.pods.get)
+    return DynamicBatching(models, writes=means.servers)
+
+
+def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
+    """The change of limits of dynamic batches that a decision orders; None if it orders none."""
+    batcher = batcher_of(decision)
+    if batcher is None or not batcher.pods:
+        return None
+    change = batcher_limits_change(
+        (decision.namespace, decision.name),
+        f"{target.kind}/{target.name}",
+        batcher.before,
+        None if batcher.puts_back else batcher.after,
+        batcher.pods,
+    )
+    back = batcher.reason is Reason.BATCHING_ROLLED_BACK
+    return replace(
+        change,
+        reason=batcher.reason,
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        detail=": ".join(part for part in (change.detail, batcher.detail) if part),
+        pool=decision.pool,
+    )
+
+
+def batcher_limits_change(
+    resource: tuple[str, str],
+    target: str,
+    before: BatcherLimits | None,
+    after: BatcherLimits | None,
+    pods: tuple[str, ...],
+) -> Change:
+    """Set limits of dynamic batches on these pods; after None: restore the limits from before ours.
+
+    resource: namespace and name.
+    """
+    back = after is None
+    names = BatcherLimits._fields
+    known = len(names) * (None,)
+    settings = zip(names, before or known, after or known, strict=True)
+    named = ", ".join(pods[:_MOST_NAMED]) + (", …" if len(pods) > _MOST_NAMED else "")
+    return Change(
+        namespace=resource[0],
+        name=resource[1],
+        target=target,
+        knob=DYNAMIC_BATCHING,
+        settings=(
+            *(Setting(name=name, before=old, after=new) for name, old, new in settings),
+            Setting(name="pods", before=len(pods), after=len(pods)),
+        ),
+        reason=Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_CHANGED,
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        detail=f"on {named}",
+    )
+
+
+PART: ActuatorRow = _actuator

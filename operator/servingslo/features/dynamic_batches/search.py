@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.law.batch_rows import limits_of
+from servingslo.features.dynamic_batches.decision import BatcherLimits
+from servingslo.features.dynamic_batches.servers import PodBatcher, with_limits
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import latency_model
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import PodBatcher, with_limits
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.search import BatcherSearch
-from servingslo.policy.knobs.dynamic_batches.servers import PodBatcher
+from servingslo.features.dynamic_batches.decision import BatcherLimits
+from servingslo.features.dynamic_batches.search import BatcherSearch
+from servingslo.features.dynamic_batches.servers import PodBatcher
 from servingslo.policy.knobs.trial.stages import Began, Refusal
 
 # A reload of a large model takes longer than the wait for its answer.
