@@ -35,8 +35,14 @@ FLOORS = (
     (str(PROGRAMS / "mypy"), "--no-incremental"),
     (str(PROGRAMS / "lint-imports"), "--no-cache"),
 )
-# What asks the command line alone starts processes of the installed program, not of the copy.
 TESTS = ("tests/unit", "tests/golden/test_replayed_decisions.py", "tests/features")
+# This module; panels of the demo as it was recorded, which `make demo` records again; and what the
+# changelog said of it.
+LEFT_OUT = (
+    "tests/features/test_deletion.py",
+    "tests/unit/test_cli_demo_dashboard.py::test_the_recording_is_of_the_chart_s_dashboard",
+    "tests/unit/test_docs_map.py::test_links_and_anchors_resolve[CHANGELOG.md]",
+)
 GENERATE_SECONDS, FLOOR_SECONDS, TESTS_SECONDS = 120, 900, 3600
 
 
@@ -125,8 +131,6 @@ def test_the_rest_builds_and_passes_its_tests(without: Path) -> None:
     _run(without, clones, GENERATE_SECONDS)
     (clone / ".git").rename(without / ".git")
     _run(without, ("git", "add", "-A"), GENERATE_SECONDS)
-    asked = ("-q", "--maxfail=20", "-p", "no:randomly", "-m", "not rig", "--deselect", _THIS)
-    _python(without, "-m", "pytest", *asked, *TESTS, seconds=TESTS_SECONDS)
-
-
-_THIS = "tests/features/test_deletion.py"
+    asked = ("-q", "--maxfail=20", "-p", "no:randomly", "-m", "not rig")
+    left_out = (word for one in LEFT_OUT for word in ("--deselect", one))
+    _python(without, "-m", "pytest", *asked, *left_out, *TESTS, seconds=TESTS_SECONDS)
