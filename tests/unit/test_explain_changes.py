@@ -8,6 +8,7 @@ from tests.golden.decisions import BLIND, SCALE_UP
 
 from servingslo import explain
 from servingslo.adapters.metrics_export import OperatorMetrics
+from servingslo.controller.actuators.engine_limits import batch_limits_change
 from servingslo.policy.decision import replace_knob
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
@@ -15,7 +16,7 @@ from servingslo.reasons import Reason
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
 SCALED = explain.replica_count_change(SCALE_UP, TARGET)
-LIMITS = explain.batch_limits_change(
+LIMITS = batch_limits_change(
     replace_knob(
         SCALE_UP,
         "batch-limits",
@@ -23,7 +24,7 @@ LIMITS = explain.batch_limits_change(
     ),
     TARGET,
 )
-BACK = explain.batch_limits_change(
+BACK = batch_limits_change(
     replace_knob(
         SCALE_UP,
         "batch-limits",
@@ -137,7 +138,7 @@ def test_a_decision_that_orders_nothing_is_no_change():
     """What is held or only recommended writes nothing, so it is no change."""
     assert explain.replica_count_change(BLIND, TARGET) is None
     assert explain.replica_count_change(replace(SCALE_UP, apply_replicas=False), TARGET) is None
-    assert explain.batch_limits_change(SCALE_UP, TARGET) is None
+    assert batch_limits_change(SCALE_UP, TARGET) is None
 
 
 def test_changes_are_counted_by_knob_outcome_and_reason():

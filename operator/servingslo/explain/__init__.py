@@ -7,7 +7,6 @@ Must not import the controller or anything that does I/O.
 from servingslo.explain.changes import (
     Change,
     ChangeOutcome,
-    batch_limits_change,
     change_event,
     change_line,
     not_written,
@@ -33,7 +32,6 @@ __all__ = [
     "Event",
     "EventType",
     "as_dict",
-    "batch_limits_change",
     "change_event",
     "change_line",
     "conditions",

@@ -3,19 +3,15 @@
 Each write to a target is one change, whatever its outcome. A recommendation is no change.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.explain.conditions.derived import limit_detail
 from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, count, counted, number, quoted
-from servingslo.policy.decision import (
-    Decision,
-)
+from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
-from servingslo.policy.knobs.engine_limits.canary import QUEUE
 from servingslo.reasons import Reason
 
 EVENT_NAME = "changed"
@@ -86,14 +82,6 @@ class Change:
     pool: str = ""
 
 
-# Steps of a canary that leave the template as it is.
-_STEPS_OF_A_CANARY: Mapping[CanaryAct | None, Setting] = {
-    CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
-    CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
-    CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
-}
-
-
 def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | None:
     """The change of the replica count that a decision orders; None if it orders none."""
     before, after = decision.replicas_before, decision.replicas_after
@@ -116,58 +104,6 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
         currency="" if cost is None else cost.currency,
         detail=limit_detail(decision) if moved else "",
         pool=decision.pool,
-    )
-
-
-def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of batch limits that a decision orders; None if it orders none."""
-    batching, cost = decision.batching, decision.cost
-    if not batching.apply:
-        return None
-    where = f"{target.kind}/{target.name}"
-    change = limits_change((decision.namespace, decision.name), where, batching)
-    change = replace(change, pool=decision.pool)
-    if batching.canary in _STEPS_OF_A_CANARY:
-        return change
-    back = batching.canary is CanaryAct.TAKE_BACK
-    return replace(
-        change,
-        replicas_saved=batching.replicas_saved,
-        cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
-        currency="" if cost is None else cost.currency,
-    )
-
-
-def limits_change(resource: tuple[str, str], target: str, batching: BatchingDecision) -> Change:
-    """A step of a canary of batch limits. resource: namespace and name."""
-    step = _STEPS_OF_A_CANARY.get(batching.canary)
-    queue, removed = batching.queue, batching.flags_removed
-    if queue and queue[1] is None:
-        removed = (*removed, QUEUE)
-    limits = (
-        Setting(
-            name="max_num_seqs",
-            before=batching.current_max_num_seqs,
-            after=batching.recommended_max_num_seqs,
-        ),
-        Setting(
-            name="max_num_batched_tokens",
-            before=batching.current_max_num_batched_tokens,
-            after=batching.recommended_max_num_batched_tokens,
-        ),
-        *((Setting(name=QUEUE, before=queue[0], after=queue[1]),) if queue else ()),
-    )
-    back = batching.canary is CanaryAct.TAKE_BACK
-    return Change(
-        namespace=resource[0],
-        name=resource[1],
-        target=target,
-        knob=Knob.BATCH_LIMITS,
-        settings=limits if step is None else (step,),
-        reason=batching.reason,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        flags_removed=removed if step is None else (),
-        detail=batching.detail,
     )
 
 

@@ -19,6 +19,7 @@ from servingslo.explain.changes import Change, ChangeOutcome, Setting, not_writt
 from servingslo.features.dynamic_batches.channel import EngineChannel, EngineOptions
 from servingslo.features.dynamic_batches.decision import (
     DYNAMIC_BATCHING,
+    BatcherDecision,
     BatcherLimits,
     batcher_of,
 )
@@ -95,7 +96,12 @@ class DynamicBatching:
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits on the pods that are due."""
-        return batcher_change(assignment.decision, assignment.targets.target)
+        decision, target = assignment.decision, assignment.targets.target
+        batcher = batcher_of(decision)
+        if batcher is None or not batcher.pods:
+            return None
+        resource = (decision.namespace, decision.name)
+        return _change(resource, f"{target.kind}/{target.name}", batcher, decision.pool)
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Set the limits on each of these pods; if one refuses, the others still get them."""
@@ -136,12 +142,15 @@ class DynamicBatching:
                 continue
             pods = tuple(sorted(standing.pods))
             told_of = standing.found_by or ref
-            change = batcher_limits_change(
+            change = _change(
                 (told_of.namespace, told_of.name),
                 f"{standing.target.kind}/{standing.target.name}",
-                standing.pods[pods[0]] if pods else None,
-                None,
-                pods,
+                BatcherDecision(
+                    reason=Reason.BATCHING_ROLLED_BACK,
+                    before=standing.pods[pods[0]] if pods else None,
+                    pods=pods,
+                    puts_back=True,
+                ),
             )
             written, errors = await _set_all(
                 self.models, ref, pods, standing.port, standing.model, None
@@ -264,44 +273,20 @@ def _actuator(means: Means) -> DynamicBatching:
     return DynamicBatching(models, writes=means.servers)
 
 
-def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of limits of dynamic batches that a decision orders; None if it orders none."""
-    batcher = batcher_of(decision)
-    if batcher is None or not batcher.pods:
-        return None
-    change = batcher_limits_change(
-        (decision.namespace, decision.name),
-        f"{target.kind}/{target.name}",
-        batcher.before,
-        None if batcher.puts_back else batcher.after,
-        batcher.pods,
-    )
-    back = batcher.reason is Reason.BATCHING_ROLLED_BACK
-    return replace(
-        change,
-        reason=batcher.reason,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        detail=": ".join(part for part in (change.detail, batcher.detail) if part),
-        pool=decision.pool,
-    )
-
-
-def batcher_limits_change(
-    resource: tuple[str, str],
-    target: str,
-    before: BatcherLimits | None,
-    after: BatcherLimits | None,
-    pods: tuple[str, ...],
+def _change(
+    resource: tuple[str, str], target: str, batcher: BatcherDecision, pool: str = ""
 ) -> Change:
-    """Set limits of dynamic batches on these pods; after None: restore the limits from before ours.
+    """Set limits on the decided pods, or restore those from before ours.
 
     resource: namespace and name.
     """
-    back = after is None
-    names = BatcherLimits._fields
+    names, pods, back = BatcherLimits._fields, batcher.pods, batcher.puts_back
     known = len(names) * (None,)
-    settings = zip(names, before or known, after or known, strict=True)
+    settings = zip(
+        names, batcher.before or known, (not back and batcher.after) or known, strict=True
+    )
     named = ", ".join(pods[:_MOST_NAMED]) + (", …" if len(pods) > _MOST_NAMED else "")
+    rolled_back = batcher.reason is Reason.BATCHING_ROLLED_BACK
     return Change(
         namespace=resource[0],
         name=resource[1],
@@ -311,9 +296,10 @@ def batcher_limits_change(
             *(Setting(name=name, before=old, after=new) for name, old, new in settings),
             Setting(name="pods", before=len(pods), after=len(pods)),
         ),
-        reason=Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_CHANGED,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        detail=f"on {named}",
+        reason=batcher.reason,
+        outcome=ChangeOutcome.ROLLED_BACK if rolled_back else ChangeOutcome.WRITTEN,
+        detail=": ".join(part for part in (f"on {named}", batcher.detail) if part),
+        pool=pool,
     )
 
 
