@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kubernetes.dynamic import DynamicClient
 
-from servingslo.api.crd import budget_definition, custom_resource_definition
+from servingslo.api.crd import definitions
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.programs.upstream_crds import (
     ENVOY_GATEWAY,
@@ -28,7 +28,7 @@ CHART = ROOT / "charts" / "servingslo-operator"
 FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/servingslo.yaml"))
 # Argo CD's own CRD is not on the rig: its Application is parsed, and no server is asked.
 UNASKED_GROUPS = ("argoproj.io/",)
-OURS = {one["metadata"]["name"]: one for one in (custom_resource_definition(), budget_definition())}
+OURS = {one["metadata"]["name"]: one for one in definitions()}
 ALREADY_THERE = 409
 
 

@@ -18,12 +18,7 @@ OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"
 # Of whichever release: its name ends so.
 _OF_AN_OPERATOR = re.compile(rf"system:serviceaccount:[^:]+:([^:]+-)?{SERVICE_ACCOUNT}")
 # Written all the time, and no change of a target.
-_TOLD_ELSEWHERE = {
-    ("events", None),
-    ("servingslos", "status"),
-    ("servingbudgets", "status"),
-    ("leases", None),
-}
+_TOLD_ELSEWHERE = {"events", "leases"}
 # Questions about one's own rights: created, never stored.
 _KNOBS = {
     **dict.fromkeys(("backendtrafficpolicies", "destinationrules"), GATEWAY_LIMITS),
@@ -68,7 +63,8 @@ def timed_writes(lines: Iterable[str]) -> Iterator[tuple[float, Write]]:
             not _OF_AN_OPERATOR.fullmatch(entry["user"]["username"])
             or entry["stage"] != "ResponseComplete"
             or entry["responseStatus"]["code"] >= 300
-            or (resource, subresource) in _TOLD_ELSEWHERE
+            or resource in _TOLD_ELSEWHERE
+            or subresource == "status"
             or resource in _REVIEWS
             or _released(entry.get("requestObject"))
         ):

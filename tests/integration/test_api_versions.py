@@ -10,7 +10,7 @@ import yaml
 from tests.integration.crd_server import CRD_NAME, CRDS, MINIMAL, STATUS, Server
 from tests.integration.operator_under_test import CHART, RELEASE, RELEASE_NAMESPACE, Operator
 
-from servingslo.api.v1alpha1 import API_VERSION, BUDGET_KIND, BUDGET_PLURAL, GROUP, KIND, PLURAL
+from servingslo.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
 from servingslo.api.v1alpha1 import VERSIONS as NEWEST_FIRST
 from servingslo_lab.rig.cluster import Rig
 
@@ -62,10 +62,9 @@ def resource(version: str, spec: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def path_in(version: str, plural: str = PLURAL, name: str = "llama-chat") -> str:
-    """The path of the ServingSLO or of the budget in a version."""
-    where = "" if plural == BUDGET_PLURAL else "/namespaces/default"
-    return f"/apis/{GROUP}/{version}{where}/{plural}/{name}"
+def path_in(version: str) -> str:
+    """The path of the ServingSLO in a version."""
+    return f"/apis/{GROUP}/{version}/namespaces/default/{PLURAL}/llama-chat"
 
 
 def test_objects_of_the_former_version_are_read_and_decided_after_an_upgrade(
@@ -94,14 +93,6 @@ def test_objects_of_the_former_version_are_read_and_decided_after_an_upgrade(
     merge = {"Content-Type": "application/merge-patch+json"}
     body = {"status": STATUS}
     written = server.call("PATCH", f"{path_in(OLD)}/status", json=body, headers=merge).json()
-    budget = {
-        "apiVersion": f"{GROUP}/{OLD}",
-        "kind": BUDGET_KIND,
-        "metadata": {"name": "all"},
-        "spec": {"gpus": 8},
-    }
-    budgets = path_in(OLD, BUDGET_PLURAL).rpartition("/")[0]
-    assert server.call("POST", budgets, json=budget).ok
 
     helm(rig, CHART)
     rig.wait_for(lambda: server.call("GET", path_in(NEW)).ok, what="the new version is served")
@@ -110,7 +101,6 @@ def test_objects_of_the_former_version_are_read_and_decided_after_an_upgrade(
     assert after["status"] == written["status"]
     assert after["status"]["learned"] == STATUS["learned"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
-    assert server.call("GET", path_in(NEW, BUDGET_PLURAL, "all")).json()["spec"] == {"gpus": 8}
     stored = server.call("GET", f"{CRDS}/{CRD_NAME}").json()
     assert stored["status"]["storedVersions"] == [OLD, NEW]
     told = server.call("GET", path_in(OLD)).headers["Warning"]

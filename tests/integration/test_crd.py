@@ -1,11 +1,9 @@
 """The CRD at a real API server: what it accepts, refuses, prunes, fills in and shows."""
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.budget_world import LABELS
 from tests.integration.crd_server import (
     CRD_NAME,
     CRDS,
@@ -18,8 +16,8 @@ from tests.unit import api_cases
 from tests.unit.api_cases import BadSpec, GoodSpec
 
 from servingslo.api.convert import parse_spec
-from servingslo.api.crd import budget_definition, custom_resource_definition
-from servingslo.api.v1alpha1 import API_VERSION, BUDGET_KIND, BUDGET_PLURAL, KIND, PLURAL
+from servingslo.api.crd import custom_resource_definition
+from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import InvalidSpecError
 from servingslo_lab.rig.cluster import Rig
 
@@ -330,42 +328,3 @@ def described(schema: dict[str, Any], path: str) -> dict[str, str]:
             found[below] = part["description"]
             found |= described(part, below)
     return found | (described(schema["items"], f"{path}[]") if "items" in schema else {})
-
-
-@pytest.fixture(scope="module")
-def budgets(rig: Rig) -> Iterator[tuple[Server, str]]:
-    """An API server that serves the budgets' CRD, and their path."""
-    server, definition = Server(rig), budget_definition()
-    path = f"{CRDS}/{definition['metadata']['name']}"
-    found = server.call("GET", path).ok
-    if not found:
-        created = server.call("POST", CRDS, json=definition)
-        assert created.ok, created.text
-    items = f"/apis/{API_VERSION}/{BUDGET_PLURAL}"
-    rig.wait_for(lambda: server.call("GET", items).ok, what="budgets are served")
-    yield server, items
-    if not found:
-        server.call("DELETE", path)
-
-
-@pytest.mark.parametrize(("key", "possible"), LABELS.items())
-def test_the_api_server_refuses_a_label_that_no_object_can_have(
-    budgets: tuple[Server, str], key: str, *, possible: bool
-) -> None:
-    """Wherever a budget's selector states it, and exactly those that the operator refuses."""
-    server, items = budgets
-    for selector in (
-        {"matchLabels": {key: "a"}},
-        {"matchExpressions": [{"key": key, "operator": "Exists"}]},
-    ):
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": BUDGET_KIND,
-            "metadata": {"generateName": "labels-"},
-            "spec": {"gpus": 8, "selector": selector},
-        }
-        answer = server.call("POST", f"{items}?dryRun=All&fieldValidation=Strict", json=body)
-        assert answer.ok is possible, answer.text
-        if not possible:
-            assert "the name of a label" in answer.json()["message"]
-            assert "rule evaluation error" not in answer.text

@@ -18,7 +18,7 @@ from servingslo import explain
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.controller.reporting.status import conditions_field
 from servingslo.explain.conditions.condition import Condition
-from servingslo.explain.conditions.stalled import TARGET_GRACE_SECONDS
+from servingslo.explain.conditions.stalled import GRACE_SECONDS
 from servingslo.policy.decision import Decision
 from servingslo.reasons import Reason
 from servingslo_lab.rig.cluster import Rig
@@ -59,7 +59,7 @@ def states() -> dict[str, tuple[str, Any]]:
         "denied": (FAILED, limited(Reason.PERMISSION_DENIED)),
         "not-permitted": (FAILED, decided(replace(SCALE_UP, knobs={**SCALE_UP.knobs, **batching}))),
         "lacking": (IN_PROGRESS, lacking),
-        "gone": (FAILED, decided(not_found, before=lacking, later=TARGET_GRACE_SECONDS)),
+        "gone": (FAILED, decided(not_found, before=lacking, later=GRACE_SECONDS)),
         "blind": (IN_PROGRESS, decided(BLIND)),
         "api-down": (IN_PROGRESS, limited(Reason.CLUSTER_UNAVAILABLE)),
         "fault": (IN_PROGRESS, refused(Reason.INTERNAL_ERROR)),

@@ -62,7 +62,7 @@ def test_a_permission_that_comes_back_soon_is_used_soon(
         found
         for found in api.list_cluster_role_binding().items
         if RELEASE_NAMESPACE in {subject.namespace for subject in found.subjects or ()}
-        and not found.metadata.name.endswith("-budgets")
+        and found.metadata.name.endswith("servingslo-operator")
     )
     api.delete_cluster_role_binding(binding.metadata.name)
     try:

@@ -7,15 +7,17 @@ from typing import Any
 
 import kubernetes
 import pytest
+from tests.features.budgets.budget_world import LABELS
+from tests.features.budgets.test_budget_crd import definition
 from tests.integration.audit import timed_writes
+from tests.integration.crd_server import CRDS, Server
 from tests.integration.operator_under_test import Operator, Tenant, steady_trace
 
-from servingslo.api.v1alpha1 import API_VERSION, BUDGET_KIND, BUDGET_PLURAL, GROUP, VERSION
+from servingslo.api.v1alpha1 import API_VERSION, GROUP, VERSION
+from servingslo.features.budgets.kind import KIND, PLURAL
 from servingslo_lab.rig.cluster import Rig
 
-pytestmark = pytest.mark.slow(
-    "servingslo.policy.budget", "servingslo.controller.grants", "servingslo.controller.held_gpus"
-)
+pytestmark = pytest.mark.slow("servingslo.features.budgets", "servingslo.controller.grants")
 
 GPUS = 5
 # One replica of these engines serves about six such requests per second.
@@ -29,13 +31,13 @@ def budget_of(rig: Rig, tenant: Tenant, gpus: int) -> Iterator[str]:
     labels = {"kubernetes.io/metadata.name": tenant.namespace}
     body = {
         "apiVersion": API_VERSION,
-        "kind": BUDGET_KIND,
+        "kind": KIND,
         "metadata": {"name": name},
         "spec": {"gpus": gpus, "namespaceSelector": {"matchLabels": labels}},
     }
-    api.create_cluster_custom_object(GROUP, VERSION, BUDGET_PLURAL, body, field_validation="Strict")
+    api.create_cluster_custom_object(GROUP, VERSION, PLURAL, body, field_validation="Strict")
     yield name
-    api.delete_cluster_custom_object(GROUP, VERSION, BUDGET_PLURAL, name)
+    api.delete_cluster_custom_object(GROUP, VERSION, PLURAL, name)
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def budget(rig: Rig, tenant: Tenant) -> Iterator[str]:
 
 def status_of(tenant: Tenant, name: str) -> dict[str, Any]:
     """The status of a budget; empty before it has one."""
-    found = tenant.custom.get_cluster_custom_object(GROUP, VERSION, BUDGET_PLURAL, name)
+    found = tenant.custom.get_cluster_custom_object(GROUP, VERSION, PLURAL, name)
     return dict(found.get("status") or {})
 
 
@@ -104,3 +106,42 @@ def test_a_surge_takes_what_a_lower_priority_has_above_its_minimum(
     ordered = counts_ordered(rig, tenant.namespace, {"batch": 1, "chat": 1})
     assert max(counts["chat"] for counts in ordered) >= 3
     assert max(sum(counts.values()) for counts in ordered) <= GPUS
+
+
+@pytest.fixture(scope="module")
+def budgets(rig: Rig) -> Iterator[tuple[Server, str]]:
+    """An API server that serves the budgets' CRD, and their path."""
+    server, crd = Server(rig), definition()
+    path = f"{CRDS}/{crd['metadata']['name']}"
+    found = server.call("GET", path).ok
+    if not found:
+        created = server.call("POST", CRDS, json=crd)
+        assert created.ok, created.text
+    items = f"/apis/{API_VERSION}/{PLURAL}"
+    rig.wait_for(lambda: server.call("GET", items).ok, what="budgets are served")
+    yield server, items
+    if not found:
+        server.call("DELETE", path)
+
+
+@pytest.mark.parametrize(("key", "possible"), LABELS.items())
+def test_the_api_server_refuses_a_label_that_no_object_can_have(
+    budgets: tuple[Server, str], key: str, *, possible: bool
+) -> None:
+    """Wherever a budget's selector states it, and exactly those that the operator refuses."""
+    server, items = budgets
+    for selector in (
+        {"matchLabels": {key: "a"}},
+        {"matchExpressions": [{"key": key, "operator": "Exists"}]},
+    ):
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"generateName": "labels-"},
+            "spec": {"gpus": 8, "selector": selector},
+        }
+        answer = server.call("POST", f"{items}?dryRun=All&fieldValidation=Strict", json=body)
+        assert answer.ok is possible, answer.text
+        if not possible:
+            assert "the name of a label" in answer.json()["message"]
+            assert "rule evaluation error" not in answer.text

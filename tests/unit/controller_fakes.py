@@ -19,6 +19,7 @@ from servingslo.api.v1alpha1.status import ServingSLOStatus
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.grants import Grants, MakeGrants
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recordings.recording import Recorder
@@ -350,7 +351,7 @@ class Operator:
     world: World = field(default_factory=lambda: World(rate=steady(4.0), replicas=2))
     limits: Limits = field(default_factory=Limits)
     history: FakeHistory | None = None
-    serving_budgets: Any = None
+    make_grants: MakeGrants = Grants
     recorder: Recorder = field(default_factory=lambda: Recorder(None))
     tick_seconds: float = TICK_SECONDS
     resources: FakeResources = field(default_factory=FakeResources)
@@ -377,7 +378,6 @@ class Operator:
             events=self.events,
             exporter=self.exporter,
             history=self.history,
-            serving_budgets=self.serving_budgets,
         )
         self.reporter = Reporter(adapters=self.adapters)
         self.registry = Registry()
@@ -387,6 +387,7 @@ class Operator:
             limits=self.limits,
             recorder=self.recorder,
             reporter=self.reporter,
+            make_grants=self.make_grants,
         )
         self.controller = Controller(
             adapters=self.adapters,

@@ -22,16 +22,18 @@ class _Client:
 
 
 @pytest.mark.parametrize(
-    ("path", "level", "line"),
+    ("path", "absent", "level", "line"),
     [
         pytest.param(
             KEDA,
+            {NotFoundError: "KEDA is not installed"},
             "INFO",
             f"KEDA is not installed: {KEDA} is not watched",
             id="optional",
         ),
         pytest.param(
             PODS,
+            {},
             "WARNING",
             f"cache path={PODS} state='GET {PODS}: 404 404 page not found'",
             id="always-there",
@@ -39,12 +41,12 @@ class _Client:
     ],
 )
 async def test_an_optional_kind_that_is_absent_is_said_in_words(
-    caplog: pytest.LogCaptureFixture, path: str, level: str, line: str
+    caplog: pytest.LogCaptureFixture, path: str, absent: Any, level: str, line: str
 ) -> None:
     """KEDA need not be installed; the API server has Pods."""
     caplog.set_level(logging.INFO)
     client: Any = _Client()
-    cache: ObjectCache[int] = ObjectCache(client, path, lambda _item, _old: 1)
+    cache: ObjectCache[int] = ObjectCache(client, path, lambda _item, _old: 1, absent=absent)
     task = asyncio.create_task(cache.run())
     async with asyncio.timeout(5.0):
         await cache.listed.wait()

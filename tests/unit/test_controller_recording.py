@@ -108,12 +108,18 @@ def _live(path: Path) -> list[Decision]:
 
 
 def test_a_replay_makes_the_same_decisions(tmp_path: Path) -> None:
-    """Outcomes of writes and changes of the spec included, nothing differs."""
+    """Outcomes of writes and changes of the spec included, nothing differs.
+
+    A field of the spec that is gone, which the API server filled in, is passed over.
+    """
     path = tmp_path / "deep" / "recording.jsonl"
     live = _live(path)
     lines = path.read_text().splitlines()
     assert sum('"outcome"' in line for line in lines) >= 2
     assert [entry.decision for entry in replay(lines)] == live
+    first = json.loads(lines[0])
+    first["header"]["spec"]["batching"] = {"rollout": "Canary"}
+    assert [entry.decision for entry in replay([json.dumps(first), *lines[1:]])] == live
 
 
 def test_a_recording_of_compiled_laws_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -43,13 +43,11 @@ CONDITIONS = {
         "`configMaps.read.enabled`"
     ),
     ".Values.configMaps.read.namespaces": "`configMaps.read.enabled`",
-    "(.Values.budgets).enabled": "`budgets.enabled`",
     ".Values.extraScalableKinds": "`extraScalableKinds`",
     'has "BackendTrafficPolicy" .Values.admission.kinds': (
         "`admission.kinds` with BackendTrafficPolicy"
     ),
     'has "DestinationRule" .Values.admission.kinds': "`admission.kinds` with DestinationRule",
-    "(.Values.degradation).enabled": "`degradation.enabled`",
     'or (.Values.degradation).enabled (has "BackendTrafficPolicy" .Values.admission.kinds) '
     '(has "DestinationRule" .Values.admission.kinds)': (
         "`degradation.enabled`, or `admission.kinds` with either of these"
@@ -82,14 +80,23 @@ def words(cells: Iterator[str] | list[str]) -> set[str]:
     return {word for cell in cells for word in CODE.findall(cell)}
 
 
+def condition(text: str) -> str:
+    """What a page says of a condition of the chart."""
+    switch = re.fullmatch(r"\(?\.Values\.(\w+)\)?\.enabled", text)
+    return CONDITIONS[text] if switch is None else f"`{switch[1]}.enabled`"
+
+
 def granted() -> set[tuple[str, str, str]]:
     """What the chart grants to the operator, and when: condition, resource, verb."""
     shared = (CHART / "templates" / "_rules.tpl").read_text(encoding="utf-8")
-    roles = (CHART / "templates" / "rbac.yaml").read_text(encoding="utf-8")
-    lines = [*shared.partition("-}}\n{{- define")[2].splitlines()[1:-1], *roles.splitlines()]
+    more = (
+        (CHART / "templates" / one).read_text("utf-8") for one in ("rbac.yaml", "_features.tpl")
+    )
+    lines = [*shared.partition("-}}\n{{- define")[2].splitlines()[1:-1]]
+    lines += [line for text in more for line in text.splitlines()]
     found, conditions, resources, of_tenants = set(), [""], [], False
     for line in map(str.strip, lines):
-        begins = re.match(r"\{\{- (?:if|range|with) (.+) }}", line)
+        begins = re.match(r"\{\{- (?:if|range|with|define) (.+) }}", line)
         if begins:
             conditions.append(begins[1])
         elif line.startswith("{{- end"):
@@ -102,7 +109,7 @@ def granted() -> set[tuple[str, str, str]]:
             resources = [one.strip() for one in line.partition("[")[2].rstrip("]").split(", ")]
         elif "verbs:" in line:
             verbs = line.partition("[")[2].rstrip("]").split(", ")
-            when = CONDITIONS[conditions[-1]] if conditions else ""
+            when = condition(conditions[-1]) if conditions else ""
             found |= {(when, one, verb) for one in resources for verb in verbs}
     return found
 

@@ -202,8 +202,8 @@ def test_the_pages_are_short_enough_to_be_read() -> None:
 
 
 def test_notes_are_numbered_once() -> None:
-    """Without gaps."""
-    assert [int(note.name[:4]) for note in NOTES] == list(range(1, len(NOTES) + 1))
+    """With a gap where a note went into the page of its feature."""
+    assert len({note.name[:4] for note in NOTES}) == len(NOTES)
 
 
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: note.stem)

@@ -14,6 +14,7 @@ import yaml
 from tests.unit.cli_calls import CLI
 
 from servingslo.api.convert import fleet_from_spec
+from servingslo.api.crd import KINDS
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.cli.manifest import read_spec
 from servingslo.controller.recordings.recording import observation_line
@@ -154,7 +155,7 @@ def test_its_objects_belong_together(folder: Path) -> None:
     slos = [one for one in objects if one["kind"] == "ServingSLO"]
     slo = slos[0]
     for one in objects:
-        if one["kind"] not in {"Namespace", "Application", "ServingBudget"}:
+        if one["kind"] not in {"Namespace", "Application", *(part.kind for part in KINDS.parts())}:
             assert one["metadata"]["namespace"] == slo["metadata"]["namespace"]
     targets = [one["metadata"]["name"] for one in objects if one["kind"] == "Deployment"]
     owners = [owner for one in slos for owner in one["spec"].get("pools") or [one["spec"]]]

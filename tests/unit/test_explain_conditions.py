@@ -8,8 +8,10 @@ from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 from servingslo import explain
 from servingslo.adapters.gauges import metric_samples
 from servingslo.api.v1alpha1.status import MAX_SUMMARY_LENGTH
+from servingslo.explain.conditions import derived
 from servingslo.explain.conditions.cause import NOT_READY_REASONS
-from servingslo.explain.conditions.stalled import TARGET_GRACE_SECONDS
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
+from servingslo.explain.conditions.stalled import GRACE_SECONDS
 from servingslo.explain.headline import answer_line, headline
 from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
@@ -171,17 +173,36 @@ def test_a_lacking_target_stalls_after_the_time_in_which_it_may_be_applied():
     found = []
     for waited, decision in (
         (0, lacking),
-        (TARGET_GRACE_SECONDS - 1, lacking),
-        (TARGET_GRACE_SECONDS, lacking),
-        (TARGET_GRACE_SECONDS + 9, lacking),
-        (TARGET_GRACE_SECONDS + 10, SCALE_UP),
-        (TARGET_GRACE_SECONDS + 20, lacking),
+        (GRACE_SECONDS - 1, lacking),
+        (GRACE_SECONDS, lacking),
+        (GRACE_SECONDS + 9, lacking),
+        (GRACE_SECONDS + 10, SCALE_UP),
+        (GRACE_SECONDS + 20, lacking),
     ):
         found.append(_of(decision, found[-1].values() if found else (), NOON_SECONDS + waited))
     stalled = [one["Stalled"].status if "Stalled" in one else None for one in found]
     assert stalled == ["False", "False", "True", "True", None, "False"]
     reasons = {one["Stalled"].reason for one in found if "Stalled" in one}
     assert reasons == {Reason.TARGET_NOT_FOUND}
+
+
+def test_advice_is_in_no_conflict_and_a_new_spec_may_pass_again():
+    """Recommend next to an HPA stalls nothing; other conditions than Ready never do."""
+    owned = replace(BLIND, limited_by=Reason.SCALER_CONFLICT, detail="an HPA")
+    told = derived.verdicts(owned)
+    at = {"generation": 1, "now_seconds": NOON_SECONDS}
+    for acts in (True, False):
+        found = {one.type for one in derived.stamped_conditions(told, (), **at, acts=acts)}
+        assert ("Stalled" in found) == acts
+    lacking = derived.verdicts(replace(BLIND, limited_by=Reason.TARGET_CONFLICT, detail="older"))
+    first = derived.stamped_conditions(lacking, (), generation=1, now_seconds=NOON_SECONDS)
+    late = {"now_seconds": NOON_SECONDS + GRACE_SECONDS}
+    stalled = derived.stamped_conditions(lacking, first, generation=1, **late)
+    again = derived.stamped_conditions(lacking, stalled, generation=2, **late)
+    assert [each[-1].status for each in (first, stalled, again)] == ["False", "True", "False"]
+    usable = Verdict(ConditionStatus.FALSE, Reason.NOT_PERMITTED, "a label is missing")
+    healthy = {**derived.verdicts(SCALE_UP), ConditionType.FALLBACK_USABLE: usable}
+    assert "Stalled" not in {one.type for one in derived.stamped_conditions(healthy, (), **at)}
 
 
 def _told(decision, previous):

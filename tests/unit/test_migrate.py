@@ -345,7 +345,7 @@ def test_the_namespace_of_a_flag_is_for_manifests_without_one(cli: CLI) -> None:
 
 
 def test_a_serving_slo_of_the_former_version_gets_the_present_one(cli: CLI, tmp_path) -> None:
-    """Nothing else of the file changes, not even comments; and both versions are read."""
+    """The field that is gone goes, not even comments change; and both versions are read."""
     text = """# ours
 apiVersion: servingslo.dev/v1alpha1 # the first
 kind: ServingSLO
@@ -354,17 +354,21 @@ spec:
   targetRef: {kind: Deployment, name: chat}
   objectives: [{metric: ttft, percentile: 99, threshold: 1s}]
   replicas: {max: 4}
+  batching:
+    mode: Auto
+    rollout: Canary # one pod first
+    minInterval: 20m
 ---
-{"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingBudget", "spec": {"gpus": 8}}
+{"apiVersion": "servingslo.dev/v1alpha1", "kind": "Other", "spec": {"gpus": 8}}
 ---
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 """
     path = tmp_path / "slo.yaml"
     path.write_text(text, encoding="utf-8")
-    read_spec(path)
     done = cli("migrate", path)
-    assert done.out == text.replace("servingslo.dev/v1alpha1", "servingslo.dev/v1beta1")
+    gone = text.replace("    rollout: Canary # one pod first\n", "")
+    assert done.out == gone.replace("servingslo.dev/v1alpha1", "servingslo.dev/v1beta1")
     path.write_text(done.out, encoding="utf-8")
     read_spec(path)
     assert cli("migrate", path).out == done.out

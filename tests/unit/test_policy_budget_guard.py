@@ -3,18 +3,14 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from policy_world import REPLICAS_ONLY, World, run, stepped
+from tests.unit.policy_world import World, run, stepped
 
 from servingslo.explain.changes import change_event, change_line, replica_count_change
 from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
-from servingslo.policy.budget.claims import wants_of
-from servingslo.policy.inputs import Grant, Limits, ScaleTarget, SignalProblem
-from servingslo.policy.pools.decision import FleetDecision
-from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
-from servingslo.policy.pools.state import FleetState
+from servingslo.policy.inputs import Grant, ScaleTarget, SignalProblem
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 6.0), (900, 60.0))
@@ -55,7 +51,7 @@ def test_growth_ends_at_the_grant_and_says_what_lacks():
     found = {c.type: c for c in conditions(short, generation=1, now_seconds=0.0)}
     said = found["ScalingLimited"]
     assert said.reason is Reason.BUDGET_REACHED
-    assert "ServingBudget inference grants 8 of" in said.message
+    assert "budget inference grants 8 of" in said.message
     assert said.message.endswith("requests/s; n/chat has them")
     assert "inference grants 8" in text(short)
     assert "BudgetReached" in log_line(short)
@@ -105,20 +101,3 @@ def test_nothing_grows_while_gpus_of_a_replica_are_unknown():
     assert max(d.replicas_after for d in story.decisions) == 3
     assert Reason.GPUS_UNKNOWN in {d.limited_by for d in story.between(900.0, 1200.0)}
     assert story.at(3000.0).replicas_after < 3
-
-
-def test_wants_are_those_before_the_budget():
-    """In GPUs; a GPU keeps what the frontier says, and a pod that ends is still held."""
-    story = run(GrantedWorld(rate=GROWING, replicas=3, grant=lambda _: granted(8, 2))).until(1500)
-    sized = story.state.sized
-    pool = PoolTargets(name="", role=Role.COMBINED, targets=REPLICAS_ONLY, gpus=2)
-    targets, state = FleetTargets(pools=(pool,)), FleetState(pools={"": story.state})
-    fleet = FleetDecision.of(story.at(1500.0))
-    wants = wants_of(fleet, targets, Limits(), {"": 5}, state)
-    assert wants.acts
-    assert (wants.ordered_gpus, wants.held_gpus, wants.after_gpus) == (8, 10, 8)
-    assert wants.wanted_gpus > 8
-    saturation = sized.case.saturation_per_second
-    assert 0.0 < wants.kept_per_gpu <= saturation / 2
-    stopped = wants_of(fleet, targets, Limits(recommend_only=True), {"": 5}, state)
-    assert (stopped.acts, stopped.wanted_gpus, stopped.minimum_gpus) == (False, 8, 0)

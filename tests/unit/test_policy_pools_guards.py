@@ -233,7 +233,7 @@ def test_a_grant_bounds_growth_as_a_bound_of_the_resource_does():
     assert sum(counts_of(found)) == 6
     last = found["decode"].steps[-1]
     assert last.reason is Reason.BUDGET_REACHED
-    assert last.inputs["detail"].startswith("ServingBudget inference grants 6 of 8 GPUs")
+    assert last.inputs["detail"].startswith("budget inference grants 6 of 8 GPUs")
 
 
 def test_a_grant_that_falls_tells_each_pool_who_received():

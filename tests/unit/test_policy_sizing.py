@@ -59,15 +59,21 @@ def test_an_objective_that_an_idle_fleet_misses_does_not_size():
     assert answer.replicas == sized(case(), 60.0).replicas
 
 
-def test_an_objective_within_the_error_of_lengths_of_a_request_alone_does_not_size():
+def test_the_wait_that_a_request_alone_leaves_is_planned_no_smaller_than_the_error_of_lengths():
     """Its count would be decided by the error; beyond it, the objective sizes as it does."""
     alone = case().model.predict(1e-6, 1, Routing.POOLED)
     alone = metric_seconds(alone, LatencyMetric.TTFT, 99.0)
     near, clear = (objective(LatencyMetric.TTFT, alone * ratio, 99.0) for ratio in (1.15, 1.3))
     answer = sized(case(near, length_error_ratio=0.2), 60.0)
-    assert answer.infeasible == (near,)
-    assert answer.replicas == sized(case(), 60.0).replicas < sized(case(near), 60.0).replicas
-    assert answer.needs[-1].least_feasible == pytest.approx(1.2 * alone)
+    at_error = sized(case(objective(LatencyMetric.TTFT, alone * 1.2, 99.0)), 60.0)
+    assert answer.infeasible == ()
+    assert sized(case(), 60.0).replicas < at_error.replicas == answer.replicas
+    assert answer.replicas < sized(case(near), 60.0).replicas
+    missed = sized(
+        case(objective(LatencyMetric.TTFT, alone * 0.9, 99.0), length_error_ratio=0.2), 60.0
+    )
+    assert missed.infeasible
+    assert missed.needs[-1].least_feasible == pytest.approx(alone)
     assert sized(case(clear, length_error_ratio=0.2), 60.0) == sized(case(clear), 60.0)
 
 

@@ -31,6 +31,13 @@ _SCALED_OBJECTS = SCALED_OBJECT_API_VERSION, "scaledobjects"
 _FORMER = re.compile(
     rf"(\bapiVersion[\"']?\s*:\s*[\"']?){re.escape(GROUP)}/(?:{'|'.join(VERSIONS[1:])})\b"
 )
+# The field that is gone since: on a line of its own, or among others in braces.
+_GONE = re.compile(
+    r"^[ \t]*rollout:[ \t]*(?:Canary|AllAtOnce)[ \t]*(?:#.*)?\n"
+    r"|,[ \t]*rollout:[ \t]*(?:Canary|AllAtOnce)\b"
+    r"|\brollout:[ \t]*(?:Canary|AllAtOnce)[ \t]*,[ \t]*",
+    re.MULTILINE,
+)
 # As kubectl names them, and for short.
 _RESOURCES = {
     "hpa": _HPAS,
@@ -68,8 +75,8 @@ def migrate(
     Target, bounds, behavior and fallback are taken over, also of one with the annotations of
     llm-d's variant autoscaler; comments say what was not, and why. Nothing is changed on a cluster.
     Objectives come from --objective, else from triggers that are a percentile of latency; else an
-    example is written. Of a file with ServingSLOs or ServingBudgets, the apiVersion is set to the
-    present one, and nothing else is changed.
+    example is written. Of a file with resources of servingslo.dev, the apiVersion is set to the
+    present one, `batching.rollout` goes, and nothing else is changed.
 
     Example: servingslo migrate hpa/llama-chat -n inference --objective ttft:p99:1s
     """
@@ -87,7 +94,7 @@ def migrate(
         text = _text(source)
         documents = _documents(source, text)
         if any(str(_version(one)).startswith(f"{GROUP}/") for one in documents):
-            typer.echo(_FORMER.sub(rf"\g<1>{API_VERSION}", text), nl=False)
+            typer.echo(_GONE.sub("", _FORMER.sub(rf"\g<1>{API_VERSION}", text)), nl=False)
             return
     with blamed_on(_named(source)):
         made = [migrated(one, objectives, namespace) for one in autoscalers_of(documents)]

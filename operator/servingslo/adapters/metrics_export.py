@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +24,6 @@ from prometheus_client import (
 from servingslo import __version__
 from servingslo.adapters.decided_metrics import RESOURCE_LABELS, DecidedMetrics, Resource
 from servingslo.explain.changes import Change
-from servingslo.policy.budget.sharing import Sharing
 from servingslo.policy.pools.decision import FleetDecision
 
 # A loop without a finished round for this many ticks hangs: Kubernetes should restart it.
@@ -35,14 +33,6 @@ STUCK_TICKS = 10
 HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
-
-_BUDGET_GAUGES = {
-    "gpus": "GPUs of a ServingBudget.",
-    "granted_gpus": "GPUs that its ServingSLOs may order.",
-    "wanted_gpus": "GPUs that their plans want.",
-    "short_gpus": "GPUs that are wanted and not granted.",
-    "lost_requests_per_second": "Requests that those would keep within their objectives.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +114,6 @@ class OperatorMetrics:
             "Namespaces in which another operator of the cluster acts.",
             registry=self.registry,
         ).set_function(lambda: float(self._aside()))
-        self._budgets = {
-            name: Gauge(f"servingslo_budget_{name}", text, ("budget",), registry=self.registry)
-            for name, text in _BUDGET_GAUGES.items()
-        }
 
     def follow(self, leads: Callable[[], bool], aside: Callable[[], int]) -> None:
         """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
@@ -180,25 +166,6 @@ class OperatorMetrics:
             self._changes.remove(*labels)
         self._decided.forget((namespace, name))
         self._decided_at.pop((namespace, name), None)
-
-    def observe_budget(self, name: str, gpus: int, sharing: Sharing) -> None:
-        """Export the GPUs of a budget: stated, granted, wanted, lacking, and what that costs."""
-        shares = sharing.shares.values()
-        values = {
-            "gpus": gpus,
-            "granted_gpus": sharing.granted_gpus,
-            "wanted_gpus": sum(share.wanted_gpus for share in shares),
-            "short_gpus": sharing.lacking_gpus,
-            "lost_requests_per_second": sum(share.lost_per_second for share in shares),
-        }
-        for key, value in values.items():
-            self._budgets[key].labels(name).set(value)
-
-    def forget_budget(self, name: str) -> None:
-        """Remove the metrics of a deleted budget."""
-        for gauge in self._budgets.values():
-            with suppress(KeyError):
-                gauge.remove(name)
 
     def observe_tick(self, seconds: float, *, succeeded: bool = True) -> None:
         """Record one round of the loop. A failed round shows liveness, not readiness."""

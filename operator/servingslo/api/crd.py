@@ -9,6 +9,7 @@ Source: Kubernetes, "Specifying a structural schema", apiextensions.k8s.io/v1.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,38 @@ from pydantic import BaseModel
 
 from servingslo.api.reference import render_reference
 from servingslo.api.v1alpha1 import (
-    BUDGET_KIND,
-    BUDGET_PLURAL,
     GROUP,
     KIND,
     PLURAL,
     VERSION,
     VERSIONS,
-    ServingBudgetSpec,
-    ServingBudgetStatus,
     ServingSLOSpec,
     ServingSLOStatus,
 )
+from servingslo.plugins import Aspect
 
+Column = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindPart:
+    """A kind with its models; that of a feature is the cluster's.
+
+    columns: what `kubectl get` shows: name, type, path, description; wide: with `-o wide` only.
+    """
+
+    kind: str
+    plural: str
+    short: str
+    description: str
+    spec: type[BaseModel]
+    status: type[BaseModel]
+    columns: tuple[Column, ...]
+    wide: tuple[Column, ...] = ()
+    scope: str = "Cluster"
+
+
+KINDS: Aspect[KindPart] = Aspect("kind")
 HEADER = "# Generated from operator/servingslo/api by `make crd`; do not edit.\n"
 PRINTER_COLUMNS = (
     ("Target", "string", ".status.target", "Workload that is scaled; of pools, the first."),
@@ -53,18 +73,18 @@ WIDE_COLUMNS = (
     ("Error Budget", "number", ".status.errorBudget.remaining", "Share of it that is left."),
     ("Pools", "string", ".status.poolsSummary", "Replicas of each pool."),
 )
-BUDGET_COLUMNS = (
-    ("GPUs", "integer", ".spec.gpus", "GPUs of the budget."),
-    ("Granted", "integer", ".status.granted", "GPUs that may be ordered."),
-    ("Wanted", "integer", ".status.wanted", "GPUs that all plans want."),
-    ("Short", "integer", ".status.short", "GPUs that are wanted and not granted."),
-    (
-        "Sufficient",
-        "string",
-        '.status.conditions[?(@.type=="Sufficient")].status',
-        "All that is wanted is granted.",
-    ),
-    ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
+
+SERVING_SLO = KindPart(
+    kind=KIND,
+    plural=PLURAL,
+    short="sslo",
+    scope="Namespaced",
+    description="ServingSLO keeps the latency objectives of one LLM serving workload at the least "
+    "number of replicas.",
+    spec=ServingSLOSpec,
+    status=ServingSLOStatus,
+    columns=PRINTER_COLUMNS,
+    wide=WIDE_COLUMNS,
 )
 
 
@@ -75,7 +95,6 @@ def _files(plural: str) -> tuple[Path, Path]:
 
 
 CRD_FILES = _files(PLURAL)
-BUDGET_CRD_FILES = _files(BUDGET_PLURAL)
 REFERENCE_FILE = Path("docs") / "reference" / "servingslo.md"
 # The status of a resource that nobody has read: by kstatus it is not Current. As Flux does.
 _UNREAD = {"observedGeneration": -1}
@@ -94,54 +113,32 @@ KEPT = frozenset(
 )
 
 
-def custom_resource_definition() -> dict[str, Any]:
-    """The CRD of a ServingSLO as plain data, ready for YAML."""
-    names = _names(KIND, PLURAL, "sslo")
+def custom_resource_definition(part: KindPart = SERVING_SLO) -> dict[str, Any]:
+    """The CRD of a kind as plain data, ready for YAML."""
     columns = [
-        *(_column(*column) for column in PRINTER_COLUMNS),
-        *({**_column(*column), "priority": 1} for column in WIDE_COLUMNS),
+        *(_column(*column) for column in part.columns),
+        *({**_column(*column), "priority": 1} for column in part.wide),
     ]
-    return _definition(names, "Namespaced", columns, _resource_schema())
-
-
-def budget_definition() -> dict[str, Any]:
-    """The CRD of a ServingBudget as plain data."""
-    names = _names(BUDGET_KIND, BUDGET_PLURAL, "sbudget")
-    schema = _object_schema(
-        BUDGET_KIND,
-        "ServingBudget shares one number of GPUs among ServingSLOs, by minimum, priority and the "
-        "requests that a GPU keeps within their objectives.",
-        (ServingBudgetSpec, ServingBudgetStatus),
-    )
-    return _definition(names, "Cluster", [_column(*column) for column in BUDGET_COLUMNS], schema)
-
-
-def _names(kind: str, plural: str, short: str) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "listKind": f"{kind}List",
-        "plural": plural,
-        "singular": kind.lower(),
-        "shortNames": [short],
-        "categories": ["serving"],
-    }
-
-
-def _definition(
-    names: dict[str, Any], scope: str, columns: list[dict[str, Any]], schema: dict[str, Any]
-) -> dict[str, Any]:
+    schema = _object_schema(part)
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{names['plural']}.{GROUP}",
+            "name": f"{part.plural}.{GROUP}",
             # The chart installs this file; uninstalling the chart must not delete every resource.
             "annotations": {"helm.sh/resource-policy": "keep"},
         },
         "spec": {
             "group": GROUP,
-            "names": names,
-            "scope": scope,
+            "names": {
+                "kind": part.kind,
+                "listKind": f"{part.kind}List",
+                "plural": part.plural,
+                "singular": part.kind.lower(),
+                "shortNames": [part.short],
+                "categories": ["serving"],
+            },
+            "scope": part.scope,
             # One schema, so nothing is converted: only the name of the version differs.
             "versions": [
                 {
@@ -157,6 +154,11 @@ def _definition(
             ],
         },
     }
+
+
+def definitions() -> tuple[dict[str, Any], ...]:
+    """The CRD of a ServingSLO and those of features."""
+    return tuple(map(custom_resource_definition, (SERVING_SLO, *KINDS.parts())))
 
 
 def _deprecated(version: str) -> dict[str, Any]:
@@ -179,9 +181,9 @@ def render_crd() -> str:
     return _rendered(custom_resource_definition())
 
 
-def render_budget_crd() -> str:
-    """The CRD of a ServingBudget as YAML, with the same header."""
-    return _rendered(budget_definition())
+def render_crds() -> tuple[str, ...]:
+    """The CRD of a ServingSLO and those of features as YAML, with the same header."""
+    return tuple(map(_rendered, definitions()))
 
 
 def _rendered(definition: dict[str, Any]) -> str:
@@ -197,9 +199,13 @@ def _rendered(definition: dict[str, Any]) -> str:
 
 def write_crd(root: Path) -> tuple[Path, ...]:
     """Write the generated files of a checkout again: both copies of the CRDs, the reference."""
-    texts = dict.fromkeys(CRD_FILES, render_crd())
-    texts |= dict.fromkeys(BUDGET_CRD_FILES, render_budget_crd())
-    texts[REFERENCE_FILE] = render_reference(_resource_schema())
+    texts: dict[Path, str] = {}
+    for one in definitions():
+        texts |= dict.fromkeys(_files(one["spec"]["names"]["plural"]), _rendered(one))
+    for folder in {path.parent for path in CRD_FILES}:
+        for former in (root / folder).glob(f"{GROUP}_*.yaml"):
+            former.unlink()
+    texts[REFERENCE_FILE] = render_reference(_object_schema(SERVING_SLO))
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
@@ -213,34 +219,21 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
-def _resource_schema() -> dict[str, Any]:
-    return _object_schema(
-        KIND,
-        "ServingSLO keeps the latency objectives of one LLM serving workload at the least number "
-        "of replicas.",
-        (ServingSLOSpec, ServingSLOStatus),
-    )
-
-
-def _object_schema(
-    kind: str, description: str, models: tuple[type[BaseModel], type[BaseModel]]
-) -> dict[str, Any]:
-    """The schema of a resource. models: of its spec and its status."""
+def _object_schema(part: KindPart) -> dict[str, Any]:
     described = {
         "apiVersion": f"Version of the form of this resource: {GROUP}/{VERSION}.",
-        "kind": f"{kind}.",
+        "kind": f"{part.kind}.",
     }
-    spec, status = models
     return {
         "type": "object",
-        "description": description,
+        "description": part.description,
         "required": ["spec"],
         "properties": {
             **{name: {"type": "string", "description": text} for name, text in described.items()},
             # The API server adds its own description and refuses another one.
             "metadata": {"type": "object"},
-            "spec": structural_schema(spec),
-            "status": {**structural_schema(status), "default": _UNREAD},
+            "spec": structural_schema(part.spec),
+            "status": {**structural_schema(part.status), "default": _UNREAD},
         },
     }
 

@@ -9,7 +9,7 @@ import typer
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from servingslo.api.crd import render_budget_crd, render_crd
+from servingslo.api.crd import render_crds
 from servingslo.cli import lab
 from servingslo.controller.recordings.recording import Header, Outcome
 from servingslo.policy.decision import Decision
@@ -52,11 +52,11 @@ _EDGE = {"anyOf": [{"type": "number"}, {"const": "Infinity"}]}
 
 
 def crd() -> None:
-    """Print the CustomResourceDefinition.
+    """Print the CustomResourceDefinitions.
 
     Example: servingslo crd | kubectl apply --server-side -f -
     """
-    typer.echo(f"{render_crd()}---\n{render_budget_crd()}")
+    typer.echo("---\n".join(render_crds()))
 
 
 def schema(

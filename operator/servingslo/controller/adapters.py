@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
-from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
@@ -38,22 +37,6 @@ class ResourceStore(Protocol):
         ...
 
 
-class ServingBudgetStore(Protocol):
-    """The ServingBudget resources on the cluster."""
-
-    def read(self) -> Sequence[BudgetRecord] | None:
-        """Every budget; None while they are not known."""
-        ...
-
-    def selects(self, budget: BudgetRecord, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether a ServingSLO of that namespace, with these labels, is of the budget."""
-        ...
-
-    async def patch_status(self, budget: BudgetRecord, changed: Mapping[str, Any]) -> None:
-        """Merge the changed fields of the status. Raises: ClusterError."""
-        ...
-
-
 class EventSink(Protocol):
     """Events about resources."""
 
@@ -80,7 +63,7 @@ class Adapters:
 
     actuators: in the order in which a decision is carried out. history, budgets: None if the past
     is not read. routing: None if no gateway is read that may count no requests for a workload
-    without pods. serving_budgets: None if budgets of GPUs are not read.
+    without pods.
     """
 
     clock: Clock
@@ -93,4 +76,3 @@ class Adapters:
     history: HistorySource | None = None
     budgets: BudgetSource | None = None
     routing: Routing | None = None
-    serving_budgets: ServingBudgetStore | None = None

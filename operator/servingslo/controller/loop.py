@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.fence import in_shard
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.grants import priority_of
 from servingslo.controller.lease.lead import Alone, Lead
 from servingslo.controller.moving import Moving
 from servingslo.controller.reconciler import Reconciler
@@ -163,8 +164,8 @@ class Controller:
             entry for entry in known if self._acts(entry) and not self.moving.is_unknown(entry)
         ]
         if not resources:
-            # A budget without any resource, or one whose resource was deleted.
-            await self._share_budgets()
+            # What is shared may have no resource, or one that was deleted.
+            await self._share()
         else:
             if self.adapters.history is not None:
                 self.adapters.history.tick()
@@ -176,9 +177,9 @@ class Controller:
             if metrics.problem is not None:
                 self.adapters.exporter.count_failure("prometheus")
             conflicts = self.registry.conflicts()
-            await self._share_budgets()
-            # Who comes first within a budget plans first.
-            resources.sort(key=lambda entry: -self.reconciler.grants.priority(entry))
+            await self._share()
+            # Who comes first plans first.
+            resources.sort(key=lambda entry: -priority_of(entry, self.reconciler.limits))
             limit = asyncio.Semaphore(_CONCURRENCY)
             await asyncio.gather(
                 *(
@@ -202,7 +203,7 @@ class Controller:
             own.update(pods)
         return own
 
-    async def _share_budgets(self) -> None:
+    async def _share(self) -> None:
         """The grants of this tick; after a failure those of the last one hold.
 
         Until all resources are listed, some that are not seen yet may hold GPUs: nothing is shared.
@@ -216,7 +217,7 @@ class Controller:
             for resource, event in told:
                 await self.reconciler.reporter.post(resource, event)
         except Exception:  # noqa: BLE001  the loop must survive
-            _LOG.exception("failed budgets")
+            _LOG.exception("failed grants")
             self.adapters.exporter.count_failure("controller")
 
     async def _undo(self) -> None:

@@ -5,7 +5,7 @@ with the learnt state; from then on the other shard's holder decides.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,13 +43,13 @@ class Moving:
     def due(self, resources: Iterable[Resource], shards: int) -> Iterator[tuple[Resource, int]]:
         """The resources that are not on the shard where they should be, and that shard.
 
-        Nothing while the ServingBudgets are not known, because their members stay together.
+        Nothing while it is not known what joins them, because those stay together.
         """
         every = tuple(resources)
-        selected = self._budgets(every)
-        if selected is None:
+        joined = self.reconciler.grants.joined(every)
+        if joined is None:
             return
-        wanted = placement(selected, shards)
+        wanted = placement(joined, shards)
         for entry in every:
             shard = wanted[entry.record.ref.uid]
             if shard != entry.place.shard:
@@ -131,19 +131,3 @@ class Moving:
                 if attempt + 1 == _ATTEMPTS:
                     raise
         return None
-
-    def _budgets(self, resources: Sequence[Resource]) -> Mapping[str, Sequence[str]] | None:
-        """The budgets of each resource, by uid; None while they are not known."""
-        store = self.adapters.serving_budgets
-        records = () if store is None else store.read()
-        if records is None:
-            return None
-        return {
-            entry.record.ref.uid: [
-                budget.uid
-                for budget in records
-                if store is not None
-                and store.selects(budget, entry.record.ref.namespace, entry.record.labels)
-            ]
-            for entry in resources
-        }

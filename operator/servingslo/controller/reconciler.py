@@ -8,7 +8,7 @@ from typing import Any
 
 from servingslo.controller.actuators.protocol import Assignment
 from servingslo.controller.adapters import Adapters
-from servingslo.controller.grants import Grants
+from servingslo.controller.grants import Grants, MakeGrants
 from servingslo.controller.looking import Looks, PoolLook
 from servingslo.controller.orders import Failure, Order, assignment_of
 from servingslo.controller.overtaken import Standing, last_look
@@ -85,6 +85,7 @@ class Reconciler:
     recorder: Recorder
     reporter: Reporter
     registry: Registry
+    make_grants: MakeGrants = Grants
     grants: Grants = field(init=False)
     _memories: dict[str, _Memory] = field(default_factory=dict)
     _planning: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -92,11 +93,7 @@ class Reconciler:
 
     def __post_init__(self) -> None:
         self._looks = Looks(self.adapters)
-        self.grants = Grants(
-            adapters=self.adapters,
-            limits=self.limits,
-            stands_for=self.registry.stands_for,
-        )
+        self.grants = self.make_grants(self.adapters, self.limits, self.registry.stands_for)
 
     async def reconcile(
         self, resource: Resource, metrics: ClusterMetrics, conflict: SignalProblem | None

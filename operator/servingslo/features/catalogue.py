@@ -4,5 +4,6 @@ FEATURES: tuple[str, ...] = (
     "latency_budget",
     "availability",
     "keda_scaler",
+    "budgets",
     "dynamic_batches",
 )

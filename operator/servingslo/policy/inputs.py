@@ -218,7 +218,7 @@ class Targets:
     is stated. law_assumed: it is that of the card and model that are named, measured elsewhere
     or nowhere. stated_limits: override command lines and data. model: which model of a server
     with several; None for its only one. error_budget: None if none is kept. gpus_per_replica:
-    None if it is not stated. priority: within a budget of GPUs. degradation: None if no request
+    None if it is not stated. priority: where GPUs are shared. degradation: None if no request
     goes to a fallback. classes: of requests, with different routes; () for one kind of
     requests. objectives are those that replicas keep: of all classes that order some. features:
     what is stated of each feature, by its name.
@@ -330,9 +330,9 @@ NO_GPUS_KNOWN = ReplicaGpus()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """GPUs that a resource may order now, all its pools together, from one budget.
+    """GPUs that a resource may order now, all its pools together, of a number that several share.
 
-    budget: its name, '' for the resource's own bound on its pools. gpus_per_replica: of the
+    kind, budget: what and which one, '' for the resource's own bound. gpus_per_replica: of the
     observed workload. kept_per_gpu: requests per second that one more GPU keeps within their
     objectives. unknown: why the GPUs of some replica are unknown; '' if they are known. Then
     nothing may grow. holders: who has GPUs that this resource lacks, for people. priority_bounded:
@@ -340,6 +340,7 @@ class Grant:
     """
 
     budget: str
+    kind: str = "budget"
     gpus: int = 0
     gpus_per_replica: int = 1
     kept_per_gpu: float = 0.0

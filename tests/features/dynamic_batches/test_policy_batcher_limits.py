@@ -11,7 +11,7 @@ from servingslo.features.dynamic_batches.decision import (
     BatcherLimits,
     batcher_of,
 )
-from servingslo.features.dynamic_batches.memory import BatcherMemory
+from servingslo.features.dynamic_batches.search import BatcherMemory
 from servingslo.features.dynamic_batches.servers import (
     Owner,
     PodBatcher,

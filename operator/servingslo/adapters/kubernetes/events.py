@@ -118,7 +118,7 @@ def event_body(
         "type": type_,
         "reason": reason.value,
         "action": _ACTION,
-        "note": note[:_LONGEST_NOTE],
+        "note": note.encode()[:_LONGEST_NOTE].decode(errors="ignore"),
         "eventTime": micro_time(now_seconds),
         "reportingController": CONTROLLER,
         "reportingInstance": CONTROLLER,

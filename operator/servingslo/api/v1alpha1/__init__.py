@@ -4,12 +4,6 @@ Frozen models, snake_case in Python, camelCase in manifests; `kubectl explain` s
 Must not import adapters, explain or the conversion; ranges hold here and at the API server.
 """
 
-from servingslo.api.v1alpha1.budget import (
-    BUDGET_KIND,
-    BUDGET_PLURAL,
-    ServingBudgetSpec,
-    ServingBudgetStatus,
-)
 from servingslo.api.v1alpha1.spec import ServingSLOSpec
 from servingslo.api.v1alpha1.status import ServingSLOStatus
 from servingslo.api.v1alpha1.workload import KIND
@@ -24,15 +18,11 @@ PLURAL = "servingslos"
 
 __all__ = [
     "API_VERSION",
-    "BUDGET_KIND",
-    "BUDGET_PLURAL",
     "GROUP",
     "KIND",
     "PLURAL",
     "VERSION",
     "VERSIONS",
-    "ServingBudgetSpec",
-    "ServingBudgetStatus",
     "ServingSLOSpec",
     "ServingSLOStatus",
 ]

@@ -191,8 +191,7 @@ class _Stated(ApiModel):
     gpus: FleetGpus | None = Field(
         None,
         description="Most GPUs of all pools together, 1 to 100000, enough for every replicas.min "
-        "(0 counts as 1); unbounded by default. GPUs of a replica are counted as in a "
-        "ServingBudget.",
+        "(0 counts as 1); unbounded by default. GPUs of a replica are those of gpusPerReplica.",
     )
     transfer: Transfer | None = Field(
         None,
@@ -234,9 +233,9 @@ class _Stated(ApiModel):
     )
     priority: Annotated[Count, Between(-MOST_PRIORITY, MOST_PRIORITY)] = Field(
         0,
-        description="Whose GPUs come first within a ServingBudget, -1000000 to 1000000, default 0: "
-        "a higher priority takes what lower ones have above replicas.min. The administrator bounds "
-        "it from above.",
+        description="Who comes first where GPUs are shared, -1000000 to 1000000, default 0: a "
+        "higher priority plans first, and takes what lower ones have above replicas.min. The "
+        "administrator bounds it from above.",
     )
     replicas: Replicas = workload.REPLICAS
     utilization: Utilization = workload.UTILIZATION

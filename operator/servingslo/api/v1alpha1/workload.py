@@ -133,7 +133,7 @@ ENGINE: Any = Field(
 BATCHING: Any = Field(Batching(), description="Batch limits of the engine.")
 GPUS_PER_REPLICA: Any = Field(
     None,
-    description="GPUs of one replica in a ServingBudget and in gpus, 1 to 1024; by default those "
-    "of the pod template, and no fewer than its whole cards.",
+    description="GPUs of one replica where GPUs are bounded, 1 to 1024; by default those of the "
+    "pod template, and no fewer than its whole cards.",
 )
 COST: Any = Field(None, description="Price of a replica; without one no costs are reported.")

@@ -108,7 +108,10 @@ def _older(document: Mapping[str, Any], conditions: Sequence[Mapping[str, Any]])
 def _lines(status: Mapping[str, Any], namespace: str, name: str) -> Iterator[str]:
     document = last_document(status)
     if document is not None:
-        yield fleet_text(fleet_of(document, namespace, name))
+        try:
+            yield fleet_text(fleet_of(document, namespace, name))
+        except InvalidInputError as error:
+            yield f"{namespace}/{name}: the last decision is of another version: {error}"
         if any(one.get("truncated") for one in (document, *document.get("pools", {}).values())):
             yield "The status had no room for the whole decision: some lists are left out"
         yield from _older(document, status.get("conditions") or ())

@@ -9,7 +9,9 @@ from servingslo.cli.flags import Command, spread
 from servingslo.plugins import Aspect
 
 if TYPE_CHECKING:
+    from servingslo.adapters.kubernetes.api.client import KubeClient
     from servingslo.adapters.kubernetes.pods.inventory import Inventory
+    from servingslo.controller.grants import MakeGrants
     from servingslo.controller.registry import Registry
 
 
@@ -22,6 +24,8 @@ class Serving:
     started.
     """
 
+    client: "KubeClient"
+    namespaces: tuple[str, ...]
     inventory: "Inventory"
     registry: "Registry"
     handed_over: Callable[[str, str, str], int | None]
@@ -46,8 +50,8 @@ class RunPart(Protocol):
         """What is started; None if it is switched off. Raises: InvalidInputError."""
         ...
 
-    async def start(self, options: Any, serving: Serving, /) -> None:
-        """Start it. Raises: InvalidInputError where that cannot be."""
+    async def start(self, options: Any, serving: Serving, /) -> "MakeGrants | None":
+        """Start it; what shares GPUs, if it does. Raises: InvalidInputError if that cannot be."""
         ...
 
 

@@ -24,7 +24,6 @@ from servingslo.adapters.kubernetes.leases import KubernetesLease, post_warning
 from servingslo.adapters.kubernetes.pods.config_maps import ConfigMaps, NoConfigMaps
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import NOT_SERVED, KubernetesResources
-from servingslo.adapters.kubernetes.serving_budgets import KubernetesServingBudgets
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import (
     HANDED_OVER_SECONDS,
@@ -41,6 +40,7 @@ from servingslo.cli.running.feature_flags import Serving
 from servingslo.cli.running.run_options import RunOptions
 from servingslo.controller.actuators.means import Means
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.grants import Grants
 from servingslo.controller.lease.election import Election
 from servingslo.controller.lease.leadership import (
     NAMESPACE_TERMS,
@@ -149,9 +149,6 @@ async def _controller(
     inventory = Inventory(client, namespaces=options.namespaces)
     stack.push_async_callback(inventory.stop)
     await inventory.start()
-    serving_budgets = KubernetesServingBudgets(client, namespaces=options.namespaces)
-    stack.push_async_callback(serving_budgets.stop)
-    await serving_budgets.start()
     recorder = Recorder(options.record)
     stack.callback(recorder.close)
     clock = SteadyClock()
@@ -162,14 +159,15 @@ async def _controller(
     budgets = Budgets(config)
     stack.callback(budgets.close)
     serving = Serving(
+        client=client,
+        namespaces=options.namespaces,
         inventory=inventory,
         registry=registry,
         handed_over=metrics.handed_over,
         leads=leads.leadership.leads,
         stack=stack,
     )
-    for part, asked in options.features:
-        await part.start(asked, serving)
+    started = [await part.start(asked, serving) for part, asked in options.features]
     means, workloads = means_of(options, client, inventory)
     registry.stands_for = workloads.stands_for
     adapters = Adapters(
@@ -182,7 +180,6 @@ async def _controller(
         exporter=metrics,
         history=history,
         budgets=budgets,
-        serving_budgets=serving_budgets,
         routing=GatewayRouting(client)
         if options.gateway and options.gateway.forgets_empty
         else None,
@@ -200,6 +197,7 @@ async def _controller(
             recorder=recorder,
             reporter=reporter,
             registry=registry,
+            make_grants=next(filter(None, started), Grants),
         ),
         undoing=Undoing(adapters=adapters, registry=registry, limits=limits, reporter=reporter),
         tick_seconds=limits.tick_seconds,

@@ -131,7 +131,7 @@ def run(
         int | None,
         typer.Option(
             envvar="SERVINGSLO_MAX_PRIORITY",
-            help="Highest spec.priority that counts within a ServingBudget.",
+            help="Highest spec.priority that counts.",
             min=-MOST_PRIORITY,
             max=MOST_PRIORITY,
         ),

@@ -42,6 +42,8 @@ OUTCOME = "outcome"
 RUNTIME_BEFORE = "vllm"
 # Fields of earlier recordings that decide nothing any more.
 _RETIRED = frozenset({"last_rollout_seconds"})
+# The same of the spec, as (field, field in it), also of a pool.
+_RETIRED_OF_SPEC = (("batching", "rollout"),)
 # Versions with compiled latency laws decided from percentiles that differ in the last digits.
 NUMPY_LAWS = "numpy"
 _ALLOWED_LAWS = "numpy; decisions by compiled laws are replayed by the version that made them"
@@ -255,13 +257,25 @@ def reconciled(state: FleetState, outcome: Outcome, targets: FleetTargets) -> Fl
     return state.with_pool(outcome.pool, own)
 
 
+def _without_retired(spec: object) -> object:
+    if not isinstance(spec, Mapping):
+        return spec
+    kept = dict(spec)
+    for outer, inner in _RETIRED_OF_SPEC:
+        if isinstance(kept.get(outer), Mapping):
+            kept[outer] = {name: one for name, one in kept[outer].items() if name != inner}
+    if isinstance(kept.get("pools"), list):
+        kept["pools"] = [_without_retired(pool) for pool in kept["pools"]]
+    return kept
+
+
 def _began(
     header: Header, before: _Memory | None, instead: FleetTargets | None, number: int
 ) -> _Memory:
     targets = instead
     if targets is None:
         with _named(number, HEADER):
-            targets = fleet_from_spec(header.spec)
+            targets = fleet_from_spec(_without_retired(header.spec))
     if header.carry_on and before is not None:
         state = carried_on(before.state, before.targets, targets)
     else:

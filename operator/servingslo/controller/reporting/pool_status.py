@@ -90,7 +90,8 @@ def _pool(
         slo=None if met is None else met.status.value,
         batching=status_of.batching_status(decision.batching, _changed_seconds(state, pool.name)),
     )
-    return {name: value for name, value in status_of.part_fields(status).items() if value}
+    fields = status_of.part_fields(status)
+    return {name: value for name, value in fields.items() if value not in (None, {}, [])}
 
 
 def _changed_seconds(state: FleetState, pool: str) -> float | None:

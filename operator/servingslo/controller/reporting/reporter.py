@@ -36,6 +36,7 @@ from servingslo.explain.pools import (
     fleet_verdicts,
 )
 from servingslo.policy.decision import Decision
+from servingslo.policy.inputs import Mode
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
@@ -88,6 +89,7 @@ class Reporter:
             reported.conditions,
             generation=generation,
             now_seconds=now_seconds,
+            acts=targets.pools[0].targets.mode is Mode.AUTO,
         )
         reported.said = {name: reported.said[name] for name in fleet.pools}
         fields = fleet_status_fields(fleet, targets, state, told, generation=generation)

@@ -50,13 +50,13 @@ def place_of(status: Mapping[str, Any]) -> Place:
 def placement(selected: Mapping[str, Collection[str]], shards: int) -> dict[str, int]:
     """The shard where each resource should be, by uid.
 
-    selected: uids of the budgets of each resource, by its uid. All resources that are joined by
-    budgets are on one shard, because one process shares a budget.
+    selected: names of what joins each resource with others, by its uid. All that are joined are on
+    one shard, because one process shares out what they share.
     """
     joined = _joined(selected)
     return {
-        uid: shard_of(min(joined[next(iter(budgets))]) if budgets else uid, shards)
-        for uid, budgets in selected.items()
+        uid: shard_of(min(joined[next(iter(groups))]) if groups else uid, shards)
+        for uid, groups in selected.items()
     }
 
 
@@ -73,12 +73,12 @@ def _weight(key: str, shard: int) -> bytes:
 
 
 def _joined(selected: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
-    """Of each budget, all budgets that share a resource with it, directly or through others."""
+    """Of each name, all that share a resource with it, directly or through others."""
     groups: dict[str, frozenset[str]] = {}
-    for budgets in selected.values():
-        if not budgets:
+    for names in selected.values():
+        if not names:
             continue
-        group = frozenset(budgets).union(*(groups.get(uid, frozenset()) for uid in budgets))
+        group = frozenset(names).union(*(groups.get(one, frozenset()) for one in names))
         groups.update(dict.fromkeys(group, group))
     return groups
 

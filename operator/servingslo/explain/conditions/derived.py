@@ -60,10 +60,20 @@ def stamped_conditions(
     *,
     generation: int,
     now_seconds: float,
+    acts: bool = True,
 ) -> tuple[Condition, ...]:
-    """Conditions from verdicts, and Stalled; each keeps its transition time with its status."""
+    """Conditions from verdicts, and Stalled; each keeps its transition time with its status.
+
+    acts: the resource is to set the count.
+    """
     since = {condition.type: condition for condition in previous}
-    stalled = stalled_verdict(told, since.get(ConditionType.STALLED), now_seconds=now_seconds)
+    stalled = stalled_verdict(
+        told,
+        since.get(ConditionType.STALLED),
+        generation=generation,
+        now_seconds=now_seconds,
+        acts=acts,
+    )
     every = dict(told) if stalled is None else {**told, ConditionType.STALLED: stalled}
     return tuple(
         _stamped(type_, verdict, since.get(type_), generation, now_seconds)

@@ -26,32 +26,37 @@ ONLY_A_PERSON_MENDS = frozenset(
         Reason.TARGET_CONFLICT,
     }
 )
-# A target may be applied after its resource: longer than one pass of a chart or an Application,
-# shorter than the five minutes that `helm --wait` and Flux wait by default.
-TARGET_GRACE_SECONDS = 120.0
+# A target may be applied after its resource, and the one that had it be pruned after: longer than
+# one pass of a chart or an Application, shorter than the five minutes that `helm --wait` and Flux
+# wait by default.
+GRACE_SECONDS = 120.0
+_MAY_PASS = frozenset({Reason.TARGET_NOT_FOUND, Reason.TARGET_CONFLICT})
 
 
 def stalled_verdict(
-    told: Mapping[ConditionType, Verdict], before: Condition | None, *, now_seconds: float
+    told: Mapping[ConditionType, Verdict],
+    before: Condition | None,
+    *,
+    generation: int,
+    now_seconds: float,
+    acts: bool,
 ) -> Verdict | None:
-    """What only a person mends; None if nothing is; False while a lacking target may yet come.
+    """Why Ready is False, if only a person mends that; False while it may yet pass by itself.
 
-    told: the other verdicts, the most important first. before: this condition until now.
+    before: this condition until now. acts: the resource is to set the count; advice is in no
+    conflict with another scaler.
     """
-    found = next(
-        (
-            verdict
-            for verdict in told.values()
-            if verdict.status is ConditionStatus.FALSE and verdict.reason in ONLY_A_PERSON_MENDS
-        ),
-        None,
-    )
-    if found is None:
+    found = told.get(ConditionType.READY)
+    if found is None or found.status is not ConditionStatus.FALSE:
         return None
-    if found.reason is Reason.TARGET_NOT_FOUND:
-        if before is None or before.reason is not found.reason:
+    advice = found.reason is Reason.SCALER_CONFLICT and not acts
+    if advice or found.reason not in ONLY_A_PERSON_MENDS:
+        return None
+    if found.reason in _MAY_PASS:
+        begun = before if before is not None and before.reason is found.reason else None
+        if begun is None or begun.observed_generation != generation:
             return found
-        waited_seconds = now_seconds - before.last_transition_seconds
-        if before.status is ConditionStatus.FALSE and waited_seconds < TARGET_GRACE_SECONDS:
+        waited_seconds = now_seconds - begun.last_transition_seconds
+        if begun.status is ConditionStatus.FALSE and waited_seconds < GRACE_SECONDS:
             return found
     return replace(found, status=ConditionStatus.TRUE)

@@ -15,7 +15,7 @@ from servingslo.features.dynamic_batches.decision import (
     BatcherDecision,
     BatcherLimits,
 )
-from servingslo.features.dynamic_batches.memory import (
+from servingslo.features.dynamic_batches.search import (
     ASK_AGAIN_SECONDS,
     MOST_ASKED,
     Asked,

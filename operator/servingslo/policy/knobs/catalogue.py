@@ -7,7 +7,7 @@ from servingslo.plugins import Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
-from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
+from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
 from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
@@ -26,7 +26,7 @@ KNOBS: tuple[Knob, ...] = (
 
 # Where a knob's decision stands in documents: its name there, and its type.
 KEYS: Mapping[str, Key[KnobDecision]] = {
-    **{name: Key(shown, DECISION_TYPES[name]) for name, shown in DOCUMENT_NAMES.items()},
+    **BUILT_IN,
     **{knob.name: knob.key for knob in KNOB.parts()},
 }
 

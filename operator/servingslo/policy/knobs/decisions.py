@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self, TypeVar
 
+from servingslo.plugins import Key
 from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
@@ -177,16 +178,10 @@ class DegradationDecision(KnobDecision):
         return replace(self, after=self.before, change_reason=None, puts_back=False)
 
 
-# Names of the built-in knobs in a decision's document, and the type of each decision.
-DOCUMENT_NAMES: Mapping[str, str] = {
-    BATCH_LIMITS: "batching",
-    ADMISSION: "admission",
-    GATEWAY_LIMITS: "gateway_limit",
-    ROUTE_WEIGHTS: "degradation",
-}
-DECISION_TYPES: Mapping[str, type[KnobDecision]] = {
-    BATCH_LIMITS: BatchingDecision,
-    ADMISSION: AdmissionDecision,
-    GATEWAY_LIMITS: LimitDecision,
-    ROUTE_WEIGHTS: DegradationDecision,
+# Where the decision of a built-in knob stands in documents: its name there, and its type.
+BUILT_IN: Mapping[str, Key[KnobDecision]] = {
+    BATCH_LIMITS: Key("batching", BatchingDecision),
+    ADMISSION: Key("admission", AdmissionDecision),
+    GATEWAY_LIMITS: Key("gateway_limit", LimitDecision),
+    ROUTE_WEIGHTS: Key("degradation", DegradationDecision),
 }

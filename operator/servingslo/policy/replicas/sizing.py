@@ -132,18 +132,19 @@ class SizingCase:
 
     @property
     def infeasible(self) -> tuple[Objective, ...]:
-        """Objectives that a request alone may miss: no count is known to keep them."""
+        """Objectives that a request alone misses: no count keeps them."""
         return tuple(o for o in self.objectives if self.unloaded_seconds(o) > o.threshold_seconds)
 
     def limit(self, objective: Objective) -> Limit:
-        """The largest prediction of the model at which the objective is kept; 0 if infeasible.
+        """The largest prediction of the model at which the objective is kept.
 
-        Otherwise an error of the lengths would decide between a few replicas and any number.
+        What a request alone leaves for waiting is known no better than the lengths. Less than that
+        error of it asks for any number of replicas, so no less is planned with.
         """
-        seconds = objective.threshold_seconds / self.ratio(objective.metric) / self.slowness.ratio
-        uncertain = self._error_ratio(objective) > 0.0
-        if uncertain and self.unloaded_seconds(objective) > objective.threshold_seconds:
-            seconds = 0.0
+        seconds, alone = objective.threshold_seconds, self.unloaded_seconds(objective)
+        if alone <= seconds and ROW_OF[objective.metric].waits:
+            seconds = max(seconds, alone * (1.0 + self.length_error_ratio))
+        seconds = seconds / self.ratio(objective.metric) / self.slowness.ratio
         return Limit(objective.metric, self.percentile(objective.percentile), seconds)
 
     def ratio(self, metric: LatencyMetric) -> float:
@@ -171,14 +172,9 @@ class SizingCase:
         return found * self.ratio(metric) * self.slowness.ratio
 
     def unloaded_seconds(self, objective: Objective) -> float:
-        """The calibrated percentile of a request alone, at the upper end of its error."""
+        """The calibrated percentile of a request alone: no count is faster."""
         alone = self.frontier.unloaded_seconds(objective.metric, objective.percentile)
-        known = self.ratio(objective.metric) * self.slowness.ratio
-        return alone * known * (1.0 + self._error_ratio(objective))
-
-    def _error_ratio(self, objective: Objective) -> float:
-        """The lengths' error; 0 for the time of a token, which does not depend on them."""
-        return self.length_error_ratio if ROW_OF[objective.metric].waits else 0.0
+        return alone * (self.ratio(objective.metric) * self.slowness.ratio)
 
     def greatest_rate_per_second(self, objective: Objective, count: int) -> float:
         """The greatest fleet rate at which the objective holds."""

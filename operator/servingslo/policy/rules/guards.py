@@ -121,7 +121,7 @@ def order_no_more(context: TickContext, proposal: Proposal) -> Proposal:
 
 
 def stay_within_grant(context: TickContext, proposal: Proposal) -> Proposal:
-    """Order no more than the grant of a budget has GPUs for, and step down to it.
+    """Order no more than what is granted has GPUs for, and step down to it.
 
     With unknown GPUs nothing grows. Without metrics an outage removes no capacity.
     """
@@ -163,7 +163,7 @@ def shortage(grant: Grant, wanted_gpus: int, lacking_gpus: int) -> str:
     """What a resource lacks, what that costs in requests, and who has it, in words."""
     noun = "GPU" if lacking_gpus == 1 else "GPUs"
     wanted = "1 GPU" if wanted_gpus == 1 else f"{wanted_gpus} GPUs"
-    said = f"ServingBudget {grant.budget} grants {grant.gpus} of {wanted}"
+    said = f"{grant.kind} {grant.budget} grants {grant.gpus} of {wanted}"
     if grant.kept_per_gpu > 0.0:
         # Two digits, because a condition is written whenever it changes.
         lost = f"{lacking_gpus * grant.kept_per_gpu:.2g}"

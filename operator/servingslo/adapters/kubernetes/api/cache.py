@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import WATCH_SECONDS, KubeClient, KubeObject
-from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.api.v1alpha1 import API_VERSION, BUDGET_PLURAL
+from servingslo.adapters.kubernetes.api.paths import ApiPath
 from servingslo.errors import (
     ClusterError,
     NotFoundError,
@@ -27,13 +26,8 @@ Key = tuple[str, str]
 
 _LOG = logging.getLogger(__name__)
 RELIST_SECONDS = 300.0
-# Collections that a cluster may lack, or the operator may not read, and what that means.
-_BUDGETS = api_path(API_VERSION, BUDGET_PLURAL)
-_OPTIONAL: tuple[tuple[ApiPath, type[ClusterError], str], ...] = (
-    (api_path("keda.sh/v1alpha1"), NotFoundError, "KEDA is not installed"),
-    (_BUDGETS, NotFoundError, "the CRD of ServingBudget is not installed"),
-    (_BUDGETS, PermissionDeniedError, "no ServingBudget is enforced (budgets.enabled)"),
-)
+# What an error means of a collection that a cluster may lack, or the operator may not read.
+Absent = Mapping[type[ClusterError], str]
 _PAGE = "500"
 _MOST_PAGES = 1000
 _FIRST_BACKOFF_SECONDS = 0.2
@@ -48,6 +42,7 @@ class ObjectCache(Generic[T]):
 
     parse: called with the object and its previous record, None for a new object.
     on_change: called with the old and the new record; None if there is none. query: selectors.
+    absent: what an error means that is no failure.
     """
 
     def __init__(
@@ -58,8 +53,10 @@ class ObjectCache(Generic[T]):
         *,
         on_change: Callable[[T | None, T | None], None] | None = None,
         query: Mapping[str, str] = MappingProxyType({}),
+        absent: Absent = MappingProxyType({}),
     ) -> None:
         self.path = path
+        self._absent = absent
         self.items: dict[Key, T] = {}
         self.listed = asyncio.Event()
         self.problem: ClusterError | None = None
@@ -138,12 +135,7 @@ class ObjectCache(Generic[T]):
     def _set_problem(self, problem: ClusterError | None) -> None:
         if (problem is None) != (self.problem is None):
             absent = next(
-                (
-                    said
-                    for base, kind, said in _OPTIONAL
-                    if self.path.startswith(base) and isinstance(problem, kind)
-                ),
-                "",
+                (said for kind, said in self._absent.items() if isinstance(problem, kind)), ""
             )
             if problem is None:
                 _LOG.info("cache path=%s state=readable", self.path)

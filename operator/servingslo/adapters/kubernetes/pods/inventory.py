@@ -7,7 +7,7 @@ namespace. The number of requests does not grow with the number of ServingSLOs.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache, listed
+from servingslo.adapters.kubernetes.api.cache import Absent, Caches, ObjectCache, listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.selectors import Selector, matches
@@ -34,6 +34,10 @@ T = TypeVar("T")
 _DEEPEST_OWNERSHIP = 5
 _START_TIMEOUT_SECONDS = 30.0
 ALL_NAMESPACES = ""
+# What a cluster may lack, by group and version.
+_ABSENT: Mapping[str, Absent] = {
+    "keda.sh/v1alpha1": {NotFoundError: "KEDA is not installed"},
+}
 
 
 class Collection(Generic[T]):
@@ -57,6 +61,7 @@ class Collection(Generic[T]):
                 api_path(base, plural, namespace=namespace or None),
                 parse,
                 on_change=on_change,
+                absent=_ABSENT.get(base, {}),
             )
             for namespace in (namespaces or (ALL_NAMESPACES,))
         }

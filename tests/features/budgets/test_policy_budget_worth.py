@@ -1,22 +1,25 @@
-"""What a GPU of several pools is worth: from their frontiers, compared with what they carry."""
+"""What a resource wants, and what a GPU of its pools is worth: from their frontiers."""
 
 from dataclasses import replace
 from functools import cache
 
 import pytest
-from tests.unit.policy_world import TICK_SECONDS, World, steady
+from tests.unit.policy_world import REPLICAS_ONLY, TICK_SECONDS, World, run, steady
 from tests.unit.pools_world import DECODE, PREFILL, pools_record, worlds
+from tests.unit.test_policy_budget_guard import GROWING, GrantedWorld, granted
 from tests.unit.test_policy_pools_variants import PRICES
 from tests.unit.test_policy_pools_variants import fleet as variants
 
 from servingslo.controller.registry import checked
-from servingslo.policy.budget.worth import kept_per_gpu
+from servingslo.features.budgets.claims import kept_per_gpu, wants_of
 from servingslo.policy.inputs import Limits
 from servingslo.policy.pools.decision import FleetDecision
-from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.sizing import carried_rate_per_second
+
+pytestmark = pytest.mark.slow("servingslo.features.budgets", "servingslo.policy")
 
 TICKS = 60
 Lived = tuple[FleetDecision, FleetTargets, FleetState]
@@ -115,3 +118,20 @@ def test_without_frontiers_it_is_the_mean() -> None:
         whole = sum(rates) if adds else max(rates)
         wanted = dict.fromkeys(fleet.pools, 2)
         assert kept_per_gpu(fleet, targets, FleetState(), wanted) == whole / 4
+
+
+def test_wants_are_those_before_the_budget():
+    """In GPUs; a GPU keeps what the frontier says, and a pod that ends is still held."""
+    story = run(GrantedWorld(rate=GROWING, replicas=3, grant=lambda _: granted(8, 2))).until(1500)
+    sized = story.state.sized
+    pool = PoolTargets(name="", role=Role.COMBINED, targets=REPLICAS_ONLY, gpus=2)
+    targets, state = FleetTargets(pools=(pool,)), FleetState(pools={"": story.state})
+    fleet = FleetDecision.of(story.at(1500.0))
+    wants = wants_of(fleet, targets, Limits(), {"": 5}, state)
+    assert wants.acts
+    assert (wants.ordered_gpus, wants.held_gpus, wants.after_gpus) == (8, 10, 8)
+    assert wants.wanted_gpus > 8
+    saturation = sized.case.saturation_per_second
+    assert 0.0 < wants.kept_per_gpu <= saturation / 2
+    stopped = wants_of(fleet, targets, Limits(recommend_only=True), {"": 5}, state)
+    assert (stopped.acts, stopped.wanted_gpus, stopped.minimum_gpus) == (False, 8, 0)

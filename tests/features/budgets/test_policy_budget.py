@@ -4,9 +4,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from tests.budget_world import TICK_SECONDS, BudgetWorld, until_settled
+from tests.features.budgets.budget_world import TICK_SECONDS, BudgetWorld
 
-from servingslo.policy.budget.sharing import Claim, Names, share_gpus, steady_quota, with_drawn
+from servingslo.features.budgets.sharing import Claim, Names, share_gpus, steady_quota, with_drawn
 
 
 def held(uid: str, gpus: int, **stated: float | bool) -> Claim:
@@ -31,13 +31,6 @@ def granted(gpus: int, *claims: Claim, now_seconds: float = 1000.0) -> dict[str,
     """The grants by uid."""
     shares = share_gpus(gpus, claims, now_seconds).shares
     return {uid: share.granted_gpus for uid, share in shares.items()}
-
-
-def test_priority_counts_before_use() -> None:
-    """Priority counts before use."""
-    chat = held("chat", 0, priority=10, wanted_gpus=5, kept_per_gpu=1.0)
-    batch = held("batch", 0, wanted_gpus=8, kept_per_gpu=9.0)
-    assert granted(8, chat, batch) == {"chat": 5, "batch": 3}
 
 
 def test_equals_get_gpus_by_their_use() -> None:
@@ -119,13 +112,6 @@ def test_a_budget_below_the_minimums_takes_none_of_them() -> None:
     assert not sharing.minimums_fit
 
 
-def test_who_cannot_step_down_is_asked_for_nothing() -> None:
-    """Who cannot step down is asked for nothing."""
-    chat = held("chat", 2, priority=10, wanted_gpus=8)
-    paused = held("paused", 6, acts=False, wanted_gpus=0)
-    assert granted(8, chat, paused) == {"chat": 2, "paused": 6}
-
-
 def test_spare_gpus_are_drawn_once() -> None:
     """Spare gpus are drawn once."""
     sharing = share_gpus(8, (held("a", 2), held("b", 2)), 1000.0)
@@ -154,16 +140,6 @@ def test_a_quota_falls_at_once_and_rises_after_noise() -> None:
     assert steady_quota(quota, 66, 120.0, 150.0).gpus == 66
     # Twice as many are no noise.
     assert steady_quota(quota, 122, 120.0, 45.0).gpus == 122
-
-
-def test_priority_counts_while_the_budget_is_full() -> None:
-    """Known failure of an autoscaler with one limiter: priority stops mattering when full."""
-    world = BudgetWorld({"low": held("low", 7), "high": held("high", 1, priority=10)})
-    assert world.used_gpus() == 8
-    world.tick(8, {"high": 6, "low": 8})
-    for _ in until_settled(world, 8):
-        assert world.used_gpus() <= 8
-    assert world.ordered_gpus() == {"low": 2, "high": 6}
 
 
 def test_noise_of_a_demand_moves_others_once_a_cold_start() -> None:

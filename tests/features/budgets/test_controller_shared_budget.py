@@ -1,13 +1,22 @@
 """Two resources under one budget through the whole loop, and one with pools."""
 
-import pytest
-from policy_world import World, stepped
-from tests.unit.controller_fakes import SPEC, FakeFleet, record_of
-from tests.unit.pools_world import DECODE, POOLS, PREFILL, PoolsOperator, pools_record, worlds
-from tests.unit.test_controller_grants import FakeBudgets, budget
+from dataclasses import replace
 
+from tests.features.budgets.test_controller_grants import (
+    GROWING,
+    FakeBudgets,
+    budget,
+    sharing,
+    store_of,
+)
+from tests.unit.controller_fakes import NAME, SPEC, FakeFleet, Operator, record_of
+from tests.unit.policy_world import World, stepped
+from tests.unit.pools_world import DECODE, POOLS, PREFILL, PoolsOperator, pools_record, worlds
+from tests.unit.test_controller_shards import SHARDS, Shards
+
+from servingslo.controller.shards.placement import place_of, shard_of
 from servingslo.errors import ClusterUnavailableError
-from servingslo.policy.inputs import Limits, ReplicaGpus
+from servingslo.policy.inputs import Limits
 from servingslo.reasons import Reason
 
 GPUS = 8
@@ -26,7 +35,7 @@ def two_models(surge_seconds: float, **limits) -> PoolsOperator:
                 going_seen=True,
             ),
         },
-        serving_budgets=FakeBudgets([budget(GPUS)]),
+        make_grants=sharing(FakeBudgets([budget(GPUS)])),
         limits=Limits(**limits),
     )
     for name, priority in (("batch", 0), ("chat", 10)):
@@ -53,12 +62,12 @@ async def test_a_budget_that_selects_nothing_says_so() -> None:
     for name in ("batch", "chat"):
         operator.delete(name)
     await operator.tick()
-    ready, sufficient = operator.serving_budgets.written[-1]["conditions"]
+    ready, sufficient = store_of(operator).written[-1]["conditions"]
     assert (ready["status"], ready["reason"]) == ("False", "SelectsNothing")
     assert sufficient["status"] == "True"
     operator.apply(operator.resources.put(two_models(750.0).resources.records["chat"]))
     await operator.tick()
-    assert operator.serving_budgets.written[-1]["conditions"][0]["reason"] == "Ready"
+    assert store_of(operator).written[-1]["conditions"][0]["reason"] == "Ready"
 
 
 async def test_what_a_deleted_servingslo_leaves_behind_is_named() -> None:
@@ -91,7 +100,7 @@ async def test_pools_share_the_grant_of_their_resource() -> None:
     """The sum of both counts ends at the budget, with its reason."""
     rate = stepped((0.0, 2.0), (150.0, 9.0))
     store = FakeBudgets([budget(5)])
-    operator = PoolsOperator(worlds=worlds(rate), serving_budgets=store)
+    operator = PoolsOperator(worlds=worlds(rate), make_grants=sharing(store))
     cost = {"gpuHourly": 2, "gpusPerReplica": 1}
     operator.apply(pools_record(pools=[{**pool, "cost": cost} for pool in POOLS]))
     for _ in range(30):
@@ -101,41 +110,6 @@ async def test_pools_share_the_grant_of_their_resource() -> None:
     status = store.written[-1]
     assert status["granted"] == 5
     assert status["short"] > 0
-
-
-@pytest.mark.parametrize(("cards", "most"), [(1, 5), (2, 2)])
-async def test_the_own_bound_of_pools_counts_the_cards_of_pod_templates(
-    cards: int, most: int
-) -> None:
-    """As a budget does, without one and without a price."""
-    operator = PoolsOperator(worlds=worlds(stepped((0.0, 2.0), (150.0, 9.0))))
-    for fleet in operator.pools.fleets.values():
-        fleet.replica_gpus = ReplicaGpus(gpus=cards)
-    operator.apply(pools_record(gpus=5, pools=POOLS))
-    for _ in range(30):
-        await operator.tick()
-    assert operator.count(PREFILL) + operator.count(DECODE) == most
-    assert "GPUsReached" in {one["reason"] for one in operator.resources.status()["conditions"]}
-
-
-async def test_within_an_own_bound_gpus_that_are_not_counted_let_nothing_grow() -> None:
-    """The condition says what to state, and stating it is enough."""
-    operator = PoolsOperator(worlds=worlds(stepped((0.0, 2.0), (150.0, 12.0))))
-    refused = ReplicaGpus(refused="the pod template requests no GPU; state gpusPerReplica")
-    for fleet in operator.pools.fleets.values():
-        fleet.replica_gpus = refused
-    operator.apply(pools_record(gpus=6, pools=POOLS))
-    before = operator.count(PREFILL) + operator.count(DECODE)
-    for _ in range(30):
-        await operator.tick()
-    assert operator.count(PREFILL) + operator.count(DECODE) == before
-    told = {one["reason"]: one["message"] for one in operator.resources.status()["conditions"]}
-    assert told["GPUsUnknown"].endswith("state gpusPerReplica")
-    stated = [{**pool, "gpusPerReplica": 2} for pool in POOLS]
-    operator.apply(pools_record(gpus=6, pools=stated, generation=2))
-    for _ in range(30):
-        await operator.tick()
-    assert operator.count(PREFILL) + operator.count(DECODE) == 3
 
 
 async def test_what_a_paused_resource_holds_is_nobody_elses() -> None:
@@ -210,3 +184,25 @@ async def test_three_models_share_through_two_surges_and_a_lost_node() -> None:
     assert operator.count("batch") == 1
     told = {event.reason for _, event in operator.events.posted}
     assert Reason.UNSCHEDULABLE_PODS in told
+
+
+async def test_a_budget_whose_members_are_on_two_shards_lets_nothing_grow():
+    """Its members are brought together, and one process reports it: the one with the lowest."""
+    store = FakeBudgets([budget(8)])
+    operator = Operator(world=World(rate=GROWING, replicas=2), make_grants=sharing(store))
+    lead = operator.controller.lead = Shards({0}, count=None)
+    operator.apply(record_of(cost={"gpuHourly": 2, "gpusPerReplica": 2}))
+    other = record_of(name="other", uid="uid-other", targetRef={"kind": "Deployment", "name": "o"})
+    operator.apply(replace(other, status={"shard": {"index": 1, "moves": 1}}))
+    await operator.ticks(80)
+    assert operator.fleet.scaled == []
+    assert store.written
+    back = replace(other, status={"shard": {"index": 0, "moves": 2}})
+    operator.resources.records["other"] = back
+    operator.registry.upsert(back)
+    await operator.ticks(3)
+    assert operator.fleet.scaled != []
+    lead.count = SHARDS
+    await operator.tick()
+    places = [place_of(operator.resources.status(name)).shard for name in (NAME, "other")]
+    assert places == [shard_of("uid-inference", SHARDS)] * 2

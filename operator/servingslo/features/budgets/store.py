@@ -11,10 +11,15 @@ from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Pa
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.api.selectors import Selector, matches, selector_from_spec
 from servingslo.api.refusals import first_refusal
-from servingslo.api.v1alpha1 import API_VERSION, BUDGET_PLURAL, ServingBudgetSpec
+from servingslo.api.v1alpha1 import API_VERSION
 from servingslo.errors import NotFoundError, PermissionDeniedError
+from servingslo.features.budgets.kind import PLURAL, ServingBudgetSpec
 
 _START_TIMEOUT_SECONDS = 30.0
+_ABSENT = {
+    NotFoundError: "the CRD of ServingBudget is not installed",
+    PermissionDeniedError: "no ServingBudget is enforced (budgets.enabled)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +37,14 @@ class BudgetRecord:
 
 
 class KubernetesServingBudgets:
-    """Implements `controller.adapters.ServingBudgetStore`."""
+    """Reads them, and writes their status."""
 
     def __init__(self, client: KubeClient, *, namespaces: Sequence[str] = ()) -> None:
         """namespaces: whose labels are read if a budget selects by them; none: all."""
         self._client = client
         self._tasks = Caches()
         self._budgets: ObjectCache[BudgetRecord] = ObjectCache(
-            client, api_path(API_VERSION, BUDGET_PLURAL), budget_record
+            client, api_path(API_VERSION, PLURAL), budget_record, absent=_ABSENT
         )
         each = [{"fieldSelector": f"metadata.name={name}"} for name in namespaces]
         self._namespaces: list[ObjectCache[Mapping[str, str]]] = [
@@ -100,7 +105,7 @@ class KubernetesServingBudgets:
     async def patch_status(self, budget: BudgetRecord, changed: Mapping[str, Any]) -> None:
         """Merge the changed fields of the status. Raises: ClusterError."""
         body = {"metadata": {"uid": budget.uid}, "status": dict(changed)}
-        path = api_path(API_VERSION, BUDGET_PLURAL, name=budget.name, subresource="status")
+        path = api_path(API_VERSION, PLURAL, name=budget.name, subresource="status")
         await self._client.patch(path, body, Patch.MERGE)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.kubernetes.serving_budgets import KubernetesServingBudgets
 from servingslo.errors import ClusterError, NotFoundError, PermissionDeniedError
+from servingslo.features.budgets.store import KubernetesServingBudgets
 
 BUDGETS = "/apis/servingslo.dev/v1beta1/servingbudgets"
 NAMESPACES = "/api/v1/namespaces"

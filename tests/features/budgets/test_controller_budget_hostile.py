@@ -3,15 +3,14 @@
 import json
 from dataclasses import replace
 
+from tests.features.budgets.test_controller_grants import budget, store_of
+from tests.features.budgets.test_controller_shared_budget import GPUS, held, two_models
 from tests.unit.controller_fakes import SPEC, record_of
 from tests.unit.pools_world import PoolsOperator
-from tests.unit.test_controller_grants import budget
-from tests.unit.test_controller_shared_budget import GPUS, held, two_models
 
-from servingslo.controller.held_gpus import gpus_of
-from servingslo.controller.reporting.budget_status import budget_status
-from servingslo.policy.budget.sharing import Claim, share_gpus
-from servingslo.policy.inputs import ReplicaGpus, SignalProblem
+from servingslo.features.budgets.report import budget_status
+from servingslo.features.budgets.sharing import Claim, share_gpus
+from servingslo.policy.inputs import SignalProblem
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 
@@ -52,15 +51,6 @@ async def test_a_minimum_above_the_administrators_limit_reserves_no_gpu() -> Non
     assert operator.count("batch") == operator.count("chat") == 3
 
 
-def test_a_stated_number_is_no_less_than_the_cards_of_the_pod_template() -> None:
-    """A tenant states more than the template has, never fewer."""
-    targets = two_models(150.0).registry.resources["inference", "chat"].targets
-    for stated, template, counted in ((1, 8, 8), (8, 1, 8), (4, None, 4)):
-        of_template = ReplicaGpus(gpus=template)
-        assert gpus_of(replace(targets, gpus_per_replica=stated), of_template).gpus == counted
-    assert gpus_of(replace(targets, gpus_per_replica=None), ReplicaGpus(gpus=2)).gpus == 2
-
-
 async def test_a_target_that_can_never_be_read_stops_nobody_else() -> None:
     """A kind that cannot be scaled, or that the operator has no right to, is reported."""
     operator = two_models(150.0)
@@ -84,12 +74,12 @@ async def test_a_target_that_can_never_be_read_stops_nobody_else() -> None:
 async def test_a_smaller_budget_leaves_nothing_idle_in_a_larger_one() -> None:
     """GPUs that a team may not have by its own budget are others'."""
     operator = two_models(150.0)
-    operator.serving_budgets.budgets = [budget(GPUS), budget(3, "team")]
+    store_of(operator).budgets = [budget(GPUS), budget(3, "team")]
 
     def selects(record, _namespace, labels):
         return record.name == "inference" or labels.get("team") == "chat"
 
-    operator.serving_budgets.selects = selects
+    store_of(operator).selects = selects
     for key, entry in operator.registry.resources.items():
         labelled = replace(entry.record, labels={"team": entry.record.ref.name})
         operator.registry.resources[key] = replace(entry, record=labelled)
@@ -119,11 +109,11 @@ async def test_a_budget_that_is_made_again_counts_pods_that_end() -> None:
     operator = two_models(150.0)
     for _ in range(20):
         await operator.tick()
-    operator.serving_budgets.budgets = []
+    store_of(operator).budgets = []
     for _ in range(20):
         await operator.tick()
     assert held(operator) > GPUS
-    operator.serving_budgets.budgets = [replace(budget(GPUS), uid="uid-again")]
+    store_of(operator).budgets = [replace(budget(GPUS), uid="uid-again")]
     before = held(operator)
     for _ in range(30):
         await operator.tick()

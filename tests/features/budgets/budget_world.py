@@ -1,9 +1,9 @@
 """A few resources under one budget in virtual ticks: grants, orders within them, pods that end."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.policy.budget.sharing import Claim, Quota, Sharing, share_gpus, steady_quota
+from servingslo.features.budgets.sharing import Claim, Quota, Sharing, share_gpus, steady_quota
 
 TICK_SECONDS = 15.0
 # Keys of labels, and whether an object can have one.
@@ -85,9 +85,3 @@ class BudgetWorld:
             shared_gpus=share.share_gpus,
             needed_seconds=share.needed_seconds,
         )
-
-
-def until_settled(world: BudgetWorld, gpus: int, ticks: int = 40) -> Iterator[Sharing]:
-    """Ticks under one number of GPUs."""
-    for _ in range(ticks):
-        yield world.tick(gpus)

@@ -1,13 +1,12 @@
 """The status of a ServingBudget, and the line of the log about it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord
-from servingslo.api.v1alpha1.budget import MAX_CLAIMANTS, ServingBudgetStatus
 from servingslo.explain.format import counted
-from servingslo.policy.budget.sharing import MOST_NAMES, Names, Share, Sharing
+from servingslo.features.budgets.kind import MAX_CLAIMANTS, ServingBudgetStatus
+from servingslo.features.budgets.sharing import MOST_NAMES, NOTHING_SHARED, Names, Share, Sharing
+from servingslo.features.budgets.store import BudgetRecord
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 
@@ -18,12 +17,35 @@ _REASON_LENGTH = 1000
 _NOTHING = "no ServingSLO has the labels of namespaceSelector and selector: nothing is bounded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetNews:
+class BudgetNews(NamedTuple):
     """What a tick says of a budget. fields: of its status, as JSON. line: of the log."""
 
     fields: Mapping[str, Any]
     line: str
+
+
+class GaugeOf(NamedTuple):
+    """A gauge: what it says, and its number of a budget and its sharing."""
+
+    help: str
+    value: Callable[[BudgetRecord, Sharing], float]
+
+
+# After `servingslo_budget_`.
+GAUGES = {
+    "gpus": GaugeOf("GPUs of a ServingBudget.", lambda budget, _: budget.gpus),
+    "granted_gpus": GaugeOf(
+        "GPUs that its ServingSLOs may order.", lambda _, sharing: sharing.granted_gpus
+    ),
+    "wanted_gpus": GaugeOf("GPUs that their plans want.", lambda _, sharing: sharing.wanted_gpus),
+    "short_gpus": GaugeOf(
+        "GPUs that are wanted and not granted.", lambda _, sharing: sharing.lacking_gpus
+    ),
+    "lost_requests_per_second": GaugeOf(
+        "Requests that those would keep within their objectives.",
+        lambda _, sharing: sharing.lost_per_second,
+    ),
+}
 
 
 def budget_status(
@@ -41,14 +63,14 @@ def budget_status(
     unknown, by uid; '' if they are known. previous: the status before, whose transition times stay.
     """
     conditions = _conditions(record, sharing, unknown, priorities, previous, now_seconds)
-    shares = () if sharing is None else tuple(sharing.shares.values())
-    wanted = sum(share.wanted_gpus for share in shares)
+    found = NOTHING_SHARED if sharing is None else sharing
+    shares = tuple(found.shares.values())
     status = ServingBudgetStatus.model_validate(
         {
             "observed_generation": record.generation,
-            "granted": sum(share.granted_gpus for share in shares),
-            "wanted": wanted,
-            "short": sum(share.lacking_gpus for share in shares),
+            "granted": found.granted_gpus,
+            "wanted": found.wanted_gpus,
+            "short": found.lacking_gpus,
             "claimants": _claimants(shares, priorities, unknown),
             "conditions": conditions,
         }
@@ -56,12 +78,12 @@ def budget_status(
     fields = status.model_dump(by_alias=True, mode="json", exclude_none=True)
     short = [share for share in shares if share.lacking_gpus]
     line = (
-        f"gpus={record.gpus} granted={status.granted} wanted={wanted} short={status.short}"
+        f"gpus={record.gpus} granted={status.granted} wanted={status.wanted} short={status.short}"
         f" reason={conditions[-1]['reason']}"
     )
     if short:
         told = sorted(short, key=lambda one: -one.lacking_gpus)[:MOST_NAMES]
-        line += " lacking=" + ",".join(f"{one.name}:{one.lacking_gpus}" for one in told)
+        line += " lacking=" + ",".join(f"{one.claim.name}:{one.lacking_gpus}" for one in told)
     return BudgetNews(fields=fields, line=line)
 
 
@@ -83,22 +105,25 @@ def shortage_line(share: Share, reader: str = "") -> str:
 def _claimants(
     shares: Sequence[Share], priorities: Mapping[str, int], unknown: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    ordered = sorted(shares, key=lambda share: (-share.lacking_gpus, share.name))
-    return [
-        {
-            "namespace": share.name.partition("/")[0],
-            "name": share.name.partition("/")[2],
-            "priority": priorities.get(share.uid, 0),
-            "granted": share.granted_gpus,
-            "wanted": share.wanted_gpus,
-            "short": share.lacking_gpus,
-            "lost_per_second": float(f"{share.lost_per_second:.{_DIGITS}g}")
-            if share.lacking_gpus
-            else None,
-            "reason": unknown.get(share.uid, "")[:_REASON_LENGTH] or shortage_line(share) or None,
-        }
-        for share in ordered[:MAX_CLAIMANTS]
-    ]
+    ordered = sorted(shares, key=lambda share: (-share.lacking_gpus, share.claim.name))
+    return [_claimant(share, priorities, unknown) for share in ordered[:MAX_CLAIMANTS]]
+
+
+def _claimant(
+    share: Share, priorities: Mapping[str, int], unknown: Mapping[str, str]
+) -> dict[str, Any]:
+    uid, lacking = share.claim.uid, share.lacking_gpus
+    namespace, _, name = share.claim.name.partition("/")
+    return {
+        "namespace": namespace,
+        "name": name,
+        "priority": priorities.get(uid, 0),
+        "granted": share.granted_gpus,
+        "wanted": share.claim.wanted_gpus,
+        "short": lacking,
+        "lost_per_second": float(f"{share.lost_per_second:.{_DIGITS}g}") if lacking else None,
+        "reason": unknown.get(uid, "")[:_REASON_LENGTH] or shortage_line(share) or None,
+    }
 
 
 def _conditions(
@@ -143,13 +168,12 @@ def _sufficient(
         message = f"all minimums need more than {counted(record.gpus, 'GPU')}; none is taken"
         return "False", Reason.BUDGET_SHORT, message
     if lacking := sharing.lacking_gpus:
-        names = sorted(one.name for one in sharing.shares.values() if one.lacking_gpus)
-        lost = sum(one.lost_per_second for one in sharing.shares.values())
+        names = sorted(one.claim.name for one in sharing.shares.values() if one.lacking_gpus)
         told = Names(tuple(names[:MOST_NAMES]), len(names))
         noun, it = ("GPU is", "it") if lacking == 1 else ("GPUs are", "they")
         message = (
             f"{lacking} more {noun} wanted by {told};"
-            f" {it} would keep {lost:.2g} requests/s within their objectives"
+            f" {it} would keep {sharing.lost_per_second:.2g} requests/s within their objectives"
         )
         return "False", Reason.BUDGET_SHORT, message
     if blind := [why for why in unknown.values() if why]:

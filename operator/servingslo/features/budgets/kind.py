@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from servingslo.api.constraints import RULES, Between, Count, cel_rule, keyed_by, not_allowed
+from servingslo.api.crd import KindPart
 from servingslo.api.patterns import LABEL_KEY, LABEL_VALUE
 from servingslo.api.spec_base import ApiModel, with_rules
 from servingslo.api.status_base import StatusModel
@@ -16,8 +17,7 @@ from servingslo.api.v1alpha1.status import (
     Condition,
 )
 
-BUDGET_KIND = "ServingBudget"
-BUDGET_PLURAL = "servingbudgets"
+KIND, PLURAL = "ServingBudget", "servingbudgets"
 # Rows of a status, those that are short first: an object may have 1.5 MiB.
 MAX_CLAIMANTS = 100
 MAX_SELECTOR_ITEMS = 32
@@ -138,3 +138,27 @@ class ServingBudgetStatus(StatusModel):
         "an invalid spec, Stalled.",
         json_schema_extra=keyed_by("type"),
     )
+
+
+PART = KindPart(
+    kind=KIND,
+    plural=PLURAL,
+    short="sbudget",
+    description="ServingBudget shares one number of GPUs among ServingSLOs, by minimum, priority "
+    "and the requests that a GPU keeps within their objectives.",
+    spec=ServingBudgetSpec,
+    status=ServingBudgetStatus,
+    columns=(
+        ("GPUs", "integer", ".spec.gpus", "GPUs of the budget."),
+        ("Granted", "integer", ".status.granted", "GPUs that may be ordered."),
+        ("Wanted", "integer", ".status.wanted", "GPUs that all plans want."),
+        ("Short", "integer", ".status.short", "GPUs that are wanted and not granted."),
+        (
+            "Sufficient",
+            "string",
+            '.status.conditions[?(@.type=="Sufficient")].status',
+            "All that is wanted is granted.",
+        ),
+        ("Age", "date", ".metadata.creationTimestamp", "Age of the resource."),
+    ),
+)

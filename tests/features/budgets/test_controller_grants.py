@@ -1,19 +1,18 @@
 """Budgets in the loop: grants, what a resource draws, status, gauges, and what is unknown."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
-from controller_fakes import Operator, record_of
-from policy_world import World, stepped
-from tests.budget_world import LABELS
+from tests.features.budgets.budget_world import LABELS
+from tests.unit.controller_fakes import Operator, record_of
+from tests.unit.policy_world import World, stepped
 
-from servingslo.adapters.kubernetes.pods.replica_gpus import replica_gpus
-from servingslo.adapters.kubernetes.serving_budgets import BudgetRecord, budget_record
-from servingslo.controller.recordings.validation import check_observation
-from servingslo.controller.reporting.budget_status import shortage_line
-from servingslo.errors import ClusterError, InvalidInputError
-from servingslo.policy.budget.sharing import NOBODY, Names, Share
-from servingslo.policy.inputs import Grant
+from servingslo.errors import ClusterError
+from servingslo.features.budgets.report import shortage_line
+from servingslo.features.budgets.sharer import BudgetSharer
+from servingslo.features.budgets.sharing import NOBODY, Claim, Names, Share
+from servingslo.features.budgets.store import BudgetRecord, budget_record
 from servingslo.reasons import Reason
 
 GROWING = stepped((0, 4.0), (600, 40.0))
@@ -42,6 +41,16 @@ class FakeBudgets:
         self.written.append(dict(changed))
 
 
+def sharing(store: FakeBudgets) -> partial:
+    """What shares these budgets, for an operator."""
+    return partial(BudgetSharer, store=store)
+
+
+def store_of(operator: Operator) -> FakeBudgets:
+    """The budgets of an operator."""
+    return operator.make_grants.keywords["store"]
+
+
 def operator_with(*budgets: BudgetRecord, **changed) -> Operator:
     """One workload that grows from 2 replicas, of 2 GPUs each, under these budgets."""
     store = FakeBudgets(list(budgets))
@@ -51,7 +60,9 @@ def operator_with(*budgets: BudgetRecord, **changed) -> Operator:
 def started(store: FakeBudgets, *, gpus: int | None = 2, **changed) -> Operator:
     """The same with this store. gpus: of a replica, as stated."""
     operator = Operator(
-        world=World(rate=GROWING, replicas=2), serving_budgets=store, **changed.pop("operator", {})
+        world=World(rate=GROWING, replicas=2),
+        make_grants=sharing(store),
+        **changed.pop("operator", {}),
     )
     cost = {} if gpus is None else {"cost": {"gpuHourly": 2, "gpusPerReplica": gpus}}
     operator.apply(record_of(**cost, **changed))
@@ -69,7 +80,7 @@ async def test_growth_ends_at_the_budget_and_takes_spare_gpus_at_once():
     await operator.ticks(80)
     after = [after for _, after in operator.fleet.scaled]
     assert max(after) == 4
-    status = operator.serving_budgets.written[-1]
+    status = store_of(operator).written[-1]
     assert (status["granted"], status["short"]) == (8, status["wanted"] - 8)
     (claimant,) = status["claimants"]
     assert claimant["lostPerSecond"] > 0.0
@@ -90,10 +101,10 @@ async def test_a_budget_that_falls_takes_replicas_back():
     """The next tick steps down; below the minimum nothing is taken."""
     operator = operator_with(budget(8))
     await operator.ticks(70)
-    operator.serving_budgets.budgets = [budget(1)]
+    store_of(operator).budgets = [budget(1)]
     await operator.ticks(2)
     assert operator.fleet.scaled[-1] == (4, 1)
-    assert operator.serving_budgets.written[-1]["conditions"][1]["reason"] == "BudgetShort"
+    assert store_of(operator).written[-1]["conditions"][1]["reason"] == "BudgetShort"
 
 
 @pytest.mark.parametrize("why", ["unread", "refused", "gpus"])
@@ -114,7 +125,7 @@ async def test_a_deleted_budget_bounds_nothing():
     """Its gauges go with it."""
     operator = operator_with(budget(4))
     await operator.ticks(60)
-    operator.serving_budgets.budgets = []
+    store_of(operator).budgets = []
     await operator.ticks(4)
     assert operator.fleet.scaled[-1][1] > 2
     labels = {"budget": "inference"}
@@ -124,52 +135,12 @@ async def test_a_deleted_budget_bounds_nothing():
 async def test_a_status_that_cannot_be_written_is_written_later():
     """The grants do not depend on it."""
     operator = operator_with(budget(8))
-    operator.serving_budgets.down = ClusterError("away")
+    store_of(operator).down = ClusterError("away")
     await operator.ticks(3)
-    assert operator.serving_budgets.written == []
-    operator.serving_budgets.down = None
+    assert store_of(operator).written == []
+    store_of(operator).down = None
     await operator.ticks(1)
-    assert operator.serving_budgets.written
-
-
-def template(*resources: dict, claims: bool = False) -> dict:
-    """A pod template whose containers have these limits."""
-    containers = [
-        {"name": f"c{n}", "resources": {"limits": one}} for n, one in enumerate(resources)
-    ]
-    claimed = {"resourceClaims": [{"name": "gpu"}]} if claims else {}
-    return {"spec": {"containers": containers, **claimed}}
-
-
-@pytest.mark.parametrize(
-    ("found", "gpus"),
-    [
-        pytest.param(template({"nvidia.com/gpu": "8"}), 8, id="nvidia"),
-        pytest.param(template({"amd.com/gpu": 2}, {"cpu": "4"}), 2, id="amd"),
-        pytest.param(template({"nvidia.com/gpu": 1}, {"nvidia.com/gpu": 1}), 2, id="two"),
-    ],
-)
-def test_gpus_of_a_replica_are_those_of_its_containers(found, gpus):
-    """Whole cards, whatever the plugin."""
-    assert replica_gpus(found).gpus == gpus
-
-
-@pytest.mark.parametrize(
-    ("found", "named"),
-    [
-        pytest.param(template({"nvidia.com/mig-1g.5gb": 1}), "nvidia.com/mig-1g.5gb", id="mig"),
-        pytest.param(template({"nvidia.com/gpu.shared": 1}), "nvidia.com/gpu.shared", id="shared"),
-        pytest.param(template({"nvidia.com/gpumem": 8000}), "nvidia.com/gpumem", id="memory"),
-        pytest.param(template({}, claims=True), "resourceClaims", id="claims"),
-        pytest.param(template({"cpu": "8"}), "requests no GPU", id="none"),
-    ],
-)
-def test_what_is_no_whole_card_is_refused_with_the_way_out(found, named):
-    """By its name, and with the field that states the number."""
-    gpus = replica_gpus(found)
-    assert gpus.gpus is None
-    assert named in gpus.refused
-    assert gpus.refused.endswith("state gpusPerReplica")
+    assert store_of(operator).written
 
 
 def test_a_budget_is_read_from_its_object():
@@ -201,15 +172,6 @@ def test_a_label_that_no_object_can_have_is_refused_by_name(key, possible):
                 assert "the name of a label" in found.refused
 
 
-@pytest.mark.parametrize("field", ["gpus", "gpus_per_replica", "kept_per_gpu"])
-def test_a_recorded_grant_that_cannot_be_is_refused(field):
-    """By its path: a plan divides by GPUs of a replica."""
-    grant = replace(Grant(budget="inference"), **{field: -1})
-    seen = replace(World(rate=GROWING, replicas=2).observe(15.0), grant=grant)
-    with pytest.raises(InvalidInputError, match=f"grant.{field}"):
-        check_observation(seen, None)
-
-
 @pytest.mark.parametrize(
     ("holders", "said"),
     [
@@ -220,12 +182,9 @@ def test_a_recorded_grant_that_cannot_be_is_refused(field):
 def test_a_tenant_reads_no_name_of_another_namespace(holders, said):
     """The administrator reads all of them, in the status of the budget."""
     share = Share(
-        uid="1",
-        name="team/short",
-        wanted_gpus=4,
+        claim=Claim(uid="1", name="team/short", wanted_gpus=4, kept_per_gpu=1.0),
         share_gpus=2,
         granted_gpus=2,
-        kept_per_gpu=1.0,
         needed_seconds=60.0,
         holders=Names(holders, len(holders)),
     )

@@ -10,7 +10,6 @@ the first pods of batch are gone, then what they left, up to 6.
 """
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -25,20 +24,16 @@ MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What one resource claims, in whole GPUs.
+class Wants:
+    """What one resource wants and holds, in whole GPUs.
 
-    name: for people. minimum_gpus: of its least replica count. ordered_gpus: of its ordered
-    replicas. held_gpus: of ordered replicas and of pods that still end. gpus_per_replica: the least
-    step. kept_per_gpu: requests per second that one more GPU keeps within their objectives.
-    hold_seconds: its cold start. shared_gpus: the last share, None before the first.
-    needed_seconds: when it last wanted as much as that. acts: whether it can step down; one that
-    cannot keeps what it has.
+    minimum_gpus: of its least replica count. ordered_gpus: of its ordered replicas. held_gpus: of
+    ordered replicas and of pods that still end. gpus_per_replica: the least step. kept_per_gpu:
+    requests per second that one more GPU keeps within their objectives. hold_seconds: its cold
+    start. acts: whether it can step down; one that cannot keeps what it has. after_gpus: of the
+    replicas that were just decided.
     """
 
-    uid: str
-    name: str
-    priority: int = 0
     minimum_gpus: int = 0
     wanted_gpus: int = 0
     ordered_gpus: int = 0
@@ -46,9 +41,29 @@ class Claim:
     gpus_per_replica: int = 1
     kept_per_gpu: float = 0.0
     hold_seconds: float = 0.0
+    acts: bool = True
+    after_gpus: int = 0
+
+    def within(self, most: int | None) -> "Wants":
+        """The same, with no more wanted than a further budget leaves for it; None is no budget."""
+        if most is None or self.wanted_gpus <= most:
+            return self
+        return replace(self, wanted_gpus=max(most, self.minimum_gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Wants):
+    """What one resource claims. name: for people.
+
+    shared_gpus: the last share, None before the first. needed_seconds: when it last wanted as much
+    as that.
+    """
+
+    uid: str
+    name: str
+    priority: int = 0
     shared_gpus: int | None = None
     needed_seconds: float | None = None
-    acts: bool = True
 
     @property
     def ending_gpus(self) -> int:
@@ -94,20 +109,16 @@ NOBODY = Names()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one resource gets.
+    """What one resource gets of its claim.
 
-    wanted_gpus: what it wants. share_gpus: what it should have. granted_gpus: what it may order
-    now. kept_per_gpu: requests per second that one more keeps. donors: resources whose GPUs it
-    waits for. holders: those that have more than their minimum while it is short. receivers: those
-    that get what it has to release. needed_seconds: for its next claim.
+    share_gpus: what it should have. granted_gpus: what it may order now. donors: resources whose
+    GPUs it waits for. holders: those that have more than their minimum while it is short.
+    receivers: those that get what it has to release. needed_seconds: for its next claim.
     """
 
-    uid: str
-    name: str
-    wanted_gpus: int
+    claim: Claim
     share_gpus: int
     granted_gpus: int
-    kept_per_gpu: float
     donors: Names = NOBODY
     holders: Names = NOBODY
     receivers: Names = NOBODY
@@ -116,12 +127,12 @@ class Share:
     @property
     def lacking_gpus(self) -> int:
         """GPUs that are wanted and not granted."""
-        return max(self.wanted_gpus - self.granted_gpus, 0)
+        return max(self.claim.wanted_gpus - self.granted_gpus, 0)
 
     @property
     def lost_per_second(self) -> float:
         """Requests per second that the lacking GPUs would keep."""
-        return self.lacking_gpus * self.kept_per_gpu
+        return self.lacking_gpus * self.claim.kept_per_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +152,22 @@ class Sharing:
         return sum(share.granted_gpus for share in self.shares.values())
 
     @property
+    def wanted_gpus(self) -> int:
+        """GPUs that all plans want."""
+        return sum(share.claim.wanted_gpus for share in self.shares.values())
+
+    @property
     def lacking_gpus(self) -> int:
         """GPUs that are wanted and not granted."""
         return sum(share.lacking_gpus for share in self.shares.values())
+
+    @property
+    def lost_per_second(self) -> float:
+        """Requests per second that those would keep."""
+        return sum(share.lost_per_second for share in self.shares.values())
+
+
+NOTHING_SHARED = Sharing(shares={}, spare_gpus=0, minimums_fit=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,59 +253,21 @@ def _fill(
     Among those alike, whoever has least gets the next replica, as long as one fits.
     """
     for _, group in groupby(claims, key=lambda claim: claim.kept_per_gpu):
-        alike = [
-            _Rise(claim.uid, found[claim.uid], wanted(claim), claim.gpus_per_replica)
-            for claim in group
-            if found[claim.uid] < wanted(claim)
-        ]
-        if sum(one.most - one.has for one in alike) > left:
-            alike = _as_far_as(alike, left)
-        else:
-            alike = [one.at(one.most) for one in alike]
-        left -= sum(one.has - found[one.uid] for one in alike)
-        found.update((one.uid, one.has) for one in alike)
+        short = {one.uid: one for one in group if found[one.uid] < wanted(one)}
+        missing = sum(wanted(one) - found[uid] for uid, one in short.items())
+        if missing <= left:
+            found.update({uid: wanted(one) for uid, one in short.items()})
+            left -= missing
+            continue
+        heap = [(found[uid], uid) for uid in short]
+        heapq.heapify(heap)
+        while heap:
+            has, uid = heapq.heappop(heap)
+            step = min(short[uid].gpus_per_replica, wanted(short[uid]) - has)
+            if 0 < step <= left:
+                found[uid], left = has + step, left - step
+                heapq.heappush(heap, (has + step, uid))
     return left
-
-
-@dataclass(frozen=True, slots=True)
-class _Rise:
-    """A resource on its way from what it has to the most it may get, in steps of a replica."""
-
-    uid: str
-    has: int
-    most: int
-    step: int
-
-    def at(self, gpus: int) -> "_Rise":
-        return _Rise(self.uid, gpus, self.most, self.step)
-
-    def up_to(self, level: int) -> int:
-        """What it has once nobody has fewer GPUs than the level."""
-        steps = max(-((self.has - level) // self.step), 0)
-        return min(self.has + steps * self.step, self.most)
-
-
-def _as_far_as(alike: Sequence[_Rise], left: int) -> list[_Rise]:
-    """Those alike after as many steps as GPUs are left for, always of whoever has least."""
-
-    def used(level: int) -> int:
-        return sum(one.up_to(level) - one.has for one in alike)
-
-    # All steps below this level fit, so only those at it are taken one by one.
-    level = bisect_right(range(max(one.most for one in alike)), left, key=used) - 1
-    raised = {one.uid: one.at(one.up_to(level)) for one in alike}
-    left -= used(level)
-    heap = [(one.has, one.uid) for one in raised.values()]
-    heapq.heapify(heap)
-    while heap:
-        _, uid = heapq.heappop(heap)
-        one = raised[uid]
-        step = min(one.step, one.most - one.has)
-        if 0 < step <= left:
-            raised[uid] = one.at(one.has + step)
-            heapq.heappush(heap, (one.has + step, uid))
-            left -= step
-    return list(raised.values())
 
 
 def _grants(gpus: int, claims: Sequence[Claim], shares: Mapping[str, int]) -> dict[str, int]:
@@ -314,12 +300,9 @@ def _reported(
         lacks = claim.wanted_gpus > grant and not waits
         needs = claim.acts and claim.wanted_gpus >= share
         found[claim.uid] = Share(
-            uid=claim.uid,
-            name=claim.name,
-            wanted_gpus=claim.wanted_gpus,
+            claim=claim,
             share_gpus=share,
             granted_gpus=grant,
-            kept_per_gpu=claim.kept_per_gpu,
             donors=_others(releasing, claim) if waits else NOBODY,
             holders=_others(above, claim) if lacks else NOBODY,
             receivers=_others(waiting, claim) if grant < claim.ordered_gpus else NOBODY,

@@ -1,0 +1,4 @@
+"""How do several resources share one number of GPUs, a ServingBudget?
+
+Claims are made from decisions; the shares follow from minimum, priority and what a GPU keeps.
+"""
