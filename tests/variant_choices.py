@@ -3,15 +3,6 @@
 import itertools
 
 from servingslo.policy.pools.variants.composition import Choice, Variant
-from servingslo.policy.pools.variants.split import Split, SplitRule
-
-BY_LOAD = Split(rule=SplitRule.BY_LOAD)
-EVEN = Split(rule=SplitRule.EVEN_BY_POD)
-
-
-def by_weights(**weights):
-    """Fixed weights of pools."""
-    return Split(rule=SplitRule.FIXED_WEIGHTS, weights=weights)
 
 
 def linear(rate):
@@ -36,9 +27,9 @@ def l4(**changes):
     return Variant(**{**settings, "cold_start_seconds": 60.0, **changes})
 
 
-def choice(*variants, split=BY_LOAD, gpus_max=None):
-    """These pools, or both cards, by this split."""
-    return Choice(variants=variants or (h100(), l4()), split=split, gpus_max=gpus_max)
+def choice(*variants, gpus_max=None):
+    """These pools, or both cards."""
+    return Choice(variants=variants or (h100(), l4()), gpus_max=gpus_max)
 
 
 def every(choice):

@@ -16,10 +16,11 @@ from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.explain.pools import (
     fleet_answer,
     fleet_document,
+    fleet_lines,
     fleet_summary_line,
+    fleet_text,
     fleet_verdicts,
 )
-from servingslo.explain.pools_text import fleet_lines, fleet_text
 from servingslo.explain.text import text
 from servingslo.packing import packed, unpacked
 from servingslo.policy.inputs import ScaleTarget
@@ -42,9 +43,7 @@ def fleet_of_variants(names: tuple[str, ...] = NAMES) -> FleetDecision:
         reason=SCALE_UP.reason,
         binding_pool=names[0],
         gpus=GpuUse(before=6, after=10, wanted=12, most=10),
-        split=SplitUse(
-            rule="ByLoad", source="learned", shares_ratio=dict.fromkeys(names, 1 / len(names))
-        ),
+        split=SplitUse(rule="EvenByPod", shares_ratio=dict.fromkeys(names, 1 / len(names))),
     )
 
 
@@ -54,9 +53,9 @@ def verdicts_of(fleet: FleetDecision) -> dict[str, dict[ConditionType, Verdict]]
 
 
 def test_the_whole_names_split_and_gpus() -> None:
-    """How traffic is divided and from where that is known; GPUs of at most so many."""
+    """How traffic is divided; GPUs of at most so many."""
     told = list(fleet_lines(fleet_of_variants(("h100", "l4"))))
-    assert "Split: by load (learned): h100 50.0 %, l4 50.0 %" in told
+    assert "Split: evenly by pod: h100 50.0 %, l4 50.0 %" in told
     assert "GPUs: 6->10 of at most 10; the demand asks for 12" in told
     before, after = SCALE_UP.replicas_before, SCALE_UP.replicas_after
     change = f"h100 {before}->{after}/l4 {before}->{after}"
@@ -80,7 +79,7 @@ def test_lines_name_pools_in_the_order_of_the_spec() -> None:
 def test_a_split_that_is_only_observed_is_named_once() -> None:
     """While laws are missing each pool plans for the share that it gets."""
     parts = {"h100": 0.75, "l4": 0.25}
-    split = SplitUse(rule="Observed", source="observed", shares_ratio=parts)
+    split = SplitUse(rule="Observed", shares_ratio=parts)
     told = list(fleet_lines(replace(fleet_of_variants(("h100", "l4")), split=split)))
     assert "Split: as observed: h100 75.0 %, l4 25.0 %" in told
 

@@ -9,8 +9,7 @@ from servingslo.cli.decision_document import fleet_of
 from servingslo.estimation.requests.histograms import HistogramDelta
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
-from servingslo.explain.pools import fleet_document, fleet_verdicts
-from servingslo.explain.pools_text import fleet_lines
+from servingslo.explain.pools import fleet_document, fleet_lines, fleet_verdicts
 from servingslo.policy.pools.observed_path import quantile_of_sum, share_of_sum
 
 WHOLE_TTFT_SECONDS = 2.0

@@ -11,9 +11,7 @@ from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.mixing import divide_demand
 from servingslo.policy.pools.planner import plan_fleet
-from servingslo.policy.pools.state import FleetState, VariantMemory
-from servingslo.policy.pools.stored import learned_fleet, restore_fleet
-from servingslo.policy.pools.variants.learning import PoolTally, SplitState
+from servingslo.policy.pools.state import FleetState
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
@@ -93,21 +91,12 @@ def test_a_bound_that_keeps_demand_from_being_carried_is_the_reason():
         assert said[-1] == {reason}, said
 
 
-def test_the_split_is_reported_with_its_source():
+def test_the_split_is_reported():
     """Shares of the demand sum to one."""
     split = lived()[-1].split
     assert split is not None
     assert sum(split.shares_ratio.values()) == 1.0
-    assert split.source in {"assumed", "learned"}
-
-
-def test_state_of_a_version_that_counted_losses_is_read():
-    """Its counts are left out, and what was learnt of the split is kept."""
-    reference = tuple(PoolTally(pool=name, serving=2, requests=600.0) for name in PRICES)
-    split = SplitState(by_pool=5.0, belongs=1, reference=reference)
-    stored = learned_fleet(FleetState(variants=VariantMemory(split=split)), fleet(), 0.0)
-    former = {**stored, "losses": {"spot": [2.0, 40.0, 0.5]}}
-    assert restore_fleet(former, fleet(), 60.0).variants.split == split
+    assert split.rule == "EvenByPod"
 
 
 def _divided(targets=None, ticks=40, reach=None):

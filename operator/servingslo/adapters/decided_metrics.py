@@ -3,25 +3,21 @@
 A tick keeps the decision and nothing else; a gauge object for each number took longer than that.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from servingslo.adapters.gauges import DESIRED, GAUGES, NOT_READY, metric_samples
-from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision
 
 RESOURCE_LABELS = ("namespace", "name")
 # Of a resource with several pools; a single target has no such label.
 _POOL_LABEL = "pool"
-_LABELS = {family.name: family.labels for family in GAUGES}
-(_WHY_LABEL,) = _LABELS[NOT_READY]
+(_WHY_LABEL,) = next(family.labels for family in GAUGES if family.name == NOT_READY)
 
 # Namespace and name.
 Resource = tuple[str, str]
-# A family's name, and values of its own labels.
-_Sample = tuple[str, tuple[str, ...]]
 # A decision; or why a resource without one is not ready, None if there is no problem.
 _Last = FleetDecision | str | None
 
@@ -66,13 +62,9 @@ class DecidedMetrics(Collector):
             recent = self._recent(resource)
             for pool, decision in last.pools.items():
                 whole = {**whose, _POOL_LABEL: pool} if pool else whose
-                for (name, values), value in dict(_samples(decision)).items():
+                # Prometheus refuses a page that says the same twice.
+                once = {(one.name, *one.labels.values()): one for one in metric_samples(decision)}
+                for name, labels, value in once.values():
                     if recent or name != DESIRED:
-                        labels = {**whole, **dict(zip(_LABELS[name], values, strict=True))}
-                        families[name].add_sample(name, labels, value)
+                        families[name].add_sample(name, {**whole, **labels}, value)
         yield from families.values()
-
-
-def _samples(decision: Decision) -> Iterator[tuple[_Sample, float]]:
-    for one in metric_samples(decision):
-        yield (one.name, tuple([one.labels[label] for label in _LABELS[one.name]])), one.value

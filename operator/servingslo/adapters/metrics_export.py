@@ -69,17 +69,13 @@ class OperatorMetrics:
             collector(registry=self.registry)
         build = Info("servingslo_build", "Version of the operator.", registry=self.registry)
         build.info({"version": __version__})
-        self._decisions = Counter(
-            "servingslo_decisions",
-            "Decisions by action and reason.",
-            ("action", "reason"),
-            registry=self.registry,
+        self._decisions = self._counter(
+            "servingslo_decisions", "Decisions by action and reason.", "action", "reason"
         )
-        self._changes = Counter(
+        self._changes = self._counter(
             "servingslo_changes",
             "Writes to targets, by what was written, how it ended and why.",
-            (*RESOURCE_LABELS, "knob", "outcome", "reason"),
-            registry=self.registry,
+            *(*RESOURCE_LABELS, "knob", "outcome", "reason"),
         )
         self._changed: dict[Resource, set[tuple[str, ...]]] = {}
         self._ticks = Histogram(
@@ -88,32 +84,31 @@ class OperatorMetrics:
             buckets=_TICK_BUCKETS,
             registry=self.registry,
         )
-        self._conflicts = Counter(
-            "servingslo_write_conflicts",
-            "Writes refused because the object had changed.",
-            registry=self.registry,
+        self._conflicts = self._counter(
+            "servingslo_write_conflicts", "Writes refused because the object had changed."
         )
-        self._failures = Counter(
+        self._failures = self._counter(
             "servingslo_failures",
             "Failures by the part that failed: prometheus, kubernetes, status and so on.",
-            ("part",),
-            registry=self.registry,
+            "part",
         )
-        Gauge(
+        self._gauge(
             "servingslo_last_success_age_seconds",
             "Time since the control loop last completed a round; since the start before the first.",
-            registry=self.registry,
         ).set_function(self._success_age)
-        Gauge(
-            "servingslo_leader",
-            "1 on the process that decides, 0 on one that stands by.",
-            registry=self.registry,
+        self._gauge(
+            "servingslo_leader", "1 on the process that decides, 0 on one that stands by."
         ).set_function(lambda: float(self._leads()))
-        Gauge(
+        self._gauge(
             "servingslo_namespaces_aside",
             "Namespaces in which another operator of the cluster acts.",
-            registry=self.registry,
         ).set_function(lambda: float(self._aside()))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
 
     def follow(self, leads: Callable[[], bool], aside: Callable[[], int]) -> None:
         """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
@@ -121,11 +116,10 @@ class OperatorMetrics:
 
     def follow_shards(self, shards: int, held: Callable[[], Collection[int]]) -> None:
         """Export of each shard whether this process holds it."""
-        gauge = Gauge(
+        gauge = self._gauge(
             "servingslo_shard_held",
             "1 on the process that decides the ServingSLOs of a shard, 0 on the others.",
-            ("shard",),
-            registry=self.registry,
+            "shard",
         )
         for shard in range(shards):
             gauge.labels(str(shard)).set_function(partial(_held, held, shard))
@@ -268,13 +262,13 @@ class HealthServer:
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _serve_alive(self, _request: web.Request) -> web.Response:
-        health = self._health()
-        return _probe(health.detail, passed=health.alive)
+        return self._probe("alive")
 
     async def _serve_ready(self, _request: web.Request) -> web.Response:
+        return self._probe("ready")
+
+    def _probe(self, of: str) -> web.Response:
         health = self._health()
-        return _probe(health.detail, passed=health.ready)
-
-
-def _probe(detail: str, *, passed: bool) -> web.Response:
-    return web.Response(status=200 if passed else 503, text=(detail or str(passed)) + "\n")
+        passed = bool(getattr(health, of))
+        text = f"{health.detail or passed}\n"
+        return web.Response(status=200 if passed else 503, text=text)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
@@ -34,12 +34,17 @@ class _Source:
 
     def value(self, report: object) -> Any:
         """The value in this report; None if it, or what holds it, is unknown."""
-        if callable(self.of):
-            return self.of(report)
-        value = report
-        for name in filter(None, self.of.split(".")):
-            value = None if value is None else getattr(value, name)
-        return value
+        return value_of(report, self.of)
+
+
+def value_of(report: object, of: str | Callable[[Any], object]) -> Any:
+    """What a path of attributes, or a function, finds; None if it, or what holds it, is unknown."""
+    if callable(of):
+        return of(report)
+    value = report
+    for name in filter(None, of.split(".")):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def told(
@@ -65,9 +70,25 @@ def told(
 GaugeValue = tuple[Mapping[str, str], float | None]
 
 
+class GaugeFamily(NamedTuple):
+    """A gauge that decisions fill. labels: in addition to namespace and name."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+
+
+class MetricSample(NamedTuple):
+    """One gauge sample. labels: in addition to namespace and name, which every sample has."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class GaugeRow:
-    """A gauge of a part of the status whose numbers are in no field of their own.
+    """A gauge whose numbers are in no field of the status of their own.
 
     values: labels and number of each sample of a report; None is no sample.
     """
@@ -76,6 +97,17 @@ class GaugeRow:
     help: str
     labels: tuple[str, ...] = ()
     values: Callable[[Any], Iterable[GaugeValue]]
+
+    @property
+    def family(self) -> GaugeFamily:
+        """Its name, help and labels."""
+        return GaugeFamily(self.name, self.help, self.labels)
+
+    def samples(self, report: object) -> Iterator[MetricSample]:
+        """The samples of a report; an unknown value has none."""
+        for labels, number in self.values(report):
+            if number is not None:
+                yield MetricSample(self.name, labels, float(number))
 
 
 class StatusModel(BaseModel):
@@ -179,32 +211,28 @@ def _value(report: object, source: _Source, part: type[StatusModel] | None) -> o
     return rounded(value) if isinstance(value, float) and not source.exact else value
 
 
-def told_gauges(model: type[StatusModel]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name, help and labels of the gauges of a part and of its parts."""
-    yield from ((row.name, row.help, row.labels) for row in model.gauge_rows)
+def told_gauges(model: type[StatusModel]) -> Iterator[GaugeFamily]:
+    """The gauges of a part and of its parts."""
+    yield from (row.family for row in model.gauge_rows)
     for name, source, part in _told(model):
         if part is not None:
             yield from told_gauges(part)
         elif source.gauge:
             labels = tuple(label for label, _ in model.gauge_labels)
-            yield source.gauge, str(model.model_fields[name].description), labels
+            yield GaugeFamily(source.gauge, str(model.model_fields[name].description), labels)
 
 
-def gauge_values(
-    model: type[StatusModel], report: object
-) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Name, labels and number of each gauge that a report fills."""
+def gauge_values(model: type[StatusModel], report: object) -> Iterator[MetricSample]:
+    """The samples of the gauges that a report fills."""
     for row in model.gauge_rows:
-        for own, number in row.values(report):
-            if number is not None:
-                yield row.name, own, number
+        yield from row.samples(report)
     labels = {label: _label(getattr(report, name)) for label, name in model.gauge_labels}
     for _, source, part in _told(model):
         value = source.value(report) if part is not None or source.gauge else None
         if value is None:
             continue
         if part is None:
-            yield source.gauge, labels, float(value)
+            yield MetricSample(source.gauge, labels, float(value))
             continue
         for one in value if isinstance(value, tuple) else (value,):
             yield from gauge_values(part, one)

@@ -11,7 +11,7 @@ from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.controller.recordings.recording import Replayed, replay, ticks
 from servingslo.controller.recordings.validation import check_tick
 from servingslo.errors import InvalidInputError
-from servingslo.explain.pools_text import fleet_text
+from servingslo.explain.pools import fleet_text
 from servingslo.policy.inputs import Limits
 from servingslo.policy.report import with_latencies
 

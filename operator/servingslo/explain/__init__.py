@@ -15,11 +15,7 @@ from servingslo.explain.changes import (
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import conditions, not_ready
 from servingslo.explain.document import as_dict, summary_line
-from servingslo.explain.events import (
-    Event,
-    EventType,
-    events,
-)
+from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.log_line import log_line, material_change
 from servingslo.explain.text import text
 

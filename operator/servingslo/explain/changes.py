@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from servingslo.explain.conditions.derived import limit_detail
 from servingslo.explain.events import Event, EventType
-from servingslo.explain.format import UNKNOWN, count, counted, number, quoted
+from servingslo.explain.format import UNKNOWN, changed, counted, joined, key_value_line, number
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.reasons import Reason
@@ -49,9 +49,7 @@ class Setting:
 
     def __str__(self) -> str:
         """'8->64', or '8' if the value stays."""
-        if self.before == self.after:
-            return count(self.before)
-        return f"{count(self.before)}->{count(self.after)}"
+        return changed(self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +146,7 @@ def not_written(change: Change, refusal: Reason, detail: str, *, answered: bool)
 
 def change_line(change: Change) -> str:
     """The change as key=value pairs in a fixed order; unknown values are left out."""
-    return " ".join(
-        [EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(change))],
-    )
+    return key_value_line(EVENT_NAME, _pairs(change))
 
 
 def change_event(change: Change) -> Event:
@@ -160,12 +156,11 @@ def change_event(change: Change) -> Event:
         for setting in change.settings
     )
     if change.refusal is None:
-        why = f"{settings}: {change.reason.value}" + (f": {change.detail}" if change.detail else "")
-        message = "; ".join((why, *_savings_words(change)))
+        why = joined((settings, change.reason.value, change.detail), ": ")
+        message = joined((why, _savings(change)), "; ")
     else:
-        refused = change.outcome is ChangeOutcome.REFUSED
-        ending = "not written" if refused else "perhaps not written"
-        message = f"{settings} {ending}: {change.detail}"
+        perhaps = "" if change.outcome is ChangeOutcome.REFUSED else "perhaps "
+        message = f"{settings} {perhaps}not written: {change.detail}"
     reason = change.refusal or (Reason.SCALED if change.knob == Knob.REPLICAS else change.reason)
     of = f"{change.pool}/" if change.pool else ""
     return Event(
@@ -177,40 +172,33 @@ def change_event(change: Change) -> Event:
     )
 
 
-def _pairs(change: Change) -> Iterator[tuple[str, str]]:
+def _pairs(change: Change) -> Iterator[tuple[str, object]]:
+    fewer, saved = change.replicas_saved, change.cost_saved_per_hour
     yield "namespace", change.namespace
     yield "name", change.name
-    if change.pool:
-        yield "pool", change.pool
+    yield "pool", change.pool
     yield "target", change.target
     yield "knob", change.knob
-    for setting in change.settings:
-        yield setting.name, str(setting)
-    if change.flags_removed:
-        yield "flags_removed", ",".join(change.flags_removed)
-    yield "outcome", change.outcome.value
-    if change.replicas_saved is not None and change.replicas_saved >= 0:
-        yield "saves_replicas", str(change.replicas_saved)
-    if (saved := change.cost_saved_per_hour) is not None:
+    yield from ((setting.name, setting) for setting in change.settings)
+    yield "flags_removed", ",".join(change.flags_removed)
+    yield "outcome", change.outcome
+    yield "saves_replicas", None if fewer is None or fewer < 0 else fewer
+    if saved is not None:
         key = "saves_per_hour" if saved >= 0 else "costs_per_hour"
         yield key, f"{number(abs(saved))} {change.currency}"
-    yield "reason", change.reason.value
-    if change.refusal is not None:
-        yield "refusal", change.refusal.value
-        yield "detail", change.detail or UNKNOWN
-    elif change.detail:
-        yield "detail", change.detail
+    yield "reason", change.reason
+    yield "refusal", change.refusal
+    yield "detail", change.detail or (None if change.refusal is None else UNKNOWN)
 
 
-def _savings_words(change: Change) -> Iterator[str]:
+def _savings(change: Change) -> str:
     """'saves 2 replicas, 5 USD/h'; does not repeat what a change of the count already says."""
-    told = []
-    saved = change.replicas_saved
-    if change.knob != Knob.REPLICAS and saved:
-        told.append(counted(saved, "replica"))
-    money = change.cost_saved_per_hour
-    if money:
-        told.append(f"{number(abs(money))} {change.currency}/h")
-    if told:
-        verb = "costs" if money is not None and money < 0 else "saves"
-        yield f"{verb} {', '.join(told)}"
+    saved, money = change.replicas_saved, change.cost_saved_per_hour
+    told = joined(
+        (
+            counted(saved, "replica") if saved and change.knob != Knob.REPLICAS else "",
+            f"{number(abs(money))} {change.currency}/h" if money else "",
+        )
+    )
+    verb = "costs" if money is not None and money < 0 else "saves"
+    return f"{verb} {told}" if told else ""

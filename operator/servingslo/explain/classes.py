@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
-from servingslo.explain.format import number, percent, quoted, seconds
+from servingslo.explain.format import key_value_line, number, per_second, percent, seconds
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
 
@@ -31,27 +31,19 @@ def lanes_change(decision: Decision) -> Change | None:
 def class_lines(decision: Decision) -> Iterator[str]:
     """One log line for each class, as key=value pairs; unknown values are left out."""
     for one in decision.classes:
-        pairs = {
-            "namespace": decision.namespace,
-            "name": decision.name,
-            "class": one.name,
-            "priority": str(one.priority),
-            "state": one.state.value,
-            **{
-                key: f"{number(rate)}/s"
-                for key, rate in (
-                    ("offered", one.offered_per_second),
-                    ("admitted", one.admitted_per_second),
-                    ("refused", one.refused_per_second),
-                )
-                if rate is not None
-            },
-        }
-        if one.in_flight is not None:
-            pairs["in_flight"] = number(one.in_flight)
-        if one.after is not None:
-            pairs["lane"] = str(one.after)
-        yield " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in pairs.items())])
+        pairs = (
+            ("namespace", decision.namespace),
+            ("name", decision.name),
+            ("class", one.name),
+            ("priority", one.priority),
+            ("state", one.state),
+            ("offered", per_second(one.offered_per_second)),
+            ("admitted", per_second(one.admitted_per_second)),
+            ("refused", per_second(one.refused_per_second)),
+            ("in_flight", None if one.in_flight is None else number(one.in_flight)),
+            ("lane", one.after),
+        )
+        yield key_value_line(EVENT_NAME, pairs)
 
 
 def class_text(decision: Decision) -> Iterator[str]:

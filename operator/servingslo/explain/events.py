@@ -47,13 +47,7 @@ _WATCHED = (
     ConditionType.ADMISSION_BOUND,
     ConditionType.FALLBACK_USABLE,
 )
-_EXPECTED = frozenset(
-    {
-        Reason.PENDING_PODS,
-        Reason.WARMING_UP,
-        Reason.ADMISSION_RECOMMENDED,
-    }
-)
+_EXPECTED = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP, Reason.ADMISSION_RECOMMENDED})
 _TOLD_STEPS = frozenset(
     {
         Reason.REPLICAS_CHANGED_BY_USER,
@@ -96,14 +90,8 @@ def events(
     found = tuple(_events(decision, previous, now, before))
     if not decision.pool:
         return found
-    return tuple(
-        replace(
-            event,
-            message=f"{decision.pool}: {event.message}",
-            key=f"{decision.pool}/{event.key}",
-        )
-        for event in found
-    )
+    of = decision.pool
+    return tuple(replace(e, message=f"{of}: {e.message}", key=f"{of}/{e.key}") for e in found)
 
 
 def _events(
@@ -114,12 +102,9 @@ def _events(
         if type_ in now:
             yield from _condition_event(type_, now[type_], before.get(type_))
     told = _TOLD_AS_CHANGES.union(now[type_].reason for type_ in _WATCHED if type_ in now)
-    limited = now.get(ConditionType.SCALING_LIMITED)
-    if limited is not None and limited.reason not in ROUTINE_LIMITS | told:
-        limit_before = previous.limited_by if previous else None
-        if limited.reason is not limit_before:
-            about = ConditionType.SCALING_LIMITED
-            yield _event(EventType.WARNING, limited.reason, limited.message, about)
+    limited, before_limit = now.get(ConditionType.SCALING_LIMITED), previous and previous.limited_by
+    if limited is not None and limited.reason not in {*ROUTINE_LIMITS, *told, before_limit}:
+        yield _event(EventType.WARNING, limited, ConditionType.SCALING_LIMITED)
     yield from _step_events(decision, previous, now)
     if watched != (ConditionType.READY,):
         yield from _law_event(decision, previous, now)
@@ -146,7 +131,7 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
     if before is not None and (before.status, before.reason) == (now.status, now.reason):
         return
     if now.status is ConditionStatus.FALSE and now.reason not in _EXPECTED | _TOLD_AS_CHANGES:
-        yield _event(EventType.WARNING, now.reason, now.message, type_)
+        yield _event(EventType.WARNING, now, type_)
     # A stated law comes into use as soon as there are metrics, without a time of learning.
     recovered = before is not None and (
         before.status is ConditionStatus.FALSE
@@ -154,7 +139,7 @@ def _condition_event(type_: ConditionType, now: Verdict, before: Verdict | None)
         or now.reason in {Reason.LAW_FROM_SPEC, Reason.LAW_ASSUMED}
     )
     if now.status is ConditionStatus.TRUE and recovered:
-        yield _event(EventType.NORMAL, now.reason, now.message, type_)
+        yield _event(EventType.NORMAL, now, type_)
 
 
 def _law_event(decision: Decision, previous: Decision | None, told: _Told) -> Iterator[Event]:
@@ -164,17 +149,16 @@ def _law_event(decision: Decision, previous: Decision | None, told: _Told) -> It
     """
     if previous is None or not (previous.model.trusted and decision.model.trusted):
         return
+    about, model = ConditionType.MODEL_TRUSTED, decision.model
     before, now = (one.model.source in OF_SPEC for one in (previous, decision))
-    if now and not before:
-        message = told[ConditionType.MODEL_TRUSTED].message
-    elif before and not now:
-        named = "spec.serviceLaw"
-        if previous.model.source == LawSource.ASSUMED:
-            named = "the assumed one"
-        message = f"service law from {decision.model.source}, in place of {named}"
-    else:
+    if now == before:
         return
-    yield _event(EventType.NORMAL, decision.model.reason, message, ConditionType.MODEL_TRUSTED)
+    message = told[about].message
+    if before:
+        assumed = previous.model.source == LawSource.ASSUMED
+        named = "the assumed one" if assumed else "spec.serviceLaw"
+        message = f"service law from {model.source}, in place of {named}"
+    yield _event(EventType.NORMAL, Verdict(told[about].status, model.reason, message), about)
 
 
 def _step_events(decision: Decision, previous: Decision | None, now: _Told) -> Iterator[Event]:
@@ -227,25 +211,21 @@ def _pod_count(step: DecisionStep) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _batching_event(
-    decision: Decision,
-    now: _Told,
-    before: _Told,
-) -> Iterator[Event]:
+def _batching_event(decision: Decision, now: _Told, before: _Told) -> Iterator[Event]:
     """The limits that would be better; a write of limits is reported as a change."""
     type_ = ConditionType.BATCHING_IN_SYNC
     verdict, running = now.get(type_), Reason.BATCHING_CANARY_RUNNING
     if verdict is None or decision.batching.apply or verdict.reason in _TOLD_AS_CHANGES:
         return
-    if type_ in before and verdict.reason is running is before[type_].reason:
-        return  # the condition shows the progress of a comparison
     fights = verdict.reason is Reason.BATCHING_REVERTED
-    if fights and type_ in before and before[type_].reason is verdict.reason:
-        return  # the condition shows which limits would be better meanwhile
+    goes_on = type_ in before and before[type_].reason is verdict.reason
+    if goes_on and (fights or verdict.reason is running):
+        return  # the condition shows the progress, or which limits would be better meanwhile
     if differs(verdict) and verdict != before.get(type_):
         kind = EventType.WARNING if fights else EventType.NORMAL
-        yield _event(kind, verdict.reason, verdict.message, type_)
+        yield _event(kind, verdict, type_)
 
 
-def _event(type_: EventType, reason: Reason, message: str, about: ConditionType) -> Event:
-    return Event(type=type_, reason=reason, message=message, key=f"{about}/{reason}")
+def _event(type_: EventType, news: Verdict, about: ConditionType) -> Event:
+    key = f"{about}/{news.reason}"
+    return Event(type=type_, reason=news.reason, message=news.message, key=key)

@@ -2,10 +2,9 @@
 
 import json
 import math
+from collections.abc import Iterable
 
-from servingslo.policy.decision import (
-    Decision,
-)
+from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
     ConstraintNeed,
     ObjectiveReport,
@@ -58,6 +57,11 @@ def seconds(value: float | None) -> str:
     return UNKNOWN if value is None else format_duration(value)
 
 
+def per_second(rate: float | None) -> str | None:
+    """'41.2/s'; None if it is unknown."""
+    return None if rate is None else f"{number(rate)}/s"
+
+
 def milliseconds(value: float) -> str:
     """A short duration for people: '15.1 ms'."""
     return f"{milliseconds_from_seconds(value):.3g} ms"
@@ -66,6 +70,11 @@ def milliseconds(value: float) -> str:
 def count(value: int | None) -> str:
     """A count, or 'unknown'."""
     return UNKNOWN if value is None else str(value)
+
+
+def changed(before: int | None, after: int | None) -> str:
+    """'3->5', or '3' if the count stays."""
+    return count(before) if before == after else f"{count(before)}->{count(after)}"
 
 
 def counted(value: int, noun: str) -> str:
@@ -82,10 +91,7 @@ def asked_count(need: ConstraintNeed) -> str:
 
 def replica_change(decision: Decision) -> str:
     """'3->5', or '3' if the count stays."""
-    before, after = decision.replicas_before, decision.replicas_after
-    if before == after:
-        return count(before)
-    return f"{count(before)}->{count(after)}"
+    return changed(decision.replicas_before, decision.replicas_after)
 
 
 def percentile(objective: ObjectiveReport | PredictedLatency) -> str:
@@ -95,9 +101,8 @@ def percentile(objective: ObjectiveReport | PredictedLatency) -> str:
 
 def predicted(latency: PredictedLatency) -> str:
     """'ttft p99 0.38s', or that the count never keeps up."""
-    if latency.seconds is None:
-        return f"{latency.metric} {percentile(latency)} without bound"
-    return f"{latency.metric} {percentile(latency)} {format_duration(latency.seconds)}"
+    value = "without bound" if latency.seconds is None else format_duration(latency.seconds)
+    return f"{latency.metric} {percentile(latency)} {value}"
 
 
 def objective_name(objective: ObjectiveReport) -> str:
@@ -114,3 +119,14 @@ def quoted(value: str) -> str:
     # Line ends of Unicode and escapes of terminals are written as escapes: a label may be a
     # tenant's.
     return json.dumps(value, ensure_ascii=not plain)
+
+
+def joined(parts: Iterable[str | None], between: str = ", ") -> str:
+    """The parts in one text; unknown and empty ones are left out."""
+    return between.join(filter(None, parts))
+
+
+def key_value_line(event: str, pairs: Iterable[tuple[str, object]]) -> str:
+    """A line of the log: 'decided action=hold'; unknown and empty values are left out."""
+    told = (f"{key}={quoted(str(value))}" for key, value in pairs if value not in {None, ""})
+    return " ".join((event, *told))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from servingslo.explain.conditions.cause import failing_pods
 from servingslo.explain.conditions.condition import (
     Condition,
     ConditionStatus,
@@ -9,8 +10,7 @@ from servingslo.explain.conditions.condition import (
     Verdict,
 )
 from servingslo.explain.conditions.derived import verdicts
-from servingslo.explain.conditions.failing_pods import failing_pods
-from servingslo.explain.format import count
+from servingslo.explain.format import count, joined
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.explain.summary import because
 from servingslo.policy.decision import Decision
@@ -56,15 +56,17 @@ def answer_line(
     """
     told = verdicts(decision) if verdicts_on_it is None else verdicts_on_it
     ready, limited = told[ConditionType.READY], told.get(ConditionType.SCALING_LIMITED)
-    parts = [ready.message] if ready.status is ConditionStatus.FALSE else []
-    if not parts:
-        parts.append(told[ConditionType.SLO_MET].message)
-        noun = "replica" if decision.replicas_after == 1 else "replicas"
-        why = because(decision) or decision.reason.value
-        parts.append(f"{count(decision.replicas_after)} {noun}: {why}")
-        parts += [f"failing: {pods}"] if (pods := failing_pods(decision)) else []
-    parts += [] if limited is None else [limited.message]
-    return shortened(". ".join(part for part in parts if part))
+    noun = "replica" if decision.replicas_after == 1 else "replicas"
+    why = because(decision) or decision.reason.value
+    pods = failing_pods(decision)
+    parts = (
+        told[ConditionType.SLO_MET].message,
+        f"{count(decision.replicas_after)} {noun}: {why}",
+        f"failing: {pods}" if pods else "",
+    )
+    if ready.status is ConditionStatus.FALSE:
+        parts = (ready.message, "", "")
+    return shortened(joined((*parts, "" if limited is None else limited.message), ". "))
 
 
 def shortened(answer: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain import features
-from servingslo.explain.conditions.cause import blindness, dependent_verdict
+from servingslo.explain.conditions.cause import blindness, dependent_verdict, failing_pods
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import (
     limit_detail,
@@ -13,14 +13,20 @@ from servingslo.explain.conditions.derived import (
     unreliable_pods,
     verdicts,
 )
-from servingslo.explain.conditions.failing_pods import failing_pods
-from servingslo.explain.format import count, number, percentile, quoted, replica_change
+from servingslo.explain.format import (
+    count,
+    key_value_line,
+    number,
+    per_second,
+    percentile,
+    replica_change,
+)
 from servingslo.explain.parts.degradation import degradation_pairs
 from servingslo.explain.parts.gpus import gpu_pairs
 from servingslo.explain.parts.models import model_pairs
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ConstraintNeed, ModelUse
-from servingslo.policy.knobs.decisions import AdmissionDecision, BatchingDecision, LimitDecision
+from servingslo.policy.knobs.decisions import BatchingDecision
 from servingslo.policy.knobs.lanes.decision import LaneState
 from servingslo.reasons import Action, Reason
 from servingslo.units import format_duration
@@ -35,7 +41,7 @@ _MODES = {Reason.RECOMMEND_ONLY: "Recommend", Reason.KILL_SWITCH: "KillSwitch"}
 
 def log_line(decision: Decision) -> str:
     """The decision as key=value pairs, most important first; unknown values are left out."""
-    return " ".join([EVENT_NAME, *(f"{key}={quoted(value)}" for key, value in _pairs(decision))])
+    return key_value_line(EVENT_NAME, _pairs(decision))
 
 
 def fails(decision: Decision) -> bool:
@@ -62,17 +68,16 @@ def why_line(decision: Decision, held_seconds: float) -> str:
     ready = told[ConditionType.READY]
     not_ready = ready.status is ConditionStatus.FALSE
     told_by = ready if not_ready else told.get(ConditionType.SCALING_LIMITED, ready)
-    pool = {"pool": decision.pool} if decision.pool else {}
-    pairs = {
-        "namespace": decision.namespace,
-        "name": decision.name,
-        **pool,
-        "held_by": str(held_by(decision) or decision.reason),
-        "held_for": format_duration(round(held_seconds)),
-        "replicas": count(decision.replicas_after),
-        "detail": told_by.message[:_LONGEST_DETAIL],
-    }
-    return " ".join(["why", *(f"{key}={quoted(value)}" for key, value in pairs.items())])
+    pairs = (
+        ("namespace", decision.namespace),
+        ("name", decision.name),
+        ("pool", decision.pool),
+        ("held_by", held_by(decision) or decision.reason),
+        ("held_for", format_duration(round(held_seconds))),
+        ("replicas", count(decision.replicas_after)),
+        ("detail", told_by.message[:_LONGEST_DETAIL]),
+    )
+    return key_value_line("why", pairs)
 
 
 def material_change(previous: Decision | None, current: Decision) -> bool:
@@ -126,66 +131,59 @@ def _lane_changed(previous: Decision, current: Decision) -> bool:
     )
 
 
-def _pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+def _pairs(decision: Decision) -> Iterator[tuple[str, object]]:
+    wanted, age = decision.recommended_replicas, decision.metrics_age_seconds
     yield "namespace", decision.namespace
     yield "name", decision.name
-    if decision.pool:
-        yield "pool", decision.pool
-    yield "action", decision.action.value
+    yield "pool", decision.pool
+    yield "action", decision.action
     yield "replicas", replica_change(decision)
-    if decision.recommended_replicas not in {None, decision.replicas_after}:
-        yield "recommended", str(decision.recommended_replicas)
-    yield "reason", decision.reason.value
+    yield "recommended", None if wanted == decision.replicas_after else wanted
+    yield "reason", decision.reason
     yield from _limit_pairs(decision)
-    if decision.binding is not None:
-        yield "binding", decision.binding.value
-    if decision.needs:
-        yield "need", " ".join(map(_need, decision.needs))
+    yield "binding", decision.binding
+    yield "need", " ".join(map(_need, decision.needs))
     yield from _demand_pairs(decision)
     yield from model_pairs(decision.models)
     for objective in decision.objectives:
         key = f"{objective.metric}_{percentile(objective)}"
-        if objective.predicted_seconds is not None:
-            yield f"predicted_{key}", format_duration(objective.predicted_seconds)
-        if objective.observed_seconds is not None:
-            yield f"observed_{key}", format_duration(objective.observed_seconds)
+        yield f"predicted_{key}", _duration(objective.predicted_seconds)
+        yield f"observed_{key}", _duration(objective.observed_seconds)
     yield from features.pairs(decision.features)
     yield from _law_pairs(decision.model)
     yield from gpu_pairs(decision.gpus, decision.model.reason)
-    yield from _limits_pairs(decision)
+    yield "runtime", decision.runtime.name
+    yield "limits", decision.limits.sources
+    yield "limits_unread", decision.limits.unread
+    yield "metrics_missing", decision.metrics_missing
     if dependent_verdict(decision) is None:
         yield from _batching_pairs(decision.batching)
-    yield from _admission_pairs(decision.admission)
-    yield from _bound_pairs(decision.gateway_limit)
+    yield "admitted", per_second(decision.admission.admitted_rate_per_second)
+    yield "in_flight_limit", decision.admission.in_flight_limit
+    if (bound := decision.gateway_limit) is not None:
+        yield "proxy_limit", bound.after
+        yield "limit", bound.reason
     yield from degradation_pairs(decision.degradation)
-    yield from _pod_pairs(decision)
-    if decision.metrics_age_seconds is not None:
-        yield "age", format_duration(round(decision.metrics_age_seconds))
+    yield "failing_pods", failing_pods(decision)
+    yield "unreliable_pods", unreliable_pods(decision)
+    yield "suspect_pods", suspect_pods(decision)
+    yield "age", None if age is None else format_duration(round(age))
 
 
-def _pod_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
-    """The pods that fail, are left out or are in doubt."""
-    for key, pods in (
-        ("failing_pods", failing_pods(decision)),
-        ("unreliable_pods", unreliable_pods(decision)),
-        ("suspect_pods", suspect_pods(decision)),
-    ):
-        if pods:
-            yield key, pods
+def _duration(seconds: float | None) -> str | None:
+    return None if seconds is None else format_duration(seconds)
 
 
-def _limit_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+def _limit_pairs(decision: Decision) -> Iterator[tuple[str, object]]:
     """What limits the decision or prevents its execution, with the detail."""
-    if decision.handed_over is not None:
-        yield "actuation", decision.handed_over.actuation.value
-    if mode := _mode(decision):
-        yield "mode", mode
-    elif decision.limited_by not in {None, decision.reason}:
-        yield "limited_by", str(decision.limited_by)
+    given, mode = decision.handed_over, _mode(decision)
+    yield "actuation", None if given is None else given.actuation
+    yield "mode", mode
+    if not mode and decision.limited_by is not decision.reason:
+        yield "limited_by", decision.limited_by
     blind = blindness(decision)
     seen = "" if blind is None else str(blind.inputs.get("detail") or "")
-    if detail := limit_detail(decision) or decision.detail or seen:
-        yield "detail", detail[:_LONGEST_DETAIL]
+    yield "detail", (limit_detail(decision) or decision.detail or seen)[:_LONGEST_DETAIL]
 
 
 def _mode(decision: Decision) -> str:
@@ -199,22 +197,6 @@ def _law_pairs(model: ModelUse) -> Iterator[tuple[str, str]]:
         yield "law", model.source
     elif model.reason in {Reason.LAW_FROM_SPEC_DOES_NOT_PREDICT, Reason.GPUS_DISAGREE}:
         yield "law", model.reason.value
-
-
-def _limits_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
-    """The runtime of the engines, and the source of their batch limits.
-
-    One word, or the source of the sequences before that of the token budget.
-    """
-    if decision.runtime.name is not None:
-        yield "runtime", decision.runtime.name
-    limits = decision.limits
-    if limits.sources is not None:
-        yield "limits", limits.sources
-    if limits.unread:
-        yield "limits_unread", limits.unread
-    if decision.metrics_missing:
-        yield "metrics_missing", decision.metrics_missing
 
 
 def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
@@ -234,24 +216,7 @@ def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
             yield name, f"{count(now)}->{better}"
 
 
-def _admission_pairs(admission: AdmissionDecision) -> Iterator[tuple[str, str]]:
-    """The recommended bounds; nothing if none are requested."""
-    if admission.admitted_rate_per_second is not None:
-        yield "admitted", f"{number(admission.admitted_rate_per_second)}/s"
-    if admission.in_flight_limit is not None:
-        yield "in_flight_limit", str(admission.in_flight_limit)
-
-
-def _bound_pairs(bound: LimitDecision | None) -> Iterator[tuple[str, str]]:
-    """The bound of each proxy, and whether it is written and holds."""
-    if bound is None:
-        return
-    if bound.after is not None:
-        yield "proxy_limit", str(bound.after)
-    yield "limit", bound.reason.value
-
-
-def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, str]]:
+def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, object]]:
     """Rates of requests if some were refused or queued; 'unseen' if refusals are not measured."""
     if ledger is None:
         return
@@ -268,16 +233,15 @@ def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, str]]:
     }
     some = {name: rate for name, rate in told.items() if number(rate) not in {"0", "-0"}}
     if some:
-        yield "offered", f"{number(ledger.offered_per_second)}/s"
-        yield "admitted_now", f"{number(ledger.admitted_per_second)}/s"
+        yield "offered", per_second(ledger.offered_per_second)
+        yield "admitted_now", per_second(ledger.admitted_per_second)
     for name, rate in some.items():
-        yield name, f"{number(rate)}/s"
+        yield name, per_second(rate)
 
 
-def _demand_pairs(decision: Decision) -> Iterator[tuple[str, str]]:
+def _demand_pairs(decision: Decision) -> Iterator[tuple[str, object]]:
     demand = decision.demand
-    if demand.arrival_rate_per_second is not None:
-        yield "arrival", f"{number(demand.arrival_rate_per_second)}/s"
+    yield "arrival", per_second(demand.arrival_rate_per_second)
     if demand.forecast_rate_per_second is not None:
         ahead = "" if demand.lead_seconds is None else f"@{number(demand.lead_seconds)}s"
         yield "forecast", f"{number(demand.forecast_rate_per_second)}/s{ahead}"

@@ -1,17 +1,14 @@
-"""A decision on a fleet: verdicts, document and lines of the whole resource.
+"""A decision on a fleet: verdicts, document, lines and text of the whole resource.
 
 A single target is explained by its own decision. Of several pools each is, with its name; the whole
 says what is worst, and the counts side by side.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from servingslo.explain.conditions.condition import (
-    ConditionStatus,
-    ConditionType,
-    Verdict,
-)
+from servingslo.explain import features
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.document import (
     MAX_DOCUMENT_BYTES,
@@ -22,12 +19,23 @@ from servingslo.explain.document import (
     plain,
     summary_line,
 )
-from servingslo.explain.format import count, replica_change
+from servingslo.explain.format import changed, count, percent, replica_change, seconds
 from servingslo.explain.headline import answer_line, shortened
+from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
-from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
+from servingslo.policy.pools.inputs import Role
 from servingslo.units import timestamp_from_seconds
 
+_TRANSFER = {
+    "stated": "as stated in spec.transfer",
+    "measured": "measured",
+    "assumed": "assumed: nothing measures it",
+}
+_RULES = {
+    "EvenByPod": "evenly by pod",
+    "Observed": "as observed",
+}
 # A condition that is bad when it is True; all others are bad when they are False.
 _BAD_IF_TRUE = frozenset({ConditionType.SCALING_LIMITED})
 # Of the documents of all pools together: a status holds one of 64 KiB at most.
@@ -94,13 +102,11 @@ def fleet_document(
     if fleet.only is not None:
         return as_dict(every[fleet.binding_pool])
     each = min(MAX_DOCUMENT_BYTES, _MOST_BYTES // len(every))
-    before = [decision.replicas_before for decision in every.values()]
-    known = [each for each in before if each is not None]
     document: dict[str, JSONValue] = {
         "time": timestamp_from_seconds(fleet.time_seconds),
         "action": fleet.action.value,
         "reason": fleet.reason.value,
-        "replicasBefore": sum(known) if len(known) == len(before) else None,
+        "replicasBefore": fleet.replicas_before,
         "replicasAfter": fleet.replicas_after,
         "bindingPool": fleet.binding_pool,
         "roles": plain(fleet.roles),
@@ -118,14 +124,13 @@ def fleet_summary_line(fleet: FleetDecision) -> str:
     """One line for status.decisions, with the change of each pool."""
     if fleet.only is not None:
         return summary_line(fleet.only)
-    changes = "/".join(f"{name} {replica_change(fleet.pools[name])}" for name in fleet.roles)
-    words = [
-        timestamp_from_seconds(fleet.time_seconds),
-        fleet.action.value,
-        changes,
-        fleet.reason.value,
-    ]
+    at = timestamp_from_seconds(fleet.time_seconds)
+    words = (at, fleet.action.value, _changes(fleet), fleet.reason.value)
     return " ".join(words)[:MAX_SUMMARY_LENGTH]
+
+
+def _changes(fleet: FleetDecision) -> str:
+    return "/".join(f"{name} {replica_change(fleet.pools[name])}" for name in fleet.roles)
 
 
 def _badness(type_: ConditionType, verdict: Verdict) -> int:
@@ -134,3 +139,79 @@ def _badness(type_: ConditionType, verdict: Verdict) -> int:
     if verdict.status is good:
         return 0
     return 1 if verdict.status is ConditionStatus.UNKNOWN else 2
+
+
+def fleet_text(fleet: FleetDecision, pools: Mapping[str, Decision] | None = None) -> str:
+    """The decision on the whole, one statement a line, and then that on each pool.
+
+    pools: the same decisions with more predictions.
+    """
+    every = fleet.pools if pools is None else pools
+    if fleet.only is not None:
+        return text(every[fleet.binding_pool])
+    whole = "\n".join(fleet_lines(fleet))
+    return "\n\n".join((whole, *(text(every[name]) for name in fleet.roles)))
+
+
+def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
+    """What holds for the whole: counts, what binds, path, split, GPUs."""
+    yield f"{fleet.namespace}/{fleet.name} at {timestamp_from_seconds(fleet.time_seconds)}"
+    why = f"{fleet.reason.value} of {fleet.binding_pool}"
+    yield f"Decision: {fleet.action.value}, {_changes(fleet)} ({why})"
+    wanted = [
+        f"{name} {count(one.recommended_replicas)}"
+        for name in fleet.roles
+        if (one := fleet.pools[name]).recommended_replicas != one.replicas_after
+    ]
+    if wanted:
+        yield f"Recommended: {', '.join(wanted)}; not applied"
+    yield f"Binds: {'; '.join(_binding(fleet, name) for name in fleet.roles)}"
+    if fleet.path is not None:
+        yield from _path_lines(fleet, fleet.path)
+    yield from objective_lines(fleet.objectives)
+    yield from features.headlines(fleet.features)
+    yield from features.lines(fleet.features)
+    if fleet.split is not None:
+        yield _split(fleet, fleet.split)
+    if (gpus := fleet.gpus) is None:
+        return
+    change = changed(gpus.before, gpus.after)
+    most = "" if gpus.most is None else f" of at most {gpus.most}"
+    wants = "" if gpus.wanted == gpus.after else f"; the demand asks for {gpus.wanted}"
+    yield f"GPUs: {change}{most}{wants}"
+
+
+def _binding(fleet: FleetDecision, name: str) -> str:
+    decision = fleet.pools[name]
+    binding = "nothing" if decision.binding is None else decision.binding.value
+    limited = "" if decision.limited_by is None else f", limited by {decision.limited_by.value}"
+    return f"{name} {binding}{limited}"
+
+
+def _path_lines(fleet: FleetDecision, path: PathUse) -> Iterator[str]:
+    """The share of requests through prefill, the transfer, and each pool's part of thresholds."""
+    first = next((name for name, role in fleet.roles.items() if role is Role.PREFILL), "prefill")
+    source = _TRANSFER.get(path.transfer_source, path.transfer_source)
+    yield (
+        f"Path: {percent(path.through_ratio)} of requests pass {first}; "
+        f"a transfer takes {seconds(path.transfer_seconds)} ({source})"
+    )
+    keys = dict.fromkeys(key for parts in path.limits_seconds.values() for key in parts)
+    for key in keys:
+        metric, _, percentile = key.partition(":")
+        parts = ", ".join(
+            f"{name} {seconds(parts[key])}"
+            for name in fleet.roles
+            if key in (parts := path.limits_seconds.get(name, {}))
+        )
+        yield f"  threshold of {metric} p{percentile}: {parts}"
+
+
+def _split(fleet: FleetDecision, split: SplitUse) -> str:
+    shares = ", ".join(
+        f"{name} {percent(split.shares_ratio[name])}"
+        for name in fleet.roles
+        if name in split.shares_ratio
+    )
+    rule = _RULES.get(split.rule, split.rule)
+    return f"Split: {rule}: {shares}"

@@ -4,11 +4,19 @@ from collections.abc import Iterator
 
 from servingslo.estimation.law.trust import OF_SPEC, LawSource
 from servingslo.explain import features
-from servingslo.explain.conditions.cause import dependent_verdict
+from servingslo.explain.conditions.cause import dependent_verdict, failing_pods
 from servingslo.explain.conditions.derived import limit_detail, suspect_pods, unreliable_pods
-from servingslo.explain.conditions.failing_pods import failing_pods
 from servingslo.explain.conditions.objectives import infeasible_message
-from servingslo.explain.format import UNKNOWN, asked_count, number, percent, predicted, seconds
+from servingslo.explain.format import (
+    UNKNOWN,
+    asked_count,
+    joined,
+    number,
+    per_second,
+    percent,
+    predicted,
+    seconds,
+)
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.models.fleet.objective_metrics import ROW_OF_CONSTRAINT, ROWS
 from servingslo.policy.decision import Decision
@@ -48,16 +56,20 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Failing: {pods}"
     yield from features.headlines(decision.features)
     yield from _on_top(decision)
-    yield from _out_of_reach(decision)
+    for objective in decision.objectives:
+        if message := infeasible_message(decision, objective):
+            yield f"Out of reach according to the model: {message}; {_WAY_OUT}"
     if decision.limited_by is not None:
         why = LIMIT_SENTENCES.get(decision.limited_by, decision.limited_by.value)
         # Pods in doubt are named above.
         doubted = decision.limited_by is Reason.UNRELIABLE_PODS
         detail = "" if doubted else limit_detail(decision)
         yield f"Held by: {why}{f': {detail}' if detail else ''}"
-    yield f"How sure: {'; '.join((_certainty(decision), *_demand_certainty(decision)))}"
-    otherwise = "; ".join(_otherwise(decision))
-    if otherwise:
+    chance = decision.demand.planned_probability
+    planned = "" if chance is None or decision.binding is None else percent(chance)
+    quantile = f"planned for the {planned} quantile of demand" if planned else ""
+    yield f"How sure: {joined((_certainty(decision), quantile), '; ')}"
+    if otherwise := "; ".join(_otherwise(decision)):
         yield f"Otherwise: {otherwise}"
 
 
@@ -72,9 +84,8 @@ def because(decision: Decision) -> str:
     asked = next((asked_count(n) for n in decision.needs if n.constraint is decision.binding), "")
     if not asked or demand.forecast_rate_per_second is None:
         return f"{what} binds"
-    now = ""
-    if demand.arrival_rate_per_second is not None:
-        now = f" ({number(demand.arrival_rate_per_second)}/s now)"
+    arrivals = per_second(demand.arrival_rate_per_second)
+    now = f" ({arrivals} now)" if arrivals else ""
     noun = "replica" if asked == "1" else "replicas"
     return (
         f"{what} asks for {asked} {noun} at {number(demand.forecast_rate_per_second)} requests/s "
@@ -88,20 +99,12 @@ def _on_top(decision: Decision) -> Iterator[str]:
     if more and (spare := more.inputs.get("tolerated_failures")):
         fewer = f"demand alone needs {spare} fewer"
         yield f"Spare: {spare} more for replicas.toleratedFailures; {fewer}"
-    pods = unreliable_pods(decision)
-    if pods:
+    if pods := unreliable_pods(decision):
         more = next((s for s in decision.steps if s.reason is Reason.UNRELIABLE_PODS), None)
         on_top = f"{decision.replicas.excluded} on top" if more and more.before else "no capacity"
         yield f"Left out: {pods}; {on_top} until they serve again"
     if pods := suspect_pods(decision):
         yield f"In doubt: {pods}; more than half of the ready pods, so none is left out"
-
-
-def _out_of_reach(decision: Decision) -> Iterator[str]:
-    """Objectives that no count meets, the values that could be met, and what would change that."""
-    for objective in decision.objectives:
-        if message := infeasible_message(decision, objective):
-            yield f"Out of reach according to the model: {message}; {_WAY_OUT}"
 
 
 def _certainty(decision: Decision) -> str:
@@ -127,32 +130,22 @@ def _certainty(decision: Decision) -> str:
     return f"the model is trusted, its error is {error} (metrics {old})"
 
 
-def _demand_certainty(decision: Decision) -> Iterator[str]:
-    """The quantile of future demand that is planned for."""
-    probability = decision.demand.planned_probability
-    if probability is None or decision.binding is None:
-        return
-    yield f"planned for the {percent(probability)} quantile of demand"
-
-
 def _otherwise(decision: Decision) -> Iterator[str]:
     """The demand up to which the count holds, and the effect of one replica fewer or more."""
     wanted = decision.recommended_replicas
-    for count in decision.predicted_counts:
-        if count.replicas == wanted and count.greatest_rate_per_second is not None:
-            most = number(count.greatest_rate_per_second)
-            yield f"{wanted} would hold up to {most} requests/s"
-    for count in decision.predicted_counts:
-        if wanted is not None and abs(count.replicas - wanted) == 1:
-            latency = _binding_latency(decision, count)
-            yield f"{_alternative(count)}{latency}{_held(decision, count)}"
-
-
-def _binding_latency(decision: Decision, count: PredictedCount) -> str:
-    """The latency that binds, at this count; '' if none binds or it was not evaluated."""
+    counts = {count.replicas: count for count in decision.predicted_counts}
+    if wanted is None:
+        return
+    most = counts[wanted].greatest_rate_per_second if wanted in counts else None
+    if most is not None:
+        yield f"{wanted} would hold up to {number(most)} requests/s"
     row = None if decision.binding is None else ROW_OF_CONSTRAINT.get(decision.binding)
-    told = [predicted(one) for one in count.latencies if row and one.metric == row.metric]
-    return f", {', '.join(told)}" if told else ""
+    for other in (wanted - 1, wanted + 1):
+        if (count := counts.get(other)) is not None:
+            binding = (
+                predicted(one) for one in count.latencies if row and one.metric == row.metric
+            )
+            yield f"{joined((_alternative(count), *binding))}{_held(decision, count)}"
 
 
 def _held(decision: Decision, count: PredictedCount) -> str:
@@ -179,9 +172,8 @@ def _refused(step: DecisionStep, replicas: int) -> bool:
 
 
 def _alternative(count: PredictedCount) -> str:
-    usage = ""
-    if count.utilization_ratio is not None:
-        usage = f" at {percent(count.utilization_ratio)} utilization"
+    used = count.utilization_ratio
+    usage = "" if used is None else f" at {percent(used)} utilization"
     if count.meets_objectives is None:
         # The model is not trusted.
         return (

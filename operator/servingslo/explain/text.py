@@ -1,6 +1,6 @@
 """A decision in a few lines for a person on call: what, why, how certain, what would change it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from servingslo.estimation.gateway.ledger import RequestLedger
 from servingslo.explain import features
@@ -11,6 +11,7 @@ from servingslo.explain.format import (
     asked_count,
     count,
     counted,
+    joined,
     mean_tokens,
     milliseconds,
     number,
@@ -26,13 +27,10 @@ from servingslo.explain.parts.gpus import gpu_lines
 from servingslo.explain.parts.models import model_lines
 from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.policy.decision import (
-    Decision,
-)
+from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
     ColdStartReport,
     DecisionStep,
-    DemandReport,
     LimitsUse,
     ObjectiveReport,
     PredictedCount,
@@ -41,11 +39,6 @@ from servingslo.policy.decision_parts import (
 from servingslo.reasons import Action, Reason
 from servingslo.units import timestamp_from_seconds
 
-_VERB = {
-    Action.SCALE_UP: "scale up",
-    Action.SCALE_DOWN: "scale down",
-    Action.HOLD: "hold",
-}
 # A model with this error may still be in use; the person on call should know.
 _LARGE_ERROR = 0.2
 # A smaller share of aborted requests is within the error of counters read at different times.
@@ -58,7 +51,7 @@ def text(decision: Decision) -> str:
 
 
 def _lines(decision: Decision) -> Iterator[str]:
-    verb = _VERB[decision.action]
+    verb = decision.action.value.replace("-", " ")
     change = replica_change(decision)
     pool = f" pool {decision.pool}" if decision.pool else ""
     at = timestamp_from_seconds(decision.time_seconds)
@@ -90,8 +83,8 @@ def _lines(decision: Decision) -> Iterator[str]:
     yield from _certainty(decision)
     yield from gpu_lines(decision.gpus)
     yield from _limits(decision.limits)
-    yield from _steps(decision)
-    yield from _alternatives(decision)
+    yield from _listed("How it came about", map(_step, decision.steps))
+    yield from _listed("Other counts", map(_predicted_count, decision.predicted_counts))
     yield from knob_lines(decision)
 
 
@@ -121,19 +114,16 @@ def _demand(decision: Decision) -> Iterator[str]:
                 f"in {seconds(demand.lead_seconds)}, when capacity ordered now is ready"
             )
         yield f"Demand: {number(demand.arrival_rate_per_second)} requests/s{forecast}"
-    held = [
-        f"{number(value)} {what}"
-        for value, what in (
-            (demand.running_requests, "running"),
-            (demand.waiting_requests, "waiting"),
-            (demand.backlog_requests, "to be drained"),
-        )
-        if value is not None
-    ]
-    if demand.kv_usage_ratio is not None:
-        held.append(f"KV cache {percent(demand.kv_usage_ratio)} full")
-    if held:
-        yield f"  now: {', '.join(held)}"
+    counts = (
+        (demand.running_requests, "running"),
+        (demand.waiting_requests, "waiting"),
+        (demand.backlog_requests, "to be drained"),
+    )
+    usage = demand.kv_usage_ratio
+    kv_cache = None if usage is None else f"KV cache {percent(usage)} full"
+    known = (f"{number(value)} {what}" for value, what in counts if value is not None)
+    if held := joined((*known, kv_cache)):
+        yield f"  now: {held}"
     if demand.prompt_tokens_mean is not None and demand.output_tokens_mean is not None:
         cached = (
             "" if demand.cached_ratio is None else f", {percent(demand.cached_ratio)} of it cached"
@@ -145,10 +135,11 @@ def _demand(decision: Decision) -> Iterator[str]:
     if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
         yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"
     yield from _ledger(demand.ledger)
-    yield from _swings(demand)
-    start = decision.cold_start
-    if start is not None:
-        yield f"  a cold start takes {_cold_start(start)}"
+    if demand.scrape_dispersion is not None:
+        told = number(demand.scrape_dispersion)
+        yield f"  dispersion of arrivals from scrape to scrape (1 is chance): {told}"
+    if decision.cold_start is not None:
+        yield f"  a cold start takes {_cold_start(decision.cold_start)}"
 
 
 def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
@@ -158,31 +149,25 @@ def _ledger(ledger: RequestLedger | None) -> Iterator[str]:
     if ledger.refused_per_second is None:
         yield f"  refused requests are not counted ({ledger.reason.value})"
         return
+    # Most requests end well: only what does not is worth a number.
     rates = (
         (ledger.offered_per_second, "offered"),
         (ledger.admitted_per_second, "admitted"),
-        *(((ledger.degraded_per_second, "degraded"),) if ledger.degraded_per_second else ()),
+        (ledger.degraded_per_second or None, "degraded"),
         (ledger.refused_per_second, "refused"),
         (ledger.queueing_per_second, "queued"),
         (ledger.retried_per_second, "of them retries"),
-        (ledger.failed_per_second, "failed"),
-        (ledger.aborted_per_second, "aborted"),
+        (_worth_a_number(ledger.failed_per_second), "failed"),
+        (_worth_a_number(ledger.aborted_per_second), "aborted"),
     )
     shown = [(number(rate), what) for rate, what in rates if rate is not None]
-    # Most requests end well: only what does not is worth a number.
-    shown = [
-        (rate, what) for rate, what in shown if what not in {"failed", "aborted"} or rate != "0"
-    ]
     if any(rate not in {"0", "-0"} for rate, _ in shown[2:]):
         told = ", ".join(f"{rate}/s {what}" for rate, what in shown)
         yield f"  requests: {told} ({ledger.reason.value})"
 
 
-def _swings(demand: DemandReport) -> Iterator[str]:
-    """How far arrivals vary beyond chance."""
-    if demand.scrape_dispersion is not None:
-        told = number(demand.scrape_dispersion)
-        yield f"  dispersion of arrivals from scrape to scrape (1 is chance): {told}"
+def _worth_a_number(rate: float | None) -> float | None:
+    return None if rate is None or number(rate) == "0" else rate
 
 
 def _cold_start(start: ColdStartReport) -> str:
@@ -197,7 +182,7 @@ def _cold_start(start: ColdStartReport) -> str:
     )
     known = [(what, value) for what, value in parts if value is not None]
     split = ", ".join(f"{what} {seconds(value)}" for what, value in known)
-    starts = f"{start.sample_count} {'start' if start.sample_count == 1 else 'starts'}"
+    starts = counted(start.sample_count, "start")
     if start.source == "measured":
         return f"{seconds(start.seconds)}, measured on {starts}: {split}"
     if start.source != "stated":
@@ -226,16 +211,13 @@ def _reserve(decision: Decision) -> Iterator[str]:
     known = decision.reserve
     if known is None:
         return
-    rate = (
-        f"the greatest rate of {seconds(known.window_seconds)}"
-        if known.window_seconds
-        else "the rate at the lead time"
+    window = known.window_seconds
+    rate = f"the greatest rate of {seconds(window)}" if window else "the rate at the lead time"
+    rules = (
+        (known.missed_ratio, known.mean_replicas),
+        (known.cheaper_missed_ratio, known.cheaper_mean_replicas),
     )
-    missed = (percent(one) for one in (known.missed_ratio, known.cheaper_missed_ratio))
-    counts = (number(one) for one in (known.mean_replicas, known.cheaper_mean_replicas))
-    lived = ", ".join(
-        f"{share} missed at {count} replicas" for share, count in zip(missed, counts, strict=True)
-    )
+    lived = ", ".join(f"{percent(one)} missed at {number(mean)} replicas" for one, mean in rules)
     yield (
         f"Reserve: {rate} × {number(known.margin_ratio)}, at least {known.floor_replicas} "
         f"replicas; over the last day {lived}"
@@ -296,12 +278,9 @@ def _certainty(decision: Decision) -> Iterator[str]:
         yield f"  missing: {decision.metrics_missing}"
     model = decision.model
     dependent = dependent_verdict(decision)
-    if model.trusted:
-        trusted = "trusted"
-    elif dependent is not None:
+    trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
+    if dependent is not None and not model.trusted:
         trusted = f"not known ({dependent.reason.value})"
-    else:
-        trusted = f"not trusted ({model.reason.value})"
     fit, calibration = (_error(value) for value in (model.fit_error, model.relative_error))
     yield (
         f"Model: {trusted}, from {model.source}, {model.sample_count} samples, "
@@ -347,13 +326,6 @@ def _further_terms(law: ServiceLaw) -> str:
     return terms
 
 
-def _steps(decision: Decision) -> Iterator[str]:
-    if decision.steps:
-        yield "How it came about:"
-    for step in decision.steps:
-        yield f"  {_step(step)}"
-
-
 def _step(step: DecisionStep) -> str:
     before, after = rounded(step.before), rounded(step.after)
     stays = before is None or before == after
@@ -366,25 +338,21 @@ def _value(value: StepValue) -> StepValue:
     return UNKNOWN if value is None else rounded(value)
 
 
-def _alternatives(decision: Decision) -> Iterator[str]:
-    """Predictions for other counts: what would change the decision."""
-    if decision.predicted_counts:
-        yield "Other counts:"
-    for other in decision.predicted_counts:
-        yield f"  {_predicted_count(other)}"
+def _listed(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """The lines below their title; nothing without any."""
+    for at, line in enumerate(lines):
+        yield from (() if at else (f"{title}:",))
+        yield f"  {line}"
 
 
 def _predicted_count(count: PredictedCount) -> str:
     verdict = {True: "meets every target", False: "falls short", None: "not judged"}
-    usage = "".join(
-        f", {what} {percent(value)}"
-        for what, value in (
-            ("utilization", count.utilization_ratio),
-            ("KV cache", count.kv_usage_ratio),
-        )
-        if value is not None
-    )
-    latencies = "".join(f", {predicted(latency)}" for latency in count.latencies)
+    shares = (("utilization", count.utilization_ratio), ("KV cache", count.kv_usage_ratio))
     most = count.greatest_rate_per_second
-    holds = "" if most is None else f", holds up to {number(most)} requests/s"
-    return f"{count.replicas}: {verdict[count.meets_objectives]}{usage}{latencies}{holds}"
+    parts = (
+        verdict[count.meets_objectives],
+        *(f"{what} {percent(value)}" for what, value in shares if value is not None),
+        *map(predicted, count.latencies),
+        None if most is None else f"holds up to {number(most)} requests/s",
+    )
+    return f"{count.replicas}: {joined(parts)}"

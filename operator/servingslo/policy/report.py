@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 from servingslo.estimation.engine_steps import long_known
 from servingslo.estimation.law.trust import LawSource
@@ -12,12 +13,9 @@ from servingslo.estimation.windows import families
 from servingslo.models.cost import cost_per_megatoken
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.fleet.objective_metrics import ROW_OF, ROWS
-from servingslo.policy.decision import (
-    Decision,
-)
+from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
     ColdStartReport,
-    ConstraintNeed,
     CostReport,
     DecisionStep,
     DemandReport,
@@ -26,7 +24,6 @@ from servingslo.policy.decision_parts import (
     ObjectiveReport,
     PredictedCount,
     PredictedLatency,
-    StepValue,
 )
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.replicas.context import TickContext
@@ -34,6 +31,7 @@ from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
 from servingslo.reasons import Constraint
 
+Report = TypeVar("Report")
 # Models and adapters that a report names.
 _MOST_NAMED = 8
 
@@ -45,42 +43,48 @@ def finite(value: float | None) -> float | None:
 
 def finite_steps(steps: tuple[DecisionStep, ...]) -> tuple[DecisionStep, ...]:
     """The steps with finite numbers only."""
-    return tuple(map(_finite_step, steps))
+    return tuple(_finite_inputs(with_finite(step)) for step in steps)
 
 
-def finite_needs(needs: tuple[ConstraintNeed, ...]) -> tuple[ConstraintNeed, ...]:
-    """The needs with finite numbers only."""
-    return tuple(
-        need
-        if need.least_feasible is None or math.isfinite(need.least_feasible)
-        else replace(need, least_feasible=None)
-        for need in needs
-    )
+def with_finite(report: Report) -> Report:
+    """The same report, without the numbers of its own fields that are not finite."""
+    one: Any = report
+    unknown = [name for name in one.__slots__ if _is_infinite(getattr(one, name))]
+    return cast("Report", replace(one, **dict.fromkeys(unknown))) if unknown else report
+
+
+def _finite_inputs(step: DecisionStep) -> DecisionStep:
+    if not any(map(_is_infinite, step.inputs.values())):
+        return step
+    inputs = {name: None if _is_infinite(one) else one for name, one in step.inputs.items()}
+    return replace(step, inputs=inputs)
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def demand_report(context: TickContext) -> DemandReport:
     """Demand as measured and as planned for."""
-    estimate, demand = context.estimate, context.demand
-    return DemandReport(
-        arrival_rate_per_second=finite(estimate.arrival_rate_per_second),
-        forecast_rate_per_second=None
-        if demand is None
-        else finite(demand.scale_up_load.rate_per_second),
-        planned_probability=None if demand is None else finite(demand.probability),
-        lead_seconds=finite(context.lead_seconds),
-        backlog_requests=finite(estimate.backlog_requests),
-        running_requests=finite(estimate.running_requests),
-        waiting_requests=finite(estimate.waiting_requests),
-        prompt_tokens_mean=finite(estimate.prompt_tokens_mean),
-        output_tokens_mean=finite(estimate.output_tokens_mean),
-        cached_ratio=finite(estimate.cached_ratio),
-        kv_usage_ratio=finite(estimate.kv_usage_ratio),
-        aborted_ratio=finite(estimate.abort_ratio),
-        scrape_dispersion=None
-        if estimate.workload is None
-        else finite(estimate.workload.arrival_dispersion),
+    estimate, demand, workload = context.estimate, context.demand, context.estimate.workload
+    load = None if demand is None else demand.scale_up_load
+    report = DemandReport(
+        arrival_rate_per_second=estimate.arrival_rate_per_second,
+        forecast_rate_per_second=None if load is None else load.rate_per_second,
+        planned_probability=None if demand is None else demand.probability,
+        lead_seconds=context.lead_seconds,
+        backlog_requests=estimate.backlog_requests,
+        running_requests=estimate.running_requests,
+        waiting_requests=estimate.waiting_requests,
+        prompt_tokens_mean=estimate.prompt_tokens_mean,
+        output_tokens_mean=estimate.output_tokens_mean,
+        cached_ratio=estimate.cached_ratio,
+        kv_usage_ratio=estimate.kv_usage_ratio,
+        aborted_ratio=estimate.abort_ratio,
+        scrape_dispersion=None if workload is None else workload.arrival_dispersion,
         ledger=estimate.ledger,
     )
+    return with_finite(report)
 
 
 def cost_report(
@@ -152,14 +156,12 @@ def predicted_counts(
         reports.append(
             PredictedCount(
                 replicas=count,
-                utilization_ratio=finite(rate / saturation),
-                kv_usage_ratio=finite(
-                    case.frontier.reading(attrgetter("kv_usage_ratio"), rate, fleet)
-                ),
+                utilization_ratio=rate / saturation,
+                kv_usage_ratio=case.frontier.reading(attrgetter("kv_usage_ratio"), rate, fleet),
                 meets_objectives=_meets_all(context, requirement, count),
             )
         )
-    return tuple(reports)
+    return tuple(map(with_finite, reports))
 
 
 # Metrics reported for every count, whatever the objectives.
@@ -268,29 +270,29 @@ def _objective_report(
 ) -> ObjectiveReport:
     observed = context.estimate.observed.get(objective.metric)
     share = context.estimate.observed_share(objective)
-    seen = None if observed is None else observed.quantile(objective.percentile)
-    least = None if observed is None else observed.least_quantile(objective.percentile)
-    missing = ""
-    unobserved = None
+    low, high = share or (None, None)
+    missing, unobserved = "", None
     if share is None:
         histogram = ROW_OF[objective.metric].histogram
         known = long_known(context.state.estimator.engines)
         missing = families.missing_observations(context.signals.serving_pods, histogram, known)
         arrive = (context.estimate.arrival_rate_per_second or 0.0) > 0.0
         unobserved = True if arrive and not missing else None
-    return ObjectiveReport(
+    percentile = objective.percentile
+    report = ObjectiveReport(
         metric=objective.metric.value,
-        percentile=objective.percentile,
+        percentile=percentile,
         threshold_seconds=objective.threshold_seconds,
-        predicted_seconds=finite(predicted),
+        predicted_seconds=predicted,
         calibration_ratio=context.estimate.calibration.get(objective.metric),
-        observed_seconds=finite(seen),
-        least_seconds=finite(least),
-        share_low_ratio=None if share is None else finite(share[0]),
-        share_high_ratio=None if share is None else finite(share[1]),
+        observed_seconds=None if observed is None else observed.quantile(percentile),
+        least_seconds=None if observed is None else observed.least_quantile(percentile),
+        share_low_ratio=low,
+        share_high_ratio=high,
         missing=missing,
         unobserved=unobserved,
     )
+    return with_finite(report)
 
 
 def _meets_all(context: TickContext, requirement: Requirement, replicas: int) -> bool | None:
@@ -311,15 +313,3 @@ def _meets_all(context: TickContext, requirement: Requirement, replicas: int) ->
     if any(need.replicas is None or need.replicas > holding for need in needs):
         return False
     return True if context.trusted else None
-
-
-def _finite_step(step: DecisionStep) -> DecisionStep:
-    before, after = _finite_value(step.before), _finite_value(step.after)
-    inputs = {name: _finite_value(value) for name, value in step.inputs.items()}
-    if before is step.before and after is step.after and inputs == step.inputs:
-        return step
-    return replace(step, before=before, after=after, inputs=inputs)
-
-
-def _finite_value(value: StepValue) -> StepValue:
-    return finite(value) if isinstance(value, float) else value

@@ -26,7 +26,6 @@ from servingslo.policy.report import (
     cost_report,
     demand_report,
     finite,
-    finite_needs,
     finite_steps,
     limits_use,
     metrics_missing,
@@ -34,6 +33,7 @@ from servingslo.policy.report import (
     models_report,
     objective_reports,
     predicted_counts,
+    with_finite,
 )
 from servingslo.policy.rules import zero
 from servingslo.policy.rules.reserve import reserve_report
@@ -100,7 +100,7 @@ def assemble_decision(
         ),
         binding=_binding(context, proposal),
         limited_by=limit or proposal.limited_by or _not_carried_out(given, before, wanted),
-        needs=finite_needs(requirement.needs),
+        needs=tuple(map(with_finite, requirement.needs)),
         steps=finite_steps((*steps, *knob_steps)),
         demand=demand_report(context),
         objectives=objective_reports(context, requirement, wanted),

@@ -11,7 +11,7 @@ from tests.unit.world_gateway import behind_gateway
 from servingslo.adapters.gauges import metric_samples
 from servingslo.explain.document import as_dict
 from servingslo.explain.log_line import log_line
-from servingslo.explain.pools_text import fleet_lines
+from servingslo.explain.pools import fleet_lines
 from servingslo.explain.text import text
 from servingslo.features.latency_budget.growth import (
     MEMORY_SECONDS,

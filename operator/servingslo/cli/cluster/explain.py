@@ -16,7 +16,7 @@ from servingslo.cli.output import OutputFormat, answer_no, as_json
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import InvalidInputError
-from servingslo.explain.pools_text import fleet_text
+from servingslo.explain.pools import fleet_text
 
 _TOLD = ("reason", "summary", "replicas", "conditions", "lastDecision", "decisions")
 

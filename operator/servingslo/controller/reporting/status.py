@@ -11,20 +11,13 @@ from typing import Any
 
 from servingslo.api.status_base import STATUS, StatusModel
 from servingslo.api.v1alpha1 import ServingSLOStatus
-from servingslo.api.v1alpha1.status import (
-    MAX_LINE_LENGTH,
-    BatchingStatus,
-    BatchLimits,
-)
+from servingslo.api.v1alpha1.status import MAX_LINE_LENGTH, BatchingStatus, BatchLimits
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.decisions import BatchingDecision, LimitsPlan
 from servingslo.reasons import Reason
-from servingslo.units import (
-    seconds_from_timestamp,
-    timestamp_from_seconds,
-)
+from servingslo.units import seconds_from_timestamp, timestamp_from_seconds
 
 _OF_FEATURES = tuple(one.field for one in STATUS.parts())
 # Fields that change with the noise of measurements.

@@ -1,9 +1,11 @@
-"""The one cause that prevents a verdict on a resource: dependent conditions are Unknown."""
+"""What prevents a verdict on a resource, so that conditions are Unknown; and pods that fail."""
 
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
+from servingslo.explain.format import counted
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.replicas.ownership import CONFLICTS
+from servingslo.policy.replicas.pods import FAILURE_SHARE, Condition
 from servingslo.reasons import Reason
 
 NOT_READY_REASONS = frozenset(
@@ -42,19 +44,18 @@ def held_at_zero(decision: Decision) -> bool:
 
 def dependent_verdict(decision: Decision) -> Verdict | None:
     """The verdict of a condition that needs metrics, if there are none; None if there are some."""
-    if (unusable := target_unusable(decision)) is not None:
-        message = "not known while the target cannot be used"
-        return Verdict(ConditionStatus.UNKNOWN, unusable, message)
-    if held_at_zero(decision):
-        message = "not known while a user holds the target at 0 replicas"
-        return Verdict(ConditionStatus.UNKNOWN, decision.reason, message)
     blind = blindness(decision)
-    if blind is None:
+    if (unusable := target_unusable(decision)) is not None:
+        reason, why = unusable, "while the target cannot be used"
+    elif held_at_zero(decision):
+        reason, why = decision.reason, "while a user holds the target at 0 replicas"
+    elif blind is not None:
+        none_ready = blind.reason in _NOTHING_TO_SCRAPE
+        why = "before a pod is ready and scraped" if none_ready else "without metrics"
+        reason = blind.reason
+    else:
         return None
-    message = "not known without metrics"
-    if blind.reason in _NOTHING_TO_SCRAPE:
-        message = "not known before a pod is ready and scraped"
-    return Verdict(ConditionStatus.UNKNOWN, blind.reason, message)
+    return Verdict(ConditionStatus.UNKNOWN, reason, f"not known {why}")
 
 
 def nothing_to_scrape(decision: Decision) -> bool:
@@ -63,3 +64,27 @@ def nothing_to_scrape(decision: Decision) -> bool:
         return True
     blind = blindness(decision)
     return blind is not None and blind.reason in _NOTHING_TO_SCRAPE
+
+
+def failing_pods(decision: Decision) -> str:
+    """'llama-7 (OOMKilled), llama-9 (…)': the first failing pods with reasons; '' without any."""
+    step = _failure(decision)
+    return "" if step is None else str(step.inputs["detail"])
+
+
+def workload_fails(decision: Decision) -> str:
+    """'3 of 5 pods fail: …' if half of the pods or more fail, or none serves; else ''."""
+    step = _failure(decision)
+    if step is None:
+        return ""
+    failing, pods = step.inputs.get(f"{Condition.FAILING.value.name}_pods"), step.inputs.get("pods")
+    if not isinstance(failing, int) or not isinstance(pods, int):
+        return ""
+    if failing < FAILURE_SHARE * pods and decision.replicas.ready:
+        return ""
+    verb = "fails" if failing == 1 else "fail"
+    return f"{failing} of {counted(pods, 'pod')} {verb}: {failing_pods(decision)}"
+
+
+def _failure(decision: Decision) -> DecisionStep | None:
+    return next((step for step in decision.steps if step.reason is Reason.PODS_FAILING), None)

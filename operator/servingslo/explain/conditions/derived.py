@@ -2,14 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from servingslo.explain.conditions.cause import NOT_READY_REASONS, blindness, target_unusable
+from servingslo.explain.conditions.cause import (
+    NOT_READY_REASONS,
+    blindness,
+    failing_pods,
+    target_unusable,
+    workload_fails,
+)
 from servingslo.explain.conditions.condition import (
     Condition,
     ConditionStatus,
     ConditionType,
     Verdict,
 )
-from servingslo.explain.conditions.failing_pods import failing_pods, workload_fails
 from servingslo.explain.conditions.knobs import (
     admission_verdict,
     batching_verdict,
@@ -22,7 +27,7 @@ from servingslo.explain.conditions.metrics import (
 )
 from servingslo.explain.conditions.objectives import slo_met_verdict
 from servingslo.explain.conditions.stalled import stalled_verdict
-from servingslo.explain.format import count
+from servingslo.explain.format import count, joined
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
@@ -35,6 +40,7 @@ from servingslo.units import format_duration
 _DETAILED = frozenset(
     {"pending", "queue", STEP_DOWN_STAGE, "reverts", "budget", "pools", "nodes", DEMAND_STAGE}
 )
+_NOT_READ = "parts of the engine's start command were not read"
 _STATE_LIMITS = "spec.engine.maxSequences and spec.engine.maxBatchedTokens state the limits"
 
 
@@ -66,17 +72,29 @@ def stamped_conditions(
 
     acts: the resource is to set the count.
     """
-    since = {condition.type: condition for condition in previous}
+    before = {condition.type: condition for condition in previous}
     stalled = stalled_verdict(
         told,
-        since.get(ConditionType.STALLED),
+        before.get(ConditionType.STALLED),
         generation=generation,
         now_seconds=now_seconds,
         acts=acts,
     )
     every = dict(told) if stalled is None else {**told, ConditionType.STALLED: stalled}
+    since = {
+        type_: one.last_transition_seconds
+        for type_, one in before.items()
+        if type_ in every and one.status is every[type_].status
+    }
     return tuple(
-        _stamped(type_, verdict, since.get(type_), generation, now_seconds)
+        Condition(
+            type=type_,
+            status=verdict.status,
+            reason=verdict.reason,
+            message=verdict.message,
+            observed_generation=generation,
+            last_transition_seconds=since.get(type_, now_seconds),
+        )
         for type_, verdict in every.items()
     )
 
@@ -113,35 +131,12 @@ def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
     return {type_: verdict for type_, verdict in every.items() if verdict is not None}
 
 
-def _stamped(
-    type_: ConditionType,
-    verdict: Verdict,
-    before: Condition | None,
-    generation: int,
-    now_seconds: float,
-) -> Condition:
-    same = before is not None and before.status is verdict.status
-    return Condition(
-        type=type_,
-        status=verdict.status,
-        reason=verdict.reason,
-        message=verdict.message,
-        observed_generation=generation,
-        last_transition_seconds=(
-            before.last_transition_seconds if before is not None and same else now_seconds
-        ),
-    )
-
-
 def ready_verdict(decision: Decision) -> Verdict:
     """Whether a decision about the resource is possible and its pods serve, and if not, why."""
     for reason in (decision.reason, decision.limited_by):
         if reason in NOT_READY_REASONS and reason is not None:
-            return Verdict(
-                ConditionStatus.FALSE,
-                reason,
-                decision.detail or "the operator may not change the target",
-            )
+            message = decision.detail or "the operator may not change the target"
+            return Verdict(ConditionStatus.FALSE, reason, message)
     if failure := workload_fails(decision):
         return Verdict(ConditionStatus.FALSE, Reason.PODS_FAILING, failure)
     named = tuple(_named_pods(decision))
@@ -152,15 +147,15 @@ def ready_verdict(decision: Decision) -> Verdict:
     if blind is not None:
         message = "; ".join((blind_message(blind), *named))
         return Verdict(ConditionStatus.FALSE, blind.reason, message)
-    message = "; ".join(("the target is observed and its replica count is decided", *named))
-    if told := zero_message(decision):
-        message = f"{message}; {told}"
-    if handed := handed_over_message(decision.handed_over):
-        message = f"{message}; {handed}"
-    if decision.limits.unread:
-        unread = f"{decision.limits.unread}; {_STATE_LIMITS}"
-        message = f"{message}; parts of the engine's start command were not read: {unread}"
-    return Verdict(ConditionStatus.TRUE, Reason.READY, message)
+    unread = decision.limits.unread
+    parts = (
+        "the target is observed and its replica count is decided",
+        *named,
+        _zero_message(decision),
+        _handed_over_message(decision.handed_over),
+        f"{_NOT_READ}: {unread}; {_STATE_LIMITS}" if unread else "",
+    )
+    return Verdict(ConditionStatus.TRUE, Reason.READY, joined(parts, "; "))
 
 
 def _named_pods(decision: Decision) -> Iterator[str]:
@@ -174,7 +169,7 @@ def _named_pods(decision: Decision) -> Iterator[str]:
         yield f"in doubt: {pods}"
 
 
-def zero_message(decision: Decision) -> str:
+def _zero_message(decision: Decision) -> str:
     """Whether the target is at zero, and how long the first request waits; '' if it is not.
 
     Two digits, because a condition is written whenever it changes.
@@ -191,7 +186,7 @@ def zero_message(decision: Decision) -> str:
     return ""
 
 
-def handed_over_message(given: HandOver | None) -> str:
+def _handed_over_message(given: HandOver | None) -> str:
     """The client that carries the count out; '' if the operator does."""
     if given is None:
         return ""
@@ -223,20 +218,17 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
     if blind is not None and blind.reason is reason:
         detail = ""  # Ready has it
     parts = (message, LIMIT_SENTENCES.get(reason, ""), detail)
-    return Verdict(ConditionStatus.TRUE, reason, ": ".join(part for part in parts if part))
+    return Verdict(ConditionStatus.TRUE, reason, joined(parts, ": "))
 
 
 def limit_detail(decision: Decision) -> str:
     """Details of pods that do not start or are in doubt, or of reverts; '' for other limits."""
-    return next(
-        (
-            str(detail)
-            for step in decision.steps
-            if step.stage in _DETAILED and step.reason is decision.limited_by
-            if (detail := step.inputs.get("detail"))
-        ),
-        "",
+    found = (
+        step.inputs.get("detail")
+        for step in decision.steps
+        if step.stage in _DETAILED and step.reason is decision.limited_by
     )
+    return str(next(filter(None, found), ""))
 
 
 def unreliable_pods(decision: Decision) -> str:
@@ -250,11 +242,5 @@ def suspect_pods(decision: Decision) -> str:
 
 
 def _unreliable(decision: Decision, counted: str) -> str:
-    return next(
-        (
-            str(step.inputs["detail"])
-            for step in decision.steps
-            if step.reason is Reason.UNRELIABLE_PODS and counted in step.inputs
-        ),
-        "",
-    )
+    steps = (step for step in decision.steps if step.reason is Reason.UNRELIABLE_PODS)
+    return next((str(step.inputs["detail"]) for step in steps if counted in step.inputs), "")

@@ -2,6 +2,7 @@
 
 from servingslo.explain.conditions.cause import blindness, dependent_verdict, nothing_to_scrape
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
+from servingslo.explain.format import joined
 from servingslo.explain.parts.gpus import gpus_in_words
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import DecisionStep
@@ -44,18 +45,14 @@ def metrics_fresh_verdict(decision: Decision) -> Verdict:
         return Verdict(ConditionStatus.FALSE, decision.metrics, blind_message(blind))
     # The decision's own detail may be about another subject, above all the owner of the target.
     own = decision.detail if decision.limited_by is decision.metrics else ""
-    usual = _METRICS.get(decision.metrics, "no metrics")
-    named = f"{usual}: {decision.metrics_missing}" if decision.metrics_missing else usual
-    message = own or named
-    return Verdict(ConditionStatus.FALSE, decision.metrics, message)
+    usual = (_METRICS.get(decision.metrics, "no metrics"), decision.metrics_missing)
+    return Verdict(ConditionStatus.FALSE, decision.metrics, own or joined(usual, ": "))
 
 
 def blind_message(step: DecisionStep) -> str:
     """What is wrong with the metrics, in words, from the step that `blindness` returns."""
-    told, detail = _METRICS.get(step.reason, ""), step.inputs.get("detail")
-    if step.inputs.get("names_cause"):
-        told = ""
-    return ": ".join(str(part) for part in (told, detail) if part) or "no metrics"
+    told = "" if step.inputs.get("names_cause") else _METRICS.get(step.reason, "")
+    return joined((told, str(step.inputs.get("detail") or "")), ": ") or "no metrics"
 
 
 def model_trusted_verdict(decision: Decision) -> Verdict:

@@ -9,6 +9,16 @@ from servingslo.reasons import Reason
 from servingslo.units import format_duration
 
 PERCENT = 100.0
+# One missed objective is the answer, even if others are unknown.
+_WORST_FIRST = (
+    Reason.INFEASIBLE_OBJECTIVE,
+    Reason.OBJECTIVES_MISSED,
+    Reason.BELOW_BUCKET_RESOLUTION,
+    Reason.METRICS_MISSING,
+    Reason.NOT_OBSERVED,
+    Reason.NO_TRAFFIC,
+    Reason.WITHIN_OBJECTIVES,
+)
 
 
 def slo_met_verdict(decision: Decision) -> Verdict:
@@ -18,37 +28,21 @@ def slo_met_verdict(decision: Decision) -> Verdict:
     if decision.metrics is not Reason.METRICS_FRESH:
         message = "metrics are not fresh, so nothing is known about the objectives"
         return Verdict(ConditionStatus.UNKNOWN, decision.metrics, message)
-    each = [objective_verdict(objective) for objective in decision.objectives]
+    each = [_verdict(decision, objective) for objective in decision.objectives]
     if not each:
         return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, "no requests")
-    each = [
-        _infeasible(decision, objective, verdict)
-        for objective, verdict in zip(decision.objectives, each, strict=True)
-    ]
     message = "; ".join(verdict.message for verdict in each)
-    # The worst news first: one missed objective is the answer, even if others are unknown.
-    for reason in (
-        Reason.INFEASIBLE_OBJECTIVE,
-        Reason.OBJECTIVES_MISSED,
-        Reason.BELOW_BUCKET_RESOLUTION,
-        Reason.METRICS_MISSING,
-        Reason.NOT_OBSERVED,
-        Reason.NO_TRAFFIC,
-        Reason.WITHIN_OBJECTIVES,
-    ):
-        for verdict in each:
-            if verdict.reason is reason:
-                return Verdict(verdict.status, reason, message)
-    return each[0]
+    worst = min(each, key=lambda one: _WORST_FIRST.index(one.reason))
+    return Verdict(worst.status, worst.reason, message)
 
 
-def _infeasible(decision: Decision, objective: ObjectiveReport, seen: Verdict) -> Verdict:
+def _verdict(decision: Decision, objective: ObjectiveReport) -> Verdict:
     """The observed verdict on an objective, unless no count would meet it: then the possible value.
 
     An observed objective that is met counts as met, whatever the model predicts. Two digits: the
     value moves a little with every prompt, and a condition is written whenever it changes.
     """
-    message = infeasible_message(decision, objective)
+    seen, message = objective_verdict(objective), infeasible_message(decision, objective)
     if not message or seen.status is ConditionStatus.TRUE:
         return seen
     return Verdict(ConditionStatus.FALSE, Reason.INFEASIBLE_OBJECTIVE, message)
@@ -56,17 +50,10 @@ def _infeasible(decision: Decision, objective: ObjectiveReport, seen: Verdict) -
 
 def infeasible_message(decision: Decision, objective: ObjectiveReport) -> str:
     """That no count meets the objective, and which value could be met; '' if a count does."""
-    step = next(
-        (
-            step
-            for step in decision.steps
-            if step.reason is Reason.INFEASIBLE_OBJECTIVE
-            and step.inputs.get("metric") == objective.metric
-            and step.inputs.get("percentile") == objective.percentile
-        ),
-        None,
-    )
-    if step is None:
+    about = (objective.metric, objective.percentile)
+    found = (step for step in decision.steps if step.reason is Reason.INFEASIBLE_OBJECTIVE)
+    of = (step for step in found if about == tuple(map(step.inputs.get, ("metric", "percentile"))))
+    if (step := next(of, None)) is None:
         return ""
     message = f"{objective_name(objective)}: no number of replicas meets it"
     least = step.inputs.get("least_feasible_seconds")
@@ -96,10 +83,9 @@ def objective_verdict(objective: ObjectiveReport) -> Verdict:
 
 def _unknown(objective: ObjectiveReport, name: str) -> Verdict:
     """Why nothing is known of an objective, if the cause is not a lack of requests."""
+    reason, why = Reason.NO_TRAFFIC, "no requests"
     if objective.missing:
-        message = f"{name}: {objective.missing} is not exported"
-        return Verdict(ConditionStatus.UNKNOWN, Reason.METRICS_MISSING, message)
-    if objective.unobserved:
-        message = f"{name}: requests arrive, but none was measured yet"
-        return Verdict(ConditionStatus.UNKNOWN, Reason.NOT_OBSERVED, message)
-    return Verdict(ConditionStatus.UNKNOWN, Reason.NO_TRAFFIC, f"{name}: no requests")
+        reason, why = Reason.METRICS_MISSING, f"{objective.missing} is not exported"
+    elif objective.unobserved:
+        reason, why = Reason.NOT_OBSERVED, "requests arrive, but none was measured yet"
+    return Verdict(ConditionStatus.UNKNOWN, reason, f"{name}: {why}")

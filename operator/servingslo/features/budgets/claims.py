@@ -22,8 +22,7 @@ from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.guards import fitting
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.pools.variants.learning import learned_split
-from servingslo.policy.pools.variants.split import carried_rate_per_second as carried_together
+from servingslo.policy.pools.variants.composition import carried_rate_per_second as carried_together
 from servingslo.policy.ports import WorkloadSource, WorkloadView
 from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT, acting_limit
 from servingslo.policy.replicas.proposal import DEMAND_STAGE, STEP_DOWN_STAGE, bounds_of
@@ -170,14 +169,13 @@ def kept_per_gpu(
     apart = _gpus(high, each) - _gpus(low, each)
     if apart <= 0:
         return 0.0
-    kept = [_kept(fleet, targets, state, sized, counts) for counts in (low, high)]
+    kept = [_kept(fleet, targets, sized, counts) for counts in (low, high)]
     return max(kept[1] - kept[0], 0.0) / apart
 
 
 def _kept(
     fleet: FleetDecision,
     targets: FleetTargets,
-    state: FleetState,
     sized: Mapping[str, Sized],
     counts: Mapping[str, int],
 ) -> float:
@@ -192,8 +190,7 @@ def _kept(
         ]
         return max(rates.values()) * min(shares, default=0.0)
     rate_of = {name: partial(_carried, fleet.pools[name], sized[name]) for name in counts}
-    split = learned_split(state.variants.split)
-    return min(sum(rates.values()), carried_together(split, counts, rate_of))
+    return min(sum(rates.values()), carried_together(counts, rate_of))
 
 
 def _carried(decision: Decision, sized: Sized, count: int) -> float:

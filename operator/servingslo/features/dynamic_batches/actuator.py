@@ -16,6 +16,7 @@ from servingslo.errors import (
     WriteConflictError,
 )
 from servingslo.explain.changes import Change, ChangeOutcome, Setting, not_written
+from servingslo.explain.format import joined
 from servingslo.features.dynamic_batches.channel import EngineChannel, EngineOptions
 from servingslo.features.dynamic_batches.decision import (
     DYNAMIC_BATCHING,
@@ -298,7 +299,7 @@ def _change(
         ),
         reason=batcher.reason,
         outcome=ChangeOutcome.ROLLED_BACK if rolled_back else ChangeOutcome.WRITTEN,
-        detail=": ".join(part for part in (f"on {named}", batcher.detail) if part),
+        detail=joined((f"on {named}", batcher.detail), ": "),
         pool=pool,
     )
 

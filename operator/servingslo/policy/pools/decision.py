@@ -1,6 +1,6 @@
 """The decision on a fleet: one for each pool, and what holds for the whole."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.policy.decision import Decision
@@ -38,12 +38,11 @@ class PathUse:
 class SplitUse:
     """How variants share the traffic.
 
-    rule: 'ByLoad', 'EvenByPod' or 'FixedWeights'; source: 'learned' or 'assumed'. shares_ratio: of
-    the demand, by pool, at the counts decided.
+    rule: 'EvenByPod', or 'Observed' while a law is missing. shares_ratio: of the demand, by pool,
+    at the counts decided.
     """
 
     rule: str
-    source: str
     shares_ratio: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -98,10 +97,18 @@ class FleetDecision:
     @property
     def replicas_after(self) -> int | None:
         """The sum of the counts decided; None if one is unknown."""
-        counts = [one.replicas_after for one in self.pools.values()]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
+        return _sum(one.replicas_after for one in self.pools.values())
+
+    @property
+    def replicas_before(self) -> int | None:
+        """The sum of the counts before; None if one is unknown."""
+        return _sum(one.replicas_before for one in self.pools.values())
 
     def with_pool(self, name: str, decision: Decision) -> "FleetDecision":
         """The same decision with another one for this pool."""
         return replace(self, pools={**self.pools, name: decision})
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))

@@ -5,8 +5,9 @@ moves. Otherwise each pool plans for the share that it receives now.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from servingslo.estimation.forecast.demand import Forecast
 from servingslo.policy.planner import Seen
@@ -14,15 +15,13 @@ from servingslo.policy.pools.decision import PathUse, SplitUse
 from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.pools.variants.composition import Choice, Variant
-from servingslo.policy.pools.variants.learning import SplitSample, learn_split, learned_split
-from servingslo.policy.pools.variants.moves import MoveReason, Order, next_order
-from servingslo.policy.pools.variants.present_fleet import DemandAhead, Standing
-from servingslo.policy.pools.variants.split import (
-    RateOf,
-    carried_rate_per_second,
-    remembered,
-    shares,
+from servingslo.policy.pools.variants.composition import Choice, RateOf, Variant, shares
+from servingslo.policy.pools.variants.moves import (
+    DemandAhead,
+    MoveReason,
+    Order,
+    Standing,
+    next_order,
 )
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
@@ -40,7 +39,6 @@ _REASONS = {
     MoveReason.MOVE_PENDING: Reason.MOVE_DOES_NOT_PAY,
     MoveReason.MIX_WOULD_MISS: Reason.MOVE_DOES_NOT_PAY,
     MoveReason.NO_ROOM: Reason.GPUS_REACHED,
-    MoveReason.MAKES_ROOM: Reason.GPUS_REACHED,
     MoveReason.DEMAND_NOT_CARRIED: Reason.MAX_REPLICAS_REACHED,
 }
 
@@ -68,22 +66,26 @@ def divide_demand(
     known = {name: case for name, case in cases.items() if case is not None}
     if not forecast.known or len(known) < len(seen):
         return _by_observed_share(seen, forecast), state
-    rate_of = {name: remembered(_rate_of(case)) for name, case in known.items()}
-    state = _with_split(state, seen, rate_of, now_seconds)
+    rate_of = {name: _rate_of(case) for name, case in known.items()}
     return _composed(targets, state, seen, forecast, rate_of, now_seconds)
 
 
 def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
     """Each pool with the share of the demand that it receives now."""
-    rates = {name: rate or 0.0 for name, rate in pool_rates(seen).items()}
-    whole = sum(rates.values())
-    if not forecast.known or whole <= 0.0:
+    parts = _observed_parts(seen)
+    if not forecast.known or not any(parts.values()):
         return Division(seen=seen)
-    parts = {name: rate / whole for name, rate in rates.items()}
     return Division(
         seen=_shared(seen, forecast, parts),
-        split=SplitUse(rule="Observed", source="observed", shares_ratio=parts),
+        split=SplitUse(rule="Observed", shares_ratio=parts),
     )
+
+
+def _observed_parts(seen: Mapping[str, Seen]) -> dict[str, float]:
+    """The share of the demand that each pool receives now; all 0 without requests."""
+    rates = {name: rate or 0.0 for name, rate in pool_rates(seen).items()}
+    whole = sum(rates.values())
+    return {name: rate / whole if whole > 0.0 else 0.0 for name, rate in rates.items()}
 
 
 def _shared(
@@ -104,30 +106,7 @@ def _case(context: TickContext) -> SizingCase | None:
 
 def _rate_of(case: SizingCase) -> RateOf:
     """What so many replicas of a pool carry, without objectives that no count meets."""
-    return lambda count: carried_of_case(case, case.infeasible, count) if count > 0 else 0.0
-
-
-def _with_split(
-    state: FleetState,
-    seen: Mapping[str, Seen],
-    rate_of: Mapping[str, RateOf],
-    now_seconds: float,
-) -> FleetState:
-    """The memory with the arrivals of this tick, by pool."""
-    before = state.variants.split_seconds
-    passed = 0.0 if before is None else max(now_seconds - before, 0.0)
-    rates = pool_rates(seen)
-    sample = SplitSample(
-        time_seconds=now_seconds,
-        serving={name: len(one.context.serving) for name, one in seen.items()},
-        requests={name: (rates[name] or 0.0) * passed for name in seen},
-    )
-    memory = replace(
-        state.variants,
-        split=learn_split(state.variants.split, sample, rate_of),
-        split_seconds=now_seconds,
-    )
-    return replace(state, variants=memory)
+    return cache(lambda n: carried_of_case(case, case.infeasible, n) if n > 0 else 0.0)
 
 
 def _composed(
@@ -143,15 +122,15 @@ def _composed(
     demand = _demand_ahead(whole)
     if demand is None:
         return _by_observed_share(seen, forecast), state
-    split = learned_split(state.variants.split)
     choice = Choice(
         variants=tuple(_variant(pool, whole[pool.name], rate_of) for pool in targets.pools),
-        split=split,
         gpus_max=targets.gpus_max,
     )
     standing = {pool.name: _standing(whole[pool.name]) for pool in targets.pools}
-    order, moves = next_order(choice, standing, demand, state.variants.moves, now_seconds)
-    parts = shares(split, order.counts, rate_of)
+    order, pays_since = next_order(
+        choice, standing, demand, state.move_pays_since_seconds, now_seconds
+    )
+    parts = shares(order.counts)
     limit = _limit(choice, order.counts, demand)
     shared = _shared(seen, forecast, parts)
     requirements = {
@@ -165,24 +144,20 @@ def _composed(
         for name, one in shared.items()
         if one.planned
     }
-    used = SplitUse(rule=split.rule.value, source=split.source, shares_ratio=parts)
+    used = SplitUse(rule="EvenByPod", shares_ratio=parts)
     division = Division(seen=shared, requirements=requirements, split=used)
-    return division, replace(state, variants=replace(state.variants, moves=moves))
+    return division, replace(state, move_pays_since_seconds=pays_since)
 
 
 def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
-    """The demand of the resource now and at each pool's lead; None while it is unknown."""
+    """The demand of the resource, at most at any pool's lead; None while it is unknown."""
     found = {name: context.demand for name, context in whole.items()}
     known = {name: demand for name, demand in found.items() if demand is not None}
     if len(known) < len(found):
         return None
     now = sum(demand.rate_per_second for demand in known.values())
-    return DemandAhead(
-        now_per_second=now,
-        at_lead_per_second={
-            name: demand.scale_up_load.rate_per_second for name, demand in known.items()
-        },
-    )
+    ahead = (demand.scale_up_load.rate_per_second for demand in known.values())
+    return DemandAhead(now_per_second=now, greatest_per_second=max(now, *ahead))
 
 
 def _variant(pool: PoolTargets, context: TickContext, rate_of: Mapping[str, RateOf]) -> Variant:
@@ -212,7 +187,7 @@ def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Re
 
     None if they carry it, or if one more of some pool could be ordered.
     """
-    if choice.kept_per_second(counts) >= demand.greatest_per_second:
+    if choice.keeps(counts, demand.greatest_per_second):
         return None
     growing = [one for one in choice.variants if counts[one.name] < one.maximum]
     if not growing:
@@ -263,11 +238,10 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
         for other, one in whole.items()
         if other != name
     }
-    rate_of: Mapping[str, Callable[[int], float]] = choice.rate_of
     for count in range(order.counts[name], context.current):
         left = {**others, name: min(count, len(context.serving))}
-        own, least = due * shares(choice.split, left, rate_of)[name], count + context.excluded
+        own, least = due * shares(left)[name], count + context.excluded
         known = within_reach(context, case, own, least, context.excluded) <= least
-        if known and carried_rate_per_second(choice.split, left, rate_of) >= due:
+        if known and choice.carried_per_second(left) >= due:
             return least
     return context.current

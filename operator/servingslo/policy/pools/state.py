@@ -4,31 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.forecast.demand import ForecastState
-from servingslo.policy.pools.variants.learning import SplitState, renamed_split
-from servingslo.policy.pools.variants.moves import MoveState
 from servingslo.policy.replicas.state import PlannerState
 
 # By pool, then by objective ('ttft:95'): the part of the threshold that the pool may use.
 PoolLimits = Mapping[str, Mapping[str, float]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantMemory:
-    """What is remembered of variants: who splits the traffic, and a move that pays.
-
-    split_seconds: when the split was observed last.
-    """
-
-    split: SplitState = field(default_factory=SplitState)
-    split_seconds: float | None = None
-    moves: MoveState = field(default_factory=MoveState)
-
-    def renamed(self, names: Mapping[str, str], pools: int) -> "VariantMemory":
-        """The memory under a changed spec. A move is decided anew.
-
-        names: present names by former ones, of pools whose target stayed. pools: so many now.
-        """
-        return VariantMemory(split=renamed_split(self.split, names, pools))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +18,8 @@ class FleetState:
     through_ratio: share of requests that pass the prefill pool, 1 unless it is surely less; None
     before it was seen. smoothed_through_ratio: as counted.
     limits_seconds: how thresholds are divided. no_room_seconds: when requests last waited for room
-    in decode.
-    variants: of several Combined pools. features: what each feature
-    remembers of all pools, by its name.
+    in decode. move_pays_since_seconds: since when a move of variants to cheaper counts has paid;
+    None while none does. features: what each feature remembers of all pools, by its name.
     """
 
     pools: Mapping[str, PlannerState] = field(default_factory=dict)
@@ -50,7 +28,7 @@ class FleetState:
     smoothed_through_ratio: float | None = None
     limits_seconds: PoolLimits = field(default_factory=dict)
     no_room_seconds: float | None = None
-    variants: VariantMemory = field(default_factory=VariantMemory)
+    move_pays_since_seconds: float | None = None
     features: Mapping[str, object] = field(default_factory=dict)
 
     def of(self, pool: str) -> PlannerState:

@@ -13,8 +13,7 @@ from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.stored_fields import is_number
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.pools.inputs import FleetTargets
-from servingslo.policy.pools.state import FleetState, VariantMemory
-from servingslo.policy.pools.variants.learning import SPLIT, SplitState
+from servingslo.policy.pools.state import FleetState
 from servingslo.policy.stored_state import LEARNED_VERSION, learned, lost_parts, restore
 
 POOLS, TARGET = "pools", "target"
@@ -43,7 +42,6 @@ def learned_fleet(state: FleetState, targets: FleetTargets, now_seconds: float) 
         "atSeconds": round(now_seconds, 1),
         "demand": estimator_memory.learned(EstimatorState(forecast=state.demand)),
         "through": None if state.through_ratio is None else round(state.through_ratio, 4),
-        "split": SPLIT.dump(state.variants.split),
         POOLS: parts,
     }
 
@@ -58,7 +56,6 @@ def restore_fleet(stored: object, targets: FleetTargets, now_seconds: float) -> 
         known = {target_name(targets.only.targets.target): stored}
     through = stored.get("through")
     through_ratio = min(max(float(through), 0.0), 1.0) if is_number(through) else None
-    variants = VariantMemory(split=SPLIT.load(stored.get("split")) or SplitState())
     return FleetState(
         pools={
             name: restore(known[target], now_seconds)
@@ -68,7 +65,6 @@ def restore_fleet(stored: object, targets: FleetTargets, now_seconds: float) -> 
         demand=estimator_memory.restore(stored.get("demand")).forecast,
         through_ratio=through_ratio,
         smoothed_through_ratio=through_ratio,
-        variants=variants.renamed(_renames(_stored_targets(stored), targets), len(targets.pools)),
     )
 
 
@@ -94,7 +90,7 @@ def carried_on(state: FleetState, before: FleetTargets, now: FleetTargets) -> Fl
         },
         demand=demand,
         limits_seconds={},
-        variants=state.variants.renamed(_renames(_targets_by_pool(before), now), len(now.pools)),
+        move_pays_since_seconds=None,
     )
     if now.only is None:
         return carried
@@ -106,23 +102,6 @@ def carried_on(state: FleetState, before: FleetTargets, now: FleetTargets) -> Fl
 def _targets_by_pool(targets: FleetTargets) -> dict[str, str]:
     """The target of each pool, as it is named in stored state."""
     return {pool.name: target_name(pool.targets.target) for pool in targets.pools}
-
-
-def _renames(before: Mapping[str, str], now: FleetTargets) -> dict[str, str]:
-    """Present names of pools by former ones. before: targets by former name of the pool."""
-    present = {target: name for name, target in _targets_by_pool(now).items()}
-    return {name: present[target] for name, target in before.items() if target in present}
-
-
-def _stored_targets(stored: Json) -> dict[str, str]:
-    """Targets by the name of the pool that they were stored under."""
-    pools = stored.get(POOLS)
-    parts = pools if isinstance(pools, Mapping) else {}
-    return {
-        str(name): str(part[TARGET])
-        for name, part in parts.items()
-        if isinstance(part, Mapping) and TARGET in part
-    }
 
 
 def _stored_by_target(stored: Json) -> dict[str, Json]:

@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from servingslo.cli.decision_document import fleet_of, last_document
-from servingslo.explain.pools_text import fleet_lines
+from servingslo.explain.pools import fleet_lines
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.units import SECONDS_PER_MINUTE, parse_duration_seconds

@@ -1,24 +1,27 @@
-"""The least price at which variants carry a demand together: integer counts, exactly.
+"""Pools of unequal cards, and the demand that counts of them carry together.
 
-A composition is how many replicas each pool has. It holds if it carries the demand, and with the
-stated number of failures in any one pool too. `search` finds the
-cheapest: by `enumeration` with bounds, or as an `integer_program` on tabulated rates.
+Who splits the traffic is not known, so every pod is taken to get as many requests, as behind a
+Service: no other split promises less of a mix. A pod of the slow pool then gets as many as one of
+the fast pool. With R_k(c) the rate that c replicas of pool k carry within their objectives, the
+fleet carries
 
-Two pools at 2.5 and 0.8 an hour carry 10/s and 3/s a replica. A demand of 32/s costs 10.0 on the
-first alone and 8.8 on the second; two and four carry it for 8.2 if the split is by load.
+    (Σ c_k) · min R_k(c_k)/c_k
+
+Two of 10/s and two of 2/s carry 8/s: one slow pod can cost more than it adds.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from servingslo.policy.pools.variants.split import (
-    Counts,
-    RateOf,
-    Rates,
-    Split,
-    carried_rate_per_second,
-    remembered,
-)
 from servingslo.units import SECONDS_PER_HOUR
+
+# A replica in a larger pool carries at least as much, up to this part: a frontier is known to
+# 0.02 % of a rate, and pooling only helps.
+UNEVENNESS_RATIO = 1e-3
+
+# Requests per second that this many replicas of a pool carry; 0 for none. Rises with the count.
+RateOf = Callable[[int], float]
+Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,52 +47,36 @@ class Variant:
 
     def cost(self, count: int) -> float:
         """Price of an hour of so many replicas, with the cold starts of those not present."""
-        cost = self.price_hourly * count
-        if self.present is not None and count > self.present:
-            new = count - self.present
-            cost += self.price_hourly * new * self.cold_start_seconds / SECONDS_PER_HOUR
-        return cost
+        new = 0 if self.present is None else max(count - self.present, 0)
+        return self.price_hourly * (count + new * self.cold_start_seconds / SECONDS_PER_HOUR)
+
+    def kept_each_per_second(self, count: int) -> float:
+        """What a replica carries when the tolerated failures have left the others."""
+        left = max(count - self.tolerated_failures, 1)
+        return self.rate_of(left) / left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The pools to compose, who splits the traffic, and the bound on GPUs (None is unbounded).
-
-    rate_of: what so many replicas of each pool carry. Rates, and what counts keep, are remembered:
-    a search asks for the same many times.
-    """
+    """The pools to compose, and the bound on their GPUs (None is unbounded)."""
 
     variants: tuple[Variant, ...]
-    split: Split = field(default_factory=Split)
     gpus_max: int | None = None
-    rate_of: Rates = field(init=False, repr=False, compare=False)
-    _kept: dict[tuple[int, ...], float] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
-
-    def __post_init__(self) -> None:
-        variants = tuple(replace(one, rate_of=remembered(one.rate_of)) for one in self.variants)
-        object.__setattr__(self, "variants", variants)
-        object.__setattr__(self, "rate_of", {one.name: one.rate_of for one in variants})
 
     def carried_per_second(self, counts: Counts) -> float:
         """The greatest demand that these counts carry without failures."""
-        return carried_rate_per_second(self.split, counts, self.rate_of)
+        return carried_rate_per_second(counts, {one.name: one.rate_of for one in self.variants})
 
     def kept_per_second(self, counts: Counts) -> float:
-        """The greatest demand that is carried with the tolerated failures in any pool."""
-        key = tuple(counts[one.name] for one in self.variants)
-        if key not in self._kept:
-            self._kept[key] = min(self.carried_per_second(left) for left in self.left_of(counts))
-        return self._kept[key]
+        """The greatest demand that is carried with the tolerated failures in any one pool."""
+        used = [one for one in self.variants if counts[one.name] > 0]
+        lost = max((min(one.tolerated_failures, counts[one.name]) for one in used), default=0)
+        each = min((one.kept_each_per_second(counts[one.name]) for one in used), default=0.0)
+        return (sum(counts.values()) - lost) * each
 
-    def left_of(self, counts: Counts) -> list[Counts]:
-        """The counts that serve: all, and with the failures of each pool."""
-        return [counts] + [
-            {**counts, one.name: max(counts[one.name] - one.tolerated_failures, 0)}
-            for one in self.variants
-            if one.tolerated_failures and counts[one.name] > 0
-        ]
+    def keeps(self, counts: Counts, demand: float) -> bool:
+        """Whether a demand is carried with the tolerated failures, to the error of a rate."""
+        return self.kept_per_second(counts) >= demand * (1.0 - UNEVENNESS_RATIO)
 
     def price_hourly(self, counts: Counts) -> float:
         """Price of an hour, without cold starts."""
@@ -109,20 +96,24 @@ class Choice:
 
     def bounded(self, *, least: Counts | None = None, most: Counts | None = None) -> "Choice":
         """The same pools with at least and at most these counts, by pool."""
-        return replace(
-            self,
-            variants=tuple(
-                replace(
-                    one,
-                    minimum=(least or {}).get(one.name, one.minimum),
-                    maximum=(most or {}).get(one.name, one.maximum),
-                )
-                for one in self.variants
-            ),
+        variants = tuple(
+            replace(
+                one,
+                minimum=(least or {}).get(one.name, one.minimum),
+                maximum=(most or {}).get(one.name, one.maximum),
+            )
+            for one in self.variants
         )
+        return replace(self, variants=variants)
 
-    def without_reserve(self) -> "Choice":
-        """The same pools without tolerated failures."""
-        return replace(
-            self, variants=tuple(replace(one, tolerated_failures=0) for one in self.variants)
-        )
+
+def carried_rate_per_second(counts: Counts, rate_of: Mapping[str, RateOf]) -> float:
+    """The greatest demand at which every pool keeps its objectives, requests per second."""
+    each = [rate_of[pool](count) / count for pool, count in counts.items() if count > 0]
+    return sum(counts.values()) * min(each, default=0.0)
+
+
+def shares(counts: Counts) -> dict[str, float]:
+    """Share of the demand that each pool gets, evenly by pod; all 0 without replicas."""
+    whole = sum(counts.values())
+    return {pool: count / whole if whole else 0.0 for pool, count in counts.items()}

@@ -1,53 +1,56 @@
 """When the composition of variants changes, and in which order.
 
-A cold start costs its replica's price while it serves nothing. So a replica that does not exist yet
-is dearer than one that does, by the price of its start over an hour: the composition of least cost
-moves only where the saving pays for the starts within an hour, and it must do so during a whole
-cold start before it begins.
-
-A rise cannot wait for the cheapest pool if demand is missed meanwhile. At the lead of each pool,
-soonest first, the replicas that can be ready by then are compared with the demand expected then;
-what is missing is ordered from those pools. What these cost too much is moved afterwards.
+A rise orders what costs least next to what is there. A cold start costs its replica's price while
+it serves nothing. So a replica that does not exist yet is dearer than one that does, by the price
+of its start over an hour: the composition of least cost moves only where the saving pays for the
+starts within an hour, and it must do so during a whole cold start before it begins.
 
 New pods are ordered first. Old ones leave when the new ones serve, and only as far as those that
-serve carry the demand without them. If pods share the traffic, the first pod of a slow pool can
-lower what all carry; a change that passes through such a mix is not made. Where GPUs are bounded, a
-bridge leaves room for the replicas that follow it. If replicas that carry too little fill all GPUs,
-one at a time makes room.
+serve carry the demand without them. The first pod of a slow pool can lower what all carry; a change
+that passes through such a mix is not made.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import product
 
-from servingslo.policy.pools.variants.composition import Choice
-from servingslo.policy.pools.variants.present_fleet import DemandAhead, PresentFleet, Standing
-from servingslo.policy.pools.variants.rises import rise_of
+from servingslo.policy.pools.variants.composition import Choice, Counts
 from servingslo.policy.pools.variants.search import Composition, least_price_composition
-from servingslo.policy.pools.variants.split import Counts
 
 
 class MoveReason(StrEnum):
     """Why these counts are ordered."""
 
     SETTLED = "Settled"
-    RISE_SOONEST = "RiseSoonest"
-    RISE_CHEAPEST = "RiseCheapest"
+    RISE = "Rise"
     MOVE_PAYS = "MovePays"
     MOVE_PENDING = "MovePending"
     NEW_PODS_FIRST = "NewPodsFirst"
     NO_ROOM = "NoRoom"
-    MAKES_ROOM = "MakesRoom"
     MIX_WOULD_MISS = "MixWouldMiss"
     STEP_DOWN = "StepDown"
     DEMAND_NOT_CARRIED = "DemandNotCarried"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveState:
-    """Since when a move to a cheaper composition has paid; None while none does."""
+class Standing:
+    """A pool as it is: replicas ordered, and those of them that serve.
 
-    pays_since_seconds: float | None = None
+    placeable: whether new pods find a place now.
+    """
+
+    ordered: int
+    serving: int
+    placeable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandAhead:
+    """Demand to plan for, requests per second: now, and at most until new replicas serve."""
+
+    now_per_second: float
+    greatest_per_second: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,164 +67,141 @@ class Order:
     saving_hourly: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fleet:
+    """The pools at this tick; choice: with the ordered replicas as present ones."""
+
+    choice: Choice
+    demand: DemandAhead
+    ordered: Counts
+    serving: Counts
+
+    @property
+    def due(self) -> float:
+        return self.demand.greatest_per_second
+
+    def keeps(self, counts: Counts) -> bool:
+        return self.choice.keeps(counts, self.due)
+
+    def would_miss(self, counts: Counts) -> bool:
+        """Whether less is carried of what is due now, while pods of these counts start."""
+        carried = self.choice.carried_per_second(self.serving)
+        return self.least_carried(self.serving, counts) < min(carried, self.due)
+
+    def least_carried(self, low: Counts, high: Counts) -> float:
+        """The least demand that any counts between these carry, bounds included.
+
+        Pods start and leave in any order, and the first pod of a pool may lower what all carry.
+        """
+        corners = [{least, max(least, min(high[name], 1))} for name, least in low.items()]
+        return min(
+            self.choice.carried_per_second(dict(zip(low, corner, strict=True)))
+            for corner in product(*corners)
+        )
+
+
 def next_order(
     choice: Choice,
     standing: Mapping[str, Standing],
     demand: DemandAhead,
-    state: MoveState,
+    pays_since_seconds: float | None,
     now_seconds: float,
-) -> tuple[Order, MoveState]:
-    """The counts to order now, and the memory for the next tick.
+) -> tuple[Order, float | None]:
+    """The counts to order now, and since when a move has paid; None while none does.
 
-    choice: with the cold start of each pool; present replicas are taken from standing. standing,
-    demand: by the names of the pools; raises KeyError if one is missing.
+    choice: with the cold start of each pool; present replicas are taken from standing, by the names
+    of the pools.
     """
     ordered = {one.name: standing[one.name].ordered for one in choice.variants}
-    fleet = PresentFleet(
+    fleet = _Fleet(
         choice=_present(choice, standing),
-        bare=choice.without_reserve(),
         demand=demand,
         ordered=ordered,
         serving={name: min(standing[name].serving, count) for name, count in ordered.items()},
     )
-    target = least_price_composition(_present(choice, None), demand.greatest_per_second)
+    target = least_price_composition(choice, fleet.due)
+    pays = False
+    counts, reason = _rise(fleet), MoveReason.RISE
+    if counts is None:
+        counts, reason, pays = _move(fleet, pays_since_seconds, now_seconds)
+    since = now_seconds if pays_since_seconds is None else pays_since_seconds
     saving = choice.price_hourly(ordered) - target.price_hourly
-    rise, pays = rise_of(fleet), False
-    if rise is None:
-        (counts, reason), pays = _move(fleet, state, now_seconds)
-    else:
-        counts = rise.counts
-        reason = MoveReason.RISE_SOONEST if rise.soonest else MoveReason.RISE_CHEAPEST
-    since = state.pays_since_seconds if state.pays_since_seconds is not None else now_seconds
-    return Order(
-        counts=counts,
-        reason=reason,
-        target=target,
-        saving_hourly=saving,
-    ), MoveState(pays_since_seconds=since if pays else None)
+    order = Order(counts=counts, reason=reason, target=target, saving_hourly=saving)
+    return order, since if pays else None
 
 
-_Ordered = tuple[dict[str, int], MoveReason]
-
-
-def _present(choice: Choice, standing: Mapping[str, Standing] | None) -> Choice:
+def _present(choice: Choice, standing: Mapping[str, Standing]) -> Choice:
     """The choice with these replicas present, and no room where pods find no place."""
     variants = []
     for one in choice.variants:
-        if standing is None:
-            variants.append(replace(one, present=None))
-            continue
         at = standing[one.name]
         most = one.maximum if at.placeable else max(min(one.maximum, at.ordered), one.minimum)
         variants.append(replace(one, present=at.ordered, maximum=most))
     return replace(choice, variants=tuple(variants))
 
 
-def _move(fleet: PresentFleet, state: MoveState, now_seconds: float) -> tuple[_Ordered, bool]:
-    """Move to what is cheaper, or release what is not needed; and whether a move pays now."""
-    held = dict(fleet.ordered)
-    due = fleet.demand.greatest_per_second
-    found = least_price_composition(fleet.choice, due)
-    short = fleet.choice.kept_per_second(held) < due
-    if short and found.kept_per_second <= fleet.choice.kept_per_second(held):
-        return (held, MoveReason.DEMAND_NOT_CARRIED), False
-    refused = None
-    if _grows(fleet, found.counts):
-        union = {name: max(count, found.counts[name]) for name, count in held.items()}
-        carried = fleet.bare.carried_per_second(fleet.serving)
-        if not fleet.choice.within_gpus(union):
-            union = _within_room(fleet, found.counts)
-        if union == held:
-            refused = MoveReason.NO_ROOM
-            if short:
-                return _with_room(fleet, found.counts), False
-        elif fleet.least_carried(fleet.serving, union) < min(carried, due):
-            refused = MoveReason.MIX_WOULD_MISS
-        elif short or _paid_long(fleet, state, union, now_seconds):
-            return (union, MoveReason.MOVE_PAYS), True
-        else:
-            counts, reason = _released(fleet)
-            return (counts, MoveReason.MOVE_PENDING if counts == held else reason), True
-    counts, reason = _released(fleet)
-    return (counts, refused if refused and counts == held else reason), False
+def _rise(fleet: _Fleet) -> Counts | None:
+    """The ordered counts with what they lack, at least cost; None if nothing can be added.
 
-
-def _paid_long(fleet: PresentFleet, state: MoveState, counts: Counts, now_seconds: float) -> bool:
-    """Whether a move has paid for as long as its slowest new pod takes to start."""
-    wait = max(
-        one.cold_start_seconds
-        for one in fleet.choice.variants
-        if counts[one.name] > fleet.ordered[one.name]
-    )
-    since = state.pays_since_seconds
-    return since is not None and now_seconds - since >= wait
-
-
-def _with_room(fleet: PresentFleet, target: Counts) -> _Ordered:
-    """Release what makes room for one replica that the target has more of.
-
-    Only while the GPUs hold no composition that carries the demand next to what is there. One at a
-    time: the next when the last one serves.
+    If a new mix of pods carries less meanwhile, only pools that serve already grow.
     """
-    held = dict(fleet.ordered)
-    starting = any(
-        count > fleet.serving[name] and target[name] >= count for name, count in held.items()
-    )
-    growing = [one for one in fleet.choice.variants if target[one.name] > held[one.name]]
-    if starting or not growing or fleet.choice.gpus_max is None:
-        return held, MoveReason.NO_ROOM
-    room = min(one.gpus_per_replica for one in growing)
-    room += fleet.choice.gpus(held) - fleet.choice.gpus_max
-    counts = dict(held)
-    for one in sorted(fleet.choice.variants, key=lambda one: (one.rate_of(1), one.name)):
-        surplus = max(held[one.name] - target[one.name], 0)
-        leaving = min(surplus, max(-(-room // one.gpus_per_replica), 0))
-        counts[one.name] -= leaving
-        room -= leaving * one.gpus_per_replica
-    return (counts, MoveReason.MAKES_ROOM) if room <= 0 else (held, MoveReason.NO_ROOM)
+    variants = fleet.choice.variants
+    least = {one.name: max(fleet.ordered[one.name], one.minimum) for one in variants}
+    if fleet.keeps(least):
+        return None if least == fleet.ordered else least
+    most = {one.name: max(one.maximum, least[one.name]) for one in variants}
+    free = fleet.choice.bounded(least=least, most=most)
+    found = least_price_composition(free, fleet.due)
+    if fleet.would_miss(found.counts):
+        served = {name: most[name] if fleet.serving[name] else least[name] for name in most}
+        same = least_price_composition(free.bounded(most=served), fleet.due)
+        carried = fleet.choice.carried_per_second(fleet.serving)
+        if same.carries or carried >= fleet.demand.now_per_second:
+            found = same
+    return None if found.counts == fleet.ordered else found.counts
 
 
-def _grows(fleet: PresentFleet, counts: Counts) -> bool:
-    return any(counts[name] > count for name, count in fleet.ordered.items())
+def _move(
+    fleet: _Fleet, pays_since_seconds: float | None, now_seconds: float
+) -> tuple[Counts, MoveReason, bool]:
+    """Move to what is cheaper, or release what is not needed; and whether a move pays now."""
+    held, short = fleet.ordered, not fleet.keeps(fleet.ordered)
+    found = least_price_composition(fleet.choice, fleet.due)
+    if short and found.kept_per_second <= fleet.choice.kept_per_second(held):
+        return held, MoveReason.DEMAND_NOT_CARRIED, False
+    union = {name: max(count, found.counts[name]) for name, count in held.items()}
+    new = [one for one in fleet.choice.variants if union[one.name] > held[one.name]]
+    waits, pays = None, False
+    if new and not fleet.choice.within_gpus(union):
+        waits = MoveReason.NO_ROOM
+    elif new and fleet.would_miss(union):
+        waits = MoveReason.MIX_WOULD_MISS
+    elif new:
+        since = now_seconds if pays_since_seconds is None else pays_since_seconds
+        waits, pays = MoveReason.MOVE_PENDING, True
+        if short or now_seconds - since >= max(one.cold_start_seconds for one in new):
+            return union, MoveReason.MOVE_PAYS, True
+    counts, reason = _released(fleet)
+    return counts, waits if waits and counts == held else reason, pays
 
 
-def _within_room(fleet: PresentFleet, target: Counts) -> dict[str, int]:
-    """As many of the new replicas as there are GPUs for next to the old ones."""
-    counts = dict(fleet.ordered)
-    room = (fleet.choice.gpus_max or 0) - fleet.choice.gpus(counts)
-    for one in fleet.choice.variants:
-        new = min(max(target[one.name] - counts[one.name], 0), room // one.gpus_per_replica)
-        counts[one.name] += max(new, 0)
-        room -= max(new, 0) * one.gpus_per_replica
-    return counts
-
-
-def _released(fleet: PresentFleet) -> _Ordered:
+def _released(fleet: _Fleet) -> tuple[Counts, MoveReason]:
     """The ordered counts without the replicas that are dearest and not needed.
 
     Those that serve afterwards carry the demand, at any moment while others leave.
     """
-    due = fleet.demand.greatest_per_second
-    held = dict(fleet.ordered)
-    found = least_price_composition(fleet.choice.bounded(most=_at_most(fleet)), due)
+    held = fleet.ordered
+    variants = fleet.choice.variants
+    most = {one.name: max(min(held[one.name], one.maximum), one.minimum) for one in variants}
+    found = least_price_composition(fleet.choice.bounded(most=most), fleet.due)
     if not found.carries or found.counts == held:
         return held, MoveReason.SETTLED
     counts = dict(held)
-    for one in sorted(fleet.choice.variants, key=lambda one: (-one.price_hourly, one.name)):
+    for one in sorted(variants, key=lambda one: (-one.price_hourly, one.name)):
         for count in range(found.counts[one.name], held[one.name]):
             left = {**counts, one.name: count}
             serving = {name: min(fleet.serving[name], n) for name, n in left.items()}
-            if (
-                fleet.least_carried(serving, fleet.serving) >= due
-                and fleet.choice.kept_per_second(left) >= due
-            ):
+            if fleet.least_carried(serving, fleet.serving) >= fleet.due and fleet.keeps(left):
                 counts = left
                 break
     return counts, MoveReason.STEP_DOWN if counts != held else MoveReason.NEW_PODS_FIRST
-
-
-def _at_most(fleet: PresentFleet) -> dict[str, int]:
-    return {
-        one.name: max(min(fleet.ordered[one.name], one.maximum), one.minimum)
-        for one in fleet.choice.variants
-    }
