@@ -24,14 +24,15 @@ from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import ChangeOutcome, change_line
 from servingslo.features.dynamic_batches import actuator as module
 from servingslo.features.dynamic_batches.actuator import DynamicBatching
-from servingslo.features.dynamic_batches.decision import (
+from servingslo.features.dynamic_batches.model_repository import OWNER_PARAMETER, ModelRepository
+from servingslo.features.dynamic_batches.servers import (
     DYNAMIC_BATCHING,
     BatcherDecision,
     BatcherLimits,
+    Owner,
     batcher_of,
+    batchers_of,
 )
-from servingslo.features.dynamic_batches.model_repository import OWNER_PARAMETER, ModelRepository
-from servingslo.features.dynamic_batches.servers import Owner, batchers_of
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.decision_parts import RuntimeUse
 from servingslo.policy.inputs import (

@@ -14,7 +14,7 @@ from tests.golden.knob_stories import Story
 from tests.golden.replay_cases import differences, read_lines, told, write_lines
 
 from servingslo.controller.recordings.recording import HEADER, Recorder, replay
-from servingslo.features.dynamic_batches.decision import batcher_of
+from servingslo.features.dynamic_batches.servers import batcher_of
 from servingslo.policy.inputs import Observation, Targets
 
 DATA = Path(__file__).parent / "data"

@@ -16,7 +16,7 @@ from servingslo.cli.running.run_options import RunOptions
 from servingslo.estimation.sample import PodSample
 from servingslo.features.dynamic_batches import actuator as module
 from servingslo.features.dynamic_batches.actuator import PART, DynamicBatching
-from servingslo.features.dynamic_batches.decision import BatcherLimits
+from servingslo.features.dynamic_batches.servers import BatcherLimits
 from servingslo.policy.inputs import BatchingMode, BatchingTargets, Mode, ScaleTarget, Targets
 from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas.ownership import acting_limit

@@ -24,13 +24,12 @@ from servingslo.errors import (
 )
 from servingslo.features.dynamic_batches import channel as module
 from servingslo.features.dynamic_batches.channel import EngineChannel, engine_options
-from servingslo.features.dynamic_batches.decision import BatcherLimits
 from servingslo.features.dynamic_batches.model_repository import (
     FORMER_PARAMETER,
     OWNER_PARAMETER,
     ModelRepository,
 )
-from servingslo.features.dynamic_batches.servers import Owner
+from servingslo.features.dynamic_batches.servers import BatcherLimits, Owner
 
 REF = ResourceRef(namespace="team-a", name="rank", uid="u-1")
 LOAD = "/v2/repository/models/rank/load"

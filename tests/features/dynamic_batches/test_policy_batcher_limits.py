@@ -6,15 +6,13 @@ from functools import cache
 import pytest
 
 from servingslo.estimation.sample import EngineSample, PodSample
-from servingslo.features.dynamic_batches.decision import (
-    DYNAMIC_BATCHING,
-    BatcherLimits,
-    batcher_of,
-)
 from servingslo.features.dynamic_batches.search import BatcherMemory
 from servingslo.features.dynamic_batches.servers import (
+    DYNAMIC_BATCHING,
+    BatcherLimits,
     Owner,
     PodBatcher,
+    batcher_of,
     values_of,
     with_limits,
 )

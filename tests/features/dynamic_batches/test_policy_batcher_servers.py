@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.features.dynamic_batches.decision import BatcherLimits
 from servingslo.features.dynamic_batches.servers import (
+    BatcherLimits,
     Owner,
     PodBatcher,
     batcher_in_force,

@@ -18,14 +18,16 @@ from servingslo.errors import (
 from servingslo.explain.changes import Change, ChangeOutcome, Setting, not_written
 from servingslo.explain.format import joined
 from servingslo.features.dynamic_batches.channel import EngineChannel, EngineOptions
-from servingslo.features.dynamic_batches.decision import (
+from servingslo.features.dynamic_batches.model_repository import ModelRepository, owner_of
+from servingslo.features.dynamic_batches.servers import (
     DYNAMIC_BATCHING,
     BatcherDecision,
     BatcherLimits,
+    Owner,
+    PodBatcher,
     batcher_of,
+    values_of,
 )
-from servingslo.features.dynamic_batches.model_repository import ModelRepository, owner_of
-from servingslo.features.dynamic_batches.servers import Owner, PodBatcher, values_of
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import BatchingMode, InForce, ScaleTarget, SignalProblem, Targets
 from servingslo.policy.ports import WorkloadView
@@ -46,7 +48,7 @@ class _Set:
     target: ScaleTarget
     model: str
     port: int
-    pods: Mapping[str, BatcherLimits]
+    pods: Mapping[str, BatcherLimits] = field(default_factory=dict)
     found_by: ResourceRef | None = None
 
 
@@ -82,6 +84,7 @@ class DynamicBatching:
         if model is None:
             detail = "spec.model is not stated, so that no model's limits are read or set"
             return InForce(refused=SignalProblem(reason=Reason.LIMITS_UNKNOWN, detail=detail))
+        own = _Set(target=targets.target, model=model, port=port)
         pods = [pod.name for pod in view.pods if pod.ready and not pod.deleting]
         read = await asyncio.gather(
             *(_tried(self.models, ref, pod, port, model) for pod in pods),
@@ -90,8 +93,8 @@ class DynamicBatching:
             pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
         }
         errors = [one for one in read if isinstance(one, ClusterError)]
-        self._remember(ref, targets, model, port, view, found)
-        self._remember_others(ref, targets, model, port, found)
+        self._remember(ref, own, view, found)
+        self._remember_others(ref, own, found)
         problem = _problem(errors[0]) if errors else None
         return InForce(values=values_of(found), refused=problem)
 
@@ -114,14 +117,12 @@ class DynamicBatching:
         if targets.model is None or port is None:
             return False
         limits = None if batcher.puts_back else batcher.after
+        own = _Set(target=targets.target, model=targets.model, port=port)
         if limits is not None:
-            key = ref, targets.target
-            known = self._set.get(key)
-            pods = {**({} if known is None else known.pods), **dict.fromkeys(batcher.pods, limits)}
-            self._set[key] = _Set(target=targets.target, model=targets.model, port=port, pods=pods)
-        written, errors = await _set_all(
-            self.models, ref, batcher.pods, port, targets.model, limits
-        )
+            known = self._set.get((ref, own.target), own).pods
+            pods = {**known, **dict.fromkeys(batcher.pods, limits)}
+            self._set[ref, own.target] = replace(own, pods=pods)
+        written, errors = await _set_all(self.models, ref, own, batcher.pods, limits)
         for error in errors.values():
             raise error
         return written
@@ -153,9 +154,7 @@ class DynamicBatching:
                     puts_back=True,
                 ),
             )
-            written, errors = await _set_all(
-                self.models, ref, pods, standing.port, standing.model, None
-            )
+            written, errors = await _set_all(self.models, ref, standing, pods, None)
             # A pod that is gone or was replaced has lost them with its memory.
             left = {
                 pod: error
@@ -177,17 +176,11 @@ class DynamicBatching:
         return undone
 
     def _remember(
-        self,
-        ref: ResourceRef,
-        targets: Targets,
-        model: str,
-        port: int,
-        view: WorkloadView,
-        found: Mapping[str, PodBatcher],
+        self, ref: ResourceRef, own: _Set, view: WorkloadView, found: Mapping[str, PodBatcher]
     ) -> None:
         """Remember which pods have our limits; a pod that is not read or ready keeps its entry."""
-        known = self._set.get((ref, targets.target))
-        if known is not None and known.model != model:
+        known = self._set.get((ref, own.target))
+        if known is not None and known.model != own.model:
             # The limits of another model are put back first.
             return
         unread = {pod.name for pod in view.pods if not pod.deleting} - found.keys()
@@ -195,28 +188,19 @@ class DynamicBatching:
         pods = {pod: limits for pod, limits in before.items() if pod in unread}
         pods |= {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
         if pods or known is not None:
-            self._set[ref, targets.target] = _Set(
-                target=targets.target, model=model, port=port, pods=pods
-            )
+            self._set[ref, own.target] = replace(own, pods=pods)
 
     def _remember_others(
-        self,
-        ref: ResourceRef,
-        targets: Targets,
-        model: str,
-        port: int,
-        found: Mapping[str, PodBatcher],
+        self, ref: ResourceRef, own: _Set, found: Mapping[str, PodBatcher]
     ) -> None:
         """Remember limits of another resource, so that they are put back if it is gone."""
         for pod, one in found.items():
             owner = owner_of(one, ref.namespace) if one.owner is Owner.ANOTHER else None
-            known = None if owner is None else self._set.get((owner, targets.target))
+            known = None if owner is None else self._set.get((owner, own.target))
             if owner is None or (known is not None and known.found_by != ref):
                 continue
             pods = {**({} if known is None else known.pods), pod: one.limits}
-            self._set[owner, targets.target] = _Set(
-                target=targets.target, model=model, port=port, pods=pods, found_by=ref
-            )
+            self._set[owner, own.target] = replace(own, pods=pods, found_by=ref)
 
 
 async def _tried(
@@ -231,16 +215,15 @@ async def _tried(
 async def _set_all(
     models: ModelRepository,
     ref: ResourceRef,
+    own: _Set,
     pods: Sequence[str],
-    port: int,
-    model: str,
     limits: BatcherLimits | None,
 ) -> tuple[bool, dict[str, ClusterError]]:
     """Set or restore the limits; return whether any write happened, and the error of each pod."""
     written, errors = False, {}
     for pod in pods:
         try:
-            written = await models.set(ref, pod, port, model, limits) or written
+            written = await models.set(ref, pod, own.port, own.model, limits) or written
         except ClusterError as error:
             errors[pod] = error
     return written, errors

@@ -9,12 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.features.dynamic_batches import search as searching
-from servingslo.features.dynamic_batches.decision import (
-    BATCHER,
-    DYNAMIC_BATCHING,
-    BatcherDecision,
-    BatcherLimits,
-)
 from servingslo.features.dynamic_batches.search import (
     ASK_AGAIN_SECONDS,
     MOST_ASKED,
@@ -22,6 +16,10 @@ from servingslo.features.dynamic_batches.search import (
     BatcherMemory,
 )
 from servingslo.features.dynamic_batches.servers import (
+    BATCHER,
+    DYNAMIC_BATCHING,
+    BatcherDecision,
+    BatcherLimits,
     Owner,
     PodBatcher,
     batcher_in_force,

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.law.batch_rows import limits_of
-from servingslo.features.dynamic_batches.decision import BatcherLimits
-from servingslo.features.dynamic_batches.servers import PodBatcher, with_limits
+from servingslo.features.dynamic_batches.servers import BatcherLimits, PodBatcher, with_limits
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import latency_model
