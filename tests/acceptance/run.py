@@ -142,7 +142,6 @@ CHECKS = (
             "tests/integration/test_lifecycle_scaling.py",
             "tests/integration/test_variants.py",
             "tests/integration/test_crowded_pages.py",
-            "tests/integration/test_error_budget.py",
             "tests/integration/test_prometheus_past_rates.py",
             "tests/integration/test_pools.py",
         ),

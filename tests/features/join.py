@@ -36,7 +36,7 @@ METRICS = "reference/metrics.md"
 # Pages, as patterns below `docs`.
 PLACES = ("**/*.md", "../*.md", "../examples/*.md")
 # The last gauge of the kernel before those of features.
-_AFTER = "| `servingslo_error_budget_covered_ratio` |"
+_AFTER = "| `servingslo_within_objective_greatest_ratio` |"
 _JOINED = "  # Of features, from their folders.\n"
 _OF_VALUES = "# Of features, from their folders.\n"
 _MARK = re.compile(r"^\|.*<!--\w+--> \|\n", re.MULTILINE)
@@ -118,7 +118,8 @@ def _marked(page: str, root: Path) -> Iterable[tuple[str, str]]:
         rows += [
             (_AFTER, f"{row}<!--{part.key.name}--> |")
             for part in STATUS.parts()
-            for row in _gauges(part.model)
+            for model in (part.model, part.of_class)
+            for row in _gauges(model)
         ]
     return rows[::-1]
 

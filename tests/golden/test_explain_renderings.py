@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
-from servingslo import explain
+from servingslo.explain.changes import change_event, replica_count_change
+from servingslo.explain.conditions.derived import conditions
+from servingslo.explain.document import as_dict
+from servingslo.explain.events import events
+from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.policy.inputs import ScaleTarget
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-chat")
@@ -27,7 +32,7 @@ def _check(name: str, rendered: str) -> None:
 
 def test_the_log_line_is_the_documented_one():
     """The example of the documentation, byte for byte."""
-    assert explain.log_line(SCALE_UP) == (
+    assert log_line(SCALE_UP) == (
         "decided namespace=inference name=llama-chat action=scale-up replicas=3->5 "
         "reason=KVCacheBound binding=kv-cache "
         'need="utilization:4 kv-cache:5 ttft:4" arrival=41.2/s '
@@ -40,7 +45,7 @@ def test_the_log_line_is_the_documented_one():
 
 def test_the_log_line_of_a_blind_hold_leaves_out_what_is_unknown():
     """A hold shows one count, and nothing is invented."""
-    assert explain.log_line(BLIND) == (
+    assert log_line(BLIND) == (
         "decided namespace=inference name=llama-chat action=hold replicas=5 "
         'reason=PrometheusUnavailable detail="no answer within 5 s"'
     )
@@ -52,15 +57,15 @@ def test_the_log_line_of_a_blind_hold_leaves_out_what_is_unknown():
 )
 def test_text_and_document_read_as_reviewed(name, decision):
     """The explanation for people and the document in status do not change by accident."""
-    _check(f"explain_{name}.txt", explain.text(decision) + "\n")
-    document = json.dumps(explain.as_dict(decision), indent=1, ensure_ascii=False)
+    _check(f"explain_{name}.txt", text(decision) + "\n")
+    document = json.dumps(as_dict(decision), indent=1, ensure_ascii=False)
     _check(f"explain_{name}.json", document + "\n")
 
 
 def test_conditions_and_events_read_as_reviewed():
     """What status and events say when a busy workload goes blind, in one table."""
-    first = explain.conditions(SCALE_UP, generation=3, now_seconds=NOON_SECONDS)
-    second = explain.conditions(BLIND, first, generation=3, now_seconds=NOON_SECONDS + 300)
+    first = conditions(SCALE_UP, generation=3, now_seconds=NOON_SECONDS)
+    second = conditions(BLIND, first, generation=3, now_seconds=NOON_SECONDS + 300)
     lines = [
         f"{c.last_transition_seconds - NOON_SECONDS:>4.0f} {c.type} {c.status} {c.reason}: "
         f"{c.message}"
@@ -70,10 +75,10 @@ def test_conditions_and_events_read_as_reviewed():
     lines += [
         f"event {event.type} {event.reason} [{event.key}]: {event.message}"
         for event in (
-            *explain.events(SCALE_UP, None),
-            explain.change_event(explain.replica_count_change(SCALE_UP, TARGET)),
-            *explain.events(BLIND, SCALE_UP),
-            *explain.events(SCALE_UP, BLIND),
+            *events(SCALE_UP, None),
+            change_event(replica_count_change(SCALE_UP, TARGET)),
+            *events(BLIND, SCALE_UP),
+            *events(SCALE_UP, BLIND),
         )
     ]
     _check("explain_conditions.txt", "\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""Worked numbers of error budgets over time, of KV replicas and of finite queues.
+"""Worked numbers of KV replicas and of finite queues.
 
 By hand from the definitions, where the literature that the models cite has no worked example.
 """
@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 from tests.textbook import queueing
 
-from servingslo.models import burn_rates
 from servingslo.models.engine import kv_cache
 from servingslo.models.workload import LengthDistribution, Workload
-
-
-def test_what_is_left_of_a_budget_and_how_fast_it_burns():
-    """99.5 % of 2,000,000 in 28 days: 2,500 misses leave three quarters."""
-    left = burn_rates.budget_left_ratio(2_500, 2_000_000, 0.995)
-    assert left == pytest.approx(0.75)
-    assert burn_rates.burn_rate(0.06, 0.995) == pytest.approx(12.0)
-    assert burn_rates.budget_left_ratio(0, 0, 0.995) == 1.0
-    assert burn_rates.budget_left_ratio(20_000, 2_000_000, 0.995) == pytest.approx(-1.0)
 
 
 def test_tokens_that_a_running_sequence_holds():

@@ -8,7 +8,7 @@ import pytest
 from tests.textbook import batching, queueing
 from tests.textbook.batching import BatchLaw
 
-from servingslo.models import burn_rates, cost
+from servingslo.models import cost
 from servingslo.models.engine import admission
 
 FOUNDATIONS = BatchLaw(fixed_seconds=0.050, per_request_seconds=0.0005)
@@ -95,11 +95,6 @@ def test_cost_of_tokens(utilization, cost_per_megatoken):
     assert cost.cost_per_megatoken(4.0, 1200.0 * utilization) == pytest.approx(
         cost_per_megatoken, abs=0.005
     )
-
-
-def test_error_budget_of_two_million_requests():
-    """0.5 % of 2,000,000 is 10,000. Source: Tradeoffs."""
-    assert burn_rates.error_budget_requests(0.995, 2_000_000) == pytest.approx(10_000)
 
 
 def test_cost_of_the_llama_case():

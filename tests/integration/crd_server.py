@@ -18,7 +18,6 @@ MINIMAL = {
 }
 TIME = "2026-01-02T03:04:05Z"
 STATUS = {
-    "errorBudget": {"remaining": 0.72},
     "observedGeneration": 3,
     "reason": "KVCacheBound",
     "summary": "ttft p99 ≤ 0.5s: met. 5 replicas: KV cache memory binds",

@@ -17,6 +17,7 @@ from tests.unit.api_cases import BadSpec, GoodSpec
 
 from servingslo.api.convert import parse_spec
 from servingslo.api.crd import custom_resource_definition
+from servingslo.api.status_base import STATUS as OF_STATUS
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
 from servingslo.errors import InvalidSpecError
 from servingslo_lab.rig.cluster import Rig
@@ -259,7 +260,7 @@ def test_there_is_no_scale_subresource(server: Server, namespace: str) -> None:
 def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     """`kubectl get sslo` shows target, counts, SLO, READY, the reason and utilization.
 
-    `-o wide` also shows mode, binding constraint, error budget and pools.
+    `-o wide` also shows mode, binding constraint, pools, and columns of features.
     """
     created = server.create(namespace, MINIMAL, dry_run=False).json()
     path = resources(namespace)
@@ -268,12 +269,9 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
     table = server.call("GET", path, headers={"Accept": accept}).json()
     columns = table["columnDefinitions"]
     names = [column["name"].upper() for column in columns]
-    assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == [
-        "MODE",
-        "BINDING",
-        "ERROR BUDGET",
-        "POOLS",
-    ]
+    of_features = [name.upper() for part in OF_STATUS.parts() for name, *_ in part.columns]
+    wide = ["MODE", "BINDING", *of_features, "POOLS"]
+    assert [name for name, c in zip(names, columns, strict=True) if c["priority"]] == wide
     (row,) = table["rows"]
     shown = dict(zip(names, row["cells"], strict=True))
     assert list(shown) == [
@@ -286,14 +284,12 @@ def test_get_shows_the_printer_columns(server: Server, namespace: str) -> None:
         "REASON",
         "UTIL",
         "AGE",
-        "MODE",
-        "BINDING",
-        "ERROR BUDGET",
-        "POOLS",
+        *wide,
     ]
-    del shown["AGE"]
+    for name in ("AGE", *of_features):
+        del shown[name]
     cells = ("llama-chat", "llama-prefill + 1 more", 3, 5, "True", "True", "KVCacheBound", 0.71)
-    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", 0.72, "prefill 2/decode 1")
+    assert tuple(shown.values()) == (*cells, "Auto", "kv-cache", "prefill 2/decode 1")
 
 
 def test_short_name_and_category_are_served(server: Server) -> None:

@@ -14,10 +14,11 @@ import yaml
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 from tests.integration.crd_server import MINIMAL, Server, resources
 
-from servingslo import explain
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.controller.reporting.status import conditions_field
 from servingslo.explain.conditions.condition import Condition
+from servingslo.explain.conditions.derived import conditions as conditions_of
+from servingslo.explain.conditions.derived import not_ready
 from servingslo.explain.conditions.stalled import GRACE_SECONDS
 from servingslo.policy.decision import Decision
 from servingslo.reasons import Reason
@@ -31,12 +32,12 @@ CURRENT, IN_PROGRESS, FAILED = "Current", "InProgress", "Failed"
 def decided(decision: Decision, *, before: Sequence[Condition] = (), later: float = 0) -> Any:
     """The conditions after a decision."""
     now_seconds = NOON_SECONDS + later
-    return explain.conditions(decision, before, generation=1, now_seconds=now_seconds)
+    return conditions_of(decision, before, generation=1, now_seconds=now_seconds)
 
 
 def refused(reason: Reason) -> Any:
     """The conditions without a decision."""
-    return explain.not_ready(reason, "why", generation=1, now_seconds=NOON_SECONDS)
+    return not_ready(reason, "why", generation=1, now_seconds=NOON_SECONDS)
 
 
 def limited(reason: Reason) -> Any:

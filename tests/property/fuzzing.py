@@ -6,10 +6,13 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from servingslo import explain
 from servingslo.api.v1alpha1.status import ServingSLOStatus
 from servingslo.controller.reporting.status import conditions_field, status_fields
+from servingslo.explain.conditions.derived import conditions as conditions_of
 from servingslo.explain.document import as_dict, summary_line
+from servingslo.explain.events import events as events_of
+from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.policy.decision import Decision
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stored_state import learned, restore
@@ -36,16 +39,16 @@ def is_said(error: Exception, longest: int = CHARACTERS) -> bool:
 
 def tell(decision: Decision, previous: Decision | None) -> None:
     """Say a decision in all forms in which it is said, and check that each can be stored."""
-    conditions = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)
+    conditions = conditions_of(decision, generation=1, now_seconds=decision.time_seconds)
     fields = status_fields(decision, generation=1, last_batch_change_seconds=None)
     status = {name: value for name, value in fields.items() if value is not None}
     ServingSLOStatus.model_validate({**status, "conditions": conditions_field(conditions)})
     json.dumps(fields, allow_nan=False)
     json.dumps(as_dict(decision), allow_nan=False)
-    lines = (explain.log_line(decision), summary_line(decision))
-    events = [event.message for event in explain.events(decision, previous)]
+    lines = (log_line(decision), summary_line(decision))
+    events = [event.message for event in events_of(decision, previous)]
     assert all(0 < len(said) <= CHARACTERS for said in (*lines, *events))
-    assert explain.text(decision)
+    assert text(decision)
 
 
 def remembered(state: PlannerState, now_seconds: float) -> None:

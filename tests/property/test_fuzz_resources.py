@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from tests.property.fuzzing import fuzzed, is_said, remembered, tell, unhurried
 from tests.unit.policy_world import TARGETS, Run, World, steady
 
-from servingslo import explain
 from servingslo.adapters.kubernetes.resources import resource_record
 from servingslo.api.v1alpha1.status import MAX_MESSAGE_LENGTH
 from servingslo.controller.registry import Registry
 from servingslo.controller.reporting.status import conditions_field
+from servingslo.explain.conditions.derived import not_ready
 from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.state import PlannerState
@@ -118,9 +118,7 @@ def test_any_spec_is_targets_or_a_refusal(changes, whole) -> None:
         return
     assert resource.invalid is not None
     assert is_said(resource.invalid, MAX_MESSAGE_LENGTH)
-    told = explain.not_ready(
-        Reason.INVALID_SPEC, str(resource.invalid), generation=1, now_seconds=NOW
-    )
+    told = not_ready(Reason.INVALID_SPEC, str(resource.invalid), generation=1, now_seconds=NOW)
     json.dumps(conditions_field(told), allow_nan=False)
 
 

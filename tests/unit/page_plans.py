@@ -7,8 +7,8 @@ from typing import Any
 from tests.unit.engine_pages import NAMESPACE, Targets, readings
 from tests.unit.policy_world import TARGETS
 
-from servingslo import explain
 from servingslo.estimation.sample import PodSample
+from servingslo.explain.conditions.derived import conditions as conditions_of
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Observation
@@ -69,5 +69,5 @@ def decisions(
 
 def conditions(decision: Decision) -> dict[str, tuple[str, str, str]]:
     """Status, reason and message of each condition."""
-    told = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)
+    told = conditions_of(decision, generation=1, now_seconds=decision.time_seconds)
     return {one.type: (one.status.value, one.reason.value, one.message) for one in told}

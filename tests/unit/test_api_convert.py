@@ -24,7 +24,6 @@ from servingslo.policy.inputs import (
     BatchingMode,
     BatchingTargets,
     CostTargets,
-    ErrorBudgetTargets,
     FallbackBehavior,
     FallbackTargets,
     ForecastMode,
@@ -43,6 +42,7 @@ from servingslo.policy.routes import DegradationTargets
 from servingslo.units import parse_quantity_bytes
 
 GIB = 1024**3
+OF_FEATURES = {"features": {}, "stated_share_ratio": None, "promise_period_seconds": 0.0}
 MINIMAL = {
     "targetRef": {"kind": "Deployment", "name": "llama-chat"},
     "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "500ms"}],
@@ -63,7 +63,7 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
     """Every field arrives, in SI units."""
     found = targets_from_spec(api_cases.changed({"coldStart": "1m30s", "mode": "Recommend"}))
     # What a feature's field becomes, its own tests show.
-    assert replace(found, features={}) == (
+    assert replace(found, **OF_FEATURES) == replace(
         Targets(
             target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-chat"),
             objectives=(
@@ -123,7 +123,6 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 batcher=DynamicBatcher(largest_batch=8, window_seconds=0.005, room=64, instances=2),
             ),
             model="rank",
-            error_budget=ErrorBudgetTargets(target_ratio=0.995, window_seconds=28 * 86400.0),
             degradation=DegradationTargets(
                 route="llama-route", fallback="llama-small", max_share_ratio=0.5
             ),
@@ -133,7 +132,8 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 prefill_per_token_seconds=0.00003,
                 context_per_token_seconds=0.00000005,
             ),
-        )
+        ),
+        **OF_FEATURES,
     )
 
 
@@ -165,12 +165,11 @@ def test_a_pool_is_planned_as_a_target_of_its_own_would_be() -> None:
         "targetRef.name": "llama-prefill",
         "model": None,
         "admission": None,
-        "errorBudget": None,
         "degradation": None,
         "forecast": None,
     }
     found = targets_from_spec(api_cases.changed(alone))
-    assert first.targets == replace(found, features=first.targets.features)
+    assert replace(first.targets, **OF_FEATURES) == replace(found, **OF_FEATURES)
     assert second.targets == Targets(
         target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama-decode"),
         objectives=first.targets.objectives,

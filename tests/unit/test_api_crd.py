@@ -16,6 +16,7 @@ from servingslo.api.crd import (
     write_crd,
 )
 from servingslo.api.reference import render_reference, repeats
+from servingslo.api.status_base import STATUS
 
 ROOT = Path(__file__).parents[2]
 # Keywords that the API server refuses or ignores in a structural schema of apiextensions.k8s.io/v1.
@@ -173,7 +174,8 @@ def test_names_columns_and_subresources() -> None:
         "AGE",
     ]
     wide = [column["name"].upper() for column in columns if column.get("priority")]
-    assert wide == ["MODE", "BINDING", "ERROR BUDGET", "POOLS"]
+    of_features = [name.upper() for part in STATUS.parts() for name, *_ in part.columns]
+    assert wide == ["MODE", "BINDING", *of_features, "POOLS"]
     assert version()["subresources"] == {"status": {}}
 
 

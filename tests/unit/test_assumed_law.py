@@ -7,7 +7,6 @@ from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import TICK_SECONDS, World, reasons, run, steady
 from test_estimation_stated_law import TRUE, after, rows, scaled
 
-from servingslo import explain
 from servingslo.api.convert import targets_from_spec
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.law import trust
@@ -15,6 +14,7 @@ from servingslo.estimation.law.fit import LawState
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.models.known_engines import known_engine
 from servingslo.policy.inputs import Limits
 from servingslo.policy.planner import observe
@@ -167,7 +167,7 @@ def test_the_first_order_comes_from_the_assumed_law(named):
     assert Reason.LAW_ASSUMED in reasons(first)
     assert verdicts(first)[ConditionType.MODEL_TRUSTED].reason is Reason.LAW_ASSUMED
     assert " law=assumed " in log_line(first)
-    assert "roughly; the law is assumed from spec.engine.card and model" in explain.text(first)
+    assert "roughly; the law is assumed from spec.engine.card and model" in text(first)
     assert named.at(300.0).model.source in {"fit", "last-trusted"}
 
 

@@ -21,11 +21,9 @@ from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
 from servingslo.policy.knobs.protocol import KNOB
-from servingslo.policy.replicas.promise import BURN_SECONDS
 from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
-from servingslo.units import format_duration
 from servingslo_lab.cli.demo.command import Scenario
 from servingslo_lab.cli.top import SortBy
 
@@ -166,14 +164,6 @@ def test_every_part_that_can_fail_is_told() -> None:
         r"^\| `servingslo_failures_total` .*: (.*) \|$", read("reference/metrics.md"), re.MULTILINE
     )
     assert set(row.split(", ")) == counted
-
-
-def test_every_window_of_burn_rates_is_told() -> None:
-    """On the page of metrics."""
-    (row,) = re.findall(
-        r"budget was spent over the window: (.*) \|$", read("reference/metrics.md"), re.MULTILINE
-    )
-    assert row.split(", ") == [format_duration(seconds) for seconds in BURN_SECONDS]
 
 
 def test_every_source_of_limits_is_told() -> None:

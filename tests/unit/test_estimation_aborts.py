@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from tests.golden.decisions import SCALE_UP
 
-from servingslo import explain
 from servingslo.estimation.requests.lengths import LengthState, observe, publish
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.estimation.windows.counters import Window, advance
+from servingslo.explain.document import as_dict
+from servingslo.explain.text import text as text_of
 
 
 def _window(**counts: float) -> Window:
@@ -87,7 +88,7 @@ def test_the_share_given_up_stands_in_the_document_and_the_explanation(
 ) -> None:
     """The explanation is silent below what counters out of step make of none."""
     decision = replace(SCALE_UP, demand=replace(SCALE_UP.demand, aborted_ratio=ratio))
-    assert explain.as_dict(decision)["demand"].get("abortedRatio") == ratio
-    text = explain.text(decision)
+    assert as_dict(decision)["demand"].get("abortedRatio") == ratio
+    text = text_of(decision)
     assert ("clients gave up" in text) is (line is not None)
     assert line is None or line in text

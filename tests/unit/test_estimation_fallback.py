@@ -7,11 +7,8 @@ import pytest
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
-from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
-from servingslo.api.convert import targets_from_spec
 from servingslo.estimation.gateway.fallback import measure_fallback
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
-from servingslo.policy.ports import BudgetQuestion
 from servingslo.runtimes.gateways import ENVOY_GATEWAY
 
 CLUSTER = "httproute/inference/chat/rule/0"
@@ -113,44 +110,3 @@ def test_old_counts_are_none():
     windows, _ = measure_fallback((), sample(0, 0, 0, 0), 1000.0, 60.0)
     assert measure_fallback(windows, sample(30, 0, 30, 1, age=90.0), 1100.0, 60.0) == ((), None)
     assert measure_fallback(windows, None, 1100.0, 60.0) == ((), None)
-
-
-def test_an_error_budget_counts_what_a_fallback_served_by_its_own_weight():
-    """Here 10 of 100 were late; there 40 were served, Envoy refused 4 and the server 6."""
-    at = 3600
-
-    def bucket(edge, count):
-        return {"metric": {"le": edge}, "values": [[at, str(count)]]}
-
-    def count(name, value, backend, **labels):
-        cluster = f"{CLUSTER}/backend/{backend}"
-        metric = {"servingslo_metric": name, "envoy_cluster_name": cluster, **labels}
-        return {"metric": metric, "values": [[at, str(value)]]}
-
-    def ask(promql):
-        if "time_to_first_token" in promql:
-            return [bucket("1.0", 90), bucket("+Inf", 100)]
-        if "envoy_cluster" not in promql:
-            return []
-        assert "envoy_cluster_upstream_rq_xx" in promql
-        return [
-            count("envoy_cluster_upstream_rq_total", 100, 0),
-            count("envoy_cluster_upstream_rq_total", 46, 1),
-            count("envoy_cluster_upstream_rq_active_overflow", 4, 1),
-            count("envoy_cluster_upstream_rq_xx", 10, 1, envoy_response_code_class="5"),
-            count("envoy_cluster_upstream_rq_xx", 40, 1, envoy_response_code_class="2"),
-        ]
-
-    targets = targets_from_spec(
-        {
-            "targetRef": {"kind": "Deployment", "name": "chat"},
-            "objectives": [{"metric": "ttft", "percentile": 95, "threshold": "1s"}],
-            "replicas": {"max": 3},
-            "degradation": {"route": "chat", "fallback": "small", "degradedCountsAs": 0.75},
-        }
-    )
-    asked = BudgetQuestion(namespace="inference", targets=targets, runtime="vllm", fallback=(0, 1))
-    config = PrometheusConfig(url="http://prometheus", gateway=ENVOY_GATEWAY)
-    found = BudgetQueries(config).read(ask, asked, 3600)[at]
-    assert found.requests == pytest.approx(100 + 40 + 10)
-    assert found.most == pytest.approx(10 + 10 + 0.25 * 40)

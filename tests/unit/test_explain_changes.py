@@ -6,16 +6,21 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.golden.decisions import BLIND, SCALE_UP
 
-from servingslo import explain
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.engine_limits import batch_limits_change
+from servingslo.explain.changes import (
+    change_event,
+    change_line,
+    not_written,
+    replica_count_change,
+)
 from servingslo.policy.decision import replace_knob
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
 from servingslo.reasons import Reason
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
-SCALED = explain.replica_count_change(SCALE_UP, TARGET)
+SCALED = replica_count_change(SCALE_UP, TARGET)
 LIMITS = batch_limits_change(
     replace_knob(
         SCALE_UP,
@@ -40,8 +45,8 @@ BACK = batch_limits_change(
     ),
     TARGET,
 )
-REFUSED = explain.not_written(SCALED, Reason.WRITE_CONFLICT, "replicas are 4", answered=True)
-UNANSWERED = explain.not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answered=False)
+REFUSED = not_written(SCALED, Reason.WRITE_CONFLICT, "replicas are 4", answered=True)
+UNANSWERED = not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answered=False)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ UNANSWERED = explain.not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answe
 )
 def test_a_line_says_what_changed_why_what_for_and_how_it_ended(change, line):
     """Before, after, reason, saving and outcome of each kind of change."""
-    assert explain.change_line(change) == line
+    assert change_line(change) == line
 
 
 @pytest.mark.parametrize(
@@ -129,15 +134,15 @@ def test_a_line_says_what_changed_why_what_for_and_how_it_ended(change, line):
 )
 def test_an_event_says_the_same(change, type_, reason, message):
     """Each change is an event that is counted every time."""
-    event = explain.change_event(change)
+    event = change_event(change)
     assert (event.type, event.reason, event.message) == (type_, reason, message)
     assert event.every_time
 
 
 def test_a_decision_that_orders_nothing_is_no_change():
     """What is held or only recommended writes nothing, so it is no change."""
-    assert explain.replica_count_change(BLIND, TARGET) is None
-    assert explain.replica_count_change(replace(SCALE_UP, apply_replicas=False), TARGET) is None
+    assert replica_count_change(BLIND, TARGET) is None
+    assert replica_count_change(replace(SCALE_UP, apply_replicas=False), TARGET) is None
     assert batch_limits_change(SCALE_UP, TARGET) is None
 
 

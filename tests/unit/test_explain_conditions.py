@@ -5,20 +5,23 @@ from dataclasses import replace
 import pytest
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
-from servingslo import explain
 from servingslo.adapters.gauges import metric_samples
 from servingslo.api.v1alpha1.status import MAX_SUMMARY_LENGTH
 from servingslo.explain.conditions import derived
 from servingslo.explain.conditions.cause import NOT_READY_REASONS
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
+from servingslo.explain.conditions.derived import conditions, not_ready
 from servingslo.explain.conditions.stalled import GRACE_SECONDS
+from servingslo.explain.events import events
 from servingslo.explain.headline import answer_line, headline
+from servingslo.explain.log_line import log_line, material_change
+from servingslo.explain.text import text
 from servingslo.policy.decision_parts import DecisionStep, LimitsUse, ObjectiveReport
 from servingslo.reasons import Action, Reason
 
 
 def _of(decision, previous=(), now=NOON_SECONDS):
-    found = explain.conditions(decision, previous, generation=1, now_seconds=now)
+    found = conditions(decision, previous, generation=1, now_seconds=now)
     return {condition.type: condition for condition in found}
 
 
@@ -89,7 +92,7 @@ def test_an_objective_that_no_count_meets_says_what_could_be_met(shares, reason)
     decision = replace(plain, objectives=(_objective(*shares),), steps=(step,))
     condition = _of(decision)["SLOMet"]
     assert condition.reason is reason
-    told = [event for event in explain.events(decision, plain) if event.reason is reason]
+    told = [event for event in events(decision, plain) if event.reason is reason]
     if reason is Reason.INFEASIBLE_OBJECTIVE:
         assert condition.status == "False"
         assert condition.message.endswith("the least feasible value is 0.62s")
@@ -147,8 +150,8 @@ def test_transition_time_moves_only_with_the_status():
 
 def test_not_ready_keeps_what_was_known_before():
     """A bad spec says nothing about metrics or model: only Ready changes."""
-    before = explain.conditions(SCALE_UP, generation=1, now_seconds=NOON_SECONDS)
-    after = explain.not_ready(
+    before = conditions(SCALE_UP, generation=1, now_seconds=NOON_SECONDS)
+    after = not_ready(
         Reason.INVALID_SPEC,
         "spec.replicas.max: 0",
         before,
@@ -161,7 +164,7 @@ def test_not_ready_keeps_what_was_known_before():
     stalled = after[-1]
     assert (stalled.type, stalled.status, stalled.reason) == ("Stalled", "True", ready.reason)
     assert after[1:-1] == before[1:]
-    failed = explain.not_ready(
+    failed = not_ready(
         Reason.INTERNAL_ERROR, "a fault", after, generation=2, now_seconds=NOON_SECONDS + 20
     )
     assert [one.type for one in failed] == [one.type for one in before]
@@ -206,7 +209,7 @@ def test_advice_is_in_no_conflict_and_a_new_spec_may_pass_again():
 
 
 def _told(decision, previous):
-    return [event.reason for event in explain.events(decision, previous)]
+    return [event.reason for event in events(decision, previous)]
 
 
 @pytest.mark.parametrize(
@@ -261,16 +264,16 @@ def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
     assert ready.status == "True"
     assert why in ready.message
     assert "spec.engine.maxSequences" in ready.message
-    assert f'limits_unread="{why}"' in explain.log_line(told)
-    assert why in explain.text(told)
-    assert explain.material_change(SCALE_UP, told)
-    assert not explain.material_change(told, told)
+    assert f'limits_unread="{why}"' in log_line(told)
+    assert why in text(told)
+    assert material_change(SCALE_UP, told)
+    assert not material_change(told, told)
 
 
 def test_a_limit_that_was_not_read_is_unknown_beside_one_that_was():
     """No source is made up for it."""
     limits = LimitsUse(max_num_batched_tokens=2048, max_num_batched_tokens_source="args")
-    told = explain.text(replace(SCALE_UP, limits=limits))
+    told = text(replace(SCALE_UP, limits=limits))
     assert "Limits: max_num_seqs unknown, max_num_batched_tokens 2048 (args)" in told
 
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.golden.decisions import BLIND, NOON_SECONDS, SCALE_UP
 
-from servingslo import explain
 from servingslo.adapters.gauges import GAUGES, metric_samples
 from servingslo.api.status_base import STATUS, told_gauges
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
-from servingslo.explain.document import MAX_DOCUMENT_BYTES
+from servingslo.explain.document import MAX_DOCUMENT_BYTES, as_dict
 from servingslo.explain.format import number, percent, quoted, rounded
-from servingslo.explain.log_line import REPEAT_SECONDS
+from servingslo.explain.log_line import REPEAT_SECONDS, log_line, material_change
+from servingslo.explain.text import text
 from servingslo.policy.decision import replace_knob
-from servingslo.policy.decision_parts import BudgetReport, BurnRate, DecisionStep, HandOver
+from servingslo.policy.decision_parts import DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
@@ -40,14 +40,14 @@ from servingslo.reasons import Action, Constraint, Reason
 )
 def test_a_line_is_written_on_change_and_every_ten_minutes(change, worth_a_line):
     """An unchanged decision is repeated rarely, a changed one at once."""
-    assert explain.material_change(SCALE_UP, replace(SCALE_UP, **change)) is worth_a_line
+    assert material_change(SCALE_UP, replace(SCALE_UP, **change)) is worth_a_line
 
 
 def test_an_unknown_count_is_said_so():
     """A target that cannot be read has no count, and no zero is shown in its place."""
     decision = replace(BLIND, replicas_before=None, replicas_after=None, recommended_replicas=None)
-    assert " replicas=unknown " in explain.log_line(decision)
-    assert "hold, unknown replicas" in explain.text(decision)
+    assert " replicas=unknown " in log_line(decision)
+    assert "hold, unknown replicas" in text(decision)
     names = {sample.name for sample in metric_samples(decision)}
     assert "servingslo_desired_replicas" not in names
 
@@ -83,7 +83,7 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
             for stage, inputs in steps
         ),
     )
-    document = explain.as_dict(decision)
+    document = as_dict(decision)
     encoded = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     assert len(encoded.encode(errors="surrogatepass")) <= MAX_DOCUMENT_BYTES
     assert document["action"] == "scale-up"
@@ -93,7 +93,8 @@ def test_the_document_is_bounded_and_valid_json(steps, detail):
 
 def test_every_sample_belongs_to_a_declared_gauge():
     """Names and labels of samples are those that /metrics declares."""
-    of_features = {name for part in STATUS.parts() for name, _, _ in told_gauges(part.model)}
+    models = [one for part in STATUS.parts() for one in (part.model, part.of_class)]
+    of_features = {name for model in models for name, _, _ in told_gauges(model)}
     declared = {one.name: set(one.labels) for one in GAUGES if one.name not in of_features}
     owned = replace(BLIND, reason=Reason.SCALER_CONFLICT, limited_by=Reason.SCALER_CONFLICT)
     bound = LimitDecision(
@@ -102,15 +103,6 @@ def test_every_sample_belongs_to_a_declared_gauge():
     bounded = replace_knob(SCALE_UP, "gateway-limits", bound)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     handed = replace(SCALE_UP, handed_over=given)
-    budget = BudgetReport(
-        target_ratio=0.99,
-        window_seconds=86400.0,
-        remaining_ratio=0.4,
-        remaining_most_ratio=0.6,
-        covered_ratio=1.0,
-        burn_rates=(BurnRate(seconds=3600.0, rate=2.0),),
-    )
-    budgeted = replace(SCALE_UP, error_budget=budget)
     share = DegradationDecision(
         reason=Reason.DEGRADED, route="chat", fallback="small", max_share_ratio=0.5, after=0.2
     )
@@ -120,11 +112,10 @@ def test_every_sample_belongs_to_a_declared_gauge():
     chat = ClassReport(
         name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
         admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
-        budget_remaining_ratio=0.5,
     )  # fmt: skip
     lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
     classed = replace_knob(SCALE_UP, "lanes", lanes)
-    every = (SCALE_UP, owned, bounded, handed, budgeted, served, degraded, classed)
+    every = (SCALE_UP, owned, bounded, handed, served, degraded, classed)
     samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)
@@ -193,9 +184,9 @@ def test_rounding_keeps_four_digits_and_is_idempotent(value):
 def test_swings_of_arrivals_are_told_once_they_are_known():
     """The index of dispersion, and not a word before."""
     swinging = replace(SCALE_UP.demand, scrape_dispersion=1.9)
-    told = explain.text(replace(SCALE_UP, demand=swinging))
+    told = text(replace(SCALE_UP, demand=swinging))
     assert "from scrape to scrape (1 is chance): 1.9" in told
-    assert "1 is chance" not in explain.text(SCALE_UP)
+    assert "1 is chance" not in text(SCALE_UP)
 
 
 @dataclass(frozen=True)
@@ -209,4 +200,4 @@ def test_a_time_keeps_its_seconds():
     """Four digits of a Unix time would move it by days."""
     met_at = NOON_SECONDS + 12_345.0
     decision = replace(SCALE_UP, features={"toy": Toy(met_at_seconds=met_at)})
-    assert explain.as_dict(decision)["toy"]["metAtSeconds"] == met_at
+    assert as_dict(decision)["toy"]["metAtSeconds"] == met_at

@@ -8,9 +8,11 @@ from tests.golden.decisions import SCALE_UP
 from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.pods.gpus import GpuUse
-from servingslo.explain import as_dict, log_line, material_change, text
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.document import as_dict
+from servingslo.explain.log_line import log_line, material_change
+from servingslo.explain.text import text
 from servingslo.policy.decision import Decision
 from servingslo.reasons import Reason
 

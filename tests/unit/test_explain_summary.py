@@ -7,7 +7,8 @@ from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import Run, World, steady, stepped
 from tests.golden.decisions import SCALE_UP
 
-from servingslo import explain
+from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.policy.decision_parts import ColdStartReport, DecisionStep, PredictedLatency
 from servingslo.policy.inputs import Limits, ReplicaTargets
 from servingslo.policy.report import with_latencies
@@ -16,7 +17,7 @@ from servingslo.reasons import Action, Constraint, Reason
 
 def told(decision):
     """The lines before the details, by their first word."""
-    head = explain.text(decision).split("\nDetails:")[0].splitlines()
+    head = text(decision).split("\nDetails:")[0].splitlines()
     return {line.partition(":")[0]: line.partition(": ")[2] for line in head[1:]}
 
 
@@ -90,15 +91,15 @@ def test_a_model_that_is_not_trusted_is_said_to_be():
 )
 def test_a_cold_start_tells_how_it_is_known_and_what_it_is_made_of(start, line):
     """What was stated stands beside what was measured."""
-    assert f"  a cold start takes {line}" in explain.text(replace(SCALE_UP, cold_start=start))
+    assert f"  a cold start takes {line}" in text(replace(SCALE_UP, cold_start=start))
 
 
 def test_a_prediction_tells_how_observations_corrected_it():
     """Only where they did."""
     first = replace(SCALE_UP.objectives[0], calibration_ratio=1.21)
-    corrected = explain.text(replace(SCALE_UP, objectives=(first,)))
+    corrected = text(replace(SCALE_UP, objectives=(first,)))
     assert "predicted 0.38s (the model's × 1.21, by what was observed)" in corrected
-    assert "the model's ×" not in explain.text(SCALE_UP)
+    assert "the model's ×" not in text(SCALE_UP)
 
 
 def test_counts_that_cannot_be_judged_are_told_by_their_utilization():
@@ -107,7 +108,7 @@ def test_counts_that_cannot_be_judged_are_told_by_their_utilization():
     unsure = next(d for d in story.decisions if d.predicted_counts and not d.model.trusted)
     lines = told(unsure)
     assert "would run at " in lines["Otherwise"]
-    assert "None" not in explain.text(unsure)
+    assert "None" not in text(unsure)
 
 
 def test_a_count_that_holds_for_now_is_not_said_to_hold_until_a_replica_could_be_had_again():
@@ -135,8 +136,8 @@ def test_errors_of_percentiles_are_told_where_they_were_corrected():
     right = replace(SCALE_UP, model=replace(SCALE_UP.model, relative_error=0.0))
     assert "percentiles" not in told(right)["How sure"]
     wrong = replace(SCALE_UP, model=replace(SCALE_UP.model, relative_error=0.3))
-    assert "large error" not in explain.text(SCALE_UP)
-    assert "large error" in explain.text(wrong)
+    assert "large error" not in text(SCALE_UP)
+    assert "large error" in text(wrong)
 
 
 GUARDS = [
@@ -200,7 +201,7 @@ def test_the_latency_that_binds_stands_beside_the_other_counts():
     count = replace(SCALE_UP.predicted_counts[0], latencies=(latency, never))
     decision = replace(SCALE_UP, predicted_counts=(count,), binding=Constraint.TTFT)
     assert told(decision)["Otherwise"].endswith("utilization, ttft p99 0.91s")
-    assert "ttft p99 0.91s, tpot p95 without bound" in explain.text(decision)
+    assert "ttft p99 0.91s, tpot p95 without bound" in text(decision)
 
 
 def test_the_quantile_is_told_and_a_need_beyond_the_search_is_no_number():
@@ -213,12 +214,12 @@ def test_the_quantile_is_told_and_a_need_beyond_the_search_is_no_number():
     needs = {need.constraint: need for need in rise.needs}
     assert needs[Constraint.TTFT].replicas is None
     assert needs[Constraint.TTFT].more_than == 24
-    assert "ttft needs more than 24" in explain.text(rise)
-    assert "ttft:>24" in explain.log_line(rise)
+    assert "ttft needs more than 24" in text(rise)
+    assert "ttft:>24" in log_line(rise)
     asked = needs[rise.binding].replicas
     assert asked > 24
     assert f"asks for {asked} replicas" in told(rise)["Because"]
-    assert "cannot be met" not in explain.text(rise)
+    assert "cannot be met" not in text(rise)
 
 
 def test_who_explains_is_told_up_to_which_demand_the_count_holds():
@@ -230,4 +231,4 @@ def test_who_explains_is_told_up_to_which_demand_the_count_holds():
     planned = decision.demand.forecast_rate_per_second
     assert most[wanted - 1] < planned <= most[wanted] < most[wanted + 1]
     assert f"{wanted} would hold up to {most[wanted]:.3g} requests/s" in told(decision)["Otherwise"]
-    assert f"holds up to {most[wanted]:.3g} requests/s" in explain.text(decision)
+    assert f"holds up to {most[wanted]:.3g} requests/s" in text(decision)

@@ -123,7 +123,7 @@ def test_a_broken_edge_costs_the_histogram_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("profile", GATEWAYS, ids=lambda one: one.name)
-def test_the_query_of_an_error_budget_is_not_too_long(profile) -> None:
+def test_the_query_of_its_counters_is_not_too_long(profile) -> None:
     """All counters of a gateway in one query."""
     query = gateway_increases(profile, PrometheusConfig(url="http://store.test"), 3600)
     assert len(query) <= LONGEST_QUERY_CHARACTERS

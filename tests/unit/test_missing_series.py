@@ -14,11 +14,12 @@ from tests.unit.engine_pages import (
 )
 from tests.unit.policy_world import TARGETS
 
-from servingslo import explain
 from servingslo.adapters.kubernetes.pods.config_maps import StartedWith
 from servingslo.adapters.kubernetes.pods.launches import read_launch
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.estimation.sample import PodSample
+from servingslo.explain.conditions.derived import conditions
+from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, Observation
@@ -71,7 +72,7 @@ def _conditions(
             current_replicas=len(pods), runtime=read_as.runtime, pods=samples,
         )  # fmt: skip
         decision, state = plan(observation, targets, Limits(), state, now)
-        each = explain.conditions(decision, generation=1, now_seconds=now)
+        each = conditions(decision, generation=1, now_seconds=now)
         found.append(({str(c.type): c for c in each}, decision))
     return found
 
@@ -97,7 +98,7 @@ def test_dropped_buckets_are_named_and_are_no_lack_of_requests(rate, metric, eve
     assert "_bucket" in fresh.message
     assert every or own in fresh.message
     assert decision.demand.arrival_rate_per_second == pytest.approx(2 * rate, rel=0.05)
-    assert own in explain.text(decision)
+    assert own in text(decision)
 
 
 @quick

@@ -6,8 +6,10 @@ import numpy as np
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import World, run, steady
 
-from servingslo import explain
 from servingslo.adapters.gauges import metric_samples
+from servingslo.explain.document import as_dict
+from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.models.engine.adapter_slots import least_engines
 from servingslo.models.objectives import LatencyMetric
 from servingslo.reasons import Action, Constraint, Reason
@@ -51,12 +53,12 @@ def test_adapters_without_slots_order_replicas_and_are_named():
     (need,) = [n for n in last.needs if n.constraint is Constraint.ADAPTER_SLOTS]
     assert NEEDED is not None
     assert abs(need.replicas - NEEDED) <= 0.35 * NEEDED
-    told = explain.text(bound[0])
+    told = text(bound[0])
     assert "adapter-slots needs" in told
     assert "slots an engine" in told
     gauges = {s.name: s.value for s in metric_samples(last)}
     assert gauges["servingslo_adapter_slots"] == SLOTS
-    names = [one["name"] for one in explain.as_dict(last)["models"]["adapterRequests"]]
+    names = [one["name"] for one in as_dict(last)["models"]["adapterRequests"]]
     assert set(names) <= REQUESTS.keys()
 
 
@@ -74,4 +76,4 @@ def test_an_objective_on_tokens_alone_is_not_delayed_by_a_slot():
     targets = replace(TARGETS, objectives=tokens)
     story = run(AdapterWorld(rate=steady(RATE), replicas=2), targets).until(300)
     assert not [n for d in story.decisions for n in d.needs if n.constraint == "adapter-slots"]
-    assert any("adapters_waiting=" in explain.log_line(d) for d in story.decisions)
+    assert any("adapters_waiting=" in log_line(d) for d in story.decisions)

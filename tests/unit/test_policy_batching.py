@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from policy_world import STATED_WINDOW, Run, World
 
-from servingslo import explain
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.text import text as text_of
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import LatencyModel, Objective, Routing
@@ -262,7 +262,7 @@ def test_limits_that_keep_objectives_beyond_the_maximum_of_todays_are_worth_a_ro
     ]
     assert any(d.batching.better.meets_objectives for d in gained)
     for decision in gained:
-        text = explain.text(decision)
+        text = text_of(decision)
         assert "requests in flight at each, which miss an objective" in text
         meets = decision.batching.better.meets_objectives
         assert (": meets the objectives; today's limits do not" in text) == meets
@@ -275,7 +275,7 @@ def test_a_fleet_that_is_short_at_its_maximum_gets_limits_with_which_it_carries_
     batching = applied.batching
     assert not batching.better.meets_objectives
     assert (batching.replicas_saved, batching.rollout.payback_seconds) == (0, None)
-    assert "serves more, but still misses an objective" in explain.text(applied)
+    assert "serves more, but still misses an objective" in text_of(applied)
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["with-others", "alone"])

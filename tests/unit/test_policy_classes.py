@@ -9,7 +9,6 @@ from tests.unit.policy_world import Run, World, steady
 from servingslo.adapters.gauges import metric_samples
 from servingslo.estimation.gateway.classes import whole_sample
 from servingslo.estimation.requests.arrivals import ArrivalState, count_classes
-from servingslo.estimation.requests.misses import Misses, of_classes, over
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.changes import change_line
 from servingslo.explain.classes import class_lines, lanes_change
@@ -235,15 +234,3 @@ def test_a_lane_that_does_not_hold_is_reported(passed_by, refused, reported):
     gauges = [one for one in metric_samples(now) if one.name == "servingslo_admission_bound"]
     assert [one.labels["reason"] for one in gauges] == ["LimitNotHeld"]
     assert [one.reason for one in events(now, before)] == [Reason.LIMIT_NOT_HELD]
-
-
-def test_each_class_has_an_error_budget_of_its_own():
-    """Engines do not tell classes apart: what they missed is shared, refusals are the class's."""
-    served = Misses(requests=100.0, least=10.0, most=20.0)
-    told = of_classes(served, {"chat": (60.0, 0.0), "job": (80.0, 40.0)}, {"chat"})
-    assert (told.requests, told.least, told.most) == (60.0, 6.0, 12.0)
-    job = told.classes["job"]
-    assert (job.requests, job.least, job.most) == (80.0, 44.0, 48.0)
-    window = over(60.0, (told, told))
-    assert (window.requests, window.classes["job"].most) == (120.0, 96.0)
-    assert of_classes(served, {}, set()) == served

@@ -41,14 +41,19 @@ def fleet() -> FleetTargets:
 
 
 @cache
-def lived():
-    """Decisions of both pools."""
-    targets, state = fleet(), FleetState()
-    worlds = {
-        name: World(rate=steady(RATE_PER_SECOND), replicas=4, seed=seed)
-        for seed, name in enumerate(PRICES, start=1)
-    }
-    told = []
+def lived(by_pod):
+    """Decisions of both pools; by_pod: each pod gets as many requests, else each pool."""
+    targets, state, told, worlds = fleet(), FleetState(), [], {}
+
+    def ready(name):
+        return sum(pod.ready_at <= worlds[name].now for pod in worlds[name].pods)
+
+    def rate_of(name):
+        whole = 2.0 * RATE_PER_SECOND
+        return lambda _: whole * ready(name) / sum(map(ready, PRICES)) if by_pod else whole / 2.0
+
+    for seed, name in enumerate(PRICES, start=1):
+        worlds[name] = World(rate=rate_of(name), replicas=4, seed=seed)
     for tick in range(1, TICKS + 1):
         at = tick * TICK_SECONDS
         seen = {name: replace(world.observe(at), pool=name) for name, world in worlds.items()}
@@ -61,10 +66,16 @@ def lived():
 
 
 def test_counts_are_decided_together_at_the_least_price():
-    """The dear card is left with its minimum, where its own demand would ask for more."""
-    later = [one.pools["dear"] for one in lived()[-20:]]
+    """The dear card is left with less than the three that half of the requests would ask for."""
+    later = [one.pools["dear"] for one in lived(by_pod=True)[-20:]]
     assert all(Reason.LEAST_COST in reasons(one) for one in later)
-    assert later[-1].replicas_after < 4
+    assert max(one.replicas_after for one in later) < 3
+
+
+def test_a_pool_that_gets_more_than_its_pods_keeps_what_that_needs():
+    """Half of the requests go to the dear card whatever the counts, as by weights of a route."""
+    later = [one.pools["dear"] for one in lived(by_pod=False)[-20:]]
+    assert {one.replicas_after for one in later} == {3}
 
 
 def test_a_bound_that_keeps_demand_from_being_carried_is_the_reason():
@@ -93,7 +104,7 @@ def test_a_bound_that_keeps_demand_from_being_carried_is_the_reason():
 
 def test_the_split_is_reported():
     """Shares of the demand sum to one."""
-    split = lived()[-1].split
+    split = lived(by_pod=True)[-1].split
     assert split is not None
     assert sum(split.shares_ratio.values()) == 1.0
     assert split.rule == "EvenByPod"

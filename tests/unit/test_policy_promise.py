@@ -7,16 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.estimation.requests.histograms import HistogramDelta
-from servingslo.estimation.requests.misses import Misses
+from servingslo.estimation.requests.misses import Misses, Within, misses
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import ErrorBudgetTargets
 from servingslo.policy.replicas.promise import (
-    DEFAULT_PERIOD_SECONDS,
     PromiseState,
     after_window,
     misses_of,
-    period_seconds,
     promise_report,
 )
 from servingslo.policy.replicas.state import PlannerState
@@ -37,7 +34,7 @@ def _counted(state: PromiseState, *shares: float, rate: float = 20.0) -> Promise
         state = after_window(
             state,
             Misses(requests=requests, least=missed, most=missed),
-            period_seconds=DEFAULT_PERIOD_SECONDS,
+            period_seconds=86_400.0,
             now_seconds=begin + place * TICK,
         )
     return state
@@ -94,6 +91,26 @@ def test_what_was_attained_survives_a_restart():
     assert back.at_seconds is None
 
 
+@given(
+    requests=st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=200
+    ),
+    refused=st.integers(0, 50),
+)
+def test_what_really_missed_lies_within_the_interval(requests, refused):
+    """Requests that meet or miss each of three objectives, in any combination."""
+    columns = list(zip(*requests, strict=True))
+    each = [
+        Within(requests=float(len(column)), least=float(sum(column)), most=float(sum(column)))
+        for column in columns
+    ]
+    found = misses(each, float(refused))
+    truth = sum(not all(one) for one in requests) + refused
+    assert found.least <= truth <= found.most
+    assert found.requests == len(requests) + refused
+    assert found.most <= found.requests
+
+
 def test_what_an_older_release_stored_is_still_read():
     """Its score and rate are ignored, and no more missed than arrived."""
     stored = {"score": -9.0, "requests": 10.0, "missed": 99.0, "rate": 1.0, "seconds": 5.0}
@@ -101,13 +118,11 @@ def test_what_an_older_release_stored_is_still_read():
     assert found.attained_ratio == 0.0
 
 
-def test_target_and_period_are_the_error_budgets_where_one_is_stated():
+def test_share_and_period_are_those_that_are_stated():
     """Else the smallest percentile, and a day."""
     plain = benchmark_targets()
-    assert period_seconds(plain) == DEFAULT_PERIOD_SECONDS
-    stated = replace(
-        plain, error_budget=ErrorBudgetTargets(target_ratio=0.995, window_seconds=7 * 86400.0)
-    )
+    assert plain.promised_share_ratio == min(one.percentile for one in plain.objectives) / 100.0
+    stated = replace(plain, stated_share_ratio=0.995, promise_period_seconds=7 * 86400.0)
     report = promise_report(stated, _counted(BEGUN, 0.0, 0.0))
     assert report is not None
     assert (report.target_ratio, report.period_seconds) == (0.995, 7 * 86400.0)

@@ -6,8 +6,12 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import STATED_WINDOW, World, run, steady, stepped
 
-from servingslo import explain
 from servingslo.cli.decision_document import decision_of
+from servingslo.explain.conditions.derived import conditions
+from servingslo.explain.document import as_dict
+from servingslo.explain.events import events
+from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
@@ -112,7 +116,7 @@ def test_a_pod_that_lies_is_left_out_and_named_and_another_is_asked_for(lie, why
     story = run(world).until(600)
     before = story.at(600.0)
     assert step_of(before, Reason.UNRELIABLE_PODS) is None
-    assert "unreliable_pods" not in explain.log_line(before)
+    assert "unreliable_pods" not in log_line(before)
     lie(world)
     story.until(660)
     decision = next(d for d in story.between(600.0, 660.0) if d.replicas.excluded)
@@ -123,11 +127,11 @@ def test_a_pod_that_lies_is_left_out_and_named_and_another_is_asked_for(lie, why
     assert decision.recommended_replicas >= step.after
     assert step.before >= max(need.replicas for need in decision.needs)
     assert verdicts(decision)[decision.recommended_replicas]
-    assert f'unreliable_pods="{named}"' in explain.log_line(decision)
-    assert f"Left out: {named}" in explain.text(decision)
-    told = [e for e in explain.events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]
+    assert f'unreliable_pods="{named}"' in log_line(decision)
+    assert f"Left out: {named}" in text(decision)
+    told = [e for e in events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]
     assert named in told[0].message
-    ready = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)[0]
+    ready = conditions(decision, generation=1, now_seconds=decision.time_seconds)[0]
     assert named in ready.message
 
 
@@ -166,11 +170,11 @@ def test_who_explains_a_decision_is_told_what_one_fewer_and_one_more_would_give(
     assert fewer["tpot"] > 1.05 * same["tpot"] > 1.05 * more["tpot"]
     predicted = {o.metric: o.predicted_seconds for o in decision.objectives}
     assert {name: same[name] for name in predicted} == pytest.approx(predicted, rel=0.03)
-    stored = decision_of(explain.as_dict(told), "inference", "llama")
+    stored = decision_of(as_dict(told), "inference", "llama")
     assert latencies(stored)[told.predicted_counts[0].replicas] == pytest.approx(fewer, rel=0.01)
     line = next(
         line
-        for line in explain.text(stored).splitlines()
+        for line in text(stored).splitlines()
         if line.startswith(f"  {told.predicted_counts[0].replicas}: ")
     )
     assert all(f"{name} p95 " in line for name in ("ttft", "tpot", "queueTime"))
@@ -215,9 +219,7 @@ def test_pods_left_out_are_named_also_where_no_model_decides(seen, until, reason
     step = step_of(decision, Reason.UNRELIABLE_PODS)
     assert step.inputs["detail"] == "llama-2 (xid error 79)"
     assert decision.recommended_replicas == 4
-    assert "Left out: llama-2 (xid error 79); no capacity until they serve again" in explain.text(
-        decision
-    )
+    assert "Left out: llama-2 (xid error 79); no capacity until they serve again" in text(decision)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +264,11 @@ def test_pods_that_lie_are_left_out_up_to_half_and_more_of_them_take_none_away(l
     assert decision.replicas.excluded == 0
     assert all(d.replicas_after >= count for d in story.between(600.0, 900.0))
     assert step.inputs["suspect_pods"] == lying
-    assert f"In doubt: {step.inputs['detail']}; more than half" in explain.text(decision)
-    assert f'suspect_pods="{step.inputs["detail"]}"' in explain.log_line(decision)
-    ready = explain.conditions(decision, generation=1, now_seconds=decision.time_seconds)[0]
+    assert f"In doubt: {step.inputs['detail']}; more than half" in text(decision)
+    assert f'suspect_pods="{step.inputs["detail"]}"' in log_line(decision)
+    ready = conditions(decision, generation=1, now_seconds=decision.time_seconds)[0]
     assert f"in doubt: {names[0]}" in ready.message
-    told = [e for e in explain.events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]
+    told = [e for e in events(decision, before) if e.reason is Reason.UNRELIABLE_PODS]
     assert [names[0] in event.message for event in told] == [True]
 
 
@@ -279,5 +281,5 @@ def test_half_of_the_pods_without_requests_are_no_reason_for_more(count, exclude
     world.stuck_pods = {"llama-2"}
     decision = story.until(240).at(240.0)
     assert decision.replicas.excluded == excluded
-    named = "receiving nothing" in explain.log_line(decision)
+    named = "receiving nothing" in log_line(decision)
     assert named == bool(excluded)

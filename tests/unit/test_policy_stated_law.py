@@ -6,12 +6,13 @@ import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import TICK_SECONDS, World, reasons, run, steady
 
-from servingslo import explain
 from servingslo.controller.reporting.status import status_fields
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.document import as_dict
 from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
+from servingslo.explain.text import text as text_of
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.inputs import BatchingMode, BatchingTargets, Limits, ReplicaTargets
 from servingslo.reasons import Action, Reason
@@ -69,16 +70,16 @@ def test_everything_that_is_told_says_that_the_law_is_the_specs(known):
     assert Reason.LAW_FROM_SPEC not in reasons(end)
     status = status_fields(first, generation=1, last_batch_change_seconds=None)
     assert status["model"]["source"] == "spec"
-    assert explain.as_dict(first)["model"]["law"]["stepFixedSeconds"] == TRUE.step_fixed_seconds
+    assert as_dict(first)["model"]["law"]["stepFixedSeconds"] == TRUE.step_fixed_seconds
     verdict = verdicts(first)[ConditionType.MODEL_TRUSTED]
     assert (verdict.status, verdict.reason) == (ConditionStatus.TRUE, Reason.LAW_FROM_SPEC)
     assert "spec.serviceLaw" in verdict.message
     assert " law=spec " in log_line(first)
     assert " law=" not in log_line(end)
-    text = explain.text(first)
+    text = text_of(first)
     assert "How sure: fairly; the law is stated in spec.serviceLaw, not yet compared" in text
     assert "Model: trusted, from spec, 0 samples" in text
-    assert "windows so far" in explain.text(known.at(60.0))
+    assert "windows so far" in text_of(known.at(60.0))
     spoken = [(e.reason, e.message) for e in told(known.decisions) if e.key.startswith("ModelTr")]
     assert spoken == [
         (Reason.LAW_FROM_SPEC, verdict.message),

@@ -13,18 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.cli_calls import CLI
 from tests.unit.engine_pages import NAMESPACE, estimates, readings, vllm_page
-from tests.unit.policy_world import TARGETS
 
 import servingslo
 import servingslo_lab
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows.freshness import metrics_of
-from servingslo.policy.ports import BudgetQuestion
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.cli.past.exported import Question, read_exported
@@ -33,12 +30,12 @@ from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
 URL = "http://store.test"
 MATCHERS = 'cluster="a", region=~"eu-.*"'
 GATEWAYS = ("envoy-gateway", "istio", "gateway-api-inference-extension")
-ASKS = {"past/budgets.py", "past/exported.py", "past/history.py", "past/rates.py",
+ASKS = {"past/exported.py", "past/history.py", "past/rates.py",
         "reading/crowds.py", "reading/reader.py"}  # fmt: skip
 _KEYWORDS = frozenset({"or", "and", "by", "on", "group_left"})
 
 
-class _Store(BaseHTTPRequestHandler):
+class Store(BaseHTTPRequestHandler):
     """Notes each query. Tells of one engine that it has native histograms alone."""
 
     asked: list[str]
@@ -73,15 +70,15 @@ class _Store(BaseHTTPRequestHandler):
 @pytest.fixture
 def store() -> Iterator[str]:
     """The address of a store that notes what it is asked."""
-    _Store.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Store)
+    Store.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
 
 
-def _unmatched(query: str) -> list[str]:
+def unmatched(query: str) -> list[str]:
     """The selectors of a query that lack the matchers."""
     marked = query.replace(f"{MATCHERS}}}", "}!")
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', marked)
@@ -92,7 +89,7 @@ def _unmatched(query: str) -> list[str]:
 
 
 def ask_for_the_past(config: PrometheusConfig) -> None:
-    """Ask what is asked of the past, of error budgets and of the operator itself."""
+    """Ask what is asked of the past and of the operator itself."""
     now = prometheus_now_seconds(config)
     list(read_history(config, [now]))
     question = Question(
@@ -102,11 +99,6 @@ def ask_for_the_past(config: PrometheusConfig) -> None:
     rates = PastRates(config, days=1)
     rates._read()
     rates.close()
-    budgets = Budgets(config)
-    for runtime in ("vllm", "sglang", "trtllm"):
-        asked = BudgetQuestion(namespace="n", targets=TARGETS, runtime=runtime, fallback=(0, 1))
-        budgets._bins(asked, 300, range(int(now) - 900, int(now), 300))
-    budgets.close()
 
 
 def _everything(config: PrometheusConfig) -> None:
@@ -120,16 +112,16 @@ def _everything(config: PrometheusConfig) -> None:
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
 def test_every_query_of_every_path_has_the_matchers(store: str, gateway: str) -> None:
-    """Readings, past rates, budgets, gateways, GPUs, native histograms, the operator's own."""
+    """Readings, past rates, gateways, GPUs, native histograms, the operator's own."""
     profile = gateway_profile(gateway)
     _everything(PrometheusConfig(url=store, gateway=profile, matchers=MATCHERS))
-    asked = [query for query in _Store.asked if query != "time()"]
-    assert {query: found for query in asked if (found := _unmatched(query))} == {}
+    asked = [query for query in Store.asked if query != "time()"]
+    assert {query: found for query in asked if (found := unmatched(query))} == {}
     text = "\n".join(asked)
     for part in ("DCGM_FI", "histogram_count", "servingslo_limited_by", "servingslo_owner",
                  profile.metrics[0].names[0], "pod=~", "timestamp({"):  # fmt: skip
         assert part in text
-    without = [_unmatched(query.replace(MATCHERS, "")) for query in asked]
+    without = [unmatched(query.replace(MATCHERS, "")) for query in asked]
     assert all(without)
 
 
@@ -139,7 +131,8 @@ def test_no_other_module_asks_a_store() -> None:
         "/".join(path.parts[-2:])
         for package in (servingslo, servingslo_lab)
         for path in Path(package.__file__).parent.rglob("*.py")
-        if re.search(r"client\.query(_range)?\(", path.read_text(encoding="utf-8"))
+        if "features" not in path.parts
+        and re.search(r"client\.query(_range)?\(", path.read_text(encoding="utf-8"))
     }
     assert asking == ASKS
 

@@ -20,7 +20,7 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport
 from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT
 from servingslo.reasons import Reason
-from servingslo.units import format_duration, ratio_from_percent
+from servingslo.units import ratio_from_percent
 
 NOT_READY = "servingslo_not_ready"
 DESIRED = "servingslo_desired_replicas"
@@ -79,12 +79,6 @@ def _class_rates(decision: Decision) -> Iterator[GaugeValue]:
     for one in decision.classes:
         for outcome, rate in _OF_CLASS.items():
             yield {"class": one.name, "outcome": outcome}, getattr(one, rate)
-
-
-def _burn_rates(decision: Decision) -> Iterator[GaugeValue]:
-    if (budget := decision.error_budget) is not None:
-        for burn in budget.burn_rates:
-            yield {"window": format_duration(burn.seconds)}, burn.rate
 
 
 def _cost(decision: Decision) -> Iterator[GaugeValue]:
@@ -198,12 +192,6 @@ _ROWS = (
         "servingslo_within_objective_greatest_ratio",
         "Greatest share of requests within the threshold.",
         lambda one: one.share_high_ratio,
-    ),
-    GaugeRow(
-        name="servingslo_error_budget_burn_rate",
-        help="Speed at which the error budget was spent over a window; 1 is allowed.",
-        labels=("window",),
-        values=_burn_rates,
     ),
     _number(
         "servingslo_adapter_slots",

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from servingslo.api.patterns import ratio_of_share
 from servingslo.api.refusals import allowed, path_of, refused_value, shown
 from servingslo.api.spec_base import SPEC, features_of
 from servingslo.api.v1alpha1 import ServingSLOSpec
@@ -14,7 +13,6 @@ from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
 from servingslo.api.v1alpha1.objectives import Objective as ObjectiveSpec
 from servingslo.api.v1alpha1.pools import WORKLOAD_OR_POOLS, Pool, part_of
-from servingslo.api.v1alpha1.spec import ErrorBudget
 from servingslo.api.v1alpha1.workload import TargetRef
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
@@ -25,7 +23,6 @@ from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
     BatchingTargets,
     CostTargets,
-    ErrorBudgetTargets,
     FallbackTargets,
     ForecastTargets,
     KVCacheModel,
@@ -38,7 +35,7 @@ from servingslo.policy.pools.admission import one_writer
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
-from servingslo.units import SECONDS_PER_DAY, parse_duration_seconds, parse_quantity_bytes
+from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 
 MEASURED = "Measured"
 
@@ -155,7 +152,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         ),
         gpus_per_replica=gpus,
         priority=spec.priority,
-        error_budget=None if spec.error_budget is None else _error_budget(spec.error_budget),
         degradation=None
         if spec.degradation is None
         else DegradationTargets(
@@ -175,7 +171,7 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             else _batcher(own.engine.dynamic_batching),
         ),
         model=spec.model,
-        features=features_of(spec),
+        **features_of(spec),
         classes=tuple(
             ClassTargets(
                 name=one.name,
@@ -246,12 +242,6 @@ def _batcher(stated: DynamicBatching) -> DynamicBatcher:
         room=stated.max_queue_size,
         instances=stated.instances,
     )
-
-
-def _error_budget(budget: ErrorBudget) -> ErrorBudgetTargets:
-    target = None if budget.target is None else ratio_of_share(budget.target)
-    days = int(budget.window.removesuffix("d"))
-    return ErrorBudgetTargets(target_ratio=target, window_seconds=days * SECONDS_PER_DAY)
 
 
 def _kv_cache(model: KVCacheModelSpec) -> KVCacheModel:

@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from servingslo.api.reference import render_reference
+from servingslo.api.status_base import STATUS
 from servingslo.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -70,7 +71,7 @@ PRINTER_COLUMNS = (
 WIDE_COLUMNS = (
     ("Mode", "string", ".spec.mode", "What the operator may do."),
     ("Binding", "string", ".status.bindingConstraint", "Constraint that asks for the most."),
-    ("Error Budget", "number", ".status.errorBudget.remaining", "Share of it that is left."),
+    *(column for part in STATUS.parts() for column in part.columns),
     ("Pools", "string", ".status.poolsSummary", "Replicas of each pool."),
 )
 

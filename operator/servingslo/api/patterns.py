@@ -27,7 +27,6 @@ RUNTIME_NAME = Matching(
 MODEL_NAME = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "letters, digits, -, _ and .", 253)
 PRODUCT = Matching(r"^[A-Za-z0-9][-A-Za-z0-9_./ ]*$", "letters, digits, spaces, -, _, . and /", 253)
 SHARE = Matching(r"^(5[0-9]|[6-9][0-9])([.][0-9]{1,3})?%$", "a share from 50% to 99.999%", 16)
-DAYS = Matching(r"^([1-9]|[1-8][0-9]|90)d$", "days from 1d to 90d", 16)
 LABEL_KEY = Matching(
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",

@@ -18,6 +18,11 @@ def with_rules(*rules: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={RULES: list(rules)})
 
 
+def _nothing(_value: Any) -> dict[str, Any]:
+    """It says what it says in its own value."""
+    return {}
+
+
 def _agrees(_spec: Any) -> None:
     """Whatever is stated goes with it."""
 
@@ -27,7 +32,8 @@ class SpecPart:
     """What a feature adds to the spec: a field of the key's name.
 
     key: of what the planner gets, in `Targets.features`. field: annotation and pydantic field.
-    targets: what the planner gets of the field's value, in SI units. rules: CEL over the whole
+    targets: what the planner gets of the field's value, in SI units. states: fields of `Targets`
+    that the value sets instead of the kernel. rules: CEL over the whole
     spec; check: the same in Python, of the spec, raises `not_allowed`. of_route: with several pools
     only the one that the route is read for has it.
     """
@@ -38,6 +44,7 @@ class SpecPart:
     rules: tuple[dict[str, Any], ...] = ()
     check: Callable[[Any], None] = _agrees
     of_route: bool = False
+    states: Callable[[Any], dict[str, Any]] = _nothing
 
 
 SPEC: Aspect[SpecPart] = Aspect("spec")
@@ -49,10 +56,16 @@ def with_features(model: type[Model]) -> type[Model]:
     return create_model(model.__name__, __base__=model, **fields)
 
 
-def features_of(spec: BaseModel) -> dict[str, object]:
-    """What the planner gets of each feature that is stated, by name."""
-    stated = ((part, getattr(spec, part.key.name)) for part in SPEC.parts())
-    return {part.key.name: part.targets(value) for part, value in stated if value is not None}
+def features_of(spec: BaseModel) -> dict[str, Any]:
+    """The fields of `Targets` that features fill: their own values by name, and what they state."""
+    every = ((part, getattr(spec, part.key.name)) for part in SPEC.parts())
+    stated = [(part, value) for part, value in every if value is not None]
+    found: dict[str, Any] = {
+        "features": {part.key.name: part.targets(value) for part, value in stated}
+    }
+    for part, value in stated:
+        found |= part.states(value)
+    return found
 
 
 class ApiModel(BaseModel):

@@ -146,12 +146,15 @@ class StatusModel(BaseModel):
 class StatusPart:
     """What a feature adds to the status: a field of the key's name, of what it reports.
 
-    description: of the field.
+    description: of the field. of_class: what it adds to each class of requests. columns: that
+    `kubectl get -o wide` shows.
     """
 
     key: Key[Any]
     model: type[StatusModel]
     description: str
+    of_class: type[StatusModel] = StatusModel
+    columns: tuple[tuple[str, str, str, str], ...] = ()
 
     @property
     def field(self) -> str:
@@ -173,6 +176,13 @@ def with_features(model: type[Model]) -> type[Model]:
         for part in STATUS.parts()
     }
     return create_model(model.__name__, __base__=model, **fields)
+
+
+def with_class_features(model: type[Model]) -> type[Model]:
+    """The model of a class of requests with the fields of each feature at its end."""
+    parts = (part.of_class.model_fields for part in STATUS.parts())
+    fields: dict[str, Any] = {n: (one.annotation, one) for part in parts for n, one in part.items()}
+    return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **fields)
 
 
 def _reported(key: Key[Any], decision: Any) -> object:

@@ -9,8 +9,8 @@ from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.actuators.protocol import Actuator
 from servingslo.explain.events import Event
 from servingslo.policy.ports import (
-    BudgetSource,
     Clock,
+    FeatureReader,
     HistorySource,
     MetricsSource,
     RereadableWorkloads,
@@ -61,9 +61,9 @@ class Routing(Protocol):
 class Adapters:
     """The outside world of one operator.
 
-    actuators: in the order in which a decision is carried out. history, budgets: None if the past
-    is not read. routing: None if no gateway is read that may count no requests for a workload
-    without pods.
+    actuators: in the order in which a decision is carried out. history: None if the past is not
+    read. readers: of features. routing: None if no gateway is read that may count no requests for a
+    workload without pods.
     """
 
     clock: Clock
@@ -74,5 +74,5 @@ class Adapters:
     events: EventSink
     exporter: OperatorMetrics
     history: HistorySource | None = None
-    budgets: BudgetSource | None = None
+    readers: tuple[FeatureReader, ...] = ()
     routing: Routing | None = None

@@ -9,9 +9,8 @@ from servingslo.controller.join import fallback_place, join, subject_of
 from servingslo.controller.registry import Resource
 from servingslo.copying import replace
 from servingslo.estimation.forecast.season_profile import RateHistory
-from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.policy.inputs import InForce, Observation, SignalProblem, Targets
-from servingslo.policy.ports import BudgetQuestion, ClusterMetrics, WorkloadView
+from servingslo.policy.ports import ClusterMetrics, WorkloadQuestion, WorkloadView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ class Looks:
     def with_past(self, looks: Sequence[PoolLook]) -> Observation:
         """The first observation with the past of the whole resource, read from all its pods."""
         observation = looks[0].observation
-        if self.adapters.history is None and self.adapters.budgets is None:
+        if self.adapters.history is None and not self.adapters.readers:
             return observation
         # Past pods are named after the workload that the target stands for.
         targets = replace(looks[0].targets, target=looks[0].view.target)
@@ -70,10 +69,17 @@ class Looks:
             namespace=observation.namespace, name=observation.name, uid=observation.uid
         )
         pods = [pod.name for look in looks for pod in look.view.pods]
+        asked = WorkloadQuestion(
+            namespace=ref.namespace,
+            targets=targets,
+            runtime=looks[0].view.read_as.runtime,
+            fallback=fallback_place(looks[0].view),
+        )
+        found = {one.key.name: one.take(ref.uid, asked, pods) for one in self.adapters.readers}
         return replace(
             observation,
             history=self._history(ref, targets, pods),
-            error_budget=self._error_budget(ref, targets, looks[0].view, pods),
+            features={name: read for name, read in found.items() if read is not None},
         )
 
     async def _in_force(
@@ -103,16 +109,3 @@ class Looks:
             # The engines' past has the requests of all classes.
             return None
         return self.adapters.history.take(ref.uid, ref.namespace, targets, pods)
-
-    def _error_budget(
-        self, ref: ResourceRef, targets: Targets, view: WorkloadView, pods: Sequence[str]
-    ) -> BudgetReading | None:
-        if self.adapters.budgets is None or targets.error_budget is None:
-            return None
-        asked = BudgetQuestion(
-            namespace=ref.namespace,
-            targets=targets,
-            runtime=view.read_as.runtime,
-            fallback=fallback_place(view),
-        )
-        return self.adapters.budgets.take(ref.uid, asked, pods)

@@ -169,8 +169,8 @@ class Controller:
         else:
             if self.adapters.history is not None:
                 self.adapters.history.tick()
-            if self.adapters.budgets is not None:
-                self.adapters.budgets.tick()
+            for reader in self.adapters.readers:
+                reader.tick()
             metrics = await self.adapters.metrics.read(self._own_pods())
             news = self.reconciler.reporter.reading
             news.take(metrics.problem, self.adapters.clock.now_seconds())

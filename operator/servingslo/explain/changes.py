@@ -70,7 +70,7 @@ class Change:
     knob: str
     settings: tuple[Setting, ...]
     reason: Reason
-    outcome: ChangeOutcome
+    outcome: ChangeOutcome = ChangeOutcome.WRITTEN
     replicas_saved: int | None = None
     cost_saved_per_hour: float | None = None
     currency: str = ""
@@ -96,7 +96,6 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
         knob=Knob.REPLICAS,
         settings=(Setting(name="replicas", before=before, after=after),),
         reason=decision.reason,
-        outcome=ChangeOutcome.WRITTEN,
         replicas_saved=None if moved else before - after,
         cost_saved_per_hour=None if each is None else each * (before - after),
         currency="" if cost is None else cost.currency,
@@ -134,7 +133,6 @@ def limit_change(
         knob=Knob.GATEWAY_LIMITS,
         settings=(Setting(name="max_parallel_requests", before=values[0], after=values[1]),),
         reason=reason,
-        outcome=ChangeOutcome.WRITTEN,
     )
 
 

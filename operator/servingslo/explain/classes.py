@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
-from servingslo.explain.format import key_value_line, number, per_second, percent, seconds
+from servingslo.explain import features
+from servingslo.explain.changes import Change, Knob, Setting
+from servingslo.explain.format import joined, key_value_line, number, per_second, seconds
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.lanes.decision import ClassReport, LaneState
 
@@ -24,7 +25,6 @@ def lanes_change(decision: Decision) -> Change | None:
             Setting(name=f"lane_{one.name}", before=one.before, after=one.after) for one in changed
         ),
         reason=changed[0].change_reason,
-        outcome=ChangeOutcome.WRITTEN,
     )
 
 
@@ -51,8 +51,7 @@ def class_text(decision: Decision) -> Iterator[str]:
     lanes = decision.lanes
     if lanes is None:
         return
-    told = f"; {lanes.detail}" if lanes.detail else ""
-    yield f"Classes: {lanes.reason.value}{told}"
+    yield f"Classes: {joined((lanes.reason.value, lanes.detail), '; ')}"
     for one in sorted(lanes.classes, key=lambda one: -one.priority):
         yield f"  {one.name} (priority {one.priority}): {', '.join(_words(one, lanes.proxies))}"
 
@@ -69,7 +68,10 @@ def _words(one: ClassReport, proxies: int) -> Iterator[str]:
         if one.mean_seconds is not None:
             yield f"{seconds(one.mean_seconds)} on average"
     if one.after is not None:
-        at = "its proxy" if proxies == 1 else f"each of {proxies} proxies"
-        yield f"lane {one.after} at {at} ({one.policy})"
-    if one.budget_remaining_ratio is not None:
-        yield f"error budget {percent(one.budget_remaining_ratio)} left"
+        yield f"lane {one.after} at {each_proxy(proxies)} ({one.policy})"
+    yield from features.of_class(one.features)
+
+
+def each_proxy(proxies: int) -> str:
+    """'its proxy', or 'each of 2 proxies'."""
+    return "its proxy" if proxies == 1 else f"each of {proxies} proxies"

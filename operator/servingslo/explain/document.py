@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from servingslo.explain.format import replica_change, rounded
+from servingslo.explain.format import joined, replica_change, rounded
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.catalogue import KEYS
 from servingslo.policy.knobs.decisions import BUILT_IN
@@ -59,15 +59,9 @@ def _members(decision: Decision) -> Iterator[tuple[str, object]]:
 
 def summary_line(decision: Decision) -> str:
     """One line for status.decisions: '2026-11-21T12:00:00Z scale-up 3->5 kv-cache KVCacheBound'."""
-    binding = [] if decision.binding is None else [decision.binding.value]
-    words = [
-        timestamp_from_seconds(decision.time_seconds),
-        decision.action.value,
-        replica_change(decision),
-        *binding,
-        decision.reason.value,
-    ]
-    return " ".join(words)[:MAX_SUMMARY_LENGTH]
+    at = timestamp_from_seconds(decision.time_seconds)
+    words = (at, decision.action, replica_change(decision), decision.binding, decision.reason)
+    return joined(words, " ")[:MAX_SUMMARY_LENGTH]
 
 
 def plain(value: object) -> JSONValue:
@@ -115,11 +109,8 @@ def _bounded(
     document = {**document, "truncated": True}
     steps = document.get("steps")
     if isinstance(steps, list):
-        document["steps"] = [
-            {name: member for name, member in step.items() if name != "inputs"}
-            for step in steps
-            if isinstance(step, dict)
-        ]
+        kept = (step for step in steps if isinstance(step, dict))
+        document["steps"] = [{n: one for n, one in step.items() if n != "inputs"} for step in kept]
     for name in _DROPPED_FIRST:
         if _length(document) <= most_bytes:
             break

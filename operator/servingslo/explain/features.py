@@ -29,6 +29,10 @@ class Text:
         """The details."""
         return ()
 
+    def of_class(self, _reports: Reports) -> Iterable[str]:
+        """The details of one class of requests, by what was reported of it."""
+        return ()
+
 
 TEXT: Aspect[Text] = Aspect("text")
 
@@ -54,3 +58,9 @@ def lines(reports: Reports) -> Iterator[str]:
     """The details of all features."""
     for one in TEXT.parts():
         yield from one.lines(reports)
+
+
+def of_class(reports: Reports) -> Iterator[str]:
+    """What all features say of one class of requests."""
+    for one in TEXT.parts():
+        yield from one.of_class(reports)

@@ -44,8 +44,10 @@ def mean_tokens(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else number(value)
 
 
-def percent(ratio: float) -> str:
-    """A ratio in percent with one decimal: '98.2 %'. Never rounded up to 100."""
+def percent(ratio: float | None) -> str:
+    """A ratio in percent with one decimal: '98.2 %'. Never rounded up to 100. Or 'unknown'."""
+    if ratio is None:
+        return UNKNOWN
     text = f"{ratio:.1%}"
     if text == "100.0%" and ratio < 1:
         text = "99.9%"
@@ -77,9 +79,10 @@ def changed(before: int | None, after: int | None) -> str:
     return count(before) if before == after else f"{count(before)}->{count(after)}"
 
 
-def counted(value: int, noun: str) -> str:
-    """A number with its noun: '1 replica', '2 replicas'."""
-    return f"{value} {noun}" if value == 1 else f"{value} {noun}s"
+def counted(value: int | str | None, noun: str) -> str:
+    """A number with its noun: '1 replica', '3->5 replicas', 'unknown replicas'."""
+    told = UNKNOWN if value is None else str(value)
+    return f"{told} {noun}" if told == "1" else f"{told} {noun}s"
 
 
 def asked_count(need: ConstraintNeed) -> str:

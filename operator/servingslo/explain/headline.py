@@ -10,7 +10,7 @@ from servingslo.explain.conditions.condition import (
     Verdict,
 )
 from servingslo.explain.conditions.derived import verdicts
-from servingslo.explain.format import count, joined
+from servingslo.explain.format import counted, joined
 from servingslo.explain.limit_sentences import ROUTINE_LIMITS
 from servingslo.explain.summary import because
 from servingslo.policy.decision import Decision
@@ -56,12 +56,11 @@ def answer_line(
     """
     told = verdicts(decision) if verdicts_on_it is None else verdicts_on_it
     ready, limited = told[ConditionType.READY], told.get(ConditionType.SCALING_LIMITED)
-    noun = "replica" if decision.replicas_after == 1 else "replicas"
     why = because(decision) or decision.reason.value
     pods = failing_pods(decision)
     parts = (
         told[ConditionType.SLO_MET].message,
-        f"{count(decision.replicas_after)} {noun}: {why}",
+        f"{counted(decision.replicas_after, 'replica')}: {why}",
         f"failing: {pods}" if pods else "",
     )
     if ready.status is ConditionStatus.FALSE:

@@ -2,9 +2,17 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.classes import class_text
+from servingslo.explain.classes import class_text, each_proxy
 from servingslo.explain.conditions.cause import dependent_verdict
-from servingslo.explain.format import count, counted, number, percent, seconds
+from servingslo.explain.format import (
+    count,
+    counted,
+    joined,
+    number,
+    per_second,
+    percent,
+    seconds,
+)
 from servingslo.explain.parts.degradation import degradation_lines
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import CostReport
@@ -26,41 +34,37 @@ def knob_lines(decision: Decision) -> Iterator[str]:
         yield from _batching(decision.batching)
     if decision.cost is not None:
         yield f"Cost: {'; '.join(_cost(decision.cost))}"
-    yield f"Admission: {', '.join(_admission(decision.admission))}"
+    yield f"Admission: {_admission(decision.admission)}"
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
     yield from class_text(decision)
     yield from degradation_lines(decision.degradation)
 
 
-def _admission(admission: AdmissionDecision) -> Iterator[str]:
-    yield admission.reason.value
-    if admission.admitted_rate_per_second is not None:
-        yield f"admitted {number(admission.admitted_rate_per_second)}/s"
-    if admission.queue_limit is not None:
-        yield f"queue limit {admission.queue_limit}"
-    if admission.in_flight_limit is not None:
-        yield f"in flight {admission.in_flight_limit} a replica"
+def _admission(admission: AdmissionDecision) -> str:
+    rate, queue = per_second(admission.admitted_rate_per_second), admission.queue_limit
+    in_flight = admission.in_flight_limit
+    parts = (
+        admission.reason.value,
+        rate and f"admitted {rate}",
+        None if queue is None else f"queue limit {queue}",
+        None if in_flight is None else f"in flight {in_flight} a replica",
+    )
+    return joined(parts)
 
 
 def _bound(bound: LimitDecision) -> str:
     """'BackendTrafficPolicy/chat: LimitVerified, 45 in flight at each of 2 proxies'."""
     set_to = "no bound of its own" if bound.after is None else f"{bound.after} in flight"
-    many = "its proxy" if bound.proxies == 1 else f"each of {bound.proxies} proxies"
-    told = f"{bound.kind}/{bound.object_name}: {bound.reason.value}, {set_to} at {many}"
-    return f"{told}; {bound.detail}" if bound.detail else told
+    at = each_proxy(bound.proxies)
+    told = f"{bound.kind}/{bound.object_name}: {bound.reason.value}, {set_to} at {at}"
+    return joined((told, bound.detail), "; ")
 
 
 def _batching(batching: BatchingDecision) -> Iterator[str]:
     """The limits; if others would be better, both plans and the cost of the change."""
-    sequences = _knob(batching.current_max_num_seqs, batching.recommended_max_num_seqs)
-    tokens = _knob(
-        batching.current_max_num_batched_tokens, batching.recommended_max_num_batched_tokens
-    )
-    yield (
-        f"Batching: {batching.reason.value}, max_num_seqs {sequences}, "
-        f"max_num_batched_tokens {tokens}"
-    )
+    limits = (f"{name} {_limit(now, wanted)}" for name, now, wanted in batching.limits)
+    yield f"Batching: {joined((batching.reason.value, *limits))}"
     if batching.detail:
         yield f"  {batching.detail}"
     if batching.today is None or batching.better is None:
@@ -71,7 +75,7 @@ def _batching(batching: BatchingDecision) -> Iterator[str]:
         yield f"  the change {_rollout(batching.rollout)}"
 
 
-def _knob(now: int | None, wanted: int | None) -> str:
+def _limit(now: int | None, wanted: int | None) -> str:
     """The value in force, and the recommended one if it differs."""
     return count(now) if wanted in {None, now} else f"{count(now)} → {wanted}"
 
@@ -95,9 +99,8 @@ def _plan(plan: LimitsPlan) -> str:
 
 def _rollout(rollout: RolloutCost) -> str:
     hours = number(rollout.surge_replica_seconds / SECONDS_PER_HOUR)
-    paid = ""
-    if rollout.payback_seconds is not None:
-        paid = f", paid back after {seconds(rollout.payback_seconds)}"
+    back = rollout.payback_seconds
+    paid = "" if back is None else f", paid back after {seconds(back)}"
     return f"restarts {counted(rollout.restarted_replicas, 'pod')}, {hours} replica-hours{paid}"
 
 
@@ -108,8 +111,7 @@ def _saving(batching: BatchingDecision) -> str:
         return "saves no replica now"
     if better.meets_objectives and not today.meets_objectives:
         return "meets the objectives; today's limits do not"
-    if saved <= 0 and not today.meets_objectives:
-        return "serves more, but still misses an objective"
-    if saved <= 0:
-        return "saves no replica now"
-    return f"saves {saved} ({percent(saved / today.replicas)})"
+    if saved > 0:
+        return f"saves {saved} ({percent(saved / today.replicas)})"
+    misses = not today.meets_objectives
+    return "serves more, but still misses an objective" if misses else "saves no replica now"

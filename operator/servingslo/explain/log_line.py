@@ -97,6 +97,8 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
 
 
 def _essence(decision: Decision) -> tuple[object, ...]:
+    knobs = (decision.batching, decision.admission, decision.gateway_limit, decision.degradation)
+    reported = (*knobs, decision.handed_over, decision.lanes)
     return (
         decision.action,
         decision.replicas_before,
@@ -112,12 +114,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.runtime,
         failing_pods(decision),
         features.essence(decision.features),
-        decision.batching.reason,
-        decision.admission.reason,
-        None if decision.gateway_limit is None else decision.gateway_limit.reason,
-        None if decision.degradation is None else decision.degradation.reason,
-        None if decision.handed_over is None else decision.handed_over.reason,
-        None if decision.lanes is None else decision.lanes.reason,
+        *(None if one is None else one.reason for one in reported),
     )
 
 
@@ -204,16 +201,8 @@ def _batching_pairs(batching: BatchingDecision) -> Iterator[tuple[str, str]]:
     if batching.reason is Reason.BATCHING_OFF:
         return
     yield "batching", batching.reason.value
-    for name, now, better in (
-        ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
-        (
-            "max_num_batched_tokens",
-            batching.current_max_num_batched_tokens,
-            batching.recommended_max_num_batched_tokens,
-        ),
-    ):
-        if better is not None and better != now:
-            yield name, f"{count(now)}->{better}"
+    for name, now, better in batching.changes:
+        yield name, f"{count(now)}->{better}"
 
 
 def _ledger_pairs(ledger: RequestLedger | None) -> Iterator[tuple[str, object]]:

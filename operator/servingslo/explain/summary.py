@@ -10,6 +10,7 @@ from servingslo.explain.conditions.objectives import infeasible_message
 from servingslo.explain.format import (
     UNKNOWN,
     asked_count,
+    counted,
     joined,
     number,
     per_second,
@@ -86,11 +87,9 @@ def because(decision: Decision) -> str:
         return f"{what} binds"
     arrivals = per_second(demand.arrival_rate_per_second)
     now = f" ({arrivals} now)" if arrivals else ""
-    noun = "replica" if asked == "1" else "replicas"
-    return (
-        f"{what} asks for {asked} {noun} at {number(demand.forecast_rate_per_second)} requests/s "
-        f"expected within {seconds(demand.lead_seconds)}{now}"
-    )
+    at = f"{number(demand.forecast_rate_per_second)} requests/s"
+    when = f"expected within {seconds(demand.lead_seconds)}{now}"
+    return f"{what} asks for {counted(asked, 'replica')} at {at} {when}"
 
 
 def _on_top(decision: Decision) -> Iterator[str]:
@@ -115,7 +114,7 @@ def _certainty(decision: Decision) -> str:
     if not model.trusted:
         why = LIMIT_SENTENCES.get(model.reason, model.reason.value)
         return f"little; {why}, so measured saturation decides (metrics {old})"
-    error = UNKNOWN if model.fit_error is None else percent(model.fit_error)
+    error = percent(model.fit_error)
     if model.source in OF_SPEC:
         seen = "not yet compared with measurements"
         if model.fit_error is not None:

@@ -56,8 +56,7 @@ def _lines(decision: Decision) -> Iterator[str]:
     pool = f" pool {decision.pool}" if decision.pool else ""
     at = timestamp_from_seconds(decision.time_seconds)
     yield f"{decision.namespace}/{decision.name}{pool} at {at}"
-    noun = "replica" if change == "1" else "replicas"
-    yield f"Decision: {verb}, {change} {noun} ({decision.reason.value})"
+    yield f"Decision: {verb}, {counted(change, 'replica')} ({decision.reason.value})"
     wanted = decision.recommended_replicas
     if wanted is not None and wanted != decision.replicas_after:
         yield f"Recommended: {counted(wanted, 'replica')}; not applied"
@@ -124,14 +123,16 @@ def _demand(decision: Decision) -> Iterator[str]:
     known = (f"{number(value)} {what}" for value, what in counts if value is not None)
     if held := joined((*known, kv_cache)):
         yield f"  now: {held}"
-    if demand.prompt_tokens_mean is not None and demand.output_tokens_mean is not None:
-        cached = (
-            "" if demand.cached_ratio is None else f", {percent(demand.cached_ratio)} of it cached"
-        )
-        yield (
-            f"  a request: {mean_tokens(demand.prompt_tokens_mean)} prompt tokens{cached}, "
-            f"{mean_tokens(demand.output_tokens_mean)} output tokens"
-        )
+    prompt, output, ratio = (
+        demand.prompt_tokens_mean,
+        demand.output_tokens_mean,
+        demand.cached_ratio,
+    )
+    if prompt is not None and output is not None:
+        ratio = demand.cached_ratio
+        cached = "" if ratio is None else f", {percent(ratio)} of it cached"
+        tokens = f"{mean_tokens(prompt)} prompt tokens{cached}, {mean_tokens(output)} output tokens"
+        yield f"  a request: {tokens}"
     if demand.aborted_ratio is not None and demand.aborted_ratio >= _LEAST_ABORTED:
         yield f"  clients gave up {percent(demand.aborted_ratio)} of the requests that ended"
     yield from _ledger(demand.ledger)
@@ -246,10 +247,12 @@ def _predicted(objective: ObjectiveReport) -> str:
 
 def _share(objective: ObjectiveReport) -> str:
     low, high = objective.share_low_ratio, objective.share_high_ratio
-    wanted = percent(objective.percentile / PERCENT)
-    if low is None or high is None:
-        return f"{_unknown_share(objective)}, {wanted} wanted"
-    return f"{_between(low, high)} of requests within it, {wanted} wanted"
+    share = "nothing observed yet" if objective.unobserved else "no requests to measure"
+    if low is not None and high is not None:
+        share = f"{_between(low, high)} of requests within it"
+    elif objective.missing:
+        share = f"{objective.missing} is not exported"
+    return f"{share}, {percent(objective.percentile / PERCENT)} wanted"
 
 
 def _observed(objective: ObjectiveReport, verdict: Reason) -> str:
@@ -264,12 +267,6 @@ def _between(low: float, high: float) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _unknown_share(objective: ObjectiveReport) -> str:
-    if objective.missing:
-        return f"{objective.missing} is not exported"
-    return "nothing observed yet" if objective.unobserved else "no requests to measure"
-
-
 def _certainty(decision: Decision) -> Iterator[str]:
     age = decision.metrics_age_seconds
     oldest = "age unknown" if age is None else f"oldest sample in use {seconds(age)} old"
@@ -281,10 +278,9 @@ def _certainty(decision: Decision) -> Iterator[str]:
     trusted = "trusted" if model.trusted else f"not trusted ({model.reason.value})"
     if dependent is not None and not model.trusted:
         trusted = f"not known ({dependent.reason.value})"
-    fit, calibration = (_error(value) for value in (model.fit_error, model.relative_error))
     yield (
-        f"Model: {trusted}, from {model.source}, {model.sample_count} samples, "
-        f"error of its windows {fit}, of its percentiles {calibration}"
+        f"Model: {trusted}, from {model.source}, {model.sample_count} samples, error of its "
+        f"windows {percent(model.fit_error)}, of its percentiles {percent(model.relative_error)}"
     )
     if model.trusted and max(model.fit_error or 0.0, model.relative_error or 0.0) > _LARGE_ERROR:
         yield "  the model is used with a large error; expect corrections"
@@ -310,10 +306,6 @@ def _limits(limits: LimitsUse) -> Iterator[str]:
 
 def _limit(value: int | None, source: str | None) -> str:
     return count(value) if source is None else f"{count(value)} ({source})"
-
-
-def _error(error: float | None) -> str:
-    return UNKNOWN if error is None else percent(error)
 
 
 def _further_terms(law: ServiceLaw) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from servingslo.estimation.pods.gpus import GpuUse
 from servingslo.estimation.requests.served_models import ServedModels
 from servingslo.policy.decision_parts import (
-    BudgetReport,
     ColdStartReport,
     ConstraintNeed,
     CostReport,
@@ -57,10 +56,10 @@ class Decision:
     were stored without it. limits: in force on the newest ready pods. runtime: of the engines,
     as read. gpus: None if nothing is known about them. models: None if each engine serves one
     model without adapters. handed_over: None if the operator itself sets the count, or if
-    acting is switched off. error_budget: None if none is requested or known. promise: None
-    before any observation. reserve: None if the past asks for none. features: what each feature
-    reports, by its name. knobs: the decision of each knob, by its name; without those that have
-    nothing to report. pool: of a resource with several, else ''.
+    acting is switched off. promise: None before any observation. reserve: None if the past
+    asks for none. features: what each feature reports, by its name. knobs: the decision of
+    each knob, by its name; without those that have nothing to report. pool: of a resource
+    with several, else ''.
     """
 
     time_seconds: float
@@ -93,7 +92,6 @@ class Decision:
     gpus: GpuUse | None = None
     models: ServedModels | None = None
     handed_over: HandOver | None = None
-    error_budget: BudgetReport | None = None
     promise: PromiseReport | None = None
     reserve: ReserveReport | None = None
     features: Mapping[str, object] = field(default_factory=dict)

@@ -264,31 +264,6 @@ class HandOver:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurnRate:
-    """How many times as fast as allowed the budget was spent over a recent period."""
-
-    seconds: float
-    rate: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetReport:
-    """The error budget over its window.
-
-    remaining_ratio: of the budget, if every miss is of another request; negative when overspent.
-    remaining_most_ratio: if as many misses as possible are of the same requests. covered_ratio:
-    share of the window with any data.
-    """
-
-    target_ratio: float
-    window_seconds: float
-    remaining_ratio: float
-    remaining_most_ratio: float
-    covered_ratio: float
-    burn_rates: tuple[BurnRate, ...] = ()
-
-
 class RuntimeSource(StrEnum):
     """How the runtime is known: stated by the resource, or recognized by exported metrics."""
 

@@ -7,7 +7,6 @@ from enum import StrEnum
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.pods.batch_limits import NOTHING_STATED, StatedLimits
-from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.estimation.sample import GatewaySample, PodSample
 from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
@@ -177,17 +176,6 @@ class CostTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorBudgetTargets:
-    """The share of requests that must meet every objective, over a window.
-
-    target_ratio: None means the smallest percentile of the objectives.
-    """
-
-    target_ratio: float | None = None
-    window_seconds: float = 28 * 86400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackTargets:
     """What to do when metrics are missing for longer than stale_after_seconds."""
 
@@ -217,8 +205,10 @@ class Targets:
     None if it is the target's own name. service_law: used while no fit is trusted; None if none
     is stated. law_assumed: it is that of the card and model that are named, measured elsewhere
     or nowhere. stated_limits: override command lines and data. model: which model of a server
-    with several; None for its only one. error_budget: None if none is kept. gpus_per_replica:
-    None if it is not stated. priority: where GPUs are shared. degradation: None if no request
+    with several; None for its only one. stated_share_ratio: of requests that must meet every
+    objective; None means the smallest percentile of the objectives. promise_period_seconds: over
+    which the attained share is reported. gpus_per_replica: None if it is not stated. priority:
+    where GPUs are shared. degradation: None if no request
     goes to a fallback. classes: of requests, with different routes; () for one kind of
     requests. objectives are those that replicas keep: of all classes that order some. features:
     what is stated of each feature, by its name.
@@ -248,7 +238,8 @@ class Targets:
     law_assumed: bool = False
     stated_limits: StatedLimits = NOTHING_STATED
     model: str | None = None
-    error_budget: ErrorBudgetTargets | None = None
+    stated_share_ratio: float | None = None
+    promise_period_seconds: float = 86_400.0
     gpus_per_replica: int | None = None
     priority: int = 0
     classes: tuple[ClassTargets, ...] = ()
@@ -256,10 +247,10 @@ class Targets:
     features: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def error_budget_target_ratio(self) -> float:
+    def promised_share_ratio(self) -> float:
         """Share of requests that must meet every objective."""
-        if self.error_budget is not None and self.error_budget.target_ratio is not None:
-            return self.error_budget.target_ratio
+        if self.stated_share_ratio is not None:
+            return self.stated_share_ratio
         return min(objective.percentile for objective in self.objectives) / 100.0
 
 
@@ -358,8 +349,8 @@ class Observation:
     it. runtime: whose metrics and flags were read from the pods; None if unknown. problems: data
     that could not be read, or another owner of the field. batching_change_refused: why batching
     arguments cannot be patched, if the reader knows. history: past arrival rates of this workload,
-    only at the tick at which they were read. error_budget: misses over days, as last read; None if
-    not requested or unknown. in_force: current values next to the workload itself, by the knob of
+    only at the tick at which they were read. features: what readers of features last read, by
+    the feature's name. in_force: current values next to the workload itself, by the knob of
     its actuator. woken_by_others: another scaler brings the target back from zero by a signal of
     its own. not_woken: why a gateway would count no request without a pod; '' if there is no doubt.
     pool: of a resource with several pools, the one observed; else ''. grant: None if no budget
@@ -384,7 +375,7 @@ class Observation:
     problems: tuple[SignalProblem, ...] = ()
     batching_change_refused: SignalProblem | None = None
     history: RateHistory | None = None
-    error_budget: BudgetReading | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
     in_force: Mapping[str, InForce] = field(default_factory=dict)
     woken_by_others: bool = False
     not_woken: str = ""

@@ -10,6 +10,7 @@ from typing import Any
 from servingslo.plugins import Aspect, Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.routes import ClassTargets
 
 
 class Insight:
@@ -26,8 +27,12 @@ class Insight:
     def learn(self, _context: TickContext, _memories: Mapping[str, object]) -> object:
         """Its memory after this tick."""
 
-    def report(self, _context: TickContext, _memories: Mapping[str, object]) -> object:
+    def report(self, context: TickContext, _memories: Mapping[str, object]) -> object:
         """What is reported, with this tick in the memories; None if nothing is."""
+        return self.key.of(context.features)
+
+    def of_class(self, _context: TickContext, _one: ClassTargets) -> object:
+        """What is reported of one class of requests; None if nothing is."""
 
     def steps(self, _context: TickContext) -> Iterable[DecisionStep]:
         """Facts that are worth a step of the decision, by what was known before this tick."""
@@ -56,6 +61,12 @@ def learn(context: TickContext, memories: Mapping[str, object]) -> dict[str, obj
 def reports(context: TickContext, memories: Mapping[str, object]) -> dict[str, object]:
     """What each feature reports, by name; without those that have nothing to report."""
     found = {one.key.name: one.report(context, memories) for one in INSIGHT.parts()}
+    return {name: report for name, report in found.items() if report is not None}
+
+
+def of_class(context: TickContext, one: ClassTargets) -> dict[str, object]:
+    """What each feature reports of one class of requests, by name."""
+    found = {part.key.name: part.of_class(context, one) for part in INSIGHT.parts()}
     return {name: report for name, report in found.items() if report is not None}
 
 

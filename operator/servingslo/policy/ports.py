@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from servingslo.estimation.forecast.season_profile import RateHistory
-from servingslo.estimation.requests.misses import BudgetReading
 from servingslo.estimation.sample import EngineSample, GatewaySample, GPUSample, PodSample
+from servingslo.plugins import Aspect, Key
 from servingslo.policy.inputs import (
     NO_GPUS_KNOWN,
     InForce,
@@ -140,8 +140,8 @@ class HistorySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetQuestion:
-    """The workload whose misses are requested, its objectives and the window.
+class WorkloadQuestion:
+    """The workload that something is read of, and what its resource states.
 
     fallback: numbers of its rule and of itself in the workload's route; None without one.
     """
@@ -152,19 +152,32 @@ class BudgetQuestion:
     fallback: tuple[int, int] | None = None
 
 
-class BudgetSource(Protocol):
-    """Misses over days, read outside the control loop."""
+class FeatureReader(Protocol):
+    """What one feature reads from Prometheus, at its own pace outside the control loop."""
+
+    # Name and type of what it reads, in `Observation.features`.
+    key: ClassVar[Key[Any]]
+
+    def __init__(self, config: Any, /) -> None:
+        """With the configuration of the store."""
 
     def tick(self) -> None:
         """Begin a tick: start a reading if one is due. Never blocks, never raises."""
         ...
 
-    def take(self, uid: str, asked: BudgetQuestion, pods: Sequence[str]) -> BudgetReading | None:
+    def take(self, uid: str, asked: WorkloadQuestion, pods: Sequence[str]) -> object:
         """The last reading for this resource; None until its question has been answered.
 
         pods: current names of its pods, to check that names identify the target.
         """
         ...
+
+    def close(self) -> None:
+        """Stop reading."""
+        ...
+
+
+READER: Aspect[type[FeatureReader]] = Aspect("reader")
 
 
 class WorkloadSource(Protocol):

@@ -48,7 +48,7 @@ class DegradationTargets:
 
     route: an HTTPRoute of the namespace. fallback: a Service among its backends. max_share_ratio:
     the most of the requests that go there. counts_as_ratio: how much of a request within its
-    objectives one is that the fallback answered, for the error budget.
+    objectives one is that the fallback answered, for the promise.
     """
 
     route: str

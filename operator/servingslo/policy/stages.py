@@ -15,7 +15,7 @@ from servingslo.policy.knobs.protocol import Knob
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import refused_pods
 from servingslo.policy.replicas.promise import after_window as promise_after
-from servingslo.policy.replicas.promise import misses_of, period_seconds, with_degraded
+from servingslo.policy.replicas.promise import misses_of, with_degraded
 from servingslo.policy.replicas.reserve_state import ReserveState, count_misses
 from servingslo.policy.replicas.saturation import MISSED_MARGIN, after_window, settles
 from servingslo.policy.replicas.sizing import carried_rate_per_second
@@ -99,14 +99,14 @@ def count_promise(context: TickContext, state: PlannerState) -> PlannerState:
         state.promise,
         seen,
         lost=((failed or 0.0) + (aborted or 0.0)) * seconds,
-        period_seconds=period_seconds(targets),
+        period_seconds=targets.promise_period_seconds,
         now_seconds=context.now_seconds,
     )
     if not _may_grow(context):
         # What no order could have served says nothing about the rule that orders.
         return replace(state, promise=promise)
     reserve = count_misses(
-        state.reserve, seen, target_ratio=targets.error_budget_target_ratio, seconds=seconds
+        state.reserve, seen, target_ratio=targets.promised_share_ratio, seconds=seconds
     )
     return replace(state, promise=promise, reserve=reserve)
 

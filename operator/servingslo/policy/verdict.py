@@ -117,7 +117,6 @@ def assemble_decision(
         gpus=context.estimate.gpus,
         models=models_report(context),
         handed_over=given,
-        error_budget=context.error_budget,
         promise=promise_report(context.targets, state.promise),
         reserve=reserve_report(state.reserve, requirement.needs),
         features=insights.reports(context, state.features),

@@ -13,7 +13,7 @@ from servingslo.api.constraints import (
     keyed_by,
     not_allowed,
 )
-from servingslo.api.patterns import DAYS, MODEL_NAME, SHARE
+from servingslo.api.patterns import MODEL_NAME
 from servingslo.api.spec_base import SPEC, ApiModel, with_features, with_rules
 from servingslo.api.v1alpha1 import workload
 from servingslo.api.v1alpha1.behavior import BehaviorRules
@@ -159,21 +159,6 @@ class Fallback(ApiModel):
         return self
 
 
-class ErrorBudget(ApiModel):
-    """How many requests may miss any objective, over days."""
-
-    target: Annotated[str, SHARE] | None = Field(
-        None,
-        description="Share of requests that must meet all objectives, 50% to 99.999%, such as "
-        "99.5%; by default the smallest percentile of the objectives.",
-    )
-    window: Annotated[str, DAYS] = Field(
-        "28d",
-        description="How far back, 1d to 90d, default 28d. Prometheus must keep metrics so long: "
-        "status.errorBudget.covered is the share of it that is known.",
-    )
-
-
 class _Stated(ApiModel):
     """What every resource may state."""
 
@@ -257,11 +242,6 @@ class _Stated(ApiModel):
         "default, and none with pools.",
     )
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
-    error_budget: ErrorBudget | None = Field(
-        None,
-        description="Account of the requests that missed any objective, from the counters of "
-        "Prometheus; its target is the promised share.",
-    )
 
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from servingslo.api.status_base import (
     Timestamp,
     rounded,
     told,
+    with_class_features,
     with_features,
 )
 from servingslo.api.v1alpha1.status_reserve import ReserveStatus
 from servingslo.api.v1alpha1.status_shard import ShardStatus
-from servingslo.models.burn_rates import FAST_BURN, SLOW_BURN, BurnWindow
 from servingslo.policy.decision import Decision
-from servingslo.policy.decision_parts import BudgetReport, ObjectiveReport, PredictedCount
+from servingslo.policy.decision_parts import ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
 from servingslo.policy.replicas.ownership import ADVICE_ONLY
 from servingslo.policy.routes import MOST_CLASSES
@@ -67,11 +67,6 @@ def _utilization(decision: Decision) -> float | None:
 def _fallback_share(decision: Decision) -> float | None:
     decided = decision.degradation
     return None if decided is None or decided.unread else decided.after
-
-
-def _burn(budget: BudgetReport, alert: BurnWindow) -> float | None:
-    found = (burn.rate for burn in budget.burn_rates if burn.seconds == alert.long_seconds)
-    return next(found, None)
 
 
 class ReplicaStatus(StatusModel):
@@ -311,34 +306,6 @@ class CostStatus(StatusModel):
     )
 
 
-class ErrorBudgetStatus(StatusModel):
-    """What is left of the error budget, and how fast it burns."""
-
-    remaining: float | None = told(
-        "remaining_ratio",
-        "Share of the budget that is left, by as many misses as there may have been: "
-        "requests that missed two objectives are counted twice. Negative when overspent.",
-        gauge="servingslo_error_budget_remaining_ratio",
-    )
-    remaining_at_most: float | None = told(
-        "remaining_most_ratio",
-        "The same by as many misses as there were at least.",
-        gauge="servingslo_error_budget_remaining_greatest_ratio",
-    )
-    fast_burn: float | None = told(
-        lambda budget: _burn(budget, FAST_BURN),
-        "How many times as fast as allowed it was spent in the last hour.",
-    )
-    slow_burn: float | None = told(
-        lambda budget: _burn(budget, SLOW_BURN), "The same over the last three days."
-    )
-    covered: float | None = told(
-        "covered_ratio",
-        "Share of the window of which Prometheus knows anything, 0 to 1.",
-        gauge="servingslo_error_budget_covered_ratio",
-    )
-
-
 class PoolStatus(StatusModel):
     """One pool of a resource with pools."""
 
@@ -404,11 +371,10 @@ class ClassStatus(StatusModel):
         "Requests of the class that may be in flight at each proxy.",
         gauge="servingslo_class_lane_requests",
     )
-    error_budget_remaining: float | None = told(
-        "budget_remaining_ratio",
-        "Share of the class's own error budget that is left.",
-        gauge="servingslo_class_error_budget_remaining_ratio",
-    )
+
+
+if not TYPE_CHECKING:
+    ClassStatus = with_class_features(ClassStatus)
 
 
 class Condition(StatusModel):
@@ -505,9 +471,6 @@ class _Decided(StatusModel):
         "What goes to the fallback, if spec.degradation is set.",
     )
     cost: CostStatus | None = told("cost", "What the desired count costs.")
-    error_budget: ErrorBudgetStatus | None = told(
-        "error_budget", "The error budget, if spec.errorBudget is set."
-    )
     reserve: ReserveStatus | None = told("reserve", "The reserve, if past demand asks for one.")
 
 

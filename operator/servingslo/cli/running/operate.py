@@ -33,7 +33,6 @@ from servingslo.adapters.metrics_export import (
     OperatorMetrics,
 )
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.budgets import Budgets
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.running.feature_flags import Serving
@@ -57,6 +56,7 @@ from servingslo.controller.reporting.reporter import Reporter
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError, InvalidInputError, ServingSLOError
 from servingslo.handlers.lifecycle import Operator, handlers_of
+from servingslo.policy.ports import READER
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
@@ -156,8 +156,9 @@ async def _controller(
     stack.callback(reader.close)
     history = PastRates(config)
     stack.callback(history.close)
-    budgets = Budgets(config)
-    stack.callback(budgets.close)
+    readers = tuple(make(config) for make in READER.parts())
+    for one in readers:
+        stack.callback(one.close)
     serving = Serving(
         client=client,
         namespaces=options.namespaces,
@@ -179,7 +180,7 @@ async def _controller(
         events=KubernetesEvents(client),
         exporter=metrics,
         history=history,
-        budgets=budgets,
+        readers=readers,
         routing=GatewayRouting(client)
         if options.gateway and options.gateway.forgets_empty
         else None,

@@ -263,16 +263,8 @@ def _change(
     queue, removed = batching.queue, batching.flags_removed
     if queue and queue[1] is None:
         removed = (*removed, QUEUE)
-    limits = tuple(
-        Setting(
-            name=name,
-            before=getattr(batching, f"current_{name}"),
-            after=getattr(batching, f"recommended_{name}"),
-        )
-        for name in LIMIT_FIELDS
-    )
-    if queue:
-        limits = (*limits, Setting(name=QUEUE, before=queue[0], after=queue[1]))
+    named = (*batching.limits, *(((QUEUE, queue[0], queue[1]),) if queue else ()))
+    limits = tuple(Setting(name=name, before=now, after=new) for name, now, new in named)
     back = batching.canary is CanaryAct.TAKE_BACK
     return Change(
         namespace=resource[0],

@@ -7,8 +7,10 @@ changes.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
+from types import GenericAlias
 from typing import IO, Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -33,6 +35,7 @@ from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.pools.stored import carried_on, restore_fleet
+from servingslo.policy.ports import READER
 from servingslo.policy.replicas.sizing import Sized
 from servingslo.policy.replicas.state import record_scale, record_write_failed
 
@@ -141,6 +144,7 @@ class _Memory:
 # Only an outside configuration reaches a plain dataclass, hence the tuples of one. An unknown field
 # is misspelt or of another schema: its value would be lost.
 _CONFIG = ConfigDict(ser_json_inf_nan="strings", extra="forbid")
+_FIELDS = frozenset(one.name for one in fields(Observation))
 _OBSERVATION = TypeAdapter(tuple[Observation], config=_CONFIG)
 _HEADER = TypeAdapter(tuple[Header], config=_CONFIG)
 _OUTCOME = TypeAdapter(tuple[Outcome], config=_CONFIG)
@@ -344,12 +348,41 @@ def _observation(entry: Mapping[str, Any], number: int, times: dict[str, float])
         check_version(entry)
         entry = {"runtime": RUNTIME_BEFORE, **entry}
         entry = {name: value for name, value in entry.items() if name not in _RETIRED}
+    entry = _with_features(entry, number)
+    with _named(number):
         observation: Observation = _validated(_OBSERVATION, entry)
     key = _time_key(observation)
     with _named(number):
         check_observation(observation, times.get(key))
     times[key] = observation.time_seconds
     return observation
+
+
+def _with_features(entry: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """The entry with what features had read, each as its own type.
+
+    Earlier recordings have it beside the kernel's fields. What is empty, or of a feature that is
+    gone, is left out.
+    """
+    kinds: dict[str, Any] = {part.key.name: part.key.kind for part in READER.parts()}
+    rest = {
+        n: one for n, one in entry.items() if n in _FIELDS or (n not in kinds and one is not None)
+    }
+    stated = rest.setdefault("features", {})
+    if not isinstance(stated, Mapping):
+        return rest
+    found: dict[str, object] = {}
+    for name, kind in kinds.items():
+        if (read := stated.get(name, entry.get(name))) is not None:
+            with _named(number, name):
+                found[name] = _validated(_adapter(kind), read)
+    return {**rest, "features": found}
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[tuple[Any]]:
+    alone: Any = GenericAlias(tuple, kind)
+    return TypeAdapter(alone, config=_CONFIG)
 
 
 def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:

@@ -17,7 +17,7 @@ from servingslo.policy.pools.stored import target_name
 
 # Fields at the top that are of the pool that the decision is about; objectives of a whole path are
 # observed as one.
-_OF_LEADING = ("bindingConstraint", "observed", "predicted", "model", "admission", "errorBudget")
+_OF_LEADING = ("bindingConstraint", "observed", "predicted", "model", "admission")
 _COST_FIELDS = ("currency", "perHour", "savedPerHour")
 Told = Mapping[str, Mapping[ConditionType, Verdict]]
 

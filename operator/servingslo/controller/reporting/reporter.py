@@ -45,6 +45,7 @@ from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 
 _LOG = logging.getLogger(__name__)
+Json = Mapping[str, Any]
 # Longer than any stabilization or cold start that needs no explanation.
 _LASTING_HOLD_SECONDS = 300.0
 
@@ -67,7 +68,7 @@ class Reporter:
         """Write statuses in the background until cancelled, so that no tick waits for them."""
         await self._statuses.run(tick_seconds)
 
-    async def hand_over(self, known: ResourceRecord, fields: Mapping[str, Any]) -> ResourceRecord:
+    async def hand_over(self, known: ResourceRecord, fields: Json) -> ResourceRecord:
         """Write all that is new of a status with these fields, if the resource is as known.
 
         Raises: WriteConflictError if it is not; ClusterError otherwise.
@@ -84,16 +85,11 @@ class Reporter:
         material, differs = (any(each) for each in zip(*news, strict=True))
         told = {name: reported.said[name].told for name in fleet.pools}
         generation, now_seconds = resource.record.generation, self._now_seconds()
-        reported.conditions = stamped_conditions(
-            fleet_verdicts(fleet, told),
-            reported.conditions,
-            generation=generation,
-            now_seconds=now_seconds,
-            acts=targets.pools[0].targets.mode is Mode.AUTO,
-        )
+        acts = targets.pools[0].targets.mode is Mode.AUTO
+        self._stamp(resource, reported, fleet_verdicts(fleet, told), acts=acts)
         reported.said = {name: reported.said[name] for name in fleet.pools}
         fields = fleet_status_fields(fleet, targets, state, told, generation=generation)
-        decided: Mapping[str, Any] = self._statuses.says(uid, "lastDecision") or {}
+        decided: Json = self._statuses.says(uid, "lastDecision") or {}
         since = timestamp_from_seconds(fleet.time_seconds)
         if differs:
             before = self._statuses.says(uid, "decisions") or ()
@@ -108,10 +104,8 @@ class Reporter:
             reported.learned_reverts = put_back(state)
         if material or due:
             # A document evaluates more predictions, so it is made only when it is written.
-            pools = {
-                name: with_latencies(one, state.pools[name].sized)
-                for name, one in fleet.pools.items()
-            }
+            sized = {name: state.pools[name].sized for name in fleet.pools}
+            pools = {n: with_latencies(one, sized[n]) for n, one in fleet.pools.items()}
             document = fleet_document(fleet, pools)
             fields["lastDecision"] = status_of.decision_record(document, since)
         fields["summary"] = fleet_answer(fleet, told)
@@ -150,13 +144,7 @@ class Reporter:
         observed = self._statuses.says(resource.record.ref.uid, "observedGeneration")
         news = (observed, reported.last) != (generation, None)
         if news:
-            _LOG.warning(
-                "refused namespace=%s name=%s reason=%s detail=%r",
-                resource.record.ref.namespace,
-                resource.record.ref.name,
-                Reason.INVALID_SPEC,
-                message,
-            )
+            _warn(resource, "refused", Reason.INVALID_SPEC, f"detail={message!r}")
         key = f"{Reason.INVALID_SPEC}/{generation}" if news else ""
         await self._not_ready(resource, Reason.INVALID_SPEC, message, key)
 
@@ -165,12 +153,8 @@ class Reporter:
         reported = self._remember(resource)
         message = "spec.mode is Paused: nothing is decided"
         paused = Verdict(ConditionStatus.TRUE, Reason.PAUSED, message)
-        reported.conditions = stamped_conditions(
-            {ConditionType.READY: paused, ConditionType.SCALING_LIMITED: paused},
-            reported.conditions,
-            generation=resource.record.generation,
-            now_seconds=self._now_seconds(),
-        )
+        both = {ConditionType.READY: paused, ConditionType.SCALING_LIMITED: paused}
+        self._stamp(resource, reported, both)
         reported.said.clear()
         await self._write_conditions(resource, reported, None)
 
@@ -178,6 +162,22 @@ class Reporter:
         """Report that this resource was not reconciled, because of a fault of the operator."""
         message = f"{type(error).__name__}: {error}"
         await self._not_ready(resource, Reason.INTERNAL_ERROR, message, Reason.INTERNAL_ERROR.value)
+
+    def _stamp(
+        self,
+        resource: Resource,
+        reported: Reported,
+        told: Mapping[ConditionType, Verdict],
+        *,
+        acts: bool = True,
+    ) -> None:
+        reported.conditions = stamped_conditions(
+            told,
+            reported.conditions,
+            generation=resource.record.generation,
+            now_seconds=self._now_seconds(),
+            acts=acts,
+        )
 
     async def _not_ready(self, resource: Resource, reason: Reason, message: str, key: str) -> None:
         """Report why nothing was decided. key: of an event about it; '' for none."""
@@ -227,14 +227,7 @@ class Reporter:
         message = f"status.learned lacks valid values of {named}; they are learnt again"
         key = f"{Reason.LEARNED_DROPPED}/{named}"
         await self.post(resource, _warning(Reason.LEARNED_DROPPED, message, key))
-        ref = resource.record.ref
-        _LOG.warning(
-            "dropped namespace=%s name=%s reason=%s parts=%r",
-            ref.namespace,
-            ref.name,
-            Reason.LEARNED_DROPPED,
-            named,
-        )
+        _warn(resource, "dropped", Reason.LEARNED_DROPPED, f"parts={named!r}")
 
     async def post(self, resource: Resource, event: Event) -> None:
         """Post an event; if it cannot be posted, log that once."""
@@ -280,11 +273,7 @@ class Reporter:
         await self._write(resource, reported, fields, headline(reported.conditions, None))
 
     async def _write(
-        self,
-        resource: Resource,
-        reported: Reported,
-        fields: Mapping[str, Any],
-        reason: Reason | None,
+        self, resource: Resource, reported: Reported, fields: Json, reason: Reason | None
     ) -> None:
         wanted = {
             **fields,
@@ -302,11 +291,8 @@ def _explain_hold(said: Said, decision: Decision) -> None:
     """Log one line for a hold that lasts; another hold has its own line."""
     holds = held_by(decision)
     if holds is not said.held_by:
-        said.held_by, said.held_seconds, said.why_reported = (
-            holds,
-            decision.time_seconds,
-            False,
-        )
+        said.held_by, said.held_seconds = holds, decision.time_seconds
+        said.why_reported = False
     lasts_seconds = decision.time_seconds - said.held_seconds
     if holds is not None and not said.why_reported and lasts_seconds >= _LASTING_HOLD_SECONDS:
         _LOG.info("%s", why_line(decision, lasts_seconds))
@@ -315,6 +301,12 @@ def _explain_hold(said: Said, decision: Decision) -> None:
 
 def _part(what: str, resource: Resource) -> Part:
     return what, f"{resource.record.ref.namespace}/{resource.record.ref.name}"
+
+
+def _warn(resource: Resource, what: str, reason: Reason, detail: str) -> None:
+    ref = resource.record.ref
+    where = f"namespace={ref.namespace} name={ref.name}"
+    _LOG.warning("%s %s reason=%s %s", what, where, reason, detail)
 
 
 def _warning(reason: Reason, message: str, key: str) -> Event:

@@ -6,7 +6,7 @@ writes nothing.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from servingslo.api.status_base import STATUS, StatusModel
@@ -31,7 +31,6 @@ _NOISY = frozenset(
         "classes",
         "degradation",
         "cost",
-        "errorBudget",
         "reserve",
         "summary",
         *_OF_FEATURES,
@@ -44,6 +43,7 @@ _DRIFT_FLOOR = 0.05
 _DRIFT_SECONDS = 60.0
 # The same within each pool; its reason and its counts are no noise.
 _NOISY_OF_POOL = frozenset({"observed", "utilization", "coldStartSeconds", "model", "gpus", "cost"})
+_OF_PLAN = ("replicas", "in_flight_limit")
 _LONGEST_MESSAGE = 1024
 _DECISION_LINES = 3
 # What a decision tells; the last two with several pools alone.
@@ -118,61 +118,34 @@ def changed_fields(
     seconds_since_write: since this process wrote the status last; None if it never did.
     """
     differing = {key: after[key] for key in after if after[key] != before.get(key)}
-    drifted = any(
-        _drifted(before.get(key), after[key])
-        for key in differing
-        if key in _NOISY or key == "pools"
-    )
+    noisy = (key for key in differing if key in _NOISY or key == "pools")
+    drifted = any(_drifted(before.get(key), after[key]) for key in noisy)
     rested = seconds_since_write is None or seconds_since_write >= _DRIFT_SECONDS
     return differing if is_material(before, differing) or (drifted and rested) else {}
 
 
 def is_material(before: Json, changed: Json) -> bool:
     """Whether more than measurements changed, so that a person may wait for it."""
-    return any(
-        _stable(key, changed[key]) != _stable(key, before.get(key))
-        for key in changed
-        if key not in _NOISY
-    )
+    lasting = (key for key in changed if key not in _NOISY)
+    return any(_stable(key, changed[key]) != _stable(key, before.get(key)) for key in lasting)
 
 
-def _limits(
-    max_num_seqs: int | None, max_num_batched_tokens: int | None, plan: LimitsPlan | None
-) -> BatchLimits | None:
-    if max_num_seqs is None and max_num_batched_tokens is None:
+def _limits(values: Mapping[str, int | None], plan: LimitsPlan | None) -> BatchLimits | None:
+    if not any(values.values()):
         return None
-    return BatchLimits(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        replicas=None if plan is None else plan.replicas,
-        in_flight_limit=None if plan is None else plan.in_flight_limit,
-    )
+    of_plan = {} if plan is None else {name: getattr(plan, name) for name in _OF_PLAN}
+    return BatchLimits(**values, **of_plan)
 
 
-def batching_status(
-    batching: BatchingDecision, last_change_seconds: float | None
-) -> BatchingStatus:
+def batching_status(batching: BatchingDecision, changed_seconds: float | None) -> BatchingStatus:
     """The limits in force, and the recommended ones with their plan if they differ."""
-    current = _limits(batching.current_max_num_seqs, batching.current_max_num_batched_tokens, None)
-    recommended = _limits(
-        batching.recommended_max_num_seqs,
-        batching.recommended_max_num_batched_tokens,
-        None,
-    )
-    if recommended == current:
-        recommended = None
-    elif recommended is not None:
-        recommended = _limits(
-            batching.recommended_max_num_seqs,
-            batching.recommended_max_num_batched_tokens,
-            batching.better or batching.today,
-        )
+    now = {name: value for name, value, _ in batching.limits}
+    wanted = {name: value for name, _, value in batching.limits}
+    plan = batching.better or batching.today
     return BatchingStatus(
-        current=current,
-        recommended=recommended,
-        last_change=None
-        if last_change_seconds is None
-        else timestamp_from_seconds(last_change_seconds),
+        current=_limits(now, None),
+        recommended=None if wanted == now else _limits(wanted, plan),
+        last_change=None if changed_seconds is None else timestamp_from_seconds(changed_seconds),
     )
 
 
@@ -193,25 +166,22 @@ def _read_condition(entry: Json, now_seconds: float) -> Condition | None:
 
 def _stable(key: str, value: Any) -> Any:
     """The parts of a field that count as a change: messages and counts of plans jitter."""
-    if key == "batching" and value:
-        return {name: _without_plan(entry) for name, entry in value.items()}
-    if key == "pools" and value:
-        return [
-            {
-                name: _stable(name, entry)
-                for name, entry in pool.items()
-                if name not in _NOISY_OF_POOL
-            }
-            for pool in value
-        ]
-    if key == "lastDecision" and value:
-        return {name: entry for name, entry in value.items() if name != "document"}
-    if key != "conditions" or not value:
+    if not value:
         return value
-    return [
-        entry if _names_pods(entry) else {name: entry[name] for name in entry if name != "message"}
-        for entry in value
-    ]
+    if key == "batching":
+        return {name: _without_plan(entry) for name, entry in value.items()}
+    if key == "pools":
+        pools = (_without(pool, _NOISY_OF_POOL) for pool in value)
+        return [{name: _stable(name, entry) for name, entry in pool.items()} for pool in pools]
+    if key == "lastDecision":
+        return _without(value, {"document"})
+    if key != "conditions":
+        return value
+    return [entry if _names_pods(entry) else _without(entry, {"message"}) for entry in value]
+
+
+def _without(entry: Json, names: Collection[str]) -> Json:
+    return {name: value for name, value in entry.items() if name not in names}
 
 
 def _names_pods(entry: Json) -> bool:
@@ -221,9 +191,7 @@ def _names_pods(entry: Json) -> bool:
 
 
 def _without_plan(entry: Any) -> Any:
-    if not isinstance(entry, Mapping):
-        return entry
-    return {k: v for k, v in entry.items() if k not in {"replicas", "inFlightLimit"}}
+    return _without(entry, {"replicas", "inFlightLimit"}) if isinstance(entry, Mapping) else entry
 
 
 def _drifted(before: Any, after: Any) -> bool:

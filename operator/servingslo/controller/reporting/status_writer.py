@@ -51,6 +51,10 @@ class _Standing:
     # Held during a write, so that none is under way after the resource was handed over.
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def says(self, name: str) -> Any:
+        """A field as it will be once everything is written; None if it is absent."""
+        return self.wanted.get(name, self.status.get(name))
+
 
 @dataclass(slots=True)
 class StatusWriter:
@@ -78,10 +82,8 @@ class StatusWriter:
         """Take over a status when its resource is first reconciled."""
         # State learnt before a restart is not written again at once.
         known = status.get("learned") and not is_pruned(status)
-        learned_seconds = now_seconds if known else None
-        self._standing[ref.uid] = _Standing(
-            ref=ref, status=dict(status), learned_seconds=learned_seconds
-        )
+        standing = _Standing(ref, dict(status), learned_seconds=now_seconds if known else None)
+        self._standing[ref.uid] = standing
 
     def forget(self, uid: str) -> None:
         """Drop what is known of a resource."""
@@ -104,8 +106,7 @@ class StatusWriter:
 
     def says(self, uid: str, name: str) -> Any:
         """A field as it will be once everything is written; None if it is absent."""
-        standing = self._standing[uid]
-        return standing.wanted.get(name, standing.status.get(name))
+        return self._standing[uid].says(name)
 
     def learned_seconds(self, uid: str) -> float | None:
         """When learnt state was written last; None if it never was."""
@@ -139,14 +140,9 @@ class StatusWriter:
         if standing.written_seconds is not None:
             waited = abs(self._now_seconds() - standing.written_seconds)
             since = waited / _pause_ratio(standing.ref.uid)
-        again = {
-            name: standing.wanted.get(name, standing.status.get(name))
-            for name in standing.unanswered
-        }
-        changed = status_of.changed_fields(
-            standing.status, standing.wanted, seconds_since_write=since
-        )
-        return {**again, **changed}
+        again = {name: standing.says(name) for name in standing.unanswered}
+        before, wanted = standing.status, standing.wanted
+        return again | status_of.changed_fields(before, wanted, seconds_since_write=since)
 
     async def _write_safely(self, uid: str) -> None:
         try:
@@ -168,10 +164,9 @@ class StatusWriter:
                 if place_of(standing.status).shard != shard:
                     return  # handed over meanwhile
                 before = either(standing.status, standing.unanswered)
+                patch = merge_patch(before, changed)
                 with in_shard(shard):
-                    await self.adapters.resources.patch_status(
-                        standing.ref, merge_patch(before, changed)
-                    )
+                    await self.adapters.resources.patch_status(standing.ref, patch)
         except (NotFoundError, WriteConflictError, NotLeaderError):
             return  # deleted meanwhile, as the registry will report; or another leader reports it
         except ClusterError as error:

@@ -27,7 +27,7 @@ from servingslo.explain.conditions.metrics import (
 )
 from servingslo.explain.conditions.objectives import slo_met_verdict
 from servingslo.explain.conditions.stalled import stalled_verdict
-from servingslo.explain.format import count, joined
+from servingslo.explain.format import count, counted, joined
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import HandOver
@@ -174,9 +174,7 @@ def _zero_message(decision: Decision) -> str:
 
     Two digits, because a condition is written whenever it changes.
     """
-    for step in decision.steps:
-        if step.stage != "zero":
-            continue
+    for step in (step for step in decision.steps if step.stage == "zero"):
         if step.reason is Reason.NO_WAKE_UP_SIGNAL:
             return f"it is not scaled to zero: {step.inputs['detail']}"
         seconds = step.inputs.get("first_request_seconds")
@@ -207,10 +205,10 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
     if reason is None or target_unusable(decision) is not None:
         return None
     wanted, set_to = decision.recommended_replicas, decision.replicas_after
-    noun = "replica" if set_to == 1 else "replicas"
-    message = f"{count(wanted)} {noun} wanted, {count(set_to)} set"
-    if wanted is None or wanted == set_to:
-        message = f"held at {count(set_to)} {noun}"
+    message = f"held at {counted(set_to, 'replica')}"
+    if wanted is not None and wanted != set_to:
+        noun = "replica" if set_to == 1 else "replicas"
+        message = f"{wanted} {noun} wanted, {count(set_to)} set"
     given = decision.handed_over
     carried = given.detail if given is not None and given.reason is reason else ""
     detail = limit_detail(decision) or decision.detail or carried

@@ -2,10 +2,9 @@
 
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
-from servingslo.explain.format import count, percent
+from servingslo.explain.format import count, joined, percent
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
-from servingslo.policy.knobs.lanes.decision import LanesDecision
+from servingslo.policy.knobs.decisions import DegradationDecision
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
@@ -45,18 +44,21 @@ _UNDER_WAY = frozenset(
         Reason.PAUSED,
     }
 )
-_LIMIT_MESSAGES = {
-    Reason.LIMIT_VERIFIED: "the bound is written and was enforced under load",
-    Reason.LIMIT_UNVERIFIED: "the bound is written; load has not reached it yet",
-    Reason.LIMIT_NOT_HELD: "the bound is written but not enforced",
-    Reason.LIMIT_OPENED: "the capacity of a replica is unknown; the former value is restored",
+_BOUND = {
+    Reason.LIMIT_VERIFIED: (
+        ConditionStatus.TRUE,
+        "the bound is written and was enforced under load",
+    ),
+    Reason.LIMIT_UNVERIFIED: (
+        ConditionStatus.UNKNOWN,
+        "the bound is written; load has not reached it yet",
+    ),
+    Reason.LIMIT_NOT_HELD: (ConditionStatus.FALSE, "the bound is written but not enforced"),
+    Reason.LIMIT_OPENED: (
+        ConditionStatus.UNKNOWN,
+        "the capacity of a replica is unknown; the former value is restored",
+    ),
 }
-_LIMIT_STATUS = {
-    Reason.LIMIT_VERIFIED: ConditionStatus.TRUE,
-    Reason.LIMIT_UNVERIFIED: ConditionStatus.UNKNOWN,
-    Reason.LIMIT_OPENED: ConditionStatus.UNKNOWN,
-}
-
 _FALLBACK_MESSAGES = {
     Reason.NOT_DEGRADED: "no request goes to the fallback",
     Reason.DEGRADED: "requests go to the fallback, which takes them",
@@ -90,29 +92,19 @@ def batching_verdict(decision: Decision) -> Verdict | None:
         return dependent
     else:
         status = ConditionStatus.UNKNOWN
-    changes = [
-        f"{knob} {count(now)} → {wanted}"
-        for knob, now, wanted in (
-            ("max_num_seqs", batching.current_max_num_seqs, batching.recommended_max_num_seqs),
-            (
-                "max_num_batched_tokens",
-                batching.current_max_num_batched_tokens,
-                batching.recommended_max_num_batched_tokens,
-            ),
-        )
-        if wanted is not None and wanted != now
-    ]
+    changes = (f"{limit} {count(now)} → {wanted}" for limit, now, wanted in batching.changes)
     message = "; ".join(changes) or "no other limits are recommended"
-    detail = f": {batching.detail}" if batching.detail else ""
-    return Verdict(status, batching.reason, message + detail)
+    return Verdict(status, batching.reason, joined((message, batching.detail), ": "))
 
 
 def admission_verdict(decision: Decision) -> Verdict | None:
     """Whether status.admission has a bound and a gateway enforces it; None if this is off."""
-    if decision.gateway_limit is not None:
-        return _gateway_limit(decision.gateway_limit)
-    if decision.lanes is not None and decision.lanes.written:
-        return _lanes(decision.lanes)
+    if (limit := decision.gateway_limit) is not None:
+        where = f"{limit.kind}/{limit.object_name}"
+        return _bound_verdict(where, limit.reason, "no bound is written", limit.detail)
+    if (lanes := decision.lanes) is not None and lanes.written:
+        where = f"BackendTrafficPolicy {', '.join(one.policy for one in lanes.classes)}"
+        return _bound_verdict(where, lanes.reason, "no lane is written", lanes.detail)
     reason = decision.admission.reason
     if reason is Reason.ADMISSION_OFF:
         return None
@@ -123,27 +115,13 @@ def admission_verdict(decision: Decision) -> Verdict | None:
     return Verdict(ConditionStatus.TRUE, reason, message)
 
 
-def _lanes(lanes: LanesDecision) -> Verdict:
-    """Whether the lanes of classes are written, and whether load has reached one."""
-    policies = ", ".join(one.policy for one in lanes.classes)
-    told = _LIMIT_MESSAGES.get(lanes.reason, "no lane is written")
-    message = f"BackendTrafficPolicy {policies}: {told}" + (
-        f": {lanes.detail}" if lanes.detail else ""
-    )
-    status = _LIMIT_STATUS.get(lanes.reason, ConditionStatus.FALSE)
-    return Verdict(status, lanes.reason, message)
+def _bound_verdict(where: str, reason: Reason, otherwise: str, detail: str) -> Verdict:
+    """Whether a gateway's bound is written, and whether load has shown that it holds.
 
-
-def _gateway_limit(limit: LimitDecision) -> Verdict:
-    """Whether the gateway's bound is written, and whether it holds under load.
-
-    The bound itself changes often, so it is only in status.admission.
+    The bound itself changes often, so it is only in status.admission. otherwise: if none is.
     """
-    where = f"{limit.kind}/{limit.object_name}"
-    told = _LIMIT_MESSAGES.get(limit.reason, "no bound is written")
-    message = f"{where}: {told}" + (f": {limit.detail}" if limit.detail else "")
-    status = _LIMIT_STATUS.get(limit.reason, ConditionStatus.FALSE)
-    return Verdict(status, limit.reason, message)
+    status, told = _BOUND.get(reason, (ConditionStatus.FALSE, otherwise))
+    return Verdict(status, reason, joined((where, told, detail), ": "))
 
 
 def degradation_verdict(decided: DegradationDecision | None) -> Verdict | None:

@@ -23,6 +23,7 @@ _METRICS = {
     Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for one of the objectives",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
+_NO_TOKENS = "engines that generate or count no token have no such law; measured saturation decides"
 _STATED_LAW = {
     Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
     Reason.LAW_ASSUMED: "service law assumed from spec.engine.card and model, until one is fitted",
@@ -61,17 +62,15 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
     dependent = dependent_verdict(decision)
     if dependent is not None and not model.trusted:
         return dependent
-    message = "no service law is trusted; measured saturation decides meanwhile"
-    status = ConditionStatus.FALSE
+    status, told = ConditionStatus.FALSE, "no service law is trusted"
     if model.trusted:
-        status, message = ConditionStatus.TRUE, f"service law from {model.source}"
-    elif model.reason is Reason.MODEL_LEARNING:
-        status = ConditionStatus.UNKNOWN
-        message = "the service law is still being learnt; measured saturation decides meanwhile"
+        message = _STATED_LAW.get(model.reason, f"service law from {model.source}")
+        return Verdict(ConditionStatus.TRUE, model.reason, message)
+    if model.reason is Reason.MODEL_LEARNING:
+        status, told = ConditionStatus.UNKNOWN, "the service law is still being learnt"
     elif model.reason is Reason.GPUS_DISAGREE:
-        message = f"{gpus_in_words(decision.gpus)}; measured saturation decides meanwhile"
-    elif model.reason is Reason.NO_TOKENS_GENERATED:
-        message = (
-            "engines that generate or count no token have no such law; measured saturation decides"
-        )
+        told = gpus_in_words(decision.gpus)
+    message = f"{told}; measured saturation decides meanwhile"
+    if model.reason is Reason.NO_TOKENS_GENERATED:
+        message = _NO_TOKENS
     return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
-from servingslo.explain.format import percent
+from servingslo.explain.changes import Change, Knob, Setting
+from servingslo.explain.format import joined, percent
 from servingslo.explain.limit_sentences import LIMIT_SENTENCES
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.decisions import DegradationDecision
@@ -47,8 +47,7 @@ def weights_change(decision: Decision) -> Change | None:
             _share_setting(round(decided.before * THOUSANDTHS), round(decided.after * THOUSANDTHS)),
         ),
         reason=decided.change_reason,
-        outcome=ChangeOutcome.WRITTEN,
-        detail="; ".join(part for part in (because, decided.detail) if part),
+        detail=joined((because, decided.detail), "; "),
     )
 
 
@@ -61,7 +60,6 @@ def weights_put_back(resource: tuple[str, str], target: str, share: int) -> Chan
         knob=Knob.ROUTE_WEIGHTS,
         settings=(_share_setting(share, 0),),
         reason=Reason.WEIGHTS_PUT_BACK,
-        outcome=ChangeOutcome.WRITTEN,
     )
 
 

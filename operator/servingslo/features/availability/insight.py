@@ -16,7 +16,6 @@ from servingslo.policy.replicas.promise import (
     PromiseState,
     dump_promise,
     load_promise,
-    period_seconds,
 )
 
 # How the misses of this promise are called in stored state.
@@ -37,7 +36,7 @@ class AvailabilityInsight(Insight):
         return count_answers(
             memory,
             ledger,
-            period_seconds=period_seconds(context.targets),
+            period_seconds=context.targets.promise_period_seconds,
             now_seconds=context.now_seconds,
         )
 
@@ -52,7 +51,7 @@ class AvailabilityInsight(Insight):
             MEMORY.of(memories) or PromiseState(),
             context.estimate.ledger,
             target_ratio=asked.target_ratio,
-            period_seconds=period_seconds(context.targets),
+            period_seconds=context.targets.promise_period_seconds,
         )
 
     def dump(self, memory: object) -> dict[str, float] | None:

@@ -23,8 +23,8 @@ class AvailabilityStatus(StatusModel):
     answered: float | None = told(
         _answered,
         exact=True,
-        description="Share of requests that got a whole answer, over errorBudget.window or a day, "
-        "0 to 1.",
+        description="Share of requests that got a whole answer, over the period of the promise, a "
+        "day by default, 0 to 1.",
         gauge="servingslo_availability_ratio",
     )
     target: float | None = told(

@@ -134,15 +134,15 @@ def _conditions(
     previous: Mapping[str, Any],
     now_seconds: float,
 ) -> list[dict[str, Any]]:
+    said = [("Ready", "True", Reason.READY, "the budget is shared")]
     if record.refused:
         refused = (Reason.INVALID_SPEC, record.refused)
         said = [("Ready", "False", *refused), ("Stalled", "True", *refused)]
     elif not priorities:
         said = [("Ready", "False", Reason.SELECTS_NOTHING, _NOTHING)]
-    else:
-        said = [("Ready", "True", Reason.READY, "the budget is shared")]
     said.append(("Sufficient", *_sufficient(record, sharing, unknown)))
-    before = {one["type"]: one for one in previous.get("conditions") or ()}
+    before = previous.get("conditions") or ()
+    since = {(one["type"], one["status"]): one["lastTransitionTime"] for one in before}
     now = timestamp_from_seconds(now_seconds)
     return [
         {
@@ -150,9 +150,7 @@ def _conditions(
             "status": status,
             "reason": reason.value,
             "message": message,
-            "last_transition_time": before[type_]["lastTransitionTime"]
-            if type_ in before and before[type_]["status"] == status
-            else now,
+            "last_transition_time": since.get((type_, status), now),
             "observed_generation": record.generation,
         }
         for type_, status, reason, message in said
@@ -176,10 +174,7 @@ def _sufficient(
             f" {it} would keep {sharing.lost_per_second:.2g} requests/s within their objectives"
         )
         return "False", Reason.BUDGET_SHORT, message
-    if blind := [why for why in unknown.values() if why]:
-        return (
-            "Unknown",
-            Reason.GPUS_UNKNOWN,
-            f"GPUs of a replica are unknown: {blind[0][:_REASON_LENGTH]}",
-        )
+    if blind := next(filter(None, unknown.values()), ""):
+        message = f"GPUs of a replica are unknown: {blind[:_REASON_LENGTH]}"
+        return "Unknown", Reason.GPUS_UNKNOWN, message
     return "True", Reason.BUDGET_SUFFICIENT, "all that is wanted is granted"

@@ -42,8 +42,6 @@ _NOT_EXPORTED = "the engines of a pool do not export it"
 class FleetLatency(FleetInsight):
     """Where the time of a request goes over all pools."""
 
-    key = LATENCY
-
     def whole(
         self, tick: FleetTick, memories: Mapping[str, object]
     ) -> tuple[LatencyReport | None, LatencyMemory]:
@@ -169,4 +167,4 @@ def _missing(part: Part) -> PartReport:
     return PartReport(part=part, source=PartSource.NOT_MEASURED, missing=_NOT_EXPORTED)
 
 
-PART = FleetLatency()
+PART = FleetLatency(LATENCY)

@@ -108,6 +108,21 @@ class BatchingDecision(KnobDecision):
     canary: CanaryAct | None = None
 
     @property
+    def limits(self) -> tuple[tuple[str, int | None, int | None], ...]:
+        """Of each limit its name, the value in force, and the recommended one."""
+        tokens = (self.current_max_num_batched_tokens, self.recommended_max_num_batched_tokens)
+        return (
+            ("max_num_seqs", self.current_max_num_seqs, self.recommended_max_num_seqs),
+            ("max_num_batched_tokens", *tokens),
+        )
+
+    @property
+    def changes(self) -> tuple[tuple[str, int | None, int], ...]:
+        """The limits for which another value is recommended than that in force."""
+        every = ((name, now, wanted) for name, now, wanted in self.limits if wanted is not None)
+        return tuple(one for one in every if one[1] != one[2])
+
+    @property
     def saving(self) -> int | None:
         """Replicas that the better plan saves."""
         return self.replicas_saved

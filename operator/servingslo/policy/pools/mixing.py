@@ -5,6 +5,7 @@ moves. Otherwise each pool plans for the share that it receives now.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,6 +35,9 @@ from servingslo.policy.rules.step_down import within_reach
 from servingslo.reasons import Reason
 
 STAGE = "pools"
+# By which the share of a pool's pods may exceed that of as many others. Judgement: the tolerance of
+# a gateway that takes turns, and of shares that are counted within a minute.
+EVEN_TOLERANCE_RATIO = 0.1
 # Why counts were ordered together, as a reason of the decision.
 _REASONS = {
     MoveReason.MOVE_PENDING: Reason.MOVE_DOES_NOT_PAY,
@@ -88,6 +92,17 @@ def _observed_parts(seen: Mapping[str, Seen]) -> dict[str, float]:
     return {name: rate / whole if whole > 0.0 else 0.0 for name, rate in rates.items()}
 
 
+def _uneven_parts(seen: Mapping[str, Seen]) -> dict[str, float]:
+    """Of the pools whose pods get more requests than those of others: the share that they get."""
+    observed = _observed_parts(seen)
+    by_pod = shares({name: len(one.context.serving) for name, one in seen.items()})
+    return {
+        name: part
+        for name, part in observed.items()
+        if 0.0 < by_pod[name] * (1.0 + EVEN_TOLERANCE_RATIO) < part
+    }
+
+
 def _shared(
     seen: Mapping[str, Seen], forecast: Forecast, parts: Mapping[str, float]
 ) -> dict[str, Seen]:
@@ -122,8 +137,17 @@ def _composed(
     demand = _demand_ahead(whole)
     if demand is None:
         return _by_observed_share(seen, forecast), state
+    uneven = _uneven_parts(seen)
     choice = Choice(
-        variants=tuple(_variant(pool, whole[pool.name], rate_of) for pool in targets.pools),
+        variants=tuple(
+            _variant(
+                pool,
+                whole[pool.name],
+                rate_of,
+                demand.greatest_per_second * uneven.get(pool.name, 0.0),
+            )
+            for pool in targets.pools
+        ),
         gpus_max=targets.gpus_max,
     )
     standing = {pool.name: _standing(whole[pool.name]) for pool in targets.pools}
@@ -160,13 +184,23 @@ def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
     return DemandAhead(now_per_second=now, greatest_per_second=max(now, *ahead))
 
 
-def _variant(pool: PoolTargets, context: TickContext, rate_of: Mapping[str, RateOf]) -> Variant:
+def _variant(
+    pool: PoolTargets, context: TickContext, rate_of: Mapping[str, RateOf], due_per_second: float
+) -> Variant:
+    """The pool as a choice. due_per_second: what it gets more than evenly by pod, else 0.
+
+    It keeps what that needs, though its last pod may leave.
+    """
+    counts = range(context.bounds.maximum)
+    each = rate_of[pool.name]
+    own = bisect_left(counts, 1, key=lambda count: int(each(count) >= due_per_second))
+    least = own if own > 1 else 0
     return Variant(
         name=pool.name,
         price_hourly=pool.replica_price,
         rate_of=rate_of[pool.name],
         maximum=context.bounds.maximum,
-        minimum=context.bounds.minimum,
+        minimum=max(context.bounds.minimum, least),
         tolerated_failures=pool.targets.replicas.tolerated_failures,
         gpus_per_replica=pool.gpus_per_replica,
         cold_start_seconds=context.cold_start_seconds,

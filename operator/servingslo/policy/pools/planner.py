@@ -116,7 +116,7 @@ def _finish(
     tick = FleetTick(
         targets=targets,
         seen=division.seen,
-        writer=decisions[writer],
+        decisions=decisions,
         path=division.path,
         objectives=objectives,
         now_seconds=now_seconds,

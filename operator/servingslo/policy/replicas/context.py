@@ -9,7 +9,6 @@ from servingslo.estimation.sample import PodSample
 from servingslo.models.engine.kv_cache import kv_bytes_per_token, kv_capacity_tokens
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.workload import Workload
-from servingslo.policy.decision_parts import BudgetReport
 from servingslo.policy.facts import NO_FACTS, Facts, LimitsChange
 from servingslo.policy.inputs import Limits, Observation, SignalProblem, Targets
 from servingslo.policy.replicas.demand import (
@@ -24,7 +23,6 @@ from servingslo.policy.replicas.demand import (
 from servingslo.policy.replicas.ownership import acting_limit, ownership_problem
 from servingslo.policy.replicas.pods import Pods, read_pods
 from servingslo.policy.replicas.prepared_model import PreparedModel, renewed_model, with_means
-from servingslo.policy.replicas.promise import budget_report
 from servingslo.policy.replicas.proposal import Bounds, bounds_of
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import EVEN, Slowness
@@ -58,7 +56,6 @@ class TickContext:
     prepared: PreparedModel | None
     lead_seconds: float
     wait_budget_seconds: float
-    error_budget: BudgetReport | None
     demand: Demand | None
     features: Mapping[str, object] = field(default_factory=dict)
 
@@ -167,7 +164,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
             else None
         ),
     )
-    budget_left = budget_report(targets, observation)
     estimate = with_means(estimate, prepared, len(serving))
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, prepared)
@@ -187,7 +183,6 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         prepared=prepared,
         lead_seconds=lead,
         wait_budget_seconds=budget,
-        error_budget=budget_left,
         demand=expected_demand(
             estimate,
             fleet,

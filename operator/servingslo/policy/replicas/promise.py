@@ -1,40 +1,17 @@
-"""The attained share of requests beside the declared one, and the error budget's report."""
+"""The attained share of requests beside the declared one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.requests.histograms import HistogramDelta
-from servingslo.estimation.requests.misses import (
-    BudgetReading,
-    Misses,
-    WindowMisses,
-    Within,
-    misses,
-)
+from servingslo.estimation.requests.misses import Misses, Within, misses
 from servingslo.estimation.stored_fields import number_of
-from servingslo.models.burn_rates import (
-    FAST_BURN,
-    MEDIUM_BURN,
-    SLOW_BURN,
-    budget_left_ratio,
-    burn_rate,
-)
 from servingslo.models.objectives import Objective
-from servingslo.policy.decision_parts import BudgetReport, BurnRate, PromiseReport
-from servingslo.policy.inputs import Observation, Targets
+from servingslo.policy.decision_parts import PromiseReport
+from servingslo.policy.inputs import Targets
 
-# The attained share is reported over this time if no error budget states another.
-DEFAULT_PERIOD_SECONDS = 86_400.0
 # After a longer gap between two readings, the attained share inside the gap is unknown.
 LONGEST_GAP_SECONDS = 300.0
-
-BURN_WINDOWS = (FAST_BURN, MEDIUM_BURN, SLOW_BURN)
-BURN_SECONDS = tuple(
-    sorted({s for pair in BURN_WINDOWS for s in (pair.short_seconds, pair.long_seconds)})
-)
-"""Lengths of the windows whose burn rates are reported."""
-# Readings come about every minute; an older one says nothing about the present.
-OLDEST_READING_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,45 +127,7 @@ def promise_report(targets: Targets, state: PromiseState) -> PromiseReport | Non
     return PromiseReport(
         attained_ratio=state.attained_ratio,
         attained_most_ratio=state.attained_ratio + state.unsure / state.requests,
-        target_ratio=targets.error_budget_target_ratio,
-        period_seconds=period_seconds(targets),
+        target_ratio=targets.promised_share_ratio,
+        period_seconds=targets.promise_period_seconds,
         observed_seconds=state.seconds,
     )
-
-
-def period_seconds(targets: Targets) -> float:
-    """The time over which the attained share is reported: the error budget's, or a day."""
-    budget = targets.error_budget
-    return DEFAULT_PERIOD_SECONDS if budget is None else budget.window_seconds
-
-
-def budget_report(targets: Targets, observation: Observation) -> BudgetReport | None:
-    """The budget by its pessimistic bound; None if none is requested or nothing is known."""
-    budget, reading = targets.error_budget, observation.error_budget
-    if budget is None or reading is None or not reading.windows:
-        return None
-    age_seconds = observation.time_seconds - reading.time_seconds
-    if age_seconds > OLDEST_READING_SECONDS or reading.covered_ratio <= 0:
-        return None
-    target = targets.error_budget_target_ratio
-    whole = reading.windows[-1]
-    return BudgetReport(
-        target_ratio=target,
-        window_seconds=budget.window_seconds,
-        remaining_ratio=budget_left_ratio(whole.most, whole.requests, target),
-        remaining_most_ratio=budget_left_ratio(whole.least, whole.requests, target),
-        covered_ratio=reading.covered_ratio,
-        burn_rates=_burn_rates(reading, target),
-    )
-
-
-def _burn_rates(reading: BudgetReading, target: float) -> tuple[BurnRate, ...]:
-    return tuple(
-        BurnRate(seconds=window.seconds, rate=_rate(window, target))
-        for window in reading.windows[:-1]
-        if window.requests > 0
-    )
-
-
-def _rate(window: WindowMisses, target: float) -> float:
-    return burn_rate(window.most / window.requests, target)

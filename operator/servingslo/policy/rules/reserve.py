@@ -74,7 +74,7 @@ def renewed_reserve(context: TickContext, case: SizingCase, state: ReserveState)
         _carried(replace(case, utilization_target_ratio=ceiling), peak)
         for ceiling in (case.utilization_target_ratio, GREATEST_UTILIZATION)
     )
-    target = context.targets.error_budget_target_ratio
+    target = context.targets.promised_share_ratio
     allowed = (1.0 - target) * ALLOWED_SHARE / correction_ratio(state, target)
     replica = _replica(context, case, planned, kept)
     habit = habit_of(rates, replica, BIN_SECONDS, KEPT_LEADS * context.lead_seconds)

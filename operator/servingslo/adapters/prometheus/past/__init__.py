@@ -1,5 +1,5 @@
 """What happened before this process started?
 
-Arrival rates of two weeks, misses of an error budget.
+Arrival rates of two weeks.
 Must not import the reader; nothing here is asked in every tick.
 """

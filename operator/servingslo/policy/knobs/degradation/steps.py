@@ -19,8 +19,8 @@ GROWTH = 2.0
 FALL = 0.5
 # Gaps between the wanted and the present share that are noise of the measured rates.
 UP_RATIO, DOWN_RATIO = 0.02, 0.05
-# A fallback that refuses more than this share of its requests is full. An error budget of 99 %
-# allows no more.
+# A fallback that refuses more than this share of its requests is full. A promised share of
+# 99 % allows no more.
 MOST_REFUSED_RATIO = 0.01
 # Answers that take this many times the least mean of the fallback are those of a full one.
 # Judgement; measured by the share at which a simulated fallback begins to queue.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
 from statistics import median
@@ -34,7 +34,7 @@ class ClassReport:
     yet. mean_seconds: time from there to the answer (Little's law). policy: the object that holds
     its lane. before, after: bound of each proxy in force and to be set; None if the object states
     none, or if none is to be set. change_reason: why it changes; None if it does not.
-    budget_remaining_ratio: of the class's own error budget; None if none is kept or known.
+    features: what each feature reports of the class, by its name.
     """
 
     name: str
@@ -50,7 +50,7 @@ class ClassReport:
     before: int | None = None
     after: int | None = None
     change_reason: Reason | None = None
-    budget_remaining_ratio: float | None = None
+    features: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from servingslo.models.burn_rates import budget_left_ratio
+from servingslo.policy import insights
 from servingslo.policy.inputs import AdmissionMode, InForce
 from servingslo.policy.knobs.decisions import ADMISSION, LANES, AdmissionDecision
 from servingslo.policy.knobs.in_flight.gateway import (
@@ -154,12 +154,12 @@ def _bounds(turn: Turn, memory: LanesMemory) -> tuple[dict[str, int] | None, Rea
 
 
 def _report(context: TickContext, one: ClassTargets, standing: InForce | None) -> ClassReport:
-    flow, left = context.estimate.classes.get(one.name), _budget_left(context, one)
+    flow, told = context.estimate.classes.get(one.name), insights.of_class(context, one)
     limit = lane_in_force(standing, one.name).values.get(LIMIT)
     rate = None if flow is None else flow.requests_per_second
     if flow is None or rate is None:
         return ClassReport(
-            budget_remaining_ratio=left,
+            features=told,
             name=one.name, priority=one.priority, policy=one.policy, state=LaneState.UNSEEN,
             before=limit, after=limit,
         )  # fmt: skip
@@ -181,18 +181,8 @@ def _report(context: TickContext, one: ClassTargets, standing: InForce | None) -
         mean_seconds=flow.active / admitted if flow.active is not None and admitted else None,
         before=limit,
         after=limit,
-        budget_remaining_ratio=left,
+        features=told,
     )
-
-
-def _budget_left(context: TickContext, one: ClassTargets) -> float | None:
-    """What is left of the error budget of a class; None if none is kept or known."""
-    budget, reading = context.targets.error_budget, context.observation.error_budget
-    if budget is None or reading is None or context.error_budget is None:
-        return None
-    known = reading.windows[-1].classes.get(one.name)
-    target = one.target_ratio if budget.target_ratio is None else budget.target_ratio
-    return None if known is None else budget_left_ratio(known.most, known.requests, target)
 
 
 def _recommended(decision: LanesDecision, bounds: Mapping[str, int] | None) -> LanesDecision:

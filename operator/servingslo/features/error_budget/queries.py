@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import METRIC_LABEL, gateway_increases
@@ -19,29 +19,22 @@ from servingslo.adapters.prometheus.queries import growths, native_increases
 from servingslo.adapters.prometheus.reading.native import native_histogram
 from servingslo.errors import InvalidInputError, QueryRefusedError
 from servingslo.estimation.gateway.counts import unanswered
-from servingslo.estimation.requests.misses import (
-    Misses,
-    Within,
-    misses,
-    of_classes,
-    within_threshold,
-)
+from servingslo.estimation.requests.misses import Misses, Within, misses
 from servingslo.estimation.sample import GatewayInstance
 from servingslo.estimation.windows.endings import ABORTED, FAILED
+from servingslo.features.error_budget.report import of_classes, within_threshold
 from servingslo.models.fleet.objective_metrics import ROW_OF
-from servingslo.policy.ports import BudgetQuestion
+from servingslo.policy.ports import WorkloadQuestion
 from servingslo.policy.replicas.promise import with_degraded
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.profile import RuntimeProfile
-
-if TYPE_CHECKING:
-    from servingslo.models.fleet.latency import Objective
 
 Ask = Callable[[str], list[Any]]
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]*")
 _OPEN = math.inf
 # Fields of engines that count requests without a whole answer, and the reasons that are such.
+_REFUSED: dict[str, tuple[str, ...]] = {"rejected_total": ()}
 _LOST = {"finished_total": (ABORTED, FAILED), "aborted_total": (), "failed_total": ()}
 
 
@@ -56,7 +49,7 @@ class BudgetQueries:
         self._profiles = {profile.name: profile for profile in of_runtime}
 
     def read(
-        self, ask: Ask, asked: BudgetQuestion, bin_seconds: int, ends: Collection[int] = ()
+        self, ask: Ask, asked: WorkloadQuestion, bin_seconds: int, ends: Collection[int] = ()
     ) -> dict[int, Misses]:
         """Misses by the end of each bin with any data.
 
@@ -66,10 +59,10 @@ class BudgetQueries:
         profile = self._profiles[asked.runtime or ""]
         whose = self._matchers(asked, profile)
         found: dict[int, list[Within]] = defaultdict(list)
-        by_metric: dict[str, list[Objective]] = defaultdict(list)
+        by_metric: dict[str, list[float]] = defaultdict(list)
         for objective in asked.targets.objectives:
-            by_metric[ROW_OF[objective.metric].histogram].append(objective)
-        for field, objectives in by_metric.items():
+            by_metric[ROW_OF[objective.metric].histogram].append(objective.threshold_seconds)
+        for field, thresholds in by_metric.items():
             names = profile.metric(field).names
             buckets = [f"{name}_bucket" for name in names]
             series = ask(self._increases(profile, buckets, whose, bin_seconds, ("le",)))
@@ -79,12 +72,11 @@ class BudgetQueries:
                     asked_for = native_increases(names, labels, self._config, whose, bin_seconds)
                     series = [*series, *ask(asked_for)]
             for end, counts in _by_end(series):
-                strictest = min(objective.threshold_seconds for objective in objectives)
-                found[end].append(within_threshold(counts, strictest))
-        refused = self._refused_by_engines(ask, profile, whose, bin_seconds)
+                found[end].append(within_threshold(counts, min(thresholds)))
+        refused = self._by_engines(ask, profile, whose, bin_seconds, _REFUSED)
         degraded: dict[int, float] = defaultdict(float)
         classes, lost = self._add_gateway(ask, asked, bin_seconds, refused, degraded)
-        for end, value in self._lost_by_engines(ask, profile, whose, bin_seconds).items():
+        for end, value in self._by_engines(ask, profile, whose, bin_seconds, _LOST).items():
             lost.setdefault(end, value)
         for end, value in lost.items():
             refused[end] += value
@@ -101,13 +93,13 @@ class BudgetQueries:
             if len(within) == len(by_metric)
         }
 
-    def knows(self, asked: BudgetQuestion) -> bool:
+    def knows(self, asked: WorkloadQuestion) -> bool:
         """Whether the runtime has a histogram of each objective."""
         profile = self._profiles.get(asked.runtime or "")
         wanted = {ROW_OF[objective.metric].histogram for objective in asked.targets.objectives}
         return profile is not None and wanted <= {metric.field for metric in profile.metrics}
 
-    def _matchers(self, asked: BudgetQuestion, profile: RuntimeProfile) -> tuple[str, ...]:
+    def _matchers(self, asked: WorkloadQuestion, profile: RuntimeProfile) -> tuple[str, ...]:
         for value in (asked.namespace, asked.targets.target.name):
             if _DNS_NAME.fullmatch(value) is None:
                 raise InvalidInputError("name", value, "a DNS name")
@@ -138,22 +130,10 @@ class BudgetQueries:
         splits = (label for metric in profile.metrics for label in metric.by_labels)
         return self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by
 
-    def _refused_by_engines(
-        self, ask: Ask, profile: RuntimeProfile, whose: tuple[str, ...], bin_seconds: int
-    ) -> dict[int, float]:
-        """Requests that engines refused, by the end of the bin."""
-        refused: dict[int, float] = defaultdict(float)
-        rejected = [metric for metric in profile.metrics if metric.field == "rejected_total"]
-        for metric in rejected:
-            for series in ask(self._increases(profile, metric.names, whose, bin_seconds)):
-                for end, value in _points(series):
-                    refused[end] += value
-        return refused
-
     def _add_gateway(
         self,
         ask: Ask,
-        asked: BudgetQuestion,
+        asked: WorkloadQuestion,
         bin_seconds: int,
         refused: dict[int, float],
         degraded: dict[int, float],
@@ -201,23 +181,27 @@ class BudgetQueries:
                 degraded[end] += max((instance.requests_total or 0.0) - failed, 0.0)
         return classes, lost
 
-    def _lost_by_engines(
-        self, ask: Ask, profile: RuntimeProfile, whose: tuple[str, ...], bin_seconds: int
-    ) -> Mapping[int, float]:
-        """Requests that ended without a whole answer, as engines count them."""
-        lost: dict[int, float] = defaultdict(float)
+    def _by_engines(
+        self,
+        ask: Ask,
+        profile: RuntimeProfile,
+        whose: tuple[str, ...],
+        bin_seconds: int,
+        fields: Mapping[str, tuple[str, ...]],
+    ) -> dict[int, float]:
+        """Requests by the end of the bin. fields: of engines, with the reasons that count."""
+        counted: dict[int, float] = defaultdict(float)
         for metric in profile.metrics:
-            wanted = _LOST.get(metric.field)
-            if wanted is None:
+            if metric.field not in fields:
                 continue
-            reasons = metric.only or wanted
+            reasons = metric.only or fields[metric.field]
             found = self._increases(profile, metric.names, whose, bin_seconds, metric.by_labels)
             for series in ask(found):
                 values = {series["metric"].get(label) for label in metric.by_labels}
                 if not metric.by_labels or not values.isdisjoint(reasons):
                     for end, value in _points(series):
-                        lost[end] += value
-        return lost
+                        counted[end] += value
+        return counted
 
 
 def _lost(instance: GatewayInstance, refused_by_engines: float) -> float:

@@ -1,4 +1,4 @@
-"""Misses over days, from Prometheus' counters; no restart of an engine or the operator loses any.
+"""The reading of misses over days, from Prometheus' counters; no restart loses any.
 
 Reads the increases over bins of an hour for the whole window, once and then bin by bin, and over
 bins of five minutes for the last six hours. Past pods are found by their names, as for past rates.
@@ -7,29 +7,30 @@ A pod's counters begin with its first scrape: requests served before that are no
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig, no_collection
-from servingslo.adapters.prometheus.past.budget_queries import BudgetQueries
 from servingslo.adapters.prometheus.past.rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW, told_time
 from servingslo.errors import MetricsUnavailableError
-from servingslo.estimation.requests.misses import BudgetReading, Misses, over
-from servingslo.policy.replicas.promise import BURN_SECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from servingslo.policy.ports import BudgetQuestion
+from servingslo.estimation.requests.misses import Misses
+from servingslo.features.error_budget.queries import BudgetQueries
+from servingslo.features.error_budget.report import (
+    BURN_SECONDS,
+    READING,
+    WINDOW,
+    BudgetReading,
+    over,
+)
+from servingslo.plugins import Key
+from servingslo.policy.ports import WorkloadQuestion
 
 _LOG = logging.getLogger(__name__)
 HOUR_SECONDS, SHORT_SECONDS = 3600, 300
 _SHORT_SPAN_SECONDS = 6 * HOUR_SECONDS
-# The longest burn window that is composed of short bins.
-_LONGEST_SHORT_WINDOW = _SHORT_SPAN_SECONDS
 # Points of one query: a day of hours.
 _BINS_IN_A_QUERY = 24
 _QUERY_TIMEOUT_SECONDS = 30.0
@@ -48,7 +49,7 @@ class _Ledger:
     span_seconds: int
     bins: dict[int, Misses | None] = field(default_factory=dict)
 
-    def missing(self, until_seconds: int) -> "range":
+    def missing(self, until_seconds: int) -> range:
         """Ends of the bins that are not read yet, oldest first; drops bins before the window."""
         step = self.bin_seconds
         last = until_seconds // step * step
@@ -56,7 +57,7 @@ class _Ledger:
         self.bins = {end: bin_ for end, bin_ in self.bins.items() if end > oldest}
         return range(max(self.bins, default=oldest) + step, last + step, step)
 
-    def known(self, after_seconds: float) -> "list[Misses]":
+    def known(self, after_seconds: float) -> list[Misses]:
         return [bin_ for end, bin_ in self.bins.items() if end > after_seconds and bin_]
 
 
@@ -64,7 +65,7 @@ class _Ledger:
 class _Account:
     """The data of one resource. asked_at: time of the last request for it, monotonic."""
 
-    asked: "BudgetQuestion"
+    asked: WorkloadQuestion
     asked_at: float
     hours: _Ledger
     short: _Ledger
@@ -72,7 +73,9 @@ class _Account:
 
 
 class Budgets:
-    """Reads misses in its own thread. Implements ports.BudgetSource."""
+    """Reads misses in its own thread. Implements ports.FeatureReader."""
+
+    key: ClassVar[Key[BudgetReading]] = READING
 
     def __init__(
         self, config: PrometheusConfig, monotonic: Callable[[], float] = time.monotonic
@@ -100,18 +103,16 @@ class Budgets:
             self._due_at = now + _REFRESH_SECONDS
             self._under_way = self._executor.submit(self._read_all, dict(self._accounts))
 
-    def take(
-        self, uid: str, asked: "BudgetQuestion", pods: "Sequence[str]"
-    ) -> BudgetReading | None:
+    def take(self, uid: str, asked: WorkloadQuestion, pods: Sequence[str]) -> BudgetReading | None:
         """The last reading for this resource; None until its question has been answered."""
-        budget = asked.targets.error_budget
-        if budget is None or not pods or not self._queries.knows(asked):
+        window = WINDOW.of(asked.targets.features)
+        if window is None or not pods or not self._queries.knows(asked):
             return None
         if names_refusal(asked.targets.target, pods):
             return None
         account = self._accounts.get(uid)
-        if account is None or not _same(account.asked, asked):
-            hours = _Ledger(HOUR_SECONDS, round(budget.window_seconds))
+        if account is None or _essence(account.asked) != _essence(asked):
+            hours = _Ledger(HOUR_SECONDS, round(window))
             short = _Ledger(SHORT_SECONDS, _SHORT_SPAN_SECONDS)
             account = _Account(asked=asked, asked_at=0.0, hours=hours, short=short)
             self._accounts[uid] = account
@@ -148,7 +149,7 @@ class Budgets:
         account.reading = _reading(account, until)
 
     def _bins(
-        self, asked: "BudgetQuestion", bin_seconds: int, ends: range
+        self, asked: WorkloadQuestion, bin_seconds: int, ends: range
     ) -> dict[int, Misses | None]:
         def ask(promql: str) -> list[Any]:
             answer = self._client.query_range(
@@ -167,35 +168,21 @@ class Budgets:
         return {end: found.get(end) for end in ends}
 
 
-def _same(before: "BudgetQuestion", now: "BudgetQuestion") -> bool:
-    """Whether the data for one question also answers the other."""
-
-    def essence(asked: "BudgetQuestion") -> tuple[object, ...]:
-        targets = asked.targets
-        budget = targets.error_budget
-        window = None if budget is None else budget.window_seconds
-        return (
-            asked.namespace,
-            asked.runtime,
-            targets.target,
-            targets.objectives,
-            targets.gateway_name,
-            targets.classes,
-            targets.model,
-            targets.degradation,
-            asked.fallback,
-            window,
-        )
-
-    return essence(before) == essence(now)
+def _essence(asked: WorkloadQuestion) -> tuple[object, ...]:
+    """What the data for a question depends on."""
+    of = asked.targets
+    return (
+        asked.namespace, asked.runtime, asked.fallback, of.target, of.objectives, of.gateway_name,
+        of.classes, of.model, of.degradation, WINDOW.of(of.features),
+    )  # fmt: skip
 
 
 def _reading(account: _Account, until: int) -> BudgetReading:
     hours, short = account.hours, account.short
     last_hour = max(hours.bins, default=0)
 
-    def window(seconds: float) -> "list[Misses]":
-        if seconds <= _LONGEST_SHORT_WINDOW:
+    def window(seconds: float) -> list[Misses]:
+        if seconds <= _SHORT_SPAN_SECONDS:
             return short.known(max(short.bins, default=0) - seconds)
         # The current hour is covered by its short bins.
         return hours.known(last_hour - seconds) + short.known(last_hour)
@@ -207,3 +194,6 @@ def _reading(account: _Account, until: int) -> BudgetReading:
         windows=tuple(over(seconds, window(seconds)) for seconds in (*BURN_SECONDS, whole)),
         covered_ratio=min(max(known, 1 if short.known(0) else 0) * HOUR_SECONDS / whole, 1.0),
     )
+
+
+PART = Budgets

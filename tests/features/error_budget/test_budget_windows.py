@@ -3,10 +3,15 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from servingslo.estimation.requests.misses import Misses, Within, misses, over, within_threshold
+from servingslo.estimation.requests.misses import Misses
+from servingslo.features.error_budget.report import (
+    budget_left_ratio,
+    burn_rate,
+    of_classes,
+    over,
+    within_threshold,
+)
 
 EDGES = ((0.25, 60.0), (0.5, 80.0), (1.0, 95.0), (math.inf, 100.0))
 
@@ -33,29 +38,30 @@ def test_edges_of_several_pods_that_differ_keep_the_order():
     assert 0 <= found.least <= found.most <= found.requests
 
 
-@given(
-    requests=st.lists(
-        st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=200
-    ),
-    refused=st.integers(0, 50),
-)
-def test_what_really_missed_lies_within_the_interval(requests, refused):
-    """Requests that meet or miss each of three objectives, in any combination."""
-    columns = list(zip(*requests, strict=True))
-    each = [
-        Within(requests=float(len(column)), least=float(sum(column)), most=float(sum(column)))
-        for column in columns
-    ]
-    found = misses(each, float(refused))
-    truth = sum(not all(one) for one in requests) + refused
-    assert found.least <= truth <= found.most
-    assert found.requests == len(requests) + refused
-    assert found.most <= found.requests
-
-
 def test_windows_add_up():
     """A window is the sum of its parts; none is a window of nothing."""
     parts = [Misses(requests=10.0, least=1.0, most=2.0)] * 3
     total = over(3600.0, parts)
     assert (total.requests, total.least, total.most) == (30.0, 3.0, 6.0)
     assert over(300.0, ()).requests == 0.0
+
+
+def test_each_class_has_an_error_budget_of_its_own():
+    """Engines do not tell classes apart: what they missed is shared, refusals are the class's."""
+    served = Misses(requests=100.0, least=10.0, most=20.0)
+    told = of_classes(served, {"chat": (60.0, 0.0), "job": (80.0, 40.0)}, {"chat"})
+    assert (told.requests, told.least, told.most) == (60.0, 6.0, 12.0)
+    job = told.classes["job"]
+    assert (job.requests, job.least, job.most) == (80.0, 44.0, 48.0)
+    window = over(60.0, (told, told))
+    assert (window.requests, window.classes["job"].most) == (120.0, 96.0)
+    assert of_classes(served, {}, set()) == served
+
+
+def test_what_is_left_of_a_budget_and_how_fast_it_burns():
+    """99.5 % of 2,000,000 in 28 days: 2,500 misses leave three quarters."""
+    left = budget_left_ratio(2_500, 2_000_000, 0.995)
+    assert left == pytest.approx(0.75)
+    assert burn_rate(0.06, 0.995) == pytest.approx(12.0)
+    assert budget_left_ratio(0, 0, 0.995) == 1.0
+    assert budget_left_ratio(20_000, 2_000_000, 0.995) == pytest.approx(-1.0)

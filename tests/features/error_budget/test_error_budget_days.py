@@ -16,18 +16,17 @@ import pytest
 from tests.integration.prometheus_world import running_prometheus
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
-from servingslo.adapters.prometheus.past.budgets import Budgets
-from servingslo.estimation.requests.misses import BudgetReading
+from servingslo.features.error_budget.reader import Budgets
+from servingslo.features.error_budget.report import READING, WINDOW, BudgetReading, budget_report
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import ErrorBudgetTargets, Observation, ScaleTarget, Targets
-from servingslo.policy.ports import BudgetQuestion
-from servingslo.policy.replicas.promise import budget_report
+from servingslo.policy.inputs import Observation, ScaleTarget, Targets
+from servingslo.policy.ports import WorkloadQuestion
 from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.programs import versions
 
-pytestmark = pytest.mark.slow("servingslo.adapters.prometheus.past")
+pytestmark = pytest.mark.slow("servingslo.features.error_budget", "servingslo.adapters.prometheus")
 
 HOUR, DAY = 3600, 86400
 DAYS = 28
@@ -165,7 +164,8 @@ TARGETS = Targets(
         Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=0.5),
         Objective(metric=LatencyMetric.TPOT, percentile=99.5, threshold_seconds=0.05),
     ),
-    error_budget=ErrorBudgetTargets(target_ratio=0.99, window_seconds=DAYS * DAY),
+    stated_share_ratio=0.99,
+    features={WINDOW.name: float(DAYS * DAY)},
 )
 
 
@@ -177,7 +177,7 @@ def reading(
     if gateway is not None:
         config = replace(config, gateway=gateway_profile(gateway))
     budgets = Budgets(config)
-    asked = BudgetQuestion(namespace=NAMESPACE, targets=TARGETS, runtime="vllm")
+    asked = WorkloadQuestion(namespace=NAMESPACE, targets=TARGETS, runtime="vllm")
     deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         while time.monotonic() < deadline:
@@ -201,7 +201,7 @@ def expected(now: int, until: float, seconds: float) -> tuple[float, float, floa
 
 
 def test_28_days_are_what_was_put_there(remembered: tuple[str, int]) -> None:
-    """Within 3 %: over a reset, a replaced pod and two scrapes, for each window, both ends."""
+    """Within 3 %: over a reset, a replaced pod, two scrapes, and nothing remembered but there."""
     url, now = remembered
     found = reading(url)
     assert found.covered_ratio == pytest.approx(1.0)
@@ -214,7 +214,9 @@ def test_28_days_are_what_was_put_there(remembered: tuple[str, int]) -> None:
         assert window.most == pytest.approx(most, rel=0.05), window
     report = budget_report(
         TARGETS,
-        Observation(time_seconds=found.time_seconds, namespace="a", name="b", error_budget=found),
+        Observation(
+            time_seconds=found.time_seconds, namespace="a", name="b", features={READING.name: found}
+        ),
     )
     assert report is not None
     requests, least, most = expected(now, now, DAYS * DAY)
@@ -223,14 +225,6 @@ def test_28_days_are_what_was_put_there(remembered: tuple[str, int]) -> None:
     rates = {burn.seconds: burn.rate for burn in report.burn_rates}
     assert rates[HOUR] > 4.0
     assert rates[3 * DAY] < 1.0
-
-
-def test_a_restarted_operator_says_the_same(remembered: tuple[str, int]) -> None:
-    """Nothing is remembered but by Prometheus."""
-    url, _ = remembered
-    first, second = reading(url), reading(url)
-    assert second.windows[-1].most == pytest.approx(first.windows[-1].most, rel=0.01)
-    assert second.windows[-1].requests == pytest.approx(first.windows[-1].requests, rel=0.01)
 
 
 def test_what_a_gateway_refuses_is_missed(remembered: tuple[str, int]) -> None:
