@@ -86,9 +86,7 @@ class DynamicBatching:
             return InForce(refused=SignalProblem(reason=Reason.LIMITS_UNKNOWN, detail=detail))
         own = _Set(target=targets.target, model=model, port=port)
         pods = [pod.name for pod in view.pods if pod.ready and not pod.deleting]
-        read = await asyncio.gather(
-            *(_tried(self.models, ref, pod, port, model) for pod in pods),
-        )
+        read = await asyncio.gather(*(_tried(self.models, ref, pod, port, model) for pod in pods))
         found = {
             pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
         }
@@ -111,7 +109,8 @@ class DynamicBatching:
         """Set the limits on each of these pods; if one refuses, the others still get them."""
         ref, targets = assignment.ref, assignment.targets
         batcher = batcher_of(assignment.decision)
-        port = _port(assignment.decision)
+        runtime = assignment.decision.runtime.name
+        port = None if runtime is None else profile(runtime).model_repository_port
         if not self.writes or batcher is None or self.models is None:
             return False
         if targets.model is None or port is None:
@@ -138,8 +137,7 @@ class DynamicBatching:
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Restore the former limits on all pods for which ours are no longer requested."""
         undone, acting = list[Change](), Switch(self.writes).acting(acting)
-        for key, standing in list(self._set.items()):
-            ref, _ = key
+        for (ref, target), standing in list(self._set.items()):
             if _is_wanted(acting(ref), standing) or self.models is None:
                 continue
             pods = tuple(sorted(standing.pods))
@@ -163,14 +161,14 @@ class DynamicBatching:
             }
             if left:
                 kept = {pod: standing.pods[pod] for pod in left}
-                self._set[key] = replace(standing, pods=kept)
+                self._set[ref, target] = replace(standing, pods=kept)
                 first = next(iter(left.values()))
                 answered = not isinstance(first, ClusterUnavailableError)
                 undone.append(
                     not_written(change, Reason.WRITE_FAILED, str(first), answered=answered)
                 )
                 continue
-            del self._set[key]
+            del self._set[ref, target]
             if written:
                 undone.append(change)
         return undone
@@ -227,11 +225,6 @@ async def _set_all(
         except ClusterError as error:
             errors[pod] = error
     return written, errors
-
-
-def _port(decision: Decision) -> int | None:
-    name = decision.runtime.name
-    return None if name is None else profile(name).model_repository_port
 
 
 def _problem(error: ClusterError) -> SignalProblem:
