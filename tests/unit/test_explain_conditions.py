@@ -270,6 +270,18 @@ def test_flags_that_could_not_be_read_are_told_and_make_nothing_unready():
     assert not material_change(told, told)
 
 
+def test_a_limit_counts_what_is_wanted_beside_what_is_set():
+    """The noun goes with the number before it."""
+    for wanted, set_to, words in (2, 1, "2 replicas wanted, 1 set"), (1, 1, "held at 1 replica:"):
+        decision = replace(
+            SCALE_UP,
+            recommended_replicas=wanted,
+            replicas_after=set_to,
+            limited_by=Reason.KILL_SWITCH,
+        )
+        assert _of(decision)["ScalingLimited"].message.startswith(words)
+
+
 def test_a_limit_that_was_not_read_is_unknown_beside_one_that_was():
     """No source is made up for it."""
     limits = LimitsUse(max_num_batched_tokens=2048, max_num_batched_tokens_source="args")

@@ -345,7 +345,7 @@ def test_the_namespace_of_a_flag_is_for_manifests_without_one(cli: CLI) -> None:
 
 
 def test_a_serving_slo_of_the_former_version_gets_the_present_one(cli: CLI, tmp_path) -> None:
-    """The field that is gone goes, not even comments change; and both versions are read."""
+    """Nothing else of the file changes, not even comments; and both versions are read."""
     text = """# ours
 apiVersion: servingslo.dev/v1alpha1 # the first
 kind: ServingSLO
@@ -354,10 +354,6 @@ spec:
   targetRef: {kind: Deployment, name: chat}
   objectives: [{metric: ttft, percentile: 99, threshold: 1s}]
   replicas: {max: 4}
-  batching:
-    mode: Auto
-    rollout: Canary # one pod first
-    minInterval: 20m
 ---
 {"apiVersion": "servingslo.dev/v1alpha1", "kind": "Other", "spec": {"gpus": 8}}
 ---
@@ -366,12 +362,28 @@ kind: ScaledObject
 """
     path = tmp_path / "slo.yaml"
     path.write_text(text, encoding="utf-8")
+    read_spec(path)
     done = cli("migrate", path)
-    gone = text.replace("    rollout: Canary # one pod first\n", "")
-    assert done.out == gone.replace("servingslo.dev/v1alpha1", "servingslo.dev/v1beta1")
+    assert done.out == text.replace("servingslo.dev/v1alpha1", "servingslo.dev/v1beta1")
     path.write_text(done.out, encoding="utf-8")
     read_spec(path)
     assert cli("migrate", path).out == done.out
+
+
+def test_a_field_that_is_gone_is_named_beside_the_new_version(cli: CLI, tmp_path) -> None:
+    """Of a List as `kubectl get` prints it, and of a part that another manager applies."""
+    former = {"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingSLO"}
+    gone = {**former, "spec": {"batching": {"mode": "Auto", "rollout": "Canary"}}}
+    part = {**former, "spec": {"replicas": {"min": 3}}}
+    path = tmp_path / "slo.yaml"
+    for items, exit_code in ([part], 0), ([part, gone], 2):
+        path.write_text(yaml.safe_dump({"kind": "List", "items": items}), encoding="utf-8")
+        done = cli("migrate", path)
+        assert done.exit_code == exit_code, done.err
+        made = yaml.safe_load(done.out)["items"]
+        assert made == [{**one, "apiVersion": "servingslo.dev/v1beta1"} for one in items]
+    assert f"{path}: spec.batching.rollout: 'Canary' is not allowed; allowed: no such" in done.err
+    assert "missing" not in done.err
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ import yaml
 
 from servingslo.adapters.kubernetes.api.client import connect
 from servingslo.adapters.kubernetes.api.paths import api_path
+from servingslo.api.convert import parse_spec
 from servingslo.api.patterns import DNS_LABEL, DNS_NAME
-from servingslo.api.v1alpha1 import API_VERSION, GROUP, VERSIONS
+from servingslo.api.v1alpha1 import API_VERSION, GROUP, KIND, VERSIONS
 from servingslo.cli.live import Access
 from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on
 from servingslo.cli.options import Context, Kubeconfig, path_text
-from servingslo.errors import InvalidInputError
+from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.parsing import parsed_documents, yaml_problem
-from servingslo_lab.cli.autoscalers.documents import autoscalers_of
+from servingslo_lab.cli.autoscalers.documents import autoscalers_of, objects_of
 from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION
 from servingslo_lab.cli.autoscalers.manifest_text import manifest
 from servingslo_lab.cli.autoscalers.migration import migrated
@@ -30,13 +31,6 @@ _SCALED_OBJECTS = SCALED_OBJECT_API_VERSION, "scaledobjects"
 # A version that is still served, where a manifest states it; comments and order stay.
 _FORMER = re.compile(
     rf"(\bapiVersion[\"']?\s*:\s*[\"']?){re.escape(GROUP)}/(?:{'|'.join(VERSIONS[1:])})\b"
-)
-# The field that is gone since: on a line of its own, or among others in braces.
-_GONE = re.compile(
-    r"^[ \t]*rollout:[ \t]*(?:Canary|AllAtOnce)[ \t]*(?:#.*)?\n"
-    r"|,[ \t]*rollout:[ \t]*(?:Canary|AllAtOnce)\b"
-    r"|\brollout:[ \t]*(?:Canary|AllAtOnce)[ \t]*,[ \t]*",
-    re.MULTILINE,
 )
 # As kubectl names them, and for short.
 _RESOURCES = {
@@ -76,7 +70,7 @@ def migrate(
     llm-d's variant autoscaler; comments say what was not, and why. Nothing is changed on a cluster.
     Objectives come from --objective, else from triggers that are a percentile of latency; else an
     example is written. Of a file with resources of servingslo.dev, the apiVersion is set to the
-    present one, `batching.rollout` goes, and nothing else is changed.
+    present one, and nothing else is changed; exit code 2 names fields that are gone.
 
     Example: servingslo migrate hpa/llama-chat -n inference --objective ttft:p99:1s
     """
@@ -93,8 +87,10 @@ def migrate(
     else:
         text = _text(source)
         documents = _documents(source, text)
-        if any(str(_version(one)).startswith(f"{GROUP}/") for one in documents):
-            typer.echo(_GONE.sub("", _FORMER.sub(rf"\g<1>{API_VERSION}", text)), nl=False)
+        if ours := [one for one in objects_of(documents) if _is_ours(one)]:
+            typer.echo(_FORMER.sub(rf"\g<1>{API_VERSION}", text), nl=False)
+            with blamed_on(_named(source)):
+                _check_specs(ours)
             return
     with blamed_on(_named(source)):
         made = [migrated(one, objectives, namespace) for one in autoscalers_of(documents)]
@@ -115,8 +111,22 @@ async def _object(access: Access, kind: str, namespace: str, name: str) -> Any:
         await client.close()
 
 
-def _version(document: Any) -> Any:
-    return document.get("apiVersion") if isinstance(document, dict) else None
+def _is_ours(document: dict[str, Any]) -> bool:
+    return str(document.get("apiVersion")).startswith(f"{GROUP}/")
+
+
+def _check_specs(documents: list[dict[str, Any]]) -> None:
+    """Raises: InvalidSpecError for values that this version refuses; an applied part may lack some.
+
+    The API server drops fields of stored objects that are gone, and refuses them from a manifest.
+    """
+    for document in documents:
+        try:
+            if document.get("kind") == KIND:
+                parse_spec(document.get("spec"))
+        except InvalidSpecError as error:
+            if stated := tuple(one for one in error.problems if one.value is not None):
+                raise InvalidSpecError(stated) from error
 
 
 def _text(source: str) -> str:

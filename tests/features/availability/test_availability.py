@@ -83,6 +83,8 @@ def test_nothing_is_known_before_the_first_request_or_where_nothing_is_counted()
     )
     assert report.answered_ratio is None
     assert report.uncounted == ("refused", "failed", "aborted")
+    (line,) = availability_lines(report)
+    assert line.startswith("Availability: no requests counted, 99 % wanted")
 
 
 def test_it_survives_a_restart_and_a_broken_status() -> None:

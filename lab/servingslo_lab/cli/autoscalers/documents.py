@@ -34,7 +34,7 @@ def autoscalers_of(documents: Iterable[Any]) -> list[Autoscaler]:
 
     Raises: InvalidInputError for a bad field of one, or if there is none.
     """
-    objects = [one for document in documents for one in _objects(document)]
+    objects = [*objects_of(documents)]
     found = [_parsed(one) for one in objects if one.get("kind") in _MODELS]
     if not found:
         kinds = dict.fromkeys(str(one.get("kind") or "none") for one in objects)
@@ -53,16 +53,16 @@ def _owner(one: Autoscaler) -> tuple[str | None, str] | None:
     return one.metadata.namespace, owner.name
 
 
-def _objects(document: Any) -> Iterator[dict[str, Any]]:
-    """The document itself, or the items of a List, as `kubectl get` prints several."""
-    if not isinstance(document, dict):
-        return
-    items = document.get("items")
-    if str(document.get("kind") or "").endswith("List") and isinstance(items, list):
-        for item in items:
-            yield from _objects(item)
-    else:
-        yield document
+def objects_of(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Each object, also of a List, as `kubectl get` prints several."""
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        items = document.get("items")
+        if str(document.get("kind") or "").endswith("List") and isinstance(items, list):
+            yield from objects_of(items)
+        else:
+            yield document
 
 
 def _parsed(document: dict[str, Any]) -> Autoscaler:

@@ -205,10 +205,9 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
     if reason is None or target_unusable(decision) is not None:
         return None
     wanted, set_to = decision.recommended_replicas, decision.replicas_after
-    message = f"held at {counted(set_to, 'replica')}"
-    if wanted is not None and wanted != set_to:
-        noun = "replica" if set_to == 1 else "replicas"
-        message = f"{wanted} {noun} wanted, {count(set_to)} set"
+    message = f"{_replicas(wanted)} wanted, {count(set_to)} set"
+    if wanted is None or wanted == set_to:
+        message = f"held at {_replicas(set_to)}"
     given = decision.handed_over
     carried = given.detail if given is not None and given.reason is reason else ""
     detail = limit_detail(decision) or decision.detail or carried
@@ -217,6 +216,10 @@ def _scaling_limited(decision: Decision) -> Verdict | None:
         detail = ""  # Ready has it
     parts = (message, LIMIT_SENTENCES.get(reason, ""), detail)
     return Verdict(ConditionStatus.TRUE, reason, joined(parts, ": "))
+
+
+def _replicas(number: int | None) -> str:
+    return "unknown replicas" if number is None else counted(number, "replica")
 
 
 def limit_detail(decision: Decision) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from servingslo.explain.features import Reports, Text
-from servingslo.explain.format import UNKNOWN, percent, seconds
+from servingslo.explain.format import percent, seconds
 from servingslo.features.availability.answers import REPORT, AvailabilityReport
 
 _FULL = 1.0
@@ -21,15 +21,14 @@ def availability_lines(report: AvailabilityReport | None) -> Iterator[str]:
     """The share of answered requests, the objective, and what no one counts."""
     if report is None:
         return
-    answered = UNKNOWN if report.answered_ratio is None else share(report.answered_ratio)
+    answered = "no requests counted"
+    if report.answered_ratio is not None:
+        answered = f"{share(report.answered_ratio)} of requests answered"
     over = seconds(60.0 * max(round(report.observed_seconds / 60.0), 1))
     uncounted = ""
     if report.uncounted:
         uncounted = f"; no one counts {' and '.join(report.uncounted)} requests"
-    yield (
-        f"Availability: {answered} of requests answered, {share(report.target_ratio)} wanted, "
-        f"over {over}{uncounted}"
-    )
+    yield (f"Availability: {answered}, {share(report.target_ratio)} wanted, over {over}{uncounted}")
 
 
 def share(ratio: float) -> str:
