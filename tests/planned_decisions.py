@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import DECISION_TYPES
+from servingslo.policy.insights import INSIGHT
+from servingslo.policy.knobs.catalogue import KEYS
 
 
 def decisions_of(out: str) -> list[Decision]:
@@ -16,9 +17,14 @@ def decisions_of(out: str) -> list[Decision]:
 
 
 def decision_of_json(document: Mapping[str, Any]) -> Decision:
-    """Each knob's part is of a type of its own."""
+    """The part of each knob and feature is of a type of its own."""
     knobs = {
-        name: TypeAdapter(DECISION_TYPES[name]).validate_python(one)
+        name: TypeAdapter(KEYS[name].kind).validate_python(one)
         for name, one in document["knobs"].items()
     }
-    return TypeAdapter(Decision).validate_python({**document, "knobs": knobs})
+    keys = {one.key.name: one.key for one in INSIGHT.parts()}
+    features = {
+        name: TypeAdapter(keys[name].kind).validate_python(one)
+        for name, one in document["features"].items()
+    }
+    return TypeAdapter(Decision).validate_python({**document, "knobs": knobs, "features": features})

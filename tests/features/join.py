@@ -26,8 +26,12 @@ RULES = Path("charts") / "servingslo-operator" / "files" / "rules.yaml"
 VALUES = Path("charts") / "servingslo-operator" / "values.yaml"
 TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tpl"
 # Where templates of the kernel ask features: arguments, ports, mounts and volumes of the container,
-# rights, roles beside them, who may connect to it, and further objects.
-HOOKS = ("args", "ports", "mounts", "volumes", "rights", "roles", "ingress", "objects")
+# rights, roles beside them, who may connect to it, whom it connects to, what has no effect, and
+# further objects.
+HOOKS = (
+    "args", "ports", "mounts", "volumes", "rights", "roles", "ingress", "egress", "warnings",
+    "objects",
+)  # fmt: skip
 METRICS = "reference/metrics.md"
 # Pages, as patterns below `docs`.
 PLACES = ("**/*.md", "../*.md", "../examples/*.md")

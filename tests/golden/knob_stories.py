@@ -1,7 +1,7 @@
-"""Recordings of knobs that the simulator does not carry out: canaries, and limits of Triton.
+"""Recordings of knobs that the simulator does not carry out: canaries.
 
-The clusters are those of the unit tests, which is where a canary's pod template and a server's
-counters are acted out. They are needed to record, and not to replay.
+Their cluster is that of the unit tests, where a canary's pod template is acted out. It is needed to
+record, and not to replay.
 """
 
 import sys
@@ -14,7 +14,7 @@ from typing import Any
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.recordings.recording import Header, Outcome, Recorder
 from servingslo.explain.changes import Knob
-from servingslo.policy.inputs import Limits, Observation, Targets
+from servingslo.policy.inputs import Limits, Targets
 
 _UNIT = Path(__file__).parents[1] / "unit"
 ALLOWED = Limits(batching_apply_enabled=True)
@@ -81,26 +81,6 @@ def _worse_canary(targets: Targets, recorder: Recorder) -> None:
     _canary(targets, recorder, slowness=1.7, seconds=900.0)
 
 
-def _triton(targets: Targets, recorder: Recorder) -> None:
-    """Batches of four are kept, a pod starts anew, and batches of eight prove slow."""
-    import test_policy_batcher_limits as servers  # noqa: PLC0415 - only where it is recorded
-
-    world = servers.World(targets=targets)
-    given = world._observed
-
-    def observed() -> Observation:
-        observation: Observation = given()
-        recorder.observation(observation)
-        return observation
-
-    world._observed = observed
-    for tick in range(110):
-        if tick == 40:
-            world.servers["rank-1"] = servers.Server(age=20.0)
-            world.slowed, world.harmed_above = 2.0, 4
-        world.tick()
-
-
 _OBJECTIVES = [
     {"metric": "ttft", "percentile": 95, "threshold": "1s"},
     {"metric": "tpot", "percentile": 95, "threshold": "50ms"},
@@ -116,17 +96,5 @@ STORIES: Mapping[str, Story] = {
             "batching": {"mode": "Auto"},
         },
         acts=(_kept_canary, _worse_canary),
-    ),
-    "triton": Story(
-        name="team/rank",
-        spec={
-            "targetRef": {**_WORKLOAD, "name": "rank"},
-            "objectives": [{"metric": "latency", "percentile": 95, "threshold": "700ms"}],
-            "model": "rank",
-            "replicas": {"min": 3, "max": 6},
-            "batching": {"mode": "Auto", "maxSequences": 16},
-            "coldStart": "30s",
-        },
-        acts=(_triton,),
     ),
 }

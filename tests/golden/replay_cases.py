@@ -1,10 +1,10 @@
-"""Fourteen short recordings, and what the planner decided in each.
+"""Thirteen short recordings, and what the planner decided in each.
 
     make golden                                     the decisions anew, from the recordings
     python -m tests.golden.replay_cases --record    the recordings too
 
 A recording is what the operator would have recorded: header, observations, outcomes of writes.
-Twelve are of simulated fleets, two of knobs that the simulator does not carry out.
+Twelve are of simulated fleets, one of a knob that the simulator does not carry out.
 """
 
 import argparse
@@ -293,7 +293,6 @@ class RecordedPlanner:
 
 def told(decision: Decision, since_seconds: float) -> dict[str, object]:
     """What is held of a decision: what it does, why, and the numbers that it rests on."""
-    batcher = decision.batcher
     batching, admission, demand = decision.batching, decision.admission, decision.demand
     found = {
         "second": round(decision.time_seconds - since_seconds),
@@ -317,9 +316,6 @@ def told(decision: Decision, since_seconds: float) -> dict[str, object]:
             admission.reason.value, admission.queue_limit, admission.in_flight_limit,
         ],
         "metrics": decision.metrics.value,
-        "batcher": None if batcher is None else [
-            batcher.reason.value, batcher.before, batcher.after, batcher.pods, batcher.puts_back,
-        ],
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}
 

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.engines.channel import EngineChannel, engine_options
-from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import EngineRefusedError
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner
+from servingslo.features.dynamic_batches.channel import EngineChannel, engine_options
+from servingslo.features.dynamic_batches.model_repository import ModelRepository
+from servingslo.features.dynamic_batches.servers import BatcherLimits, Owner
 from servingslo_lab.rig.processes import ProcessFamily
 from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing_for_triton
 

@@ -1,7 +1,6 @@
 """Profiles name what the published packages name, as it was last read out of them."""
 
 import json
-import re
 import zipfile
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tests.contracts.read import (
 )
 
 from servingslo.runtimes.catalogue import profile
-from servingslo_lab.rig.programs.versions import LOCK, TOOLS_DIRECTORY
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,31 +51,6 @@ def test_each_flag_is_published(package):
     named |= switches | ({launch.throughput_mode[0]} if launch.throughput_mode else set())
     named |= {launch.metrics_on} | ({launch.metrics_off[0]} if launch.metrics_off else set())
     assert named - {""} <= flags
-
-
-def test_what_is_asked_of_a_server_that_is_a_program_is_published():
-    """Fields of its pages that limits are read from, and flags that its page tells users of."""
-    (package,) = (one for one in PACKAGES if one.served)
-    lock = (TOOLS_DIRECTORY / package.runtime / LOCK).read_text(encoding="utf-8")
-    assert f"{package.wheel}=={package.version} " in lock
-    found = kept(package)
-    batching, stats = "config.dynamic_batching", "stats.model_stats"
-    assert {
-        "config.max_batch_size",
-        "config.parameters",
-        "config.instance_group.count",
-        "config.instance_group.gpus",
-        f"{batching}.preferred_batch_size",
-        f"{batching}.max_queue_delay_microseconds",
-        f"{batching}.default_queue_policy.max_queue_size",
-        f"{stats}.inference_stats.success.ns",
-        f"{stats}.inference_stats.fail.count",
-        *(f"{stats}.batch_stats.compute_{part}.ns" for part in ("input", "infer", "output")),
-        f"{stats}.batch_stats.batch_size",
-    } <= set(found["fields"])
-    page = (ROOT / "docs" / "how-to" / "triton.md").read_text(encoding="utf-8")
-    flags = set(re.findall(r"`(--[a-z-]+)[=`]", page))
-    assert {"--model-control-mode", "--http-restricted-api"} <= flags <= set(found["flags"])
 
 
 def test_a_renamed_metric_or_flag_is_found(tmp_path):

@@ -20,6 +20,7 @@ from servingslo.estimation.law.trust import LawSource
 from servingslo.estimation.pods.batch_limits import LimitSource
 from servingslo.explain.changes import ChangeOutcome, Knob
 from servingslo.policy.inputs import Actuation, AdmissionMode, LimitKind
+from servingslo.policy.knobs.protocol import KNOB
 from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
@@ -139,8 +140,9 @@ def test_the_page_tells_every_right_that_the_chart_grants_and_no_other() -> None
 
 def test_every_knob_and_outcome_of_changes_is_told() -> None:
     """On the page of metrics, and no other; each actuator has one knob."""
-    assert words([row[0] for row in table("reference/metrics.md", "`knob`")]) == set(Knob)
-    assert len(ACTUATORS) == len(Knob)
+    knobs = {*Knob, *(one.name for one in KNOB.parts())}
+    assert words([row[0] for row in table("reference/metrics.md", "`knob`")]) == knobs
+    assert len(ACTUATORS) == len(knobs)
     (line,) = re.findall(r"^`outcome` is ([^.]*)\.", read("reference/metrics.md"), re.MULTILINE)
     assert words([line]) == set(ChangeOutcome)
     shown = re.findall(r"\bknob=([\w-]+)", read("reference/reasons.md"))

@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.golden.decisions import BLIND, SCALE_UP
 
 from servingslo.adapters.metrics_export import OperatorMetrics
+from servingslo.controller.actuators.engine_limits import batch_limits_change
 from servingslo.explain.changes import (
-    batch_limits_change,
     change_event,
     change_line,
     not_written,

@@ -18,22 +18,17 @@ from typing import Any
 import pytest
 import yaml
 from tests.unit.cli_calls import CLI
-from tests.unit.test_engine_channel import Server, pod, serving
 from tests.unit.workload_server import canary_order
 
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
-from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.cli.running import operate as operating
 from servingslo.cli.running.run import run
 from servingslo.cli.running.run_options import RunOptions
-from servingslo.controller.actuators import dynamic_batching
-from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
-from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
@@ -47,13 +42,10 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.knobs.decisions import BatcherLimits
 from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
 from servingslo.reasons import Reason
-from servingslo.runtimes.catalogue import profile
-from servingslo.runtimes.recognition import Recognition
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -61,11 +53,9 @@ NAMESPACE = "team-a"
 REF = ResourceRef(namespace=NAMESPACE, name="chat", uid="u-1")
 
 # What stands on the cluster.
-WEIGHTS, POLICY, RULE, TRIAL, BOUND, LIMITS = (
-    "weights", "policy", "rule", "trial", "bound on trial", "server",
-)  # fmt: skip
+WEIGHTS, POLICY, RULE, TRIAL, BOUND = "weights", "policy", "rule", "trial", "bound on trial"
 TEMPLATES = {TRIAL, BOUND}
-EVERYTHING = {WEIGHTS, POLICY, RULE, *TEMPLATES, LIMITS}
+EVERYTHING = {WEIGHTS, POLICY, RULE, *TEMPLATES}
 ON = (
     "--prometheus-url=http://p",
     "--batching-apply=true",
@@ -73,7 +63,6 @@ ON = (
     "--admission-kind=DestinationRule",
     "--admission-kind=EngineArguments",
     "--degradation=true",
-    "--engine-range=127.0.0.0/8",
 )
 
 
@@ -100,7 +89,7 @@ _OF_FEATURES = [
 ]
 SWITCHES: dict[str, Off | list[Off] | str] = {
     "mode": off(*EVERYTHING, comes="--mode=Recommend"),
-    "batching_apply": off(*TEMPLATES, LIMITS, goes="--batching-apply=true"),
+    "batching_apply": off(*TEMPLATES, goes="--batching-apply=true"),
     "batching_servers_only": off(*TEMPLATES, comes="--batching-servers-only=true"),
     "admission_kind": [
         off(POLICY, goes="--admission-kind=BackendTrafficPolicy"),
@@ -109,8 +98,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     ],
     "degradation": off(WEIGHTS, goes="--degradation=true"),
     "read_config_maps": off(comes="--read-config-maps=false"),
-    "engine_range": "the chart refuses it while servers may have limits: test_switched_off_by_helm",
-    "engine_keys_directory": "as engine_range",
     "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
     "shards": "another process takes over what stands: test_controller_shards",
     "max_replicas": "a count stays until it is decided anew, by the bounds of then",
@@ -140,8 +127,6 @@ VALUES = {
     "configMaps.read.namespaces": "read_config_maps",
     "admission.kinds": "admission_kind",
     "degradation.enabled": "degradation",
-    "engines.ranges": "engine_range",
-    "engines.keysSecret": "engine_keys_directory",
     "limits.maxReplicas": "max_replicas",
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
@@ -186,13 +171,7 @@ CHAT = _targets(
 )
 QUEUED = _targets("Deployment", "queued", admission_via=_via(LimitKind.ENGINE_ARGUMENTS))
 LLAMA = _targets("Deployment", "llama", admission_via=_via(LimitKind.DESTINATION_RULE))
-RANK = _targets("Deployment", "rank", model="rank")
-POOLS = (CHAT, QUEUED, LLAMA, RANK)
-VIEW = WorkloadView(
-    target=RANK.target,
-    pods=(PodSample(name="rank-0", ready=True),),
-    read_as=Recognition(runtime="triton"),
-)
+POOLS = (CHAT, QUEUED, LLAMA)
 
 
 def _deployment(name: str) -> dict[str, Any]:
@@ -256,8 +235,6 @@ class Api:
         """One object, or all of a kind."""
         if path in _KINDS:
             return _KINDS[path]
-        if path == f"/api/v1/namespaces/{NAMESPACE}/pods/rank-0":
-            return pod()
         if self.refused and re.search(self.refused, path):
             raise PermissionDeniedError(f"GET {path}: 403")
         if path in self.items:
@@ -298,7 +275,7 @@ class Api:
         return {name for name, (path, spec) in _SPECS.items() if self.items[path]["spec"] == spec}
 
 
-async def _written(api: Any, server: Server, port: int, models: Any) -> None:
+async def _written(api: Any) -> None:
     """Everything is in mid-change."""
     owner: dict[str, Any] = {"name": REF.name, "uid": REF.uid}
     routes = weighted_routes(api)
@@ -317,9 +294,7 @@ async def _written(api: Any, server: Server, port: int, models: Any) -> None:
         found = await canaries.read(NAMESPACE, targets.target)
         assert found is not None
         assert await canaries.hold(found)
-    assert await models.set(REF, "rank-0", port, "rank", BatcherLimits(8, 5000, 64))
     assert not api.own()
-    assert server.config["max_batch_size"] == 8
 
 
 @pytest.fixture
@@ -342,29 +317,19 @@ def options(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunOptio
 def _play(
     options: RunOptions,
     pools: tuple[Targets, ...],
-    monkeypatch: pytest.MonkeyPatch,
     refused: str = "",
 ) -> tuple[set[str], list[Change], Api]:
     """What is put back by an operator that starts with these options after all was written."""
 
     async def story() -> tuple[set[str], list[Change], Api]:
-        server, api = Server(), Api()
-        before = copy.deepcopy(server.config)
-        async with serving(server) as port:
-            at = replace(profile("triton"), model_repository_port=port)
-            monkeypatch.setattr(dynamic_batching, "profile", lambda _: at)
-            record = pod_record(pod(), None)
-            inventory: Any = SimpleNamespace(pods=SimpleNamespace(get=lambda *_: record))
-            client: Any = api
-            means, _ = operating.means_of(options, client, inventory)
-            await _written(api, server, port, means.models)
-            api.refused = refused
-            actuators = [row(means) for row in options.actuators]
-            (servers,) = (one for one in actuators if isinstance(one, DynamicBatching))
-            await servers.in_force(REF, RANK, VIEW)
-            acting = tuple(one for one in pools if acting_limit(one, options.limits) is None)
-            told = [change for one in actuators for change in await one.undo(lambda ref: acting)]
-        return api.own() | ({LIMITS} if server.config == before else set()), told, api
+        api: Any = Api()
+        means, _ = operating.means_of(options, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
+        await _written(api)
+        api.refused = refused
+        actuators = [row(means) for row in options.actuators]
+        acting = tuple(one for one in pools if acting_limit(one, options.limits) is None)
+        told = [change for one in actuators for change in await one.undo(lambda ref: acting)]
+        return api.own(), told, api
 
     return asyncio.run(story())
 
@@ -382,9 +347,9 @@ def _arguments(switch: Off) -> list[str]:
 
 
 @pytest.mark.parametrize("switch", ROWS)
-def test_what_a_switch_permitted_is_put_back_when_it_is_off(switch, options, monkeypatch) -> None:
+def test_what_a_switch_permitted_is_put_back_when_it_is_off(switch, options) -> None:
     """Exactly that, whoever still asks for it; each is told once."""
-    back, told, _ = _play(options(*_arguments(switch)), POOLS, monkeypatch)
+    back, told, _ = _play(options(*_arguments(switch)), POOLS)
     assert back == switch.back
     assert len(told) == len(switch.back)
     assert all(change.refusal is None for change in told)
@@ -400,24 +365,24 @@ SPECS: dict[str, tuple[tuple[Targets, ...], set[str]]] = {
         tuple(
             replace(one, batching=BatchingTargets(mode=BatchingMode.RECOMMEND)) for one in POOLS
         ),
-        {*TEMPLATES, LIMITS},
+        TEMPLATES,
     ),
     "admission.mode": (
         tuple(replace(one, admission_mode=AdmissionMode.RECOMMEND) for one in POOLS),
         {POLICY, RULE, BOUND},
     ),
     "admission.via": (
-        (replace(CHAT, admission_via=None), QUEUED, LLAMA, RANK),
+        (replace(CHAT, admission_via=None), QUEUED, LLAMA),
         {POLICY},
     ),
-    "admission.via of engines": ((CHAT, replace(QUEUED, admission_via=None), LLAMA, RANK), {BOUND}),
-    "degradation": ((replace(CHAT, degradation=None), QUEUED, LLAMA, RANK), {WEIGHTS}),
+    "admission.via of engines": ((CHAT, replace(QUEUED, admission_via=None), LLAMA), {BOUND}),
+    "degradation": ((replace(CHAT, degradation=None), QUEUED, LLAMA), {WEIGHTS}),
     "degradation.route": (
-        (replace(CHAT, degradation=replace(FALLBACK, route="x")), QUEUED, LLAMA, RANK),
+        (replace(CHAT, degradation=replace(FALLBACK, route="x")), QUEUED, LLAMA),
         {WEIGHTS},
     ),
     "degradation.fallback": (
-        (replace(CHAT, degradation=replace(FALLBACK, fallback="x")), QUEUED, LLAMA, RANK),
+        (replace(CHAT, degradation=replace(FALLBACK, fallback="x")), QUEUED, LLAMA),
         {WEIGHTS},
     ),
     "classes": (
@@ -429,23 +394,21 @@ SPECS: dict[str, tuple[tuple[Targets, ...], set[str]]] = {
             ),
             QUEUED,
             LLAMA,
-            RANK,
         ),
         {POLICY},
     ),
     "targetRef": (
-        (replace(CHAT, target=QUEUED.target), QUEUED, LLAMA, RANK),
+        (replace(CHAT, target=QUEUED.target), QUEUED, LLAMA),
         {TRIAL},
     ),
-    "model": ((CHAT, QUEUED, LLAMA, replace(RANK, model="other")), {LIMITS}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_a_resource_asks_for_no_more_is_put_back(name, options, monkeypatch) -> None:
+def test_what_a_resource_asks_for_no_more_is_put_back(name, options) -> None:
     """With every switch on."""
     pools, expected = SPECS[name]
-    back, _, _ = _play(options(*ON), pools, monkeypatch)
+    back, _, _ = _play(options(*ON), pools)
     assert back == expected
 
 
@@ -467,12 +430,12 @@ def test_what_another_process_decides_about_stays(options) -> None:
 
 
 def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_done(
-    options, monkeypatch
+    options,
 ) -> None:
     """Routes may not even be read any more; a trial that may not be patched is told."""
     away = r"httproutes|backendtrafficpolicies|destinationrules|/chat$"
-    back, told, _ = _play(options(ON[0], ON[-1]), POOLS, monkeypatch, refused=away)
-    assert back == {BOUND, LIMITS}
+    back, told, _ = _play(options(ON[0]), POOLS, refused=away)
+    assert back == {BOUND}
     assert [change.target for change in told if change.refusal is not None] == ["Deployment/chat"]
 
 

@@ -16,7 +16,7 @@ CHANGE = Change(
     namespace="team-a",
     name="gone",
     target="Deployment/gone",
-    knob=Knob.DYNAMIC_BATCHING,
+    knob=Knob.GATEWAY_LIMITS,
     settings=(),
     outcome=ChangeOutcome.ROLLED_BACK,
     reason=Reason.BATCHING_ROLLED_BACK,
@@ -29,7 +29,7 @@ class Standing:
     """An actuator as far as it puts back, which ends as often as is stated with a failure."""
 
     failures: int
-    knob: str = Knob.DYNAMIC_BATCHING
+    knob: str = Knob.GATEWAY_LIMITS
     asked: int = 0
     left: list[Change] = field(default_factory=lambda: [CHANGE])
 

@@ -71,9 +71,8 @@
 {{- if $apply.serversOnly }}
 - batching.apply.serversOnly has no effect without batching.apply.enabled.
 {{- end }}
-{{- else if and $apply.serversOnly (not .Values.engines.ranges) }}
-- batching.apply.serversOnly changes limits of running servers, and without engines.ranges it speaks to none.
 {{- end }}
+{{- include "servingslo.features.warnings" . }}
 {{- if and (has "EngineArguments" .Values.admission.kinds) (or (not $apply.enabled) $apply.serversOnly) }}
 - admission.kinds: EngineArguments has no effect without batching.apply.enabled, and with serversOnly.
 {{- end }}

@@ -2,6 +2,7 @@
 
 {{- define "servingslo.features.args" }}
 {{- include "servingslo.keda_scaler.args" . }}
+{{- include "servingslo.dynamic_batches.args" . }}
 {{- end }}
 
 {{- define "servingslo.features.ports" }}
@@ -10,10 +11,12 @@
 
 {{- define "servingslo.features.mounts" }}
 {{- include "servingslo.keda_scaler.mounts" . }}
+{{- include "servingslo.dynamic_batches.mounts" . }}
 {{- end }}
 
 {{- define "servingslo.features.volumes" }}
 {{- include "servingslo.keda_scaler.volumes" . }}
+{{- include "servingslo.dynamic_batches.volumes" . }}
 {{- end }}
 
 {{- define "servingslo.features.rights" }}
@@ -25,6 +28,14 @@
 
 {{- define "servingslo.features.ingress" }}
 {{- include "servingslo.keda_scaler.ingress" . }}
+{{- end }}
+
+{{- define "servingslo.features.egress" }}
+{{- include "servingslo.dynamic_batches.egress" . }}
+{{- end }}
+
+{{- define "servingslo.features.warnings" }}
+{{- include "servingslo.dynamic_batches.warnings" . }}
 {{- end }}
 
 {{- define "servingslo.features.objects" }}
@@ -150,5 +161,44 @@ subjects:
     name: {{ include "servingslo.serviceAccount" . }}
     namespace: {{ .Release.Namespace }}
 ---
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.dynamic_batches.args" }}
+{{- range .Values.engines.ranges }}
+- --engine-range={{ . }}
+{{- end }}
+{{- if .Values.engines.keysSecret }}
+- --engine-keys-directory=/var/run/engines/keys
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.dynamic_batches.mounts" }}
+            {{- if .Values.engines.keysSecret }}
+            - {name: engine-keys, mountPath: /var/run/engines/keys, readOnly: true}
+            {{- end }}
+{{- end }}
+
+{{- define "servingslo.dynamic_batches.volumes" }}
+        {{- if .Values.engines.keysSecret }}
+        - name: engine-keys
+          secret: {secretName: {{ .Values.engines.keysSecret }}}
+        {{- end }}
+{{- end }}
+
+{{- define "servingslo.dynamic_batches.egress" }}
+    {{- with .Values.engines.ranges }}
+    - to:
+        {{- range . }}
+        - ipBlock: {cidr: {{ . | quote }}}
+        {{- end }}
+      ports:
+        - {protocol: TCP, port: {{ dig "triton" "modelRepositoryPort" 8000 ($.Values.runtimes | default dict) }}}
+    {{- end }}
+{{- end }}
+
+{{- define "servingslo.dynamic_batches.warnings" }}
+{{- if and .Values.batching.apply.enabled .Values.batching.apply.serversOnly (not .Values.engines.ranges) }}
+- batching.apply.serversOnly changes limits of running servers, and without engines.ranges it speaks to none.
 {{- end }}
 {{- end }}

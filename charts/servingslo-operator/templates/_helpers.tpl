@@ -124,12 +124,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if (.Values.degradation).enabled }}
 - --degradation=true
 {{- end }}
-{{- range .Values.engines.ranges }}
-- --engine-range={{ . }}
-{{- end }}
-{{- if .Values.engines.keysSecret }}
-- --engine-keys-directory=/var/run/engines/keys
-{{- end }}
 {{- include "servingslo.features.args" . }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}

@@ -3,7 +3,7 @@
 Each write to a target is one change, whatever its outcome. A recommendation is no change.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -12,13 +12,9 @@ from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import UNKNOWN, changed, counted, joined, key_value_line, number
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatcherLimits, BatchingDecision, CanaryAct
-from servingslo.policy.knobs.engine_limits.canary import QUEUE
 from servingslo.reasons import Reason
 
 EVENT_NAME = "changed"
-# Name at most this many pods that have one change together.
-_MOST_NAMED = 3
 
 
 class Knob(StrEnum):
@@ -27,7 +23,6 @@ class Knob(StrEnum):
     REPLICAS = "replicas"
     BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
-    DYNAMIC_BATCHING = "dynamic-batching"
     LANES = "lanes"
     ROUTE_WEIGHTS = "route-weights"
 
@@ -85,14 +80,6 @@ class Change:
     pool: str = ""
 
 
-# Steps of a canary that leave the template as it is.
-_STEPS_OF_A_CANARY: Mapping[CanaryAct | None, Setting] = {
-    CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
-    CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
-    CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
-}
-
-
 def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | None:
     """The change of the replica count that a decision orders; None if it orders none."""
     before, after = decision.replicas_before, decision.replicas_after
@@ -114,100 +101,6 @@ def replica_count_change(decision: Decision, target: ScaleTarget) -> Change | No
         currency="" if cost is None else cost.currency,
         detail=limit_detail(decision) if moved else "",
         pool=decision.pool,
-    )
-
-
-def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of batch limits that a decision orders; None if it orders none."""
-    batching, cost = decision.batching, decision.cost
-    if not batching.apply:
-        return None
-    where = f"{target.kind}/{target.name}"
-    change = limits_change((decision.namespace, decision.name), where, batching)
-    change = replace(change, pool=decision.pool)
-    if batching.canary in _STEPS_OF_A_CANARY:
-        return change
-    back = batching.canary is CanaryAct.TAKE_BACK
-    return replace(
-        change,
-        replicas_saved=batching.replicas_saved,
-        cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
-        currency="" if cost is None else cost.currency,
-    )
-
-
-def limits_change(resource: tuple[str, str], target: str, batching: BatchingDecision) -> Change:
-    """A step of a canary of batch limits. resource: namespace and name."""
-    step = _STEPS_OF_A_CANARY.get(batching.canary)
-    queue, removed = batching.queue, batching.flags_removed
-    if queue and queue[1] is None:
-        removed = (*removed, QUEUE)
-    named = (*batching.limits, *(((QUEUE, queue[0], queue[1]),) if queue else ()))
-    limits = tuple(Setting(name=name, before=now, after=new) for name, now, new in named)
-    back = batching.canary is CanaryAct.TAKE_BACK
-    return Change(
-        namespace=resource[0],
-        name=resource[1],
-        target=target,
-        knob=Knob.BATCH_LIMITS,
-        settings=limits if step is None else (step,),
-        reason=batching.reason,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        flags_removed=removed if step is None else (),
-        detail=batching.detail,
-    )
-
-
-def batcher_change(decision: Decision, target: ScaleTarget) -> Change | None:
-    """The change of limits of dynamic batches that a decision orders; None if it orders none."""
-    batcher = decision.batcher
-    if batcher is None or not batcher.pods:
-        return None
-    change = batcher_limits_change(
-        (decision.namespace, decision.name),
-        f"{target.kind}/{target.name}",
-        batcher.before,
-        None if batcher.puts_back else batcher.after,
-        batcher.pods,
-    )
-    back = batcher.reason is Reason.BATCHING_ROLLED_BACK
-    return replace(
-        change,
-        reason=batcher.reason,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        detail=joined((change.detail, batcher.detail), ": "),
-        pool=decision.pool,
-    )
-
-
-def batcher_limits_change(
-    resource: tuple[str, str],
-    target: str,
-    before: BatcherLimits | None,
-    after: BatcherLimits | None,
-    pods: tuple[str, ...],
-) -> Change:
-    """Set limits of dynamic batches on these pods; after None: restore the limits from before ours.
-
-    resource: namespace and name.
-    """
-    back = after is None
-    names = BatcherLimits._fields
-    known = len(names) * (None,)
-    settings = zip(names, before or known, after or known, strict=True)
-    named = ", ".join(pods[:_MOST_NAMED]) + (", …" if len(pods) > _MOST_NAMED else "")
-    return Change(
-        namespace=resource[0],
-        name=resource[1],
-        target=target,
-        knob=Knob.DYNAMIC_BATCHING,
-        settings=(
-            *(Setting(name=name, before=old, after=new) for name, old, new in settings),
-            Setting(name="pods", before=len(pods), after=len(pods)),
-        ),
-        reason=Reason.BATCHING_ROLLED_BACK if back else Reason.BATCHING_CHANGED,
-        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
-        detail=f"on {named}",
     )
 
 

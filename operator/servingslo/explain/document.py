@@ -11,7 +11,7 @@ from typing import Any
 from servingslo.explain.format import joined, replica_change, rounded
 from servingslo.policy.decision import Decision
 from servingslo.policy.knobs.catalogue import KEYS
-from servingslo.policy.knobs.decisions import DOCUMENT_NAMES
+from servingslo.policy.knobs.decisions import BUILT_IN
 from servingslo.policy.knobs.protocol import KNOB
 from servingslo.units import timestamp_from_seconds
 
@@ -47,7 +47,7 @@ def _members(decision: Decision) -> Iterator[tuple[str, object]]:
     """The fields by name, with each built-in knob and feature under a name of its own."""
     for field in fields(decision):
         if field.name == "knobs":
-            yield from ((name, getattr(decision, name)) for name in DOCUMENT_NAMES.values())
+            yield from ((key.name, getattr(decision, key.name)) for key in BUILT_IN.values())
             yield from ((one.key.name, decision.knobs.get(one.name)) for one in KNOB.parts())
             others = decision.knobs.keys() - KEYS.keys()
             yield field.name, {name: decision.knobs[name] for name in sorted(others)}

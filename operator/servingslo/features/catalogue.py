@@ -6,4 +6,5 @@ FEATURES: tuple[str, ...] = (
     "availability",
     "keda_scaler",
     "budgets",
+    "dynamic_batches",
 )

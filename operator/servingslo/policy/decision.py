@@ -24,16 +24,13 @@ from servingslo.policy.decision_parts import (
 from servingslo.policy.knobs.decisions import (
     ADMISSION,
     BATCH_LIMITS,
-    DYNAMIC_BATCHING,
     GATEWAY_LIMITS,
     LANES,
     AdmissionDecision,
-    BatcherDecision,
     BatchingDecision,
     DegradationDecision,
     KnobDecision,
     LimitDecision,
-    report_batching,
 )
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
 from servingslo.policy.routes import ROUTE_WEIGHTS
@@ -105,7 +102,9 @@ class Decision:
         """Batch limits, as they are reported."""
         found = self.knobs.get(BATCH_LIMITS)
         batching = found if isinstance(found, BatchingDecision) else _NO_BATCHING
-        return report_batching(batching, self.batcher)
+        for knob in self.knobs.values():
+            batching = knob.amended(batching)
+        return batching
 
     @property
     def admission(self) -> AdmissionDecision:
@@ -118,12 +117,6 @@ class Decision:
         """The bound in flight; None if none is to be written."""
         found = self.knobs.get(GATEWAY_LIMITS)
         return found if isinstance(found, LimitDecision) else None
-
-    @property
-    def batcher(self) -> BatcherDecision | None:
-        """Limits of dynamic batches; None if none are read from servers."""
-        found = self.knobs.get(DYNAMIC_BATCHING)
-        return found if isinstance(found, BatcherDecision) else None
 
     @property
     def lanes(self) -> LanesDecision | None:

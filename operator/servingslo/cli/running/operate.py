@@ -15,8 +15,6 @@ from pathlib import Path
 import kopf
 
 from servingslo.adapters.clock import SteadyClock, SystemClock
-from servingslo.adapters.engines.channel import EngineChannel
-from servingslo.adapters.engines.model_repository import ModelRepository
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, process_switch
@@ -224,9 +222,8 @@ def means_of(
         route_weights=options.route_weights,
         pod_templates=options.limits.pod_templates_patched,
         servers=options.limits.batching_apply_enabled,
-        models=ModelRepository(EngineChannel(options.engines), client, inventory.pods.get)
-        if options.engines is not None
-        else None,
+        inventory=inventory,
+        options=tuple(one.options for one in options.features),
     )
     return means, workloads
 

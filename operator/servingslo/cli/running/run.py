@@ -151,22 +151,6 @@ def run(
             max=65535,
         ),
     ] = 8080,
-    engine_range: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Addresses of pods that the operator may connect to (CIDR), to read limits of "
-            "dynamic batches on Triton, and with --batching-apply to set them; repeatable. None "
-            "by default."
-        ),
-    ] = None,
-    engine_keys_directory: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SERVINGSLO_ENGINE_KEYS_DIRECTORY",
-            help="Folder with a file for each namespace: name=value of the header that its servers "
-            "require when limits are set.",
-        ),
-    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -232,7 +216,6 @@ def run(
     Example: servingslo run --prometheus-url=http://prometheus-operated.monitoring.svc:9090
     """
     # kopf and the clients take a second to import, which no other command needs.
-    from servingslo.adapters.engines.channel import engine_options  # noqa: PLC0415
     from servingslo.cli.running.operate import operate, pod_namespace  # noqa: PLC0415
     from servingslo.cli.running.run_options import RunOptions  # noqa: PLC0415
     from servingslo.controller.lease.election import Terms, check_object_name, check_terms  # noqa: PLC0415
@@ -268,7 +251,6 @@ def run(
         health_port=health_port,
         record=record,
         read_config_maps=read_config_maps is Switch.ON,
-        engines=engine_options(engine_range, engine_keys_directory) if engine_range else None,
         lease_namespace=check_object_name("--lease-namespace", of_leases) if of_leases else None,
         shards=_check_shards(shards, of_leases),
         lease_name=check_object_name("--lease-name", lease_name),

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from servingslo.adapters.engines.channel import EngineOptions
 from servingslo.cli.prometheus_flags import PrometheusFlags
 from servingslo.cli.running.feature_flags import Started
 from servingslo.controller.actuators.catalogue import ACTUATORS
@@ -21,7 +20,6 @@ class RunOptions:
     which a decision is carried out. read_config_maps: whether command lines that are made of
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
     none by default. route_weights: whether weights of a route may be changed for a fallback.
-    engines: whom the operator may speak to beside the cluster; nobody by default.
     features: what is started of each feature that is switched on.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     shards: among which the resources are divided, each with a Lease of its own.
@@ -44,4 +42,3 @@ class RunOptions:
     features: tuple[Started, ...] = ()
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False
-    engines: EngineOptions | None = None

@@ -15,7 +15,6 @@ from servingslo.adapters.kubernetes.gateways.route_weights import weighted_route
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, LimitReach
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
-from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.lanes import Lanes
@@ -59,5 +58,4 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
     *ACTUATOR.parts(),
     _gateway_limits,
     lambda means: Lanes(_gateway_limits(means)),
-    lambda means: DynamicBatching(means.models, writes=means.servers),
 )

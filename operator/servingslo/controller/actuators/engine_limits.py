@@ -1,6 +1,6 @@
 """The batch limits of the engines, written into the pod template for one pod first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
@@ -20,17 +20,13 @@ from servingslo.errors import (
     NotFoundError,
     WriteConflictError,
 )
-from servingslo.explain.changes import (
-    Change,
-    Knob,
-    batch_limits_change,
-    limits_change,
-)
+from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import (
     LIMIT_FIELDS,
     BatchingMode,
     InForce,
+    ScaleTarget,
     SignalProblem,
     Targets,
 )
@@ -53,6 +49,13 @@ from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.launch.arguments import parse_batch_arguments
 from servingslo.runtimes.launch.command_line import expanded
+
+# Steps of a canary that leave the template as it is.
+_STEPS_OF_A_CANARY: Mapping[CanaryAct | None, Setting] = {
+    CanaryAct.HOLD: Setting(name="paused", before=0, after=1),
+    CanaryAct.COMPLETE: Setting(name="canary", before=1, after=0),
+    CanaryAct.LEAVE: Setting(name="canary", before=1, after=0),
+}
 
 
 @dataclass(slots=True)
@@ -231,4 +234,47 @@ def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
         flags_removed=() if edited else tuple(canary.flags_added),
         queue=() if edited else tuple(canary.queue[::-1]),
     )
-    return limits_change((target.namespace, canary.owner), target.title, ending)
+    return _change((target.namespace, canary.owner), target.title, ending)
+
+
+def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | None:
+    """The change of batch limits that a decision orders; None if it orders none."""
+    batching, cost = decision.batching, decision.cost
+    if not batching.apply:
+        return None
+    where = f"{target.kind}/{target.name}"
+    change = _change((decision.namespace, decision.name), where, batching, decision.pool)
+    if batching.canary in _STEPS_OF_A_CANARY:
+        return change
+    back = batching.canary is CanaryAct.TAKE_BACK
+    return replace(
+        change,
+        replicas_saved=batching.replicas_saved,
+        cost_saved_per_hour=None if cost is None or back else cost.saved_per_hour,
+        currency="" if cost is None else cost.currency,
+    )
+
+
+def _change(
+    resource: tuple[str, str], target: str, batching: BatchingDecision, pool: str = ""
+) -> Change:
+    """A step of a canary of batch limits. resource: namespace and name."""
+    step = _STEPS_OF_A_CANARY.get(batching.canary)
+    queue, removed = batching.queue, batching.flags_removed
+    if queue and queue[1] is None:
+        removed = (*removed, QUEUE)
+    named = (*batching.limits, *(((QUEUE, queue[0], queue[1]),) if queue else ()))
+    limits = tuple(Setting(name=name, before=now, after=new) for name, now, new in named)
+    back = batching.canary is CanaryAct.TAKE_BACK
+    return Change(
+        namespace=resource[0],
+        name=resource[1],
+        target=target,
+        knob=Knob.BATCH_LIMITS,
+        settings=limits if step is None else (step,),
+        reason=batching.reason,
+        outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
+        flags_removed=removed if step is None else (),
+        detail=batching.detail,
+        pool=pool,
+    )

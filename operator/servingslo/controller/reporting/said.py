@@ -5,16 +5,14 @@ from dataclasses import dataclass, field
 
 from servingslo.explain.conditions.condition import Condition, ConditionType, Verdict
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.engine_limits.memory import BatchChange, LimitsRevert, memory_of
+from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.replicas.reverts import Reverts
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Action, Reason
 
 _LEARNED_SECONDS = 300.0
-_PutBack = tuple[Reverts | None, LimitsRevert | None, BatchChange | None]
-_NOTHING_PUT_BACK: _PutBack = (None, None, None)
+_PutBack = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ def learned_is_due(
 ) -> bool:
     """At the first metrics, at a newly trusted law, at orders and reverts, else periodically."""
     now, decisions = put_back(state), fleet.pools.values()
-    if now != (reported.learned_reverts or (_NOTHING_PUT_BACK,) * len(now)):
+    if now != (reported.learned_reverts or (_put_back(PlannerState()),) * len(now)):
         return True
     if learned_seconds is None:
         return any(one.metrics is Reason.METRICS_FRESH for one in decisions)
@@ -82,9 +80,8 @@ def learned_is_due(
 
 
 def _put_back(state: PlannerState) -> _PutBack:
-    """Who puts counts and limits back, and which of our limits they may put back next."""
-    batching = memory_of(state.knobs)
-    return state.reverts, batching.reverted, batching.written
+    """Who puts counts and settings back, and which of ours they may put back next."""
+    return state.reverts, *(one.put_back(state.knobs.get(one.name)) for one in KNOBS)
 
 
 def differs_from(logged: Decision | None, decision: Decision) -> bool:

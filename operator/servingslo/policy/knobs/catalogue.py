@@ -7,9 +7,8 @@ from servingslo.plugins import Key
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
-from servingslo.policy.knobs.decisions import DECISION_TYPES, DOCUMENT_NAMES, KnobDecision
+from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
 from servingslo.policy.knobs.degradation.knob import DegradationKnob
-from servingslo.policy.knobs.dynamic_batches.knob import DynamicBatchesKnob
 from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.lanes.knob import LanesKnob
@@ -23,12 +22,11 @@ KNOBS: tuple[Knob, ...] = (
     *KNOB.parts(),
     InFlightKnob(),
     LanesKnob(),
-    DynamicBatchesKnob(),
 )
 
 # Where a knob's decision stands in documents: its name there, and its type.
 KEYS: Mapping[str, Key[KnobDecision]] = {
-    **{name: Key(shown, DECISION_TYPES[name]) for name, shown in DOCUMENT_NAMES.items()},
+    **BUILT_IN,
     **{knob.name: knob.key for knob in KNOB.parts()},
 }
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Self, TypeVar
 
+from servingslo.plugins import Key
 from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
@@ -12,8 +13,9 @@ from servingslo.reasons import Reason
 BATCH_LIMITS = "batch-limits"
 ADMISSION = "admission"
 GATEWAY_LIMITS = "gateway-limits"
-DYNAMIC_BATCHING = "dynamic-batching"
 LANES = "lanes"
+
+Decided = TypeVar("Decided", bound="KnobDecision")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,10 @@ class KnobDecision:
     def hold(self) -> Self:
         """The decision if nothing may be written at this tick."""
         return self
+
+    def amended(self, other: Decided) -> Decided:
+        """Another knob's decision as it is reported beside this one."""
+        return other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,37 +132,6 @@ class BatchingDecision(KnobDecision):
         return replace(self, apply=False)
 
 
-class BatcherLimits(NamedTuple):
-    """Limits as in a model's configuration; max_queue_size 0 is unlimited."""
-
-    max_batch_size: int
-    max_queue_delay_microseconds: int
-    max_queue_size: int
-
-    def __str__(self) -> str:
-        """'8/20000/64'."""
-        return "/".join(map(str, self))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatcherDecision(KnobDecision):
-    """Limits of dynamic batches that are set on servers while they run.
-
-    before: the limits that most pods have. after: the limits that all pods are to have; None if
-    none are known, or if the limits from before ours are restored. pods: those that are set at this
-    tick. puts_back: they get back the limits from before ours.
-    """
-
-    before: BatcherLimits | None = None
-    after: BatcherLimits | None = None
-    pods: tuple[str, ...] = ()
-    puts_back: bool = False
-
-    def hold(self) -> Self:
-        """Set no pod."""
-        return replace(self, pods=())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionDecision(KnobDecision):
     """Admission bounds from ready replicas.
@@ -218,37 +193,10 @@ class DegradationDecision(KnobDecision):
         return replace(self, after=self.before, change_reason=None, puts_back=False)
 
 
-# Names of the built-in knobs in a decision's document, and the type of each decision.
-DOCUMENT_NAMES: Mapping[str, str] = {
-    BATCH_LIMITS: "batching",
-    ADMISSION: "admission",
-    GATEWAY_LIMITS: "gateway_limit",
-    DYNAMIC_BATCHING: "batcher",
-    ROUTE_WEIGHTS: "degradation",
+# Where the decision of a built-in knob stands in documents: its name there, and its type.
+BUILT_IN: Mapping[str, Key[KnobDecision]] = {
+    BATCH_LIMITS: Key("batching", BatchingDecision),
+    ADMISSION: Key("admission", AdmissionDecision),
+    GATEWAY_LIMITS: Key("gateway_limit", LimitDecision),
+    ROUTE_WEIGHTS: Key("degradation", DegradationDecision),
 }
-DECISION_TYPES: Mapping[str, type[KnobDecision]] = {
-    BATCH_LIMITS: BatchingDecision,
-    ADMISSION: AdmissionDecision,
-    GATEWAY_LIMITS: LimitDecision,
-    DYNAMIC_BATCHING: BatcherDecision,
-    ROUTE_WEIGHTS: DegradationDecision,
-}
-
-
-def report_batching(
-    batching: BatchingDecision, batcher: BatcherDecision | None
-) -> BatchingDecision:
-    """The reported batch limits: those of dynamic batches if servers have them."""
-    if batcher is None or batching.reason is Reason.BATCHING_OFF:
-        return batching
-    change = ""
-    if batcher.after is not None and batcher.after != batcher.before:
-        change = ", ".join(
-            f"{name} {before} → {after}"
-            for name, before, after in zip(
-                BatcherLimits._fields, batcher.before or (), batcher.after, strict=False
-            )
-            if before != after
-        )
-    detail = ": ".join(part for part in (change, batcher.detail) if part)
-    return replace(batching, reason=batcher.reason, detail=detail)

@@ -74,6 +74,10 @@ class Knob(Protocol):
         """Whether a change of it is under way."""
         ...
 
+    def put_back(self, memory: object, /) -> object:
+        """Who puts it back, and what of ours may be put back next: new ones are stored at once."""
+        ...
+
     def dump(self, memory: object, /) -> object:
         """The part of the memory that survives a restart, as JSON values."""
         ...
@@ -103,6 +107,9 @@ class PlainKnob:
     def on_trial(self, _memory: object) -> bool:
         """Nothing is tried."""
         return False
+
+    def put_back(self, _memory: object) -> object:
+        """No one puts anything back."""
 
     def dump(self, _memory: object) -> object:
         """Store nothing."""

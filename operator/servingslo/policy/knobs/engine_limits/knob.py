@@ -82,6 +82,10 @@ class EngineLimitsKnob(PlainKnob):
         """Whether new limits are on one pod, or on their way to all."""
         return _known(memory).under_way is not None
 
+    def put_back(self, memory: object) -> object:
+        """Who puts limits back, and ours in the template."""
+        return _known(memory).reverted, _known(memory).written
+
     def dump(self, memory: object) -> object:
         """The last change, our limits, and who puts them back."""
         return dump_batching(_known(memory))

@@ -1,7 +1,7 @@
 """Find the limits of dynamic batches with which a server carries most within every objective.
 
 One candidate is judged at a tick, so that a plan stays short: first the batch sizes with the window
-in force, then windows with the best size and with the size in force.
+in force, then windows with the best size and with the size in force. The memory of it all.
 """
 
 import math
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from servingslo.estimation.law.batch_rows import limits_of
+from servingslo.features.dynamic_batches.servers import BatcherLimits, PodBatcher, with_limits
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import latency_model
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import PodBatcher, with_limits
+from servingslo.policy.knobs.trial.stages import Began, Refusal
 from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second
 
@@ -28,6 +28,11 @@ _ROUNDED_MICROSECONDS = 100
 EQUAL_RATE_RATIO = 0.97
 # A bounded queue holds this many full batches at least.
 LEAST_ROOM_BATCHES = 2
+
+# A reload of a large model takes longer than the wait for its answer.
+ASK_AGAIN_SECONDS = 60.0
+# After this many requests, a pod that does not take limits counts with those that it has.
+MOST_ASKED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,49 @@ class BatcherSearch:
         now = self.rates.get(self.current, 0.0)
         best = self.rates.get(self.best, 0.0)
         return best / now if now > 0.0 else math.inf if best > 0.0 else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """When a pod was last asked to take limits, and how often in a row."""
+
+    at_seconds: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherMemory:
+    """The wanted limits and the progress towards them; after a restart they are read from pods.
+
+    first_pod: the only one that has them; None if all are to have them. proven: every pod has had
+    them, so that a pod without them is new or has drifted. former: our limits from before the
+    trial, to restore. began: the comparison in progress. loaded_seconds: when any pod was last
+    asked. refusal: limits that were taken back.
+    """
+
+    wanted: BatcherLimits | None = None
+    first_pod: str | None = None
+    proven: bool = False
+    former: BatcherLimits | None = None
+    began: Began[PodBatcher] | None = None
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    changed_seconds: float | None = None
+    loaded_seconds: float | None = None
+    refusal: Refusal | None = None
+    search: BatcherSearch | None = field(default=None, compare=False, repr=False)
+
+    def refuses(self, limits: BatcherLimits) -> bool:
+        """Whether these limits were taken back last."""
+        return self.refusal is not None and self.refusal.setting == limits
+
+    def count(self, pod: str) -> int:
+        """How often in a row a pod was asked."""
+        return self.asked[pod].count if pod in self.asked else 0
+
+    def is_reloading(self, now_seconds: float) -> bool:
+        """Whether a model was loaded recently: its counters were reset, and requests are missed."""
+        since = self.loaded_seconds
+        return since is not None and now_seconds - since < ASK_AGAIN_SECONDS
 
 
 def new_search(

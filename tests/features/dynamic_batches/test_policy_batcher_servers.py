@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import (
+from servingslo.features.dynamic_batches.servers import (
+    BatcherLimits,
     Owner,
     PodBatcher,
     batcher_in_force,
@@ -15,6 +14,7 @@ from servingslo.policy.knobs.dynamic_batches.servers import (
     values_of,
     with_limits,
 )
+from servingslo.policy.inputs import InForce
 
 FILE = BatcherLimits(2, 1000, 0)
 

@@ -8,23 +8,26 @@ again too.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from servingslo.policy.facts import Facts
-from servingslo.policy.inputs import BatchingMode, InForce, Observation
-from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
-from servingslo.policy.knobs.dynamic_batches import search as searching
-from servingslo.policy.knobs.dynamic_batches.memory import (
+from servingslo.features.dynamic_batches import search as searching
+from servingslo.features.dynamic_batches.search import (
     ASK_AGAIN_SECONDS,
     MOST_ASKED,
     Asked,
     BatcherMemory,
 )
-from servingslo.policy.knobs.dynamic_batches.servers import (
+from servingslo.features.dynamic_batches.servers import (
+    BATCHER,
+    DYNAMIC_BATCHING,
+    BatcherDecision,
+    BatcherLimits,
     Owner,
     PodBatcher,
     batcher_in_force,
     batchers_of,
     request_sample,
 )
+from servingslo.policy.facts import Facts
+from servingslo.policy.inputs import BatchingMode, InForce, Observation
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.replicas.context import TickContext
@@ -50,7 +53,7 @@ _Answer = tuple[BatcherDecision, BatcherMemory]
 class DynamicBatchesKnob(PlainKnob):
     """The largest batch, how long requests wait for one, and how many may wait."""
 
-    name = DYNAMIC_BATCHING
+    name, key = DYNAMIC_BATCHING, BATCHER
 
     def observe(self, look: Look, standing: InForce | None, memory: object) -> Facts | None:
         """How batches form on the servers, their counters, and pods that lack our limits."""
@@ -361,3 +364,6 @@ def _first_pod(tick: _Tick, memory: BatcherMemory, pod: str) -> stages.FirstPod[
             comparison.MEAN_VARIANCE, comparison.SLOWER_RATIO - 1.0, new.design_effect
         ),
     )
+
+
+PART = DynamicBatchesKnob()

@@ -6,6 +6,16 @@ from functools import cache
 import pytest
 
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.features.dynamic_batches.search import BatcherMemory
+from servingslo.features.dynamic_batches.servers import (
+    DYNAMIC_BATCHING,
+    BatcherLimits,
+    Owner,
+    PodBatcher,
+    batcher_of,
+    values_of,
+    with_limits,
+)
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
@@ -21,17 +31,6 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     SignalProblem,
     Targets,
-)
-from servingslo.policy.knobs.decisions import (
-    DYNAMIC_BATCHING,
-    BatcherLimits,
-)
-from servingslo.policy.knobs.dynamic_batches.memory import BatcherMemory
-from servingslo.policy.knobs.dynamic_batches.servers import (
-    Owner,
-    PodBatcher,
-    values_of,
-    with_limits,
 )
 from servingslo.policy.knobs.trial.stages import (
     COMPARED_WITHIN_SECONDS,
@@ -107,7 +106,7 @@ class World:
         decision, self.state = plan(
             self._observed(), self.targets, self.limits, self.state, self.now
         )
-        batcher = decision.batcher
+        batcher = batcher_of(decision)
         for pod in () if batcher is None or not self.obeys else batcher.pods:
             one = self.servers[pod]
             limits = FILE if batcher.puts_back else batcher.after or FILE
@@ -121,9 +120,9 @@ class World:
         """Tick until a decision about limits has this reason."""
         for _ in range(most):
             decision = self.tick()
-            if decision.batcher is not None and decision.batcher.reason is reason:
+            if batcher_of(decision) is not None and batcher_of(decision).reason is reason:
                 return decision
-        raise AssertionError(f"never {reason}: {decision.batcher}, {decision.model}")
+        raise AssertionError(f"never {reason}: {batcher_of(decision)}, {decision.model}")
 
     def _serve(self, one: Server) -> None:
         batcher = with_limits(one.limits, 1)
@@ -195,21 +194,21 @@ def test_limits_reach_one_pod_then_all_and_go_no_further_than_the_law_is_known()
     """Batches of two ran, so that four are tried; and after the least interval eight."""
     world = World()
     started = world.until(Reason.BATCHING_CANARY_STARTED)
-    assert started.batcher is not None
-    assert started.batcher.pods == ("rank-2",)
-    assert started.batcher.after is not None
-    assert started.batcher.after.max_batch_size == 4
-    assert world.tick().batcher.reason is Reason.BATCHING_CANARY_RUNNING
+    assert batcher_of(started) is not None
+    assert batcher_of(started).pods == ("rank-2",)
+    assert batcher_of(started).after is not None
+    assert batcher_of(started).after.max_batch_size == 4
+    assert batcher_of(world.tick()).reason is Reason.BATCHING_CANARY_RUNNING
     changed = world.until(Reason.BATCHING_CHANGED)
-    assert changed.batcher.pods == ("rank-0",)
-    assert world.tick().batcher.pods == ("rank-1",)
+    assert batcher_of(changed).pods == ("rank-0",)
+    assert batcher_of(world.tick()).pods == ("rank-1",)
     assert changed.batching.reason is Reason.BATCHING_CHANGED
     settled = world.until(Reason.BATCHING_IN_SYNC)
     assert {one.limits.max_batch_size for one in world.servers.values()} == {4}
     assert settled.model.source == "statistics"
     again = world.until(Reason.BATCHING_CANARY_STARTED)
     assert again.time_seconds - started.time_seconds >= 600.0
-    assert again.batcher.after.max_batch_size == 8
+    assert batcher_of(again).after.max_batch_size == 8
 
 
 @pytest.mark.parametrize(
@@ -223,10 +222,10 @@ def test_limits_that_prove_worse_are_taken_back_and_not_tried_again(trouble, sai
     """From the one pod that had them; its siblings never had any."""
     world = World(**trouble)
     back = world.until(Reason.BATCHING_ROLLED_BACK)
-    assert said in back.batcher.detail
+    assert said in batcher_of(back).detail
     assert {one.limits for one in world.servers.values()} == {FILE}
     for _ in range(20):
-        assert not world.tick().batcher.pods
+        assert not batcher_of(world.tick()).pods
 
 
 def test_without_requests_limits_go_back_and_are_refused_for_a_day():
@@ -241,7 +240,7 @@ def test_without_requests_limits_go_back_and_are_refused_for_a_day():
     assert {one.limits for one in world.servers.values()} == {FILE}
     refusal = world.state.knobs[DYNAMIC_BATCHING].refusal
     assert refusal.until_seconds == back.time_seconds + REFUSED_SECONDS
-    assert refusal.forbids(FILE, started.batcher.after, back.time_seconds)
+    assert refusal.forbids(FILE, batcher_of(started).after, back.time_seconds)
 
 
 def test_what_is_taken_back_is_what_stood_before_and_not_the_files():
@@ -251,8 +250,8 @@ def test_what_is_taken_back_is_what_stood_before_and_not_the_files():
     world.until(Reason.BATCHING_CANARY_STARTED)
     world.slowed, world.harmed_above = 2.0, 4
     back = world.until(Reason.BATCHING_ROLLED_BACK)
-    assert (back.batcher.before.max_batch_size, back.batcher.after.max_batch_size) == (8, 4)
-    assert not back.batcher.puts_back
+    assert (batcher_of(back).before.max_batch_size, batcher_of(back).after.max_batch_size) == (8, 4)
+    assert not batcher_of(back).puts_back
     world.tick()
     assert {one.limits.max_batch_size for one in world.servers.values()} == {4}
 
@@ -263,7 +262,7 @@ def test_a_pod_alone_is_left_as_it_is():
     world = World(rate=4.0, targets=targets, servers={"rank-0": Server()})
     told = world.until(Reason.BATCHING_CANARY_NOT_POSSIBLE)
     assert "no sibling" in told.batching.detail
-    assert not told.batcher.pods
+    assert not batcher_of(told).pods
 
 
 def test_a_pod_that_is_new_or_has_drifted_is_set_before_it_counts():
@@ -273,7 +272,7 @@ def test_a_pod_that_is_new_or_has_drifted_is_set_before_it_counts():
     world.until(Reason.BATCHING_IN_SYNC)
     world.servers["rank-1"] = Server(age=20.0)
     decision = world.tick()
-    assert decision.batcher.pods == ("rank-1",)
+    assert batcher_of(decision).pods == ("rank-1",)
     assert decision.replicas.excluded == 1
     assert world.tick().replicas.excluded == 0
     assert world.servers["rank-1"].limits.max_batch_size == 4
@@ -296,7 +295,9 @@ def test_a_pod_that_takes_no_limits_is_asked_three_times_and_counts_then():
     world.until(Reason.BATCHING_IN_SYNC)
     world.servers["rank-1"], world.obeys = Server(), False
     asked = [world.tick() for _ in range(20)]
-    assert [bool(one.batcher.pods) for one in asked[:9]] == 2 * [True, False, False, False] + [True]
+    assert [bool(batcher_of(one).pods) for one in asked[:9]] == 2 * [True, False, False, False] + [
+        True
+    ]
     assert asked[3].replicas.excluded == 1
     assert asked[-1].replicas.excluded == 0
 
@@ -305,7 +306,7 @@ def test_one_that_never_takes_them_at_all_ends_the_trial():
     """The search goes on with others."""
     world = World(obeys=False)
     failed = world.until(Reason.BATCHING_CANARY_FAILED)
-    assert "does not take 4/0/0" in failed.batcher.detail
+    assert "does not take 4/0/0" in batcher_of(failed).detail
     assert {one.limits for one in world.servers.values()} == {FILE}
 
 
@@ -326,7 +327,7 @@ def test_an_operator_that_starts_anew_in_a_trial_gives_the_first_pod_its_time():
     world.until(Reason.BATCHING_CANARY_STARTED)
     world.tick()
     world.state = PlannerState()
-    decisions = [world.tick().batcher for _ in range(8)]
+    decisions = [batcher_of(world.tick()) for _ in range(8)]
     assert Reason.BATCHING_CANARY_NOT_COMPARED not in {one.reason for one in decisions if one}
 
 
@@ -335,7 +336,7 @@ def test_nothing_is_set_unless_it_is_asked_for(mode):
     """Recommend tells what would be better; Off says nothing of it."""
     world = World(targets=replace(TARGETS, batching=BatchingTargets(mode=mode, max_sequences=16)))
     told = [world.tick() for _ in range(40)]
-    assert not any(one.batcher and one.batcher.pods for one in told)
+    assert not any(batcher_of(one) and batcher_of(one).pods for one in told)
     reason = told[-1].batching.reason
     wanted = Reason.BATCHING_OFF if mode is BatchingMode.OFF else Reason.BATCHING_RECOMMENDED
     assert reason is wanted
@@ -347,21 +348,21 @@ def test_why_servers_cannot_be_read_is_told():
     decision = World(problem=problem).tick()
     assert decision.batching.reason is Reason.NOT_PERMITTED
     assert decision.batching.detail == "in none of the ranges"
-    assert decision.batcher is not None
-    assert decision.batcher.pods == ()
+    assert batcher_of(decision) is not None
+    assert batcher_of(decision).pods == ()
 
 
 def test_the_switch_that_forbids_batch_limits_forbids_those_of_servers() -> None:
     """They are recommended with what is missing, and no server is asked to take any."""
     world = World(limits=Limits())
     told = world.until(Reason.NOT_PERMITTED)
-    assert told.batcher is not None
-    assert told.batcher.after is not None
+    assert batcher_of(told) is not None
+    assert batcher_of(told).after is not None
     assert "the administrator lets no batch limits be changed" in told.batching.detail
     for _ in range(20):
         decision = world.tick()
-        assert decision.batcher is not None
-        assert decision.batcher.pods == ()
+        assert batcher_of(decision) is not None
+        assert batcher_of(decision).pods == ()
     assert {one.limits for one in world.servers.values()} == {FILE}
 
 

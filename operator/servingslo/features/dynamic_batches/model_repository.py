@@ -13,20 +13,19 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.pods.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.api.v1alpha1.capacity import MAX_BATCH
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
+from servingslo.features.dynamic_batches.channel import EngineChannel
+from servingslo.features.dynamic_batches.servers import BatcherLimits, Owner, PodBatcher
 from servingslo.parsing import written_json
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher
 
 OWNER_PARAMETER = "servingslo.dev/owner"
 FORMER_PARAMETER = "servingslo.dev/former"
@@ -76,45 +75,38 @@ class ModelRepository:
         ClusterError otherwise.
         """
         with _understood(pod):
-            return await self._set(ref, pod, port, model, limits)
-
-    async def _set(
-        self, ref: ResourceRef, pod: str, port: int, model: str, limits: BatcherLimits | None
-    ) -> bool:
-        address = await self._address(ref.namespace, pod)
-        path = quote(model, safe="")
-        config = await self._get(ref, address, port, f"/v2/models/{path}/config")
-        standing = _limits(_object(config))
-        owner, former = _owner(config, ref), _former(config)
-        if owner is Owner.ANOTHER:
-            raise WriteConflictError(f"{pod}: another one sets the limits of {model}")
-        if limits is None:
-            if owner is not Owner.OURS or former is None:
-                return False
-            wanted = _without_owner(_with_limits(config, *former))
-        else:
-            if owner is Owner.OURS and standing == limits:
-                return False
-            before = former or (standing, tuple(_batching(config).get("preferred_batch_size", ())))
-            # With a preferred size below the largest, batches would end at that size.
-            wanted = _with_limits(config, limits, (limits.max_batch_size,))
-            wanted = _with_owner(wanted, ref, before)
-        with self._permitted(ref.namespace) as seconds:
-            await self._channel.post(
-                address,
-                port,
-                f"/v2/repository/models/{path}/load",
-                {"parameters": {"config": json.dumps(wanted)}},
-                namespace=ref.namespace,
-                timeout_seconds=seconds,
-            )
-        return True
+            address = await self._address(ref.namespace, pod)
+            path = quote(model, safe="")
+            config = await self._get(ref, address, port, f"/v2/models/{path}/config")
+            standing = _limits(_object(config))
+            owner, former = _owner(config, ref), _former(config)
+            if owner is Owner.ANOTHER:
+                raise WriteConflictError(f"{pod}: another one sets the limits of {model}")
+            if limits is None:
+                if owner is not Owner.OURS or former is None:
+                    return False
+                wanted = _without_owner(_with_limits(config, *former))
+            else:
+                if owner is Owner.OURS and standing == limits:
+                    return False
+                preferred = tuple(_batching(config).get("preferred_batch_size", ()))
+                before = former or (standing, preferred)
+                # With a preferred size below the largest, batches would end at that size.
+                wanted = _with_limits(config, limits, (limits.max_batch_size,))
+                wanted = _with_owner(wanted, ref, before)
+            with self._client.permitted(ref.namespace) as seconds:
+                await self._channel.post(
+                    address,
+                    port,
+                    f"/v2/repository/models/{path}/load",
+                    {"parameters": {"config": json.dumps(wanted)}},
+                    namespace=ref.namespace,
+                    timeout_seconds=seconds,
+                )
+            return True
 
     async def _get(self, ref: ResourceRef, address: str, port: int, path: str) -> Any:
         return await self._channel.get(address, port, path, namespace=ref.namespace)
-
-    def _permitted(self, namespace: str) -> AbstractContextManager[float]:
-        return self._client.permitted(namespace)
 
     async def _address(self, namespace: str, pod: str) -> str:
         """The pod's current address.

@@ -12,13 +12,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from servingslo.adapters.engines import channel as module
-from servingslo.adapters.engines.channel import EngineChannel, engine_options
-from servingslo.adapters.engines.model_repository import (
-    FORMER_PARAMETER,
-    OWNER_PARAMETER,
-    ModelRepository,
-)
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import (
@@ -29,8 +22,14 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner
+from servingslo.features.dynamic_batches import channel as module
+from servingslo.features.dynamic_batches.channel import EngineChannel, engine_options
+from servingslo.features.dynamic_batches.model_repository import (
+    FORMER_PARAMETER,
+    OWNER_PARAMETER,
+    ModelRepository,
+)
+from servingslo.features.dynamic_batches.servers import BatcherLimits, Owner
 
 REF = ResourceRef(namespace="team-a", name="rank", uid="u-1")
 LOAD = "/v2/repository/models/rank/load"

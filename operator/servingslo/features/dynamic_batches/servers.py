@@ -1,21 +1,39 @@
-"""Limits of dynamic batches on each pod: read from its server, not stated.
+"""Limits of dynamic batches on each pod, read from its server, and what is decided about them.
 
 The observation contains them by pod, as numbers of the actuator that sets them.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NamedTuple, Self
 
 from servingslo.models.engine.service_time import DynamicBatcher
+from servingslo.plugins import Key
+from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import BatcherLimits
+from servingslo.policy.knobs.decisions import BatchingDecision, Decided, KnobDecision
 from servingslo.policy.knobs.trial.comparison import Sample
+from servingslo.reasons import Reason
 
+# The knob and its actuator.
+DYNAMIC_BATCHING = "dynamic-batching"
 # Seconds: Triton states queue delays in microseconds.
 _MICROSECONDS = 1e-6
 # Between a pod's name, which has no slash, and the name of a number.
 _SEPARATOR = "/"
+
+
+class BatcherLimits(NamedTuple):
+    """Limits as in a model's configuration; max_queue_size 0 is unlimited."""
+
+    max_batch_size: int
+    max_queue_delay_microseconds: int
+    max_queue_size: int
+
+    def __str__(self) -> str:
+        """'8/20000/64'."""
+        return "/".join(map(str, self))
 
 
 class Owner(IntEnum):
@@ -150,3 +168,48 @@ def request_sample(pairs: Iterable[tuple[PodBatcher, PodBatcher]]) -> Sample:
         engines=engines,
         design_effect=max(weighted / executed, 1.0) if executed else 1.0,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatcherDecision(KnobDecision):
+    """Limits of dynamic batches that are set on servers while they run.
+
+    before: the limits that most pods have. after: the limits that all pods are to have; None if
+    none are known, or if the limits from before ours are restored. pods: those that are set at this
+    tick. puts_back: they get back the limits from before ours.
+    """
+
+    before: BatcherLimits | None = None
+    after: BatcherLimits | None = None
+    pods: tuple[str, ...] = ()
+    puts_back: bool = False
+
+    def hold(self) -> Self:
+        """Set no pod."""
+        return replace(self, pods=())
+
+    def amended(self, other: Decided) -> Decided:
+        """Batch limits are reported as those of dynamic batches, because servers have them."""
+        if not isinstance(other, BatchingDecision) or other.reason is Reason.BATCHING_OFF:
+            return other
+        change = ""
+        if self.after is not None and self.after != self.before:
+            change = ", ".join(
+                f"{name} {before} → {after}"
+                for name, before, after in zip(
+                    BatcherLimits._fields, self.before or (), self.after, strict=False
+                )
+                if before != after
+            )
+        detail = ": ".join(part for part in (change, self.detail) if part)
+        return replace(other, reason=self.reason, detail=detail)
+
+
+# Its place in documents.
+BATCHER: Key[KnobDecision] = Key("batcher", BatcherDecision)
+
+
+def batcher_of(decision: Decision) -> BatcherDecision | None:
+    """Limits of dynamic batches; None if none are read from servers."""
+    found = decision.knobs.get(DYNAMIC_BATCHING)
+    return found if isinstance(found, BatcherDecision) else None

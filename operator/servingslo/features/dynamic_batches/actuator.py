@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.engines.model_repository import ModelRepository, owner_of
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch
+from servingslo.controller.actuators.means import ActuatorRow, Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
@@ -15,20 +15,27 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.explain.changes import (
-    Change,
-    Knob,
-    batcher_change,
-    batcher_limits_change,
-    not_written,
+from servingslo.explain.changes import Change, ChangeOutcome, Setting, not_written
+from servingslo.explain.format import joined
+from servingslo.features.dynamic_batches.channel import EngineChannel, EngineOptions
+from servingslo.features.dynamic_batches.model_repository import ModelRepository, owner_of
+from servingslo.features.dynamic_batches.servers import (
+    DYNAMIC_BATCHING,
+    BatcherDecision,
+    BatcherLimits,
+    Owner,
+    PodBatcher,
+    batcher_of,
+    values_of,
 )
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import BatchingMode, InForce, ScaleTarget, SignalProblem, Targets
-from servingslo.policy.knobs.decisions import BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner, PodBatcher, values_of
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
+
+# Name at most this many pods that have one change together.
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class _Set:
     target: ScaleTarget
     model: str
     port: int
-    pods: Mapping[str, BatcherLimits]
+    pods: Mapping[str, BatcherLimits] = field(default_factory=dict)
     found_by: ResourceRef | None = None
 
 
@@ -61,7 +68,7 @@ class DynamicBatching:
 
     models: ModelRepository | None
     writes: bool
-    knob: str = Knob.DYNAMIC_BATCHING
+    knob: str = DYNAMIC_BATCHING
     repeats_at_once: bool = False
     _set: dict[_Key, _Set] = field(default_factory=dict)
 
@@ -77,70 +84,75 @@ class DynamicBatching:
         if model is None:
             detail = "spec.model is not stated, so that no model's limits are read or set"
             return InForce(refused=SignalProblem(reason=Reason.LIMITS_UNKNOWN, detail=detail))
+        own = _Set(target=targets.target, model=model, port=port)
         pods = [pod.name for pod in view.pods if pod.ready and not pod.deleting]
-        read = await asyncio.gather(
-            *(_tried(self.models, ref, pod, port, model) for pod in pods),
-        )
+        read = await asyncio.gather(*(_tried(self.models, ref, pod, port, model) for pod in pods))
         found = {
             pod: one for pod, one in zip(pods, read, strict=True) if isinstance(one, PodBatcher)
         }
         errors = [one for one in read if isinstance(one, ClusterError)]
-        self._remember(ref, targets, model, port, view, found)
-        self._remember_others(ref, targets, model, port, found)
+        self._remember(ref, own, view, found)
+        self._remember_others(ref, own, found)
         problem = _problem(errors[0]) if errors else None
         return InForce(values=values_of(found), refused=problem)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits on the pods that are due."""
-        return batcher_change(assignment.decision, assignment.targets.target)
+        decision, target = assignment.decision, assignment.targets.target
+        batcher = batcher_of(decision)
+        if batcher is None or not batcher.pods:
+            return None
+        resource = (decision.namespace, decision.name)
+        return _change(resource, f"{target.kind}/{target.name}", batcher, decision.pool)
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Set the limits on each of these pods; if one refuses, the others still get them."""
-        batcher, ref, targets = assignment.decision.batcher, assignment.ref, assignment.targets
-        port = _port(assignment.decision)
+        ref, targets = assignment.ref, assignment.targets
+        batcher = batcher_of(assignment.decision)
+        runtime = assignment.decision.runtime.name
+        port = None if runtime is None else profile(runtime).model_repository_port
         if not self.writes or batcher is None or self.models is None:
             return False
         if targets.model is None or port is None:
             return False
         limits = None if batcher.puts_back else batcher.after
+        own = _Set(target=targets.target, model=targets.model, port=port)
         if limits is not None:
-            key = ref, targets.target
-            known = self._set.get(key)
-            pods = {**({} if known is None else known.pods), **dict.fromkeys(batcher.pods, limits)}
-            self._set[key] = _Set(target=targets.target, model=targets.model, port=port, pods=pods)
-        written, errors = await _set_all(
-            self.models, ref, batcher.pods, port, targets.model, limits
-        )
+            known = self._set.get((ref, own.target), own).pods
+            pods = {**known, **dict.fromkeys(batcher.pods, limits)}
+            self._set[ref, own.target] = replace(own, pods=pods)
+        written, errors = await _set_all(self.models, ref, own, batcher.pods, limits)
         for error in errors.values():
             raise error
         return written
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """The decision with its count and unchanged limits, and why."""
-        if decision.batcher is None:
+        batcher = batcher_of(decision)
+        if batcher is None:
             return decision
-        held = replace(decision.batcher, pods=(), reason=reason, detail=detail)
+        held = replace(batcher, pods=(), reason=reason, detail=detail)
         return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Restore the former limits on all pods for which ours are no longer requested."""
         undone, acting = list[Change](), Switch(self.writes).acting(acting)
-        for key, standing in list(self._set.items()):
-            ref, _ = key
+        for (ref, target), standing in list(self._set.items()):
             if _is_wanted(acting(ref), standing) or self.models is None:
                 continue
             pods = tuple(sorted(standing.pods))
             told_of = standing.found_by or ref
-            change = batcher_limits_change(
+            change = _change(
                 (told_of.namespace, told_of.name),
                 f"{standing.target.kind}/{standing.target.name}",
-                standing.pods[pods[0]] if pods else None,
-                None,
-                pods,
+                BatcherDecision(
+                    reason=Reason.BATCHING_ROLLED_BACK,
+                    before=standing.pods[pods[0]] if pods else None,
+                    pods=pods,
+                    puts_back=True,
+                ),
             )
-            written, errors = await _set_all(
-                self.models, ref, pods, standing.port, standing.model, None
-            )
+            written, errors = await _set_all(self.models, ref, standing, pods, None)
             # A pod that is gone or was replaced has lost them with its memory.
             left = {
                 pod: error
@@ -149,30 +161,24 @@ class DynamicBatching:
             }
             if left:
                 kept = {pod: standing.pods[pod] for pod in left}
-                self._set[key] = replace(standing, pods=kept)
+                self._set[ref, target] = replace(standing, pods=kept)
                 first = next(iter(left.values()))
                 answered = not isinstance(first, ClusterUnavailableError)
                 undone.append(
                     not_written(change, Reason.WRITE_FAILED, str(first), answered=answered)
                 )
                 continue
-            del self._set[key]
+            del self._set[ref, target]
             if written:
                 undone.append(change)
         return undone
 
     def _remember(
-        self,
-        ref: ResourceRef,
-        targets: Targets,
-        model: str,
-        port: int,
-        view: WorkloadView,
-        found: Mapping[str, PodBatcher],
+        self, ref: ResourceRef, own: _Set, view: WorkloadView, found: Mapping[str, PodBatcher]
     ) -> None:
         """Remember which pods have our limits; a pod that is not read or ready keeps its entry."""
-        known = self._set.get((ref, targets.target))
-        if known is not None and known.model != model:
+        known = self._set.get((ref, own.target))
+        if known is not None and known.model != own.model:
             # The limits of another model are put back first.
             return
         unread = {pod.name for pod in view.pods if not pod.deleting} - found.keys()
@@ -180,28 +186,19 @@ class DynamicBatching:
         pods = {pod: limits for pod, limits in before.items() if pod in unread}
         pods |= {pod: one.limits for pod, one in found.items() if one.owner is Owner.OURS}
         if pods or known is not None:
-            self._set[ref, targets.target] = _Set(
-                target=targets.target, model=model, port=port, pods=pods
-            )
+            self._set[ref, own.target] = replace(own, pods=pods)
 
     def _remember_others(
-        self,
-        ref: ResourceRef,
-        targets: Targets,
-        model: str,
-        port: int,
-        found: Mapping[str, PodBatcher],
+        self, ref: ResourceRef, own: _Set, found: Mapping[str, PodBatcher]
     ) -> None:
         """Remember limits of another resource, so that they are put back if it is gone."""
         for pod, one in found.items():
             owner = owner_of(one, ref.namespace) if one.owner is Owner.ANOTHER else None
-            known = None if owner is None else self._set.get((owner, targets.target))
+            known = None if owner is None else self._set.get((owner, own.target))
             if owner is None or (known is not None and known.found_by != ref):
                 continue
             pods = {**({} if known is None else known.pods), pod: one.limits}
-            self._set[owner, targets.target] = _Set(
-                target=targets.target, model=model, port=port, pods=pods, found_by=ref
-            )
+            self._set[owner, own.target] = replace(own, pods=pods, found_by=ref)
 
 
 async def _tried(
@@ -216,24 +213,18 @@ async def _tried(
 async def _set_all(
     models: ModelRepository,
     ref: ResourceRef,
+    own: _Set,
     pods: Sequence[str],
-    port: int,
-    model: str,
     limits: BatcherLimits | None,
 ) -> tuple[bool, dict[str, ClusterError]]:
     """Set or restore the limits; return whether any write happened, and the error of each pod."""
     written, errors = False, {}
     for pod in pods:
         try:
-            written = await models.set(ref, pod, port, model, limits) or written
+            written = await models.set(ref, pod, own.port, own.model, limits) or written
         except ClusterError as error:
             errors[pod] = error
     return written, errors
-
-
-def _port(decision: Decision) -> int | None:
-    name = decision.runtime.name
-    return None if name is None else profile(name).model_repository_port
 
 
 def _problem(error: ClusterError) -> SignalProblem:
@@ -248,3 +239,45 @@ def _is_wanted(pools: Sequence[Targets] | None, standing: _Set) -> bool:
         and (targets.target, targets.model) == (standing.target, standing.model)
         for targets in pools
     )
+
+
+def _actuator(means: Means) -> DynamicBatching:
+    """The actuator, with access to the servers that the options name."""
+    allowed, inventory = means.option(EngineOptions), means.inventory
+    models = None
+    if allowed is not None and inventory is not None:
+        models = ModelRepository(EngineChannel(allowed), means.client, inventory.pods.get)
+    return DynamicBatching(models, writes=means.servers)
+
+
+def _change(
+    resource: tuple[str, str], target: str, batcher: BatcherDecision, pool: str = ""
+) -> Change:
+    """Set limits on the decided pods, or restore those from before ours.
+
+    resource: namespace and name.
+    """
+    names, pods, back = BatcherLimits._fields, batcher.pods, batcher.puts_back
+    known = len(names) * (None,)
+    settings = zip(
+        names, batcher.before or known, (not back and batcher.after) or known, strict=True
+    )
+    named = ", ".join(pods[:_MOST_NAMED]) + (", …" if len(pods) > _MOST_NAMED else "")
+    rolled_back = batcher.reason is Reason.BATCHING_ROLLED_BACK
+    return Change(
+        namespace=resource[0],
+        name=resource[1],
+        target=target,
+        knob=DYNAMIC_BATCHING,
+        settings=(
+            *(Setting(name=name, before=old, after=new) for name, old, new in settings),
+            Setting(name="pods", before=len(pods), after=len(pods)),
+        ),
+        reason=batcher.reason,
+        outcome=ChangeOutcome.ROLLED_BACK if rolled_back else ChangeOutcome.WRITTEN,
+        detail=joined((f"on {named}", batcher.detail), ": "),
+        pool=pool,
+    )
+
+
+PART: ActuatorRow = _actuator

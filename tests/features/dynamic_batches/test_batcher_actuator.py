@@ -7,16 +7,32 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.test_engine_channel import REF, WANTED, Cluster, Server, opened, pod, serving
+from tests.features.dynamic_batches.test_engine_channel import (
+    REF,
+    WANTED,
+    Cluster,
+    Server,
+    opened,
+    pod,
+    serving,
+)
 
-from servingslo.adapters.engines.model_repository import OWNER_PARAMETER, ModelRepository
 from servingslo.adapters.kubernetes.pods.records import pod_record
-from servingslo.controller.actuators import dynamic_batching as module
-from servingslo.controller.actuators.dynamic_batching import DynamicBatching
 from servingslo.controller.actuators.protocol import Assignment
 from servingslo.errors import EngineRefusedError
 from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import ChangeOutcome, change_line
+from servingslo.features.dynamic_batches import actuator as module
+from servingslo.features.dynamic_batches.actuator import DynamicBatching
+from servingslo.features.dynamic_batches.model_repository import OWNER_PARAMETER, ModelRepository
+from servingslo.features.dynamic_batches.servers import (
+    DYNAMIC_BATCHING,
+    BatcherDecision,
+    BatcherLimits,
+    Owner,
+    batcher_of,
+    batchers_of,
+)
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.decision_parts import RuntimeUse
 from servingslo.policy.inputs import (
@@ -28,8 +44,6 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, BatcherDecision, BatcherLimits
-from servingslo.policy.knobs.dynamic_batches.servers import Owner, batchers_of
 from servingslo.policy.planner import plan
 from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas.state import PlannerState
@@ -193,8 +207,8 @@ def test_a_server_that_refuses_is_told_and_what_is_put_back_is_tried_again(monke
             await actuator.change(assignment(ordering(replace(SET, after=FILE))))
         except EngineRefusedError as error:
             decision = actuator.not_made(ordering(SET), Reason.WRITE_FAILED, str(error))
-        assert decision.batcher is not None
-        assert decision.batcher.pods == ()
+        assert batcher_of(decision) is not None
+        assert batcher_of(decision).pods == ()
         assert decision.batching.reason is Reason.WRITE_FAILED
         (undone,) = await actuator.undo(lambda _: ())
         assert undone.outcome is ChangeOutcome.REFUSED
