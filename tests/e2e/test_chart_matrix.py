@@ -20,7 +20,7 @@ from tests.e2e.chart_matrix import (
 )
 from tests.integration.manifests import slo_spec
 
-from servingslo.api.crd import budget_definition, custom_resource_definition
+from servingslo.api.crd import definitions
 from servingslo.api.v1alpha1 import API_VERSION, GROUP, PLURAL, VERSION
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
@@ -171,7 +171,7 @@ def test_a_release_lives_through_upgrade_rollback_and_uninstall(
         return list(found.spec.template.spec.containers[0].args)
 
     extensions = kubernetes.client.ApiextensionsV1Api(rig.api_client())
-    for definition in (custom_resource_definition(), budget_definition()):
+    for definition in definitions():
         with suppress(kubernetes.client.ApiException):  # there already
             extensions.create_custom_resource_definition(definition)
     first = (*common, "--set=crds.install=false")

@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
-from servingslo.policy.knobs.decisions import DYNAMIC_BATCHING, GATEWAY_LIMITS, LANES
+from servingslo.features.dynamic_batches.servers import DYNAMIC_BATCHING
+from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, LANES
 from servingslo.runtimes.launch.command_line import expanded
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"

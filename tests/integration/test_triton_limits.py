@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.rig,
     pytest.mark.slow(
         "servingslo.runtimes.engines.triton",
-        "servingslo.adapters.engines",
+        "servingslo.features.dynamic_batches",
         "servingslo.features.dynamic_batches",
     ),
 ]
