@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.rig,
     pytest.mark.slow(
         "servingslo.runtimes.engines.triton",
-        "servingslo.adapters.engines",
         "servingslo.features.dynamic_batches",
     ),
 ]

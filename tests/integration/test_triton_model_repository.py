@@ -24,7 +24,7 @@ from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing
 
 pytestmark = [
     pytest.mark.rig,
-    pytest.mark.slow("servingslo.runtimes.engines.triton", "servingslo.adapters.engines"),
+    pytest.mark.slow("servingslo.runtimes.engines.triton", "servingslo.features.dynamic_batches"),
 ]
 REF = ResourceRef(namespace="team-a", name="embed", uid="u-1")
 FILE = BatcherLimits(2, 20_000, 0)
