@@ -79,6 +79,12 @@ def deleted(name: str, folder: Path) -> Path:
     row = f'    "{name}",\n'
     assert row in text
     catalogue.write_text(text.replace(row, ""), encoding="utf-8")
+    history = folder / "CHANGELOG.md"
+    text = history.read_text(encoding="utf-8")
+    for page in pages:
+        # What was is still said, without the page.
+        text = re.sub(rf"\[([^]]*)\]\({re.escape(page)}[^)]*\)", r"\1", text)
+    history.write_text(text, encoding="utf-8")
     loaded = _python(folder, "-c", GENERATE)
     assert loaded.startswith(str(folder))
     return folder

@@ -1,4 +1,4 @@
-"""One model on two simulated cards behind a real Envoy: a move to the cheaper, and lost pods."""
+"""One model on two simulated cards behind a real Envoy: one plan, and pods that are lost."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,14 +26,10 @@ pytestmark = pytest.mark.slow("servingslo.policy.pools")
 
 NAME = "llama"
 RATE_PER_SECOND = 10.0
-SECONDS = 210.0
-# At 10/s three pods are needed, as each gets as many requests and a slow one carries 3.8/s.
-OUTPUT_TOKENS, NEEDED_PODS = 256, 3
+SECONDS = 120.0
 LOSSES = 3
-# How a count is decided with that of the other card, also while a move waits.
-TOGETHER = {"LeastCost", "MoveDoesNotPay"}
 TTFT_SECONDS, TPOT_SECONDS = 2.0, 0.1
-PLANNED_WITHIN_SECONDS, MOVED_WITHIN_SECONDS = 150.0, 120.0
+PLANNED_WITHIN_SECONDS = 150.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,6 @@ class Card:
     name: str
     kind: str
     price: float
-    first: int
 
     @property
     def target(self) -> str:
@@ -69,7 +64,7 @@ class Card:
 
     def deployment(self) -> dict:
         """Pods of both cards have the label of the one Service."""
-        manifest = workload(self.target, replicas=self.first)
+        manifest = workload(self.target, replicas=1)
         labels = {"app": NAME, "card": self.name}
         template = manifest["spec"]["template"]["metadata"]
         template["labels"] |= labels
@@ -78,7 +73,7 @@ class Card:
         return manifest
 
 
-FAST, SLOW = CARDS = (Card("fast", "h100-8b", 4.0, 2), Card("slow", "l4-small", 0.8, 1))
+CARDS = (Card("fast", "h100-8b", 4.0), Card("slow", "l4-small", 0.8))
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +96,10 @@ def front(rig: Rig, tenant: Tenant) -> Iterator[EnvoyFront]:
         found.stop()
 
 
-def test_a_mix_of_cards_serves_through_a_move_and_lost_pods(
+def test_a_mix_of_cards_serves_while_one_of_them_loses_pods(
     rig: Rig, tenant: Tenant, operator: Operator, front: EnvoyFront, tmp_path: Path
 ) -> None:
-    """The dear pod leaves when a cheap one serves; clients keep their objectives all along."""
+    """The cheapest mix is planned, and clients keep their objectives through three losses."""
     objectives = [
         {"metric": "ttft", "percentile": 95, "threshold": f"{TTFT_SECONDS:g}s"},
         {"metric": "tpot", "percentile": 95, "threshold": f"{1000 * TPOT_SECONDS:g}ms"},
@@ -115,9 +110,8 @@ def test_a_mix_of_cards_serves_through_a_move_and_lost_pods(
         pools=[card.pool() for card in CARDS],
     )  # fmt: skip
     trace = steady_trace(
-        tmp_path / "mix.csv", rate=RATE_PER_SECOND, seconds=60.0, spread=LENGTH_SPREAD,
-        output_tokens=OUTPUT_TOKENS,
-    )  # fmt: skip
+        tmp_path / "mix.csv", rate=RATE_PER_SECOND, seconds=60.0, spread=LENGTH_SPREAD
+    )
     plan = {
         "url": front.url, "retries": 3, "timeout_seconds": 60.0,
         "traffic": {
@@ -127,25 +121,16 @@ def test_a_mix_of_cards_serves_through_a_move_and_lost_pods(
     }  # fmt: skip
     clients, path = start_clients(rig, NAME, plan)
     tenant.wait(
-        lambda: all(TOGETHER & _reasons(tenant, card.name) for card in CARDS),
+        lambda: all("LeastCost" in _reasons(tenant, card.name) for card in CARDS),
         what="both counts are decided together", timeout_seconds=PLANNED_WITHIN_SECONDS,
     )  # fmt: skip
     assert tenant.decision(NAME)["split"]["rule"] == "EvenByPod"
-    serving: list[tuple[int, ...]] = []
-
-    def moved() -> bool:
-        serving.append(tuple(tenant.ready_replicas(card.target) for card in CARDS))
-        return serving[-1][0] == 1
-
-    tenant.wait(moved, what="the dear pod left", timeout_seconds=MOVED_WITHIN_SECONDS)
-    assert serving[0] == (FAST.first, SLOW.first)
-    assert min(map(sum, serving)) >= NEEDED_PODS
     assert [one["name"] for one in tenant.status(NAME)["pools"]] == ["fast", "slow"]
     for _ in range(LOSSES):
         (pod, *_) = _pods(tenant, "slow")
         tenant.core.delete_namespaced_pod(pod, tenant.namespace, grace_period_seconds=0)
         tenant.wait(lambda gone=pod: gone not in _pods(tenant, "slow"), what="a pod vanished")
-        tenant.wait(lambda: tenant.ready_replicas(SLOW.target) > 0, what="it is replaced")
+        tenant.wait(lambda: tenant.ready_replicas(CARDS[1].target) > 0, what="it is replaced")
         ticks_pass(operator, 2)
     tenant.wait(lambda: not clients.running, what="the clients end", timeout_seconds=SECONDS)
     records = read_records(path)

@@ -23,6 +23,7 @@ from servingslo.explain.pools import (
 )
 from servingslo.explain.text import text
 from servingslo.packing import packed, unpacked
+from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.policy.pools.decision import FleetDecision, GpuUse, SplitUse
 from servingslo.policy.pools.inputs import MOST_POOLS, Role
@@ -104,6 +105,23 @@ def test_met_objectives_are_named_with_the_part_of_each_pool() -> None:
     assert first.startswith("prefill: ")
     assert "1.9s: met" in first
     assert "0.1s: met" in second
+
+
+def test_a_variant_without_requests_hides_no_met_objective() -> None:
+    """Every request goes to the other one; without any the resource has no traffic either."""
+    fleet = fleet_of_variants(("h100", "l4"))
+
+    def served(share: float | None) -> Decision:
+        seen = {"share_low_ratio": share, "share_high_ratio": share}
+        return replace(
+            SCALE_UP, objectives=tuple(replace(one, **seen) for one in SCALE_UP.objectives)
+        )
+
+    for share, reason in (1.0, Reason.WITHIN_OBJECTIVES), (None, Reason.NO_TRAFFIC):
+        fleet = replace(fleet, pools={"l4": served(None), "h100": served(share)})
+        found = fleet_verdicts(fleet, verdicts_of(fleet))[ConditionType.SLO_MET]
+        assert found.reason is reason
+        assert "no requests" in found.message
 
 
 def test_a_decision_on_as_many_pools_as_there_may_be_fits_into_a_status() -> None:

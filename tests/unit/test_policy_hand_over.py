@@ -57,6 +57,7 @@ def test_a_metric_that_nobody_scales_by_is_told():
     limited = verdicts(end)[ConditionType.SCALING_LIMITED]
     assert limited.reason is Reason.NOBODY_SCALES
     assert "no HorizontalPodAutoscaler" in limited.message
+    assert "no autoscaler gets" in verdicts(end)[ConditionType.READY].message
     assert _given(end) == {end.recommended_replicas}
 
 

@@ -25,6 +25,7 @@ from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
 from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
 from servingslo.policy.pools.inputs import Role
+from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
 
 _TRANSFER = {
@@ -63,6 +64,10 @@ def fleet_verdicts(
         having = [name for name in names if type_ in told[name]]
         if not having:
             continue
+        if type_ is ConditionType.SLO_MET and fleet.split is not None:
+            # A variant without requests keeps no promise and breaks none.
+            asked = [n for n in having if told[n][type_].reason is not Reason.NO_TRAFFIC]
+            having = asked or having
         worst = max(having, key=lambda name: _badness(type_, told[name][type_]))
         verdict = told[worst][type_]
         of_whole = type_ is ConditionType.SLO_MET and bool(fleet.objectives)

@@ -190,9 +190,9 @@ def _handed_over_message(given: HandOver | None) -> str:
         return ""
     if given.reason is Reason.REPORTED_ONLY:
         return f"actuation is None: the replica count is only reported ({given.detail})"
-    if given.reason is Reason.SCALER_NOT_SERVED:
-        return f"actuation is Keda, and no autoscaler gets the replica count: {given.detail}"
     by = given.actuation.value
+    if given.reason is not Reason.HANDED_OVER:
+        return f"actuation is {by}, and no autoscaler gets the replica count: {given.detail}"
     return f"another autoscaler sets the replica count (actuation {by}): {given.detail}"
 
 

@@ -141,9 +141,11 @@ class SizingCase:
         What a request alone leaves for waiting is known no better than the lengths. Less than that
         error of it asks for any number of replicas, so no less is planned with.
         """
-        seconds, alone = objective.threshold_seconds, self.unloaded_seconds(objective)
-        if alone <= seconds and ROW_OF[objective.metric].waits:
-            seconds = max(seconds, alone * (1.0 + self.length_error_ratio))
+        seconds = objective.threshold_seconds
+        if self.length_error_ratio > 0.0 and ROW_OF[objective.metric].waits:
+            alone = self.unloaded_seconds(objective)
+            if alone <= seconds:
+                seconds = max(seconds, alone * (1.0 + self.length_error_ratio))
         seconds = seconds / self.ratio(objective.metric) / self.slowness.ratio
         return Limit(objective.metric, self.percentile(objective.percentile), seconds)
 
