@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
-from servingslo.features.dynamic_batches.servers import DYNAMIC_BATCHING
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, LANES
 from servingslo.runtimes.launch.command_line import expanded
 
@@ -88,7 +87,7 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         if " changed namespace=" not in line:
             continue
         pairs = dict(word.split("=", 1) for word in shlex.split(line[line.index("changed ") :])[1:])
-        if pairs["knob"] == DYNAMIC_BATCHING:
+        if pairs["knob"] == "dynamic-batching":
             # Limits on servers themselves: the API server knows nothing of them.
             continue
         if pairs["knob"] == LANES:

@@ -15,7 +15,7 @@ from servingslo_lab.rig.triton import TritonModel, TritonServer, affine, missing
 
 pytestmark = [
     pytest.mark.rig,
-    pytest.mark.slow("servingslo.runtimes.engines.triton", "servingslo.features.dynamic_batches"),
+    pytest.mark.slow("servingslo.runtimes.engines.triton"),
 ]
 EMBED = TritonModel(name="embed", seconds=affine(0.03, 0.005, 8), window_microseconds=5_000)
 # A table with a step: what no straight line describes.

@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.slow(
         "servingslo.runtimes.engines.triton",
         "servingslo.features.dynamic_batches",
-        "servingslo.features.dynamic_batches",
     ),
 ]
 # Its file allows batches of 2, which answer 10 requests per second of the 29 that 16 would.

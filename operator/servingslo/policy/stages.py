@@ -142,7 +142,8 @@ def measure_capacity(context: TickContext, state: PlannerState) -> PlannerState:
     short = (late or grows) and not recovers and not settles(context.serving)
     carried = math.inf
     if short or state.shortage.ratio < 1.0:
-        carried = carried_rate_per_second(case, case.infeasible, serving)
+        # Nothing while an objective is infeasible: it is missed at any count.
+        carried = carried_rate_per_second(case, (), serving)
     served = None
     if short and rate < carried:
         served = rate / carried / MISSED_MARGIN
