@@ -21,6 +21,7 @@ from servingslo.explain.conditions.derived import conditions as conditions_of
 from servingslo.explain.conditions.derived import not_ready
 from servingslo.explain.conditions.stalled import GRACE_SECONDS
 from servingslo.policy.decision import Decision
+from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, LimitDecision
 from servingslo.reasons import Reason
 from servingslo_lab.rig.cluster import Rig
 
@@ -49,16 +50,22 @@ def states() -> dict[str, tuple[str, Any]]:
     """What kstatus is to say of each state, and its conditions; None before anything is read."""
     lacking = limited(Reason.TARGET_NOT_FOUND)
     not_found = replace(SCALE_UP, limited_by=Reason.TARGET_NOT_FOUND)
-    batching = {"batch-limits": replace(SCALE_UP.batching, reason=Reason.NOT_PERMITTED)}
+    lacks = LimitDecision(
+        reason=Reason.NOT_PERMITTED, kind="BackendTrafficPolicy", object_name="chat"
+    )
+    bound = {GATEWAY_LIMITS: lacks}
+    taken = limited(Reason.TARGET_CONFLICT)
+    still = replace(SCALE_UP, limited_by=Reason.TARGET_CONFLICT, detail="why")
     return {
         "unread": (IN_PROGRESS, None),
         "changed": (IN_PROGRESS, decided(SCALE_UP)),
         "invalid": (FAILED, refused(Reason.INVALID_SPEC)),
         "scaler": (FAILED, limited(Reason.SCALER_CONFLICT)),
-        "second": (FAILED, limited(Reason.TARGET_CONFLICT)),
+        "second": (IN_PROGRESS, taken),
+        "second-later": (FAILED, decided(still, before=taken, later=GRACE_SECONDS)),
         "not-scalable": (FAILED, limited(Reason.TARGET_NOT_SCALABLE)),
         "denied": (FAILED, limited(Reason.PERMISSION_DENIED)),
-        "not-permitted": (FAILED, decided(replace(SCALE_UP, knobs={**SCALE_UP.knobs, **batching}))),
+        "not-permitted": (FAILED, decided(replace(SCALE_UP, knobs={**SCALE_UP.knobs, **bound}))),
         "lacking": (IN_PROGRESS, lacking),
         "gone": (FAILED, decided(not_found, before=lacking, later=GRACE_SECONDS)),
         "blind": (IN_PROGRESS, decided(BLIND)),

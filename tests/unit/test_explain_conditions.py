@@ -190,7 +190,7 @@ def test_a_lacking_target_stalls_after_the_time_in_which_it_may_be_applied():
 
 
 def test_advice_is_in_no_conflict_and_a_new_spec_may_pass_again():
-    """Recommend next to an HPA stalls nothing; other conditions than Ready never do."""
+    """Recommend next to an HPA stalls nothing, nor does what comes and goes."""
     owned = replace(BLIND, limited_by=Reason.SCALER_CONFLICT, detail="an HPA")
     told = derived.verdicts(owned)
     at = {"generation": 1, "now_seconds": NOON_SECONDS}
@@ -203,9 +203,11 @@ def test_advice_is_in_no_conflict_and_a_new_spec_may_pass_again():
     stalled = derived.stamped_conditions(lacking, first, generation=1, **late)
     again = derived.stamped_conditions(lacking, stalled, generation=2, **late)
     assert [each[-1].status for each in (first, stalled, again)] == ["False", "True", "False"]
-    usable = Verdict(ConditionStatus.FALSE, Reason.NOT_PERMITTED, "a label is missing")
-    healthy = {**derived.verdicts(SCALE_UP), ConditionType.FALLBACK_USABLE: usable}
-    assert "Stalled" not in {one.type for one in derived.stamped_conditions(healthy, (), **at)}
+    lacks = Verdict(ConditionStatus.FALSE, Reason.NOT_PERMITTED, "a right is missing")
+    for type_, stalls in ((ConditionType.FALLBACK_USABLE, True), ("BatchingInSync", False)):
+        healthy = {**derived.verdicts(SCALE_UP), ConditionType(type_): lacks}
+        found = {one.type for one in derived.stamped_conditions(healthy, (), **at)}
+        assert ("Stalled" in found) == stalls
 
 
 def _told(decision, previous):

@@ -1,8 +1,10 @@
 """Variants in a closed loop: one composition for both cards."""
 
+import time
 from dataclasses import replace
 from functools import cache
 
+import pytest
 from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, reasons, steady
 
 from servingslo.policy.inputs import CostTargets, Limits, ReplicaTargets, ScaleTarget
@@ -12,9 +14,13 @@ from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.mixing import divide_demand
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
+from servingslo.policy.pools.variants.composition import Choice, Variant
+from servingslo.policy.pools.variants.search import least_price_composition
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
+# Fifty times what it takes here; a tick that waits longer loses its Lease.
+MOST_SEARCH_SECONDS = 3.0
 PRICES = {"dear": 4.0, "spot": 1.0}
 RATE_PER_SECOND = 6.0
 TICKS = 80
@@ -149,3 +155,25 @@ def test_an_assumed_law_composes_nothing():
     division = _divided(targets.with_targets(assumed), ticks=2)
     assert division.split.rule == "Observed"
     assert not division.requirements
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "demand"),
+    [(8, (1, 1), 500.0), (None, (1, 1), 500.0), (256, (1, 2, 4, 8), 2000.0)],
+)
+def test_a_search_over_unstated_maxima_ends_soon(gpus, each, demand):
+    """Without a maximum a pool has 4,096; what no GPU holds or nothing needs is not tried."""
+    variants = tuple(
+        Variant(
+            name=str(place),
+            price_hourly=1.0 + place,
+            rate_of=lambda count, place=place: count * (3.0 - place / 2),
+            maximum=4096,
+            gpus_per_replica=gpus_each,
+        )
+        for place, gpus_each in enumerate(each)
+    )
+    before = time.process_time()
+    found = least_price_composition(Choice(variants=variants, gpus_max=gpus), demand)
+    assert time.process_time() - before < MOST_SEARCH_SECONDS
+    assert found.carries == (gpus is None)

@@ -88,8 +88,8 @@ def test_limits_are_not_worse_by_requests_in_the_bucket_of_the_threshold():
         delta = HistogramDelta(upper_bounds=EDGES, counts=counts, sum=100.0)
         return Sample(deltas={LatencyMetric.TTFT: delta}, engines=1, mean_seconds=0.02)
 
-    assert worse_in_words((objective,), sample(2), sample(1), 1.0) == ""
-    assert "missed: 100.0%" in worse_in_words((objective,), sample(3), sample(1), 1.0)
+    assert worse_in_words((objective,), sample(2), sample(1)) == ""
+    assert "missed: 100.0%" in worse_in_words((objective,), sample(3), sample(1))
 
 
 def test_quantiles_of_a_summary_are_exact():

@@ -44,6 +44,7 @@ from servingslo.policy.pools.stored import (
     restore_fleet,
 )
 from servingslo.policy.ports import ClusterMetrics
+from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.reasons import Reason
 
 _LOG = logging.getLogger(__name__)
@@ -132,7 +133,8 @@ class Reconciler:
             decision_made, once_more = carried
             fleet = fleet.with_pool(name, decision_made)
             again = again or once_more
-        await self.reporter.report(resource, targets, fleet, memory.state)
+        acts = acting_limit(targets.pools[0].targets, self.limits) is None
+        await self.reporter.report(resource, targets, fleet, memory.state, acts=acts)
         return again
 
     async def _carry_out(

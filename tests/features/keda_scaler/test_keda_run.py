@@ -4,12 +4,11 @@ import asyncio
 import logging
 import re
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
-from servingslo.cli.running.feature_flags import Serving, started
+from servingslo.cli.running.feature_flags import Serving
 from servingslo.cli.running.switch import Switch
 from servingslo.controller.registry import Registry
 from servingslo.errors import InvalidInputError
@@ -20,8 +19,8 @@ PLAIN = ScalerFlags(keda_scaler_port=0, keda_scaler_plain_text=Switch.ON)
 
 def test_without_a_port_nothing_is_started() -> None:
     """The default."""
-    assert started(asdict(ScalerFlags()), shards=4) == ()
-    assert [one.options for one in started(asdict(PLAIN), shards=1)] == [PLAIN]
+    assert PART.options(ScalerFlags(), shards=4) is None
+    assert PART.options(PLAIN, shards=1) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_without_a_port_nothing_is_started() -> None:
 def test_what_cannot_be_served_is_refused(flags: ScalerFlags, shards: int, field: str) -> None:
     """With the flag, before anything is started."""
     with pytest.raises(InvalidInputError, match=field):
-        started(asdict(flags), shards)
+        PART.options(flags, shards)
 
 
 async def test_it_answers_by_what_the_operator_knows(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,6 +42,8 @@ async def test_it_answers_by_what_the_operator_knows(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO)
     async with AsyncExitStack() as stack:
         serving = Serving(
+            client=SimpleNamespace(),
+            namespaces=(),
             inventory=SimpleNamespace(scaled_objects=SimpleNamespace(get=lambda *_: None)),
             registry=Registry(),
             handed_over=lambda *_: None,

@@ -36,7 +36,6 @@ from servingslo.explain.pools import (
     fleet_verdicts,
 )
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import Mode
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
@@ -76,16 +75,24 @@ class Reporter:
         return await self._statuses.hand_over(known, fields)
 
     async def report(
-        self, resource: Resource, targets: FleetTargets, fleet: FleetDecision, state: FleetState
+        self,
+        resource: Resource,
+        targets: FleetTargets,
+        fleet: FleetDecision,
+        state: FleetState,
+        *,
+        acts: bool,
     ) -> None:
-        """Log, export, post and write what is new in a decision, as it was carried out."""
+        """Log, export, post and write what is new in a decision, as it was carried out.
+
+        acts: decisions are carried out, not only reported.
+        """
         reported, uid = self._remember(resource), resource.record.ref.uid
         self.adapters.exporter.observe(fleet)
         news = [await self._say(resource, reported, one) for one in fleet.pools.values()]
         material, differs = (any(each) for each in zip(*news, strict=True))
         told = {name: reported.said[name].told for name in fleet.pools}
         generation, now_seconds = resource.record.generation, self._now_seconds()
-        acts = targets.pools[0].targets.mode is Mode.AUTO
         self._stamp(resource, reported, fleet_verdicts(fleet, told), acts=acts)
         reported.said = {name: reported.said[name] for name in fleet.pools}
         fields = fleet_status_fields(fleet, targets, state, told, generation=generation)

@@ -6,6 +6,7 @@ Stalled=True is Failed, Ready=False alone is InProgress, so there is no conditio
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeGuard
 
 from servingslo.explain.conditions.condition import (
     Condition,
@@ -32,6 +33,9 @@ ONLY_A_PERSON_MENDS = frozenset(
 GRACE_SECONDS = 120.0
 _MAY_PASS = frozenset({Reason.TARGET_NOT_FOUND, Reason.TARGET_CONFLICT})
 
+# Batch limits are not in sync only while others are found better.
+_STEADY = (ConditionType.READY, ConditionType.ADMISSION_BOUND, ConditionType.FALLBACK_USABLE)
+
 
 def stalled_verdict(
     told: Mapping[ConditionType, Verdict],
@@ -41,16 +45,13 @@ def stalled_verdict(
     now_seconds: float,
     acts: bool,
 ) -> Verdict | None:
-    """Why Ready is False, if only a person mends that; False while it may yet pass by itself.
+    """Why a steady condition is False, if only a person mends that; False while it may yet pass.
 
-    before: this condition until now. acts: the resource is to set the count; advice is in no
-    conflict with another scaler.
+    before: this condition until now; a target that lacks and one that is taken share one grace.
+    acts: the resource is to set the count; advice is in no conflict with another scaler.
     """
-    found = told.get(ConditionType.READY)
-    if found is None or found.status is not ConditionStatus.FALSE:
-        return None
-    advice = found.reason is Reason.SCALER_CONFLICT and not acts
-    if advice or found.reason not in ONLY_A_PERSON_MENDS:
+    found = next(filter(_needs_a_person, (told.get(type_) for type_ in _STEADY)), None)
+    if found is None or (found.reason is Reason.SCALER_CONFLICT and not acts):
         return None
     if found.reason in _MAY_PASS:
         begun = before if before is not None and before.reason is found.reason else None
@@ -60,3 +61,11 @@ def stalled_verdict(
         if begun.status is ConditionStatus.FALSE and waited_seconds < GRACE_SECONDS:
             return found
     return replace(found, status=ConditionStatus.TRUE)
+
+
+def _needs_a_person(verdict: Verdict | None) -> TypeGuard[Verdict]:
+    return (
+        verdict is not None
+        and verdict.status is ConditionStatus.FALSE
+        and verdict.reason in ONLY_A_PERSON_MENDS
+    )

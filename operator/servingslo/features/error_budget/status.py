@@ -59,7 +59,7 @@ class ErrorBudgetStatus(StatusModel):
     )
 
 
-class ClassBudgetStatus(StatusModel):
+class BudgetOfClass(StatusModel):
     """What is left of the error budget of one class of requests."""
 
     gauge_labels = (("class", "name"),)
@@ -75,7 +75,7 @@ PART = StatusPart(
     key=REPORT,
     model=ErrorBudgetStatus,
     description="The error budget, if spec.errorBudget is set.",
-    of_class=ClassBudgetStatus,
+    of_class=BudgetOfClass,
     columns=(
         ("Error Budget", "number", ".status.errorBudget.remaining", "Share of it that is left."),
     ),

@@ -3,15 +3,16 @@
 With N replicas in all, of which L may be lost, a replica has to carry D/(N − L) of the demand D.
 That leaves each pool none of its replicas or at least so many. What N such replicas cost least is
 found pool by pool, over the replicas and the GPUs that the pools before have: at most pools × their
-counts × N × GPUs additions, for each set of counts that a pool may have. N rises until the cheapest
-replicas alone would cost as much as the best counts known.
+counts × N × GPUs additions, for each set of counts that a pool may have; without the GPUs if a
+replica of each pool has as many. N rises until the cheapest replicas alone would cost as much as
+the best counts known, or until each replica carries its part in any pool.
 Source: dynamic programming over a knapsack, R. Bellman, 1957.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -59,15 +60,15 @@ def cheapest_counts(choice: Choice, demand: float) -> Counts | None:
     minimum = {one.name: one.minimum for one in choice.variants}
     if demand <= 0.0:
         return minimum if choice.within_gpus(minimum) else None
+    choice = _within_gpus(choice)
     most_each = max(one.kept_each_per_second(one.maximum) for one in choice.variants)
     if most_each <= 0.0:
         return None
     best: tuple[float, Counts | None] = (math.inf, None)
-    most = sum(one.maximum for one in choice.variants)
     cheapest = min(one.price_hourly for one in choice.variants)
     for lost in range(max(one.tolerated_failures for one in choice.variants) + 1):
         least = lost + math.ceil(demand / most_each * (1.0 - UNEVENNESS_RATIO))
-        totals = range(max(least, lost + 1), most + 1)
+        totals = range(max(least, lost + 1), _enough(choice, demand, lost) + 1)
 
         def allowed(total: int, lost: int = lost) -> tuple[Allowed, ...]:
             each = demand / (total - lost)
@@ -80,6 +81,32 @@ def cheapest_counts(choice: Choice, demand: float) -> Counts | None:
             found = _cheapest_of(choice, counts, same[0], same[-1])
             best = min(best, found, key=lambda one: one[0])
     return best[1]
+
+
+def _within_gpus(choice: Choice) -> Choice:
+    """The choice with no maximum beyond the GPUs."""
+    if choice.gpus_max is None:
+        return choice
+    room = choice.gpus_max
+    variants = tuple(
+        replace(one, maximum=max(min(one.maximum, room // one.gpus_per_replica), one.minimum))
+        for one in choice.variants
+    )
+    return replace(choice, variants=variants)
+
+
+def _enough(choice: Choice, demand: float, lost: int) -> int:
+    """The most replicas that can be worth it: of more, one could go and the rest would carry."""
+    first = []
+    for one in choice.variants:
+        counts = range(max(one.minimum, 1), one.maximum + 1)
+        fewest = bisect_left(counts, 1, key=lambda n: int(one.kept_each_per_second(n) > 0.0))
+        if fewest < len(counts):
+            first.append((one, counts[fewest]))
+    slowest = min(one.kept_each_per_second(count) for one, count in first)
+    standing = sum(one.minimum for one in choice.variants) + sum(count for _, count in first)
+    enough = max(lost + math.ceil(demand / slowest) + 1, standing)
+    return min(enough, sum(one.maximum for one in choice.variants))
 
 
 def _allowed(one: Variant, each: float, lost: int) -> Allowed:
@@ -96,6 +123,12 @@ def _cheapest_of(
     """Cost and counts of the cheapest first to last replicas; infinite if there are none."""
     bounded = choice.gpus_max is not None
     room = max(choice.gpus_max or 0, 0)
+    if bounded and len({one.gpus_per_replica for one in choice.variants}) == 1:
+        # As many GPUs a replica everywhere: they bound the replicas.
+        last = min(last, room // choice.variants[0].gpus_per_replica)
+        bounded, room = False, 0
+        if last < first:
+            return math.inf, None
     # Least cost by replicas and GPUs of the pools so far; and what the pool has then.
     cost = np.full((last + 1, room + 1), math.inf)
     cost[0, 0] = 0.0
