@@ -32,7 +32,7 @@ def test_milestones_are_those_of_the_recording(recorded: Timeline) -> None:
     """Surge, order, ready and release, in this order."""
     moments = milestones(recorded)
     assert [words.split(",")[0] for _, words in moments] == [
-        "surge begins", "ordered", "all 16 ready", "released",
+        "surge begins", "ordered", "all 10 ready", "released",
     ]  # fmt: skip
     assert [at for at, _ in moments] == sorted(at for at, _ in moments)
 
