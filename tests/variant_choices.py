@@ -38,3 +38,8 @@ def every(choice):
     ranges = [range(one.minimum, one.maximum + 1) for one in choice.variants]
     found = (dict(zip(names, counts, strict=True)) for counts in itertools.product(*ranges))
     return [counts for counts in found if choice.within_gpus(counts)]
+
+
+def cost(choice, counts):
+    """Price of an hour, with the cold starts of replicas that are not present."""
+    return sum(one.cost(counts[one.name]) for one in choice.variants)

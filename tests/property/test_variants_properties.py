@@ -13,7 +13,7 @@ import math
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.variant_choices import every, pooling
+from tests.variant_choices import cost, every, pooling
 
 from servingslo.policy.pools.variants.composition import (
     UNEVENNESS_RATIO,
@@ -62,14 +62,14 @@ demands = st.floats(0.0, 60.0)
 def test_the_search_equals_brute_force(choice, demand):
     """Invariant 1: the price, over all counts."""
     prices = [
-        choice.cost(counts) for counts in every(choice) if choice.kept_per_second(counts) >= demand
+        cost(choice, counts) for counts in every(choice) if choice.kept_per_second(counts) >= demand
     ]
     counts = cheapest_counts(choice, demand)
     assert (counts is None) == (not prices)
     if counts is not None:
         assert choice.within_gpus(counts)
         assert choice.keeps(counts, demand)
-        assert choice.cost(counts) == pytest.approx(min(prices), abs=1e-9)
+        assert cost(choice, counts) == pytest.approx(min(prices), abs=1e-9)
 
 
 @settings(max_examples=60)

@@ -30,7 +30,7 @@ Number = Annotated[float, Strict()]
 
 
 def keyed_by(*keys: str) -> dict[str, Any]:
-    """Schema of a list that several field managers share: its items are told apart by these keys.
+    """Schema of a list that several field managers share: these keys identify an item.
 
     Source: Kubernetes, "Server-Side Apply", merge strategy.
     """

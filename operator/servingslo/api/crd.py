@@ -199,17 +199,20 @@ def _rendered(definition: dict[str, Any]) -> str:
 
 
 def write_crd(root: Path) -> tuple[Path, ...]:
-    """Write the generated files of a checkout again: both copies of the CRDs, the reference."""
+    """Write the generated files of a checkout again: both copies of the CRDs, the reference.
+
+    The CRD of a kind that is gone is removed.
+    """
     texts: dict[Path, str] = {}
     for one in definitions():
         texts |= dict.fromkeys(_files(one["spec"]["names"]["plural"]), _rendered(one))
-    for folder in {path.parent for path in CRD_FILES}:
-        for former in (root / folder).glob(f"{GROUP}_*.yaml"):
-            former.unlink()
     texts[REFERENCE_FILE] = render_reference(_object_schema(SERVING_SLO))
     for path, text in texts.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
+    for folder in {path.parent for path in CRD_FILES}:
+        for former in {*(root / folder).glob(f"{GROUP}_*.yaml")} - {root / path for path in texts}:
+            former.unlink()
     return tuple(root / path for path in texts)
 
 

@@ -23,7 +23,7 @@ MAX_OBJECTIVES = 8
 _REPEATED = (
     "self.filter(a, !self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))[0]"
 )
-# Each metric and percentile at most once in a list of objectives, which are told apart by them.
+# Each metric and percentile at most once in a list of objectives: they identify an item.
 _ONCE = cel_rule(
     "self.all(a, self.exists_one(b, a.metric == b.metric && a.percentile == b.percentile))",
     allowed="each metric and percentile once",

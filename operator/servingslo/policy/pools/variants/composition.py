@@ -82,10 +82,6 @@ class Choice:
         """Price of an hour, without cold starts."""
         return sum(one.price_hourly * counts[one.name] for one in self.variants)
 
-    def cost(self, counts: Counts) -> float:
-        """Price of an hour, with the cold starts of replicas that are not present."""
-        return sum(one.cost(counts[one.name]) for one in self.variants)
-
     def gpus(self, counts: Counts) -> int:
         """GPUs of these counts."""
         return sum(one.gpus_per_replica * counts[one.name] for one in self.variants)
