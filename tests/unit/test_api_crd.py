@@ -120,10 +120,7 @@ def test_lists_with_several_owners_are_maps_and_all_others_atomic() -> None:
     by_metric = ["metric", "percentile"]
     keys = {
         "ServingSLO.spec.objectives": by_metric,
-        "ServingSLO.spec.classes": ["name"],
-        "ServingSLO.spec.classes[].objectives": by_metric,
         "ServingSLO.spec.pools": ["name"],
-        "ServingSLO.status.classes": ["name"],
         "ServingSLO.status.conditions": ["type"],
         "ServingSLO.status.pools": ["name"],
     }

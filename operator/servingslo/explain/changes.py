@@ -23,7 +23,6 @@ class Knob(StrEnum):
     REPLICAS = "replicas"
     BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
-    LANES = "lanes"
     ROUTE_WEIGHTS = "route-weights"
 
 

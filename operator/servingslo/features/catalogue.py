@@ -7,4 +7,5 @@ FEATURES: tuple[str, ...] = (
     "keda_scaler",
     "budgets",
     "dynamic_batches",
+    "classes",
 )

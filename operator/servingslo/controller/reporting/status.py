@@ -28,7 +28,6 @@ _NOISY = frozenset(
         "model",
         "gpus",
         "admission",
-        "classes",
         "degradation",
         "cost",
         "reserve",

@@ -11,7 +11,6 @@ from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
 from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
-from servingslo.policy.knobs.lanes.knob import LanesKnob
 from servingslo.policy.knobs.protocol import KNOB, Knob, Look, Turn
 from servingslo.policy.replicas.state import PlannerState
 
@@ -21,7 +20,6 @@ KNOBS: tuple[Knob, ...] = (
     DegradationKnob(),
     *KNOB.parts(),
     InFlightKnob(),
-    LanesKnob(),
 )
 
 # Where a knob's decision stands in documents: its name there, and its type.
