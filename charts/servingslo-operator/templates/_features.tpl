@@ -1,7 +1,16 @@
 {{- /* Of features, from their folders. */}}
 
+{{- define "servingslo.features.deciders" }}
+{{- include "servingslo.shards.deciders" . }}
+{{- end }}
+
+{{- define "servingslo.features.leases" }}
+{{- include "servingslo.shards.leases" . }}
+{{- end }}
+
 {{- define "servingslo.features.args" }}
 {{- include "servingslo.keda_scaler.args" . }}
+{{- include "servingslo.shards.args" . }}
 {{- include "servingslo.dynamic_batches.args" . }}
 {{- end }}
 
@@ -45,8 +54,8 @@
 {{- define "servingslo.keda_scaler.args" }}
 {{- with .Values.keda.externalScaler }}
 {{- if .enabled }}
-{{- if gt (include "servingslo.shards" $ | int) 1 }}
-{{- fail (printf "shards: %s is not allowed; allowed: 1 with keda.externalScaler.enabled" (include "servingslo.shards" $)) }}
+{{- if gt (include "servingslo.deciders" $ | int) 1 }}
+{{- fail "keda.externalScaler.enabled: true is not allowed; allowed: false if several pods decide" }}
 {{- end }}
 - --keda-scaler-host=0.0.0.0
 - --keda-scaler-port={{ .port }}
@@ -161,6 +170,27 @@ subjects:
     name: {{ include "servingslo.serviceAccount" . }}
     namespace: {{ .Release.Namespace }}
 ---
+{{- end }}
+{{- end }}
+
+{{- /* Absent with --reuse-values. */ -}}
+{{- define "servingslo.shards.deciders" }}
+{{- .Values.shards | default 1 }}
+{{- end }}
+
+{{- define "servingslo.shards.args" }}
+{{- with include "servingslo.shards.deciders" . | int }}
+{{- if gt . 1 }}
+- --shards={{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* All that there may be: with fewer shards, those that are gone are emptied first. */ -}}
+{{- define "servingslo.shards.leases" }}
+- {{ include "servingslo.name" . }}-next
+{{- range untilStep 1 8 1 }}
+- {{ include "servingslo.name" $ }}-{{ . }}
 {{- end }}
 {{- end }}
 

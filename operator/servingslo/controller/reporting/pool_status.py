@@ -52,7 +52,11 @@ def fleet_status_fields(
         "observedGeneration": generation,
         "replicas": _sums([one.get("replicas", {}) for one in pools]),
         "cost": _cost([one.get("cost", {}) for one in pools]),
-        **{one.field: _shown(one.model, one.key.of(fleet.features)) for one in STATUS.parts()},
+        **{
+            one.field: _shown(one.model, one.key.of(fleet.features))
+            for one in STATUS.parts()
+            if one.decided
+        },
         "poolsSummary": counts_line(fleet),
         "pools": pools,
     }

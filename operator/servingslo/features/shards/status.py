@@ -2,7 +2,9 @@
 
 from pydantic import Field
 
-from servingslo.api.status_base import StatusModel
+from servingslo.api.status_base import StatusModel, StatusPart
+from servingslo.controller.place import Place
+from servingslo.plugins import Key
 
 
 class ShardStatus(StatusModel):
@@ -12,3 +14,11 @@ class ShardStatus(StatusModel):
     moves: int = Field(
         0, ge=0, description="How often the resource was moved from one shard to another."
     )
+
+
+PART = StatusPart(
+    key=Key("shard", Place),
+    model=ShardStatus,
+    description="Which of several shards decides; absent for shard 0.",
+    decided=False,
+)

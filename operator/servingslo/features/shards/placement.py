@@ -1,50 +1,15 @@
-"""Which shard decides which resource.
+"""Which shard should decide which resource.
 
-A resource is of the shard that its status names, so the API server serializes every move. Where it
-should be follows from a rendezvous hash: of a new shard's resources, each comes from where it was,
-and no other resource moves.
+It follows from a rendezvous hash: of a new shard's resources, each comes from where it was, and no
+other resource moves.
 """
 
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
-from typing import Any
-
-from servingslo.records import record
 
 # Each shard's process watches all pods and reads each Lease of the release: more of them mostly
-# load the API server. To be measured by `python -m tests.benchmarks.scale --shards N`.
+# load the API server. To be measured by `python -m tests.benchmarks.scale_shards --shards N`.
 MOST_SHARDS = 8
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a resource is. shard: that decides it. moves: how often it was moved.
-
-    A record with fewer moves than a known one is older.
-    """
-
-    shard: int = 0
-    moves: int = 0
-
-    def moved(self, shard: int) -> "Place":
-        """The place after a move."""
-        return Place(shard=shard, moves=self.moves + 1)
-
-    def as_field(self) -> dict[str, int]:
-        """`status.shard`."""
-        return {"index": self.shard, "moves": self.moves}
-
-
-_FIRST_PLACE = Place()
-
-
-def place_of(status: Mapping[str, Any]) -> Place:
-    """The place in a status; shard 0 if it names none, or none that can exist."""
-    field = status.get("shard")
-    if not isinstance(field, Mapping):
-        return _FIRST_PLACE
-    shard, moves = _count(field.get("index")), _count(field.get("moves"))
-    return Place(shard=shard if shard < MOST_SHARDS else 0, moves=moves)
 
 
 def placement(selected: Mapping[str, Collection[str]], shards: int) -> dict[str, int]:
@@ -81,7 +46,3 @@ def _joined(selected: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]
         group = frozenset(names).union(*(groups.get(one, frozenset()) for one in names))
         groups.update(dict.fromkeys(group, group))
     return groups
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value >= 0 and not isinstance(value, bool) else 0

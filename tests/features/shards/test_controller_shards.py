@@ -7,10 +7,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.unit.controller_fakes import NAME, NAMESPACE, UID, FakeResources, Operator, record_of
 
-from servingslo.adapters.kubernetes.api.fence import shard_of_context
+from servingslo.adapters.kubernetes.api.fence import lease_of_context
+from servingslo.controller.lease.lead import Lead
+from servingslo.controller.place import Place, place_of
 from servingslo.controller.reporting.stored_state import learned_of
-from servingslo.controller.shards.placement import Place, place_of, shard_of
 from servingslo.errors import ClusterUnavailableError, PermissionDeniedError
+from servingslo.features.shards.moving import Moving
+from servingslo.features.shards.placement import shard_of
 from servingslo.policy.pools.stored import learned_fleet
 
 SHARDS = 2
@@ -21,13 +24,14 @@ KEY = NAMESPACE, NAME
 
 
 @dataclass
-class Shards:
+class Shards(Lead):
     """A lead over shards that the test gives and takes. count: None while nothing may move."""
 
     mine: set[int]
     count: int | None = SHARDS
     unwanted: int | None = None
     claimed: set[str] = field(default_factory=set)
+    moving: Moving = field(default_factory=Moving)
 
     def process_term(self) -> str | None:
         """Of all its shards."""
@@ -37,13 +41,25 @@ class Shards:
         """As told."""
         return self.mine
 
-    def term(self, namespace: str, shard: int) -> str | None:
+    def term(self, namespace: str, lease: int = 0) -> str | None:
         """Of a shard, in a claimed namespace."""
-        return f"term of {shard}" if shard in self.mine and namespace in self.claimed else None
+        return f"term of {lease}" if lease in self.mine and namespace in self.claimed else None
 
-    async def claim(self, namespaces: Iterable[str], _shards: Iterable[int]) -> None:
+    async def claim(self, namespaces: Iterable[str], _leases: Iterable[int] = ()) -> None:
         """All are given."""
         self.claimed = set(namespaces)
+
+    def holds_all(self) -> bool:
+        """Of two there may be one."""
+        return self.count is None or len(self.mine) == self.count
+
+    def is_placed(self, resource) -> bool:
+        """As the leader of some shards."""
+        return not self.moving.is_unknown(resource)
+
+    async def arrange(self, holdings, acts, *, listed):
+        """As the leader of some shards."""
+        return await self.moving.arrange(self, holdings, acts, listed=listed)
 
     def shards(self) -> int | None:
         """As told."""
@@ -83,7 +99,7 @@ async def test_a_resource_is_moved_before_anything_is_decided_and_then_decided_b
     assert KEY in second.registry.take_woken()
     await second.tick()
     assert "lastDecision" in resources.status()
-    assert place_of(resources.status()) == Place(shard=1, moves=1)
+    assert place_of(resources.status()) == Place(lease=1, moves=1)
     patches = len(resources.patches)
     await first.ticks(3)
     assert len(resources.patches) == patches
@@ -119,10 +135,10 @@ async def test_nothing_moves_while_pods_disagree_and_all_goes_back_to_one_shard(
     resources = FakeResources()
     operator = process(resources, Shards({0, 1}, count=count))
     record = record_of()
-    place = Place(shard=1, moves=3)
-    operator.apply(replace(record, status={"shard": place.as_field()}))
+    place = Place(lease=1, moves=3)
+    operator.apply(replace(record, status={"shard": {"index": 1, "moves": 3}}))
     await operator.ticks(2)
-    expected = place if count is None else Place(shard=0, moves=4)
+    expected = place if count is None else Place(lease=0, moves=4)
     assert place_of(resources.status()) == expected
     assert "lastDecision" in resources.status()
 
@@ -140,7 +156,7 @@ async def test_a_write_for_a_resource_that_is_on_another_shard_by_now_is_not_mad
     operator.fleet.tick()
     await operator.look()
     assert operator.fleet.scaled == []
-    assert operator.registry.resources[KEY].place == Place(shard=1, moves=1)
+    assert operator.registry.resources[KEY].place == Place(lease=1, moves=1)
 
 
 async def test_a_watch_that_is_behind_brings_no_resource_back():
@@ -148,7 +164,7 @@ async def test_a_watch_that_is_behind_brings_no_resource_back():
     operator = process(FakeResources(), Shards({0}))
     before = operator.apply(record_of(uid=UIDS[1])).record
     await operator.tick()
-    moved = Place(shard=1, moves=1)
+    moved = Place(lease=1, moves=1)
     operator.registry.upsert(before)
     assert operator.registry.resources[KEY].place == moved
     operator.registry.replace_all([before])
@@ -170,7 +186,7 @@ async def test_after_a_move_without_an_answer_nothing_is_decided_until_it_is_kno
 
     resources.hand_over = unanswered
     await operator.ticks(3)
-    assert place_of(resources.status()).shard == 1
+    assert place_of(resources.status()).lease == 1
     assert "lastDecision" not in resources.status()
     assert operator.fleet.readings == 0
 
@@ -191,7 +207,7 @@ async def test_a_move_that_fails_leaves_the_resource_where_it_is_decided(caplog)
     assert caplog.text.count("not moved namespace=") == 1
     resources.hand_over = hand_over
     await operator.tick()
-    assert place_of(resources.status()).shard == 1
+    assert place_of(resources.status()).lease == 1
 
 
 async def test_a_shard_is_given_back_with_what_its_resources_learnt():
@@ -238,7 +254,7 @@ async def test_every_status_is_written_under_the_lease_of_its_shard():
     patch = resources.patch_status
 
     async def noted(*arguments):
-        seen.append(shard_of_context())
+        seen.append(lease_of_context())
         await patch(*arguments)
 
     resources.patch_status = noted

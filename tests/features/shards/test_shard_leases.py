@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.unit.test_election import Server, Time
 
-from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, in_shard
+from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, under_lease
 from servingslo.controller.lease.election import Election, Terms
-from servingslo.controller.lease.leadership import Leadership, NamespaceFence, ReleaseFence
-from servingslo.controller.lease.shard_leases import ShardLeases
+from servingslo.controller.lease.leadership import NamespaceFence, ReleaseFence
 from servingslo.errors import NotLeaderError
+from servingslo.features.shards.leadership import ShardLeadership
+from servingslo.features.shards.leases import ANNOTATION, ShardLeases
 
 TERMS = Terms()
 STEP_SECONDS = 0.5
@@ -48,7 +49,7 @@ class Stating:
         return self._state(await self.server.write(known, holder, duration_seconds))
 
     def _state(self, record):
-        self.server.record = replace(record, shards=self.shards)
+        self.server.record = replace(record, annotations={ANNOTATION: str(self.shards)})
         return self.server.record
 
 
@@ -58,10 +59,10 @@ class Cluster:
 
     time: Time = field(default_factory=Time)
     leases: dict[str, StatedServer] = field(default_factory=dict)
-    live: dict[str, Leadership] = field(default_factory=dict)
+    live: dict[str, ShardLeadership] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
 
-    def start(self, name: str, shards: int) -> Leadership:
+    def start(self, name: str, shards: int) -> ShardLeadership:
         """One more process."""
 
         def election(lease: str) -> Election:
@@ -71,8 +72,8 @@ class Cluster:
         async def report(_election: Election, _namespace: str) -> None:
             raise AssertionError("there is one release")
 
-        self.live[name] = Leadership(
-            release=ShardLeases(
+        self.live[name] = ShardLeadership(
+            leases=ShardLeases(
                 count=shards, election_of=lambda shard: election(str(shard)), line=election("next")
             ),
             identity="system/slo",
@@ -91,11 +92,11 @@ class Cluster:
         """Half a second: each process attempts what it would, and its loop has a round."""
         self.time.now += STEP_SECONDS
         for name, one in self.live.items():
-            if name in self.frozen or one.release is None:
+            if name in self.frozen:
                 continue
-            for shard, _ in one.release:
-                await one._attempt_shard(shard)
-            await one.release.stand_in_line()
+            for shard in one.elections():
+                await one.attempt(shard)
+            await one.leases.stand_in_line()
             surplus = one.surplus()
             if surplus is not None:
                 await one.give_back(surplus)
@@ -170,11 +171,11 @@ async def test_a_write_needs_the_lease_of_its_shard():
     await cluster.run(20.0)
     shard = next(iter(first.held()))
     fence = NamespaceFence(leadership=first)
-    with in_shard(shard):
+    with under_lease(shard):
         assert fence.write_seconds("inference") > 0.0
-    with in_shard(1 - shard), pytest.raises(NotLeaderError, match="b holds it"):
+    with under_lease(1 - shard), pytest.raises(NotLeaderError, match="b holds it"):
         fence.write_seconds("inference")
-    with in_shard(7), pytest.raises(NotLeaderError):
+    with under_lease(7), pytest.raises(NotLeaderError):
         fence.write_seconds("inference")
     assert ReleaseFence(leadership=first).write_seconds("inference") > 0.0
     assert ReleaseFence(leadership=second).write_seconds("inference") > 0.0
@@ -186,9 +187,8 @@ async def test_a_shard_is_given_back_when_its_last_write_has_ended():
     one = cluster.start("a", 2)
     await cluster.run(4.0)
     switch = DeadMansSwitch(lambda _seconds: None)
-    assert one.release is not None
-    one.release.busy = switch.busy
-    with in_shard(1), switch.armed(5.0):
+    one.leases.busy = switch.busy
+    with under_lease(1), switch.armed(5.0):
         giving = asyncio.create_task(one.give_back(1))
         await asyncio.sleep(0.2)
         assert not giving.done()
@@ -204,10 +204,10 @@ def test_the_switch_ends_the_process_at_the_first_lease_that_a_write_needs():
     """Of several shards the one that ends first; a later write of one shard has a later end."""
     now, armed = 0.0, []
     switch = DeadMansSwitch(armed.append, clock=lambda: now)
-    with in_shard(0), switch.armed(5.0):
-        with in_shard(1), switch.armed(3.0):
+    with under_lease(0), switch.armed(5.0):
+        with under_lease(1), switch.armed(3.0):
             now = 1.0
-            with in_shard(1), switch.armed(6.0):
+            with under_lease(1), switch.armed(6.0):
                 pass
         now = 2.0
     assert armed == [5.0, 3.0, 4.0, 4.0, 0.0]

@@ -5,14 +5,18 @@ and back, and the pods before and after compete for the same Leases.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from servingslo.adapters.kubernetes.leases import LeaseRecord
 from servingslo.controller.lease.election import Election
-from servingslo.controller.shards.holding import Holding, Leases
 from servingslo.errors import NotLeaderError
+from servingslo.features.shards.holding import Holding, Leases
 
+# How many shards a Lease's holder knows of; absent for one.
+ANNOTATION = "servingslo.dev/shards"
+_LONGEST_NUMBER = 5
 # A write ends within its timeout of some seconds; this often it is asked whether it did.
 _BUSY_POLL_SECONDS = 0.05
 # A process with fewer shards comes first for so many attempts.
@@ -43,13 +47,10 @@ class ShardLeases:
         """Of this process in the Leases."""
         return self.line.identity
 
-    def __iter__(self) -> Iterator[tuple[int, Election]]:
-        """Each shard's number and election."""
-        return iter(sorted(self._elections.items()))
-
-    def election(self, shard: int) -> Election | None:
-        """The election for a shard that exists."""
-        return self._elections.get(shard)
+    @property
+    def elections(self) -> Mapping[int, Election]:
+        """Of each shard, by number."""
+        return dict(sorted(self._elections.items()))
 
     def compete(self, used: Collection[int]) -> list[int]:
         """Compete for all shards that exist or still have resources; return those left.
@@ -65,7 +66,7 @@ class ShardLeases:
 
     def terms(self) -> dict[int, str]:
         """The term of each shard that this process holds now."""
-        terms = {shard: one.term for shard, one in self if shard != self._closing}
+        terms = {shard: one.term for shard, one in self.elections.items() if shard != self._closing}
         return {shard: term for shard, term in terms.items() if term is not None}
 
     def write_seconds(self, shard: int | None) -> float:
@@ -83,10 +84,8 @@ class ShardLeases:
         return Leases(
             me=self.identity,
             held={
-                shard: Holding(
-                    holder=one.valid_holder, shards=1 if one.known is None else one.known.shards
-                )
-                for shard, one in self
+                shard: Holding(holder=one.valid_holder, shards=_stated(one.known))
+                for shard, one in self.elections.items()
             },
             in_line=self.line.valid_holder,
         )
@@ -135,3 +134,9 @@ class ShardLeases:
         now = self.line.clock()
         since = self._free_since.setdefault(shard, now)
         return self.leases().is_next() or now - since >= _PRECEDENCE * self.line.terms.retry_seconds
+
+
+def _stated(lease: LeaseRecord | None) -> int:
+    """The number in the annotation; 1 without one, 0 if it is no number."""
+    text = "1" if lease is None else lease.annotations.get(ANNOTATION, "1")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER else 0

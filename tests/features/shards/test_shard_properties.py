@@ -12,14 +12,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servingslo.controller.shards.holding import Holding, Leases
-from servingslo.controller.shards.placement import (
-    MOST_SHARDS,
-    Place,
-    place_of,
-    placement,
-    shard_of,
-)
+from servingslo.controller.place import Place, place_of
+from servingslo.features.shards.holding import Holding, Leases
+from servingslo.features.shards.place import moved
+from servingslo.features.shards.placement import MOST_SHARDS, placement, shard_of
 
 SHARDS = st.integers(1, MOST_SHARDS)
 UIDS = st.uuids().map(str)
@@ -66,9 +62,8 @@ def test_a_new_shard_takes_its_part():
 @given(st.integers(0, MOST_SHARDS - 1), st.integers(0, 10**6))
 def test_a_place_is_read_as_it_was_written(shard, moves):
     """And a move is counted."""
-    place = Place(shard=shard, moves=moves)
-    assert place_of({"shard": place.as_field()}) == place
-    assert place.moved(0) == Place(shard=0, moves=moves + 1)
+    place = Place(lease=shard, moves=moves + 1)
+    assert place_of(moved(Place(lease=0, moves=moves), shard)) == place
 
 
 @given(
@@ -82,7 +77,7 @@ def test_a_place_is_read_as_it_was_written(shard, moves):
 )
 def test_whatever_a_status_says_the_shard_can_exist(field):
     """A tenant may write it."""
-    assert 0 <= place_of({"shard": field}).shard < MOST_SHARDS
+    assert 0 <= place_of({"shard": field}).lease < MOST_SHARDS
 
 
 def leases(me: str, held: dict[int, str], in_line: str) -> Leases:
