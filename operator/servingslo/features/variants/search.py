@@ -17,7 +17,8 @@ from itertools import groupby
 
 import numpy as np
 
-from servingslo.policy.pools.variants.composition import UNEVENNESS_RATIO, Choice, Counts, Variant
+from servingslo.features.variants.composition import UNEVENNESS_RATIO, Choice, Variant
+from servingslo.policy.pools.division import Counts
 
 # Counts of replicas that a pool may have, in order.
 Allowed = tuple[int, ...]

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 
-from servingslo.policy.pools.variants.composition import Choice, Counts
-from servingslo.policy.pools.variants.search import Composition, least_price_composition
+from servingslo.features.variants.composition import Choice
+from servingslo.features.variants.search import Composition, least_price_composition
+from servingslo.policy.pools.division import Counts
 
 
 class MoveReason(StrEnum):

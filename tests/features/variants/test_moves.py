@@ -1,9 +1,9 @@
 """When a composition changes: the cheapest rise, the cheapest mix afterwards, new pods first."""
 
 import pytest
-from tests.variant_choices import choice, h100, l4
+from tests.features.variants.choices import choice, h100, l4
 
-from servingslo.policy.pools.variants.moves import DemandAhead, MoveReason, Standing, next_order
+from servingslo.features.variants.moves import DemandAhead, MoveReason, Standing, next_order
 
 # An h100 carries 10/s for 2.5, an l4 3/s for 0.8: together each pod carries 3/s.
 PAID_LONG = 0.0

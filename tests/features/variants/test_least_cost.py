@@ -5,45 +5,26 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, reasons, steady
+from tests.unit.policy_world import TICK_SECONDS, World, reasons, steady
+from tests.unit.pools_world import PRICES
+from tests.unit.pools_world import two_prices as fleet
 
-from servingslo.policy.inputs import CostTargets, Limits, ReplicaTargets, ScaleTarget
+from servingslo.features.variants.composition import Choice, Variant
+from servingslo.features.variants.report import SPLIT
+from servingslo.features.variants.search import least_price_composition
+from servingslo.policy.inputs import Limits, ReplicaTargets
 from servingslo.policy.planner import observe
 from servingslo.policy.pools.demand import learn_demand
-from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
-from servingslo.policy.pools.mixing import divide_demand
+from servingslo.policy.pools.division import divide_demand
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.pools.variants.composition import Choice, Variant
-from servingslo.policy.pools.variants.search import least_price_composition
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 # Fifty times what it takes here; a tick that waits longer loses its Lease.
 MOST_SEARCH_SECONDS = 3.0
-PRICES = {"dear": 4.0, "spot": 1.0}
 RATE_PER_SECOND = 6.0
 TICKS = 80
-
-
-def fleet() -> FleetTargets:
-    """The same card at two prices."""
-    return FleetTargets(
-        pools=tuple(
-            PoolTargets(
-                name=name,
-                role=Role.COMBINED,
-                targets=replace(
-                    TARGETS,
-                    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name=name),
-                    replicas=ReplicaTargets(minimum=1, maximum=12),
-                    cost=CostTargets(gpu_hourly=price),
-                    cold_start_seconds=300.0,
-                ),
-            )
-            for name, price in PRICES.items()
-        )
-    )
 
 
 @cache
@@ -110,7 +91,7 @@ def test_a_bound_that_keeps_demand_from_being_carried_is_the_reason():
 
 def test_the_split_is_reported():
     """Shares of the demand sum to one."""
-    split = lived(by_pod=True)[-1].split
+    split = SPLIT.of(lived(by_pod=True)[-1].features)
     assert split is not None
     assert sum(split.shares_ratio.values()) == 1.0
     assert split.rule == "EvenByPod"
@@ -153,7 +134,7 @@ def test_an_assumed_law_composes_nothing():
         for pool in targets.pools
     }
     division = _divided(targets.with_targets(assumed), ticks=2)
-    assert division.split.rule == "Observed"
+    assert SPLIT.of(division.features).rule == "Observed"
     assert not division.requirements
 
 

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 from tests.cards import H100, H100_LIMITS, L4, L4_LIMITS
+from tests.features.variants.choices import choice, h100, l4, linear, pooling
 from tests.sizing_cases import WORKLOAD, case
-from tests.variant_choices import choice, h100, l4, linear, pooling
 
+from servingslo.features.variants.composition import UNEVENNESS_RATIO, Variant, shares
+from servingslo.features.variants.search import least_price_composition
 from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.pools.variants.composition import UNEVENNESS_RATIO, Variant, shares
-from servingslo.policy.pools.variants.search import least_price_composition
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 
 OBJECTIVES = (

@@ -7,23 +7,25 @@ moves. Otherwise each pool plans for the share that it receives now.
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 
 from servingslo.estimation.forecast.demand import Forecast
-from servingslo.policy.planner import Seen
-from servingslo.policy.pools.decision import PathUse, SplitUse
-from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
-from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.pools.state import FleetState
-from servingslo.policy.pools.variants.composition import Choice, RateOf, Variant, shares
-from servingslo.policy.pools.variants.moves import (
+from servingslo.features.variants.composition import Choice, Variant, shares
+from servingslo.features.variants.moves import (
     DemandAhead,
     MoveReason,
     Order,
     Standing,
     next_order,
 )
+from servingslo.features.variants.report import SPLIT, SplitUse
+from servingslo.plugins import Key
+from servingslo.policy.planner import Seen
+from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
+from servingslo.policy.pools.division import Divider, Division, RateOf
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
+from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
 from servingslo.policy.replicas.pods import Condition
@@ -34,6 +36,8 @@ from servingslo.policy.rules.requirement import required_replicas, sizing_case
 from servingslo.policy.rules.step_down import within_reach
 from servingslo.reasons import Reason
 
+# Since when a move to cheaper counts has paid; none while none does.
+PAYS_SINCE_SECONDS = Key(SPLIT.name, float)
 STAGE = "pools"
 # By which the share of a pool's pods may exceed that of as many others. Judgement: the tolerance of
 # a gateway that takes turns, and of shares that are counted within a minute.
@@ -47,31 +51,26 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """How the promise is divided at this tick.
+class LeastCost(Divider):
+    """Counts of least price if every law is proven, else the share that each pool receives."""
 
-    seen: each pool with its part of demand and objectives. requirements: of the pools whose count
-    was decided together; the others decide by themselves. path, split: for the report.
-    """
+    key = SPLIT
 
-    seen: Mapping[str, Seen]
-    requirements: Mapping[str, Proposal] = field(default_factory=dict)
-    path: PathUse | None = None
-    split: SplitUse | None = None
-
-
-def divide_demand(
-    targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
-) -> tuple[Division, FleetState]:
-    """How the demand is divided at this tick, and the memory for the next."""
-    forecast = forecast_of(targets, state, now_seconds)
-    cases = {name: _case(one.context) for name, one in seen.items()}
-    known = {name: case for name, case in cases.items() if case is not None}
-    if not forecast.known or len(known) < len(seen):
-        return _by_observed_share(seen, forecast), state
-    rate_of = {name: _rate_of(case) for name, case in known.items()}
-    return _composed(targets, state, seen, forecast, rate_of, now_seconds)
+    def divide(
+        self,
+        targets: FleetTargets,
+        state: FleetState,
+        seen: Mapping[str, Seen],
+        now_seconds: float,
+    ) -> tuple[Division, FleetState]:
+        """How the demand is divided at this tick, and the memory for the next."""
+        forecast = forecast_of(targets, state, now_seconds)
+        cases = {name: _case(one.context) for name, one in seen.items()}
+        known = {name: case for name, case in cases.items() if case is not None}
+        if not forecast.known or len(known) < len(seen):
+            return _by_observed_share(seen, forecast), state
+        rate_of = {name: _rate_of(case) for name, case in known.items()}
+        return _composed(targets, state, seen, forecast, rate_of, now_seconds)
 
 
 def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
@@ -81,7 +80,7 @@ def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division
         return Division(seen=seen)
     return Division(
         seen=_shared(seen, forecast, parts),
-        split=SplitUse(rule="Observed", shares_ratio=parts),
+        features={SPLIT.name: SplitUse(rule="Observed", shares_ratio=parts)},
     )
 
 
@@ -152,7 +151,7 @@ def _composed(
     )
     standing = {pool.name: _standing(whole[pool.name]) for pool in targets.pools}
     order, pays_since = next_order(
-        choice, standing, demand, state.move_pays_since_seconds, now_seconds
+        choice, standing, demand, PAYS_SINCE_SECONDS.of(state.features), now_seconds
     )
     parts = shares(order.counts)
     limit = _limit(choice, order.counts, demand)
@@ -168,9 +167,14 @@ def _composed(
         for name, one in shared.items()
         if one.planned
     }
-    used = SplitUse(rule="EvenByPod", shares_ratio=parts)
-    division = Division(seen=shared, requirements=requirements, split=used)
-    return division, replace(state, move_pays_since_seconds=pays_since)
+    division = Division(
+        seen=shared,
+        requirements=requirements,
+        features={SPLIT.name: SplitUse(rule="EvenByPod", shares_ratio=parts)},
+    )
+    since = None if pays_since is None else float(pays_since)
+    memories = {**state.features, PAYS_SINCE_SECONDS.name: since}
+    return division, replace(state, features=memories)
 
 
 def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
@@ -192,13 +196,13 @@ def _variant(
     It keeps what that needs, though its last pod may leave.
     """
     counts = range(context.bounds.maximum)
-    each = rate_of[pool.name]
+    each, cost = rate_of[pool.name], pool.targets.cost
     own = bisect_left(counts, 1, key=lambda count: int(each(count) >= due_per_second))
     least = own if own > 1 else 0
     return Variant(
         name=pool.name,
-        price_hourly=pool.replica_price,
-        rate_of=rate_of[pool.name],
+        price_hourly=1.0 if cost is None else cost.replica_hourly,
+        rate_of=each,
         maximum=context.bounds.maximum,
         minimum=max(context.bounds.minimum, least),
         tolerated_failures=pool.targets.replicas.tolerated_failures,
@@ -279,3 +283,6 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
         if known and choice.carried_per_second(left) >= due:
             return least
     return context.current
+
+
+PART = LeastCost()

@@ -13,16 +13,16 @@ import math
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.variant_choices import cost, every, pooling
+from tests.features.variants.choices import cost, every, pooling
 
-from servingslo.policy.pools.variants.composition import (
+from servingslo.features.variants.composition import (
     UNEVENNESS_RATIO,
     Choice,
     Variant,
     shares,
 )
-from servingslo.policy.pools.variants.moves import DemandAhead, Standing, next_order
-from servingslo.policy.pools.variants.search import cheapest_counts, least_price_composition
+from servingslo.features.variants.moves import DemandAhead, Standing, next_order
+from servingslo.features.variants.search import cheapest_counts, least_price_composition
 
 prices = st.sampled_from([0.3, 0.8, 1.0, 2.5, 4.0])
 

@@ -1,27 +1,13 @@
-"""Pools of unequal cards, and the demand that counts of them carry together.
+"""Pools of unequal cards, and the demand that counts of them carry together."""
 
-Who splits the traffic is not known, so every pod is taken to get as many requests, as behind a
-Service: no other split promises less of a mix. A pod of the slow pool then gets as many as one of
-the fast pool. With R_k(c) the rate that c replicas of pool k carry within their objectives, the
-fleet carries
-
-    (Σ c_k) · min R_k(c_k)/c_k
-
-Two of 10/s and two of 2/s carry 8/s: one slow pod can cost more than it adds.
-"""
-
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from servingslo.policy.pools.division import Counts, RateOf, carried_rate_per_second
 from servingslo.units import SECONDS_PER_HOUR
 
 # A replica in a larger pool carries at least as much, up to this part: a frontier is known to
 # 0.02 % of a rate, and pooling only helps.
 UNEVENNESS_RATIO = 1e-3
-
-# Requests per second that this many replicas of a pool carry; 0 for none. Rises with the count.
-RateOf = Callable[[int], float]
-Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +87,6 @@ class Choice:
             for one in self.variants
         )
         return replace(self, variants=variants)
-
-
-def carried_rate_per_second(counts: Counts, rate_of: Mapping[str, RateOf]) -> float:
-    """The greatest demand at which every pool keeps its objectives, requests per second."""
-    each = [rate_of[pool](count) / count for pool, count in counts.items() if count > 0]
-    return sum(counts.values()) * min(each, default=0.0)
 
 
 def shares(counts: Counts) -> dict[str, float]:

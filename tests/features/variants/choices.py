@@ -2,7 +2,7 @@
 
 import itertools
 
-from servingslo.policy.pools.variants.composition import Choice, Variant
+from servingslo.features.variants.composition import Choice, Variant
 
 
 def linear(rate):
