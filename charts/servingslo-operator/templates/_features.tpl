@@ -20,6 +20,7 @@
 {{- end }}
 
 {{- define "servingslo.features.rights" }}
+{{- include "servingslo.batch_limits.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -36,6 +37,14 @@
 
 {{- define "servingslo.features.warnings" }}
 {{- include "servingslo.dynamic_batches.warnings" . }}
+{{- end }}
+
+{{- define "servingslo.features.writes" }}
+{{- include "servingslo.batch_limits.writes" . }}
+{{- end }}
+
+{{- define "servingslo.features.release" }}
+{{- include "servingslo.batch_limits.release" . }}
 {{- end }}
 
 {{- define "servingslo.features.objects" }}
@@ -161,6 +170,27 @@ subjects:
     name: {{ include "servingslo.serviceAccount" . }}
     namespace: {{ .Release.Namespace }}
 ---
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.batch_limits.rights" }}
+{{- if and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly) }}
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [patch]
+{{- end }}
+{{- end }}
+
+{{- /* Of the operator's arguments: what `servingslo release` is to put back. */ -}}
+{{- define "servingslo.batch_limits.writes" }}
+{{- if and (has "--batching-apply=true" .) (not (has "--batching-servers-only=true" .)) }}
+- --canaries
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.batch_limits.release" }}
+{{- if not (has "--canaries" .) }}
+            - --no-canaries
 {{- end }}
 {{- end }}
 

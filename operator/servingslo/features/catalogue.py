@@ -6,5 +6,6 @@ FEATURES: tuple[str, ...] = (
     "availability",
     "keda_scaler",
     "budgets",
+    "batch_limits",
     "dynamic_batches",
 )
