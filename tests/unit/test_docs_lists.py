@@ -147,7 +147,7 @@ def test_every_knob_and_outcome_of_changes_is_told() -> None:
     (line,) = re.findall(r"^`outcome` is ([^.]*)\.", read("reference/metrics.md"), re.MULTILINE)
     assert words([line]) == set(ChangeOutcome)
     shown = re.findall(r"\bknob=([\w-]+)", read("reference/reasons.md"))
-    assert set(shown) <= set(Knob)
+    assert set(shown) <= knobs
 
 
 def test_every_part_that_can_fail_is_told() -> None:

@@ -8,5 +8,6 @@ FEATURES: tuple[str, ...] = (
     "keda_scaler",
     "budgets",
     "shards",
+    "batch_limits",
     "dynamic_batches",
 )

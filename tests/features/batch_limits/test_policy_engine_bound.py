@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from canary_story import ALLOWED, FEW, TARGETS, story
+from tests.features.batch_limits.canary_story import ALLOWED, FEW, TARGETS, story
 
+from servingslo.features.batch_limits.decision import CanaryAct
+from servingslo.features.batch_limits.engine_bound import FAR_OFF_RATIO, EngineQueue
 from servingslo.policy.inputs import (
     AdmissionMode,
     BatchingMode,
@@ -12,8 +14,6 @@ from servingslo.policy.inputs import (
     LimitKind,
     LimitObject,
 )
-from servingslo.policy.knobs.decisions import CanaryAct
-from servingslo.policy.knobs.in_flight.engines import FAR_OFF_RATIO, EngineQueue
 from servingslo.reasons import Reason
 
 BOUNDED = replace(

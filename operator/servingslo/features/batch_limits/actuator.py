@@ -4,15 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by
-from servingslo.adapters.kubernetes.batch_limits.canary import (
-    BatchCanaries,
-    CanaryTarget,
-    container_at,
-)
-from servingslo.adapters.kubernetes.batch_limits.canary_records import CanaryRecord, digest
 from servingslo.adapters.kubernetes.pods.config_references import literal_variables
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, undone
+from servingslo.controller.actuators.means import ActuatorRow, Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ArgumentsNotUnderstoodError,
@@ -20,30 +15,36 @@ from servingslo.errors import (
     NotFoundError,
     WriteConflictError,
 )
-from servingslo.explain.changes import Change, ChangeOutcome, Knob, Setting
-from servingslo.policy.decision import Decision, replace_knob
-from servingslo.policy.inputs import (
-    LIMIT_FIELDS,
-    BatchingMode,
-    InForce,
-    ScaleTarget,
-    SignalProblem,
-    Targets,
-)
-from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
-from servingslo.policy.knobs.engine_limits.canary import (
+from servingslo.explain.changes import Change, ChangeOutcome, Setting
+from servingslo.features.batch_limits.canary import (
     ADDED,
     AFTER,
     BEFORE,
     EDITED,
     HELD,
     NEW_PODS,
-    QUEUE,
-    REFUSED,
-    SINCE,
     TEMPLATE,
 )
-from servingslo.policy.knobs.in_flight.engines import is_asked
+from servingslo.features.batch_limits.decision import CanaryAct, TemplateDecision, decided
+from servingslo.features.batch_limits.engine_bound import REFUSED
+from servingslo.features.batch_limits.pod_template import (
+    BatchCanaries,
+    CanaryTarget,
+    container_at,
+)
+from servingslo.features.batch_limits.records import CanaryRecord, digest
+from servingslo.policy.decision import Decision, replace_knob
+from servingslo.policy.inputs import (
+    LIMIT_FIELDS,
+    BatchingMode,
+    InForce,
+    LimitKind,
+    ScaleTarget,
+    SignalProblem,
+    Targets,
+)
+from servingslo.policy.knobs.decisions import BATCH_LIMITS
+from servingslo.policy.knobs.in_flight.engines import QUEUE, SINCE, is_asked
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes import catalogue
@@ -69,7 +70,7 @@ class EngineLimits:
     canaries: BatchCanaries
     templates: bool = True
     bounds: bool = True
-    knob: str = Knob.BATCH_LIMITS
+    knob: str = BATCH_LIMITS
     repeats_at_once: bool = False
     _of_templates: Switch = field(init=False)
 
@@ -102,22 +103,24 @@ class EngineLimits:
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the limits, or their way back; none if the engines are not known."""
-        decision = assignment.decision
-        if decision.runtime.name is None and decision.batching.canary is CanaryAct.START:
+        decision, batching = assignment.decision, decided(assignment.decision)
+        starts = batching is not None and batching.canary is CanaryAct.START
+        if decision.runtime.name is None and starts:
             return None
         return batch_limits_change(decision, assignment.targets.target)
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Do what was decided about the canary, if it is as it was read."""
-        act, ref, targets = assignment.decision.batching.canary, assignment.ref, assignment.targets
+        decision, ref, targets = assignment.decision, assignment.ref, assignment.targets
+        batching = decided(decision)
         target = await self.canaries.read(ref.namespace, targets.target)
-        if target is None or act is None:
+        if target is None or batching is None or batching.canary is None:
             return False
+        act = batching.canary
         if act is CanaryAct.START:
-            decision = assignment.decision
             since, runtime = int(decision.time_seconds), decision.runtime.name or ""
-            return await self.canaries.start(target, ref, since, decision.batching, runtime)
-        planned = assignment.in_force[Knob.BATCH_LIMITS].values
+            return await self.canaries.start(target, ref, since, batching, runtime)
+        planned = assignment.in_force[BATCH_LIMITS].values
         if target.canary is None or target.canary.since_seconds != planned.get(SINCE):
             raise WriteConflictError(f"{target.title} is not as it was read any more")
         if act is CanaryAct.HOLD:
@@ -130,8 +133,10 @@ class EngineLimits:
 
     def not_made(self, decision: Decision, reason: Reason, _detail: str) -> Decision:
         """The decision with its count, but without new limits, and why."""
-        batching = replace(decision.batching, apply=False, reason=reason)
-        return replace_knob(decision, self.knob, batching)
+        batching = decided(decision)
+        if batching is None:
+            return decision
+        return replace_knob(decision, self.knob, replace(batching, apply=False, reason=reason))
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Take back every canary whose resource is gone or no longer allows changes of limits.
@@ -224,7 +229,7 @@ def _asked(targets: Targets) -> str:
 def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
     """The change that ends a canary that is no longer requested."""
     edited = target.edited
-    ending = BatchingDecision(
+    ending = TemplateDecision(
         reason=Reason.BATCHING_LEFT_TO_USER if edited else Reason.BATCHING_ROLLED_BACK,
         canary=CanaryAct.LEAVE if edited else CanaryAct.TAKE_BACK,
         current_max_num_seqs=canary.after[0],
@@ -239,8 +244,8 @@ def _way_back(target: CanaryTarget, canary: CanaryRecord) -> Change:
 
 def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | None:
     """The change of batch limits that a decision orders; None if it orders none."""
-    batching, cost = decision.batching, decision.cost
-    if not batching.apply:
+    batching, cost = decided(decision), decision.cost
+    if batching is None or not batching.apply:
         return None
     where = f"{target.kind}/{target.name}"
     change = _change((decision.namespace, decision.name), where, batching, decision.pool)
@@ -256,7 +261,7 @@ def batch_limits_change(decision: Decision, target: ScaleTarget) -> Change | Non
 
 
 def _change(
-    resource: tuple[str, str], target: str, batching: BatchingDecision, pool: str = ""
+    resource: tuple[str, str], target: str, batching: TemplateDecision, pool: str = ""
 ) -> Change:
     """A step of a canary of batch limits. resource: namespace and name."""
     step = _STEPS_OF_A_CANARY.get(batching.canary)
@@ -270,7 +275,7 @@ def _change(
         namespace=resource[0],
         name=resource[1],
         target=target,
-        knob=Knob.BATCH_LIMITS,
+        knob=BATCH_LIMITS,
         settings=limits if step is None else (step,),
         reason=batching.reason,
         outcome=ChangeOutcome.ROLLED_BACK if back else ChangeOutcome.WRITTEN,
@@ -278,3 +283,14 @@ def _change(
         detail=batching.detail,
         pool=pool,
     )
+
+
+def _actuator(means: Means) -> EngineLimits:
+    return EngineLimits(
+        BatchCanaries(means.client, namespaces=means.namespaces),
+        templates=means.pod_templates,
+        bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
+    )
+
+
+PART: ActuatorRow = _actuator

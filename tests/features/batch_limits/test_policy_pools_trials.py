@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.unit.canary_story import ALLOWED, TARGETS, story
+from tests.features.batch_limits.canary_story import ALLOWED, TARGETS, story
 from tests.unit.policy_world import TICK_SECONDS
 
 from servingslo.policy.inputs import CostTargets, InForce, ScaleTarget

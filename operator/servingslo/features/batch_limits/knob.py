@@ -7,35 +7,33 @@ one pod before the others, and taken back if that pod serves worse.
 from dataclasses import replace
 
 from servingslo.estimation.law.trust import OF_SPEC
-from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.facts import Facts, LimitsChange
-from servingslo.policy.hpa_behavior import SelectPolicy
-from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
-from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, LimitsPlan
-from servingslo.policy.knobs.engine_limits import canary
-from servingslo.policy.knobs.engine_limits.canary import (
+from servingslo.features.batch_limits import canary
+from servingslo.features.batch_limits.canary import (
     Tuned,
     batching_decision,
     change_step,
     rollout_cost,
 )
-from servingslo.policy.knobs.engine_limits.memory import (
+from servingslo.features.batch_limits.decision import (
+    TEMPLATE_LIMITS,
+    CanaryAct,
+    TemplateDecision,
+)
+from servingslo.features.batch_limits.engine_bound import engine_queue
+from servingslo.features.batch_limits.memory import (
     BatchChange,
     BatchingMemory,
-    BatchLimits,
     BatchSearch,
     SearchBasis,
     dump_batching,
     load_batching,
 )
-from servingslo.policy.knobs.engine_limits.search import (
-    BatchCase,
-    FoundLimits,
-    best_limits,
-    plans_with,
-    within_reach,
-)
-from servingslo.policy.knobs.in_flight.engines import engine_queue
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.facts import Facts, LimitsChange
+from servingslo.policy.hpa_behavior import SelectPolicy
+from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
+from servingslo.policy.knobs.decisions import BATCH_LIMITS
+from servingslo.policy.knobs.in_flight.engines import standing_limits
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.prepared_model import (
@@ -45,6 +43,15 @@ from servingslo.policy.replicas.prepared_model import (
 )
 from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Load
+from servingslo.policy.rules.batch_search import (
+    BatchCase,
+    BatchLimits,
+    FoundLimits,
+    LimitsPlan,
+    best_limits,
+    plans_with,
+    within_reach,
+)
 from servingslo.policy.rules.requirement import sizing_case
 from servingslo.policy.rules.step_down import warming_up
 from servingslo.reasons import Reason
@@ -64,7 +71,7 @@ PAYBACK_SECONDS = 3600.0
 class EngineLimitsKnob(PlainKnob):
     """Running sequences and tokens of one step, changed by a rollout."""
 
-    name = BATCH_LIMITS
+    name, key = BATCH_LIMITS, TEMPLATE_LIMITS
     stored_as = "batching"
 
     def observe(self, _look: Look, _standing: InForce | None, memory: object) -> Facts | None:
@@ -81,6 +88,10 @@ class EngineLimitsKnob(PlainKnob):
     def on_trial(self, memory: object) -> bool:
         """Whether new limits are on one pod, or on their way to all."""
         return _known(memory).under_way is not None
+
+    def changed_seconds(self, memory: object) -> float | None:
+        """When the last canary was begun or ended."""
+        return _known(memory).last_change_seconds
 
     def put_back(self, memory: object) -> object:
         """Who puts limits back, and ours in the template."""
@@ -103,10 +114,10 @@ def _known(memory: object) -> BatchingMemory:
 def tune_batching(turn: Turn, memory: BatchingMemory) -> Tuned:
     """Find the batch limits in force and the better ones, and decide whether to change them now."""
     context = turn.context
-    under_way = canary.standing_canary(canary.standing_limits(context))
+    under_way = canary.standing_canary(standing_limits(context))
     memory = canary.note_standing(context, memory, under_way)
     if context.targets.batching.mode is BatchingMode.OFF:
-        return Tuned(BatchingDecision(reason=Reason.BATCHING_OFF), memory)
+        return Tuned(TemplateDecision(reason=Reason.BATCHING_OFF), memory)
     if under_way is not None:
         return canary.watch(turn, memory, under_way)
     tuned = _tune(turn, memory)
@@ -123,7 +134,7 @@ def _tune(turn: Turn, memory: BatchingMemory) -> Tuned:
     limits, prepared = context.estimate.limits, context.prepared
     if limits is None or not limits.share_steps:
         container = context.targets.batching.container
-        return Tuned(BatchingDecision(reason=Reason.LIMITS_UNKNOWN, container=container), memory)
+        return Tuned(TemplateDecision(reason=Reason.LIMITS_UNKNOWN, container=container), memory)
     current = BatchLimits(limits.max_num_seqs, limits.max_num_batched_tokens)
     if (
         prepared is None
@@ -336,3 +347,6 @@ def _alike(one: BatchLimits, other: BatchLimits) -> bool:
     """Whether two limits behave alike."""
     ratio = abs(one.max_num_seqs - other.max_num_seqs) / max(other.max_num_seqs, 1)
     return ratio <= SAME_LIMIT_RATIO and one.max_num_batched_tokens == other.max_num_batched_tokens
+
+
+PART = EngineLimitsKnob()

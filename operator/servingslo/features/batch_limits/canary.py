@@ -12,22 +12,25 @@ from typing import NamedTuple
 
 from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.features.batch_limits.decision import CanaryAct, TemplateDecision
+from servingslo.features.batch_limits.engine_bound import REFUSED
+from servingslo.features.batch_limits.memory import (
+    BatchChange,
+    BatchingMemory,
+    BatchSearch,
+    LimitsRevert,
+)
 from servingslo.models.fleet.objective_metrics import ROW_OF
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingMode, InForce
-from servingslo.policy.knobs.decisions import BATCH_LIMITS, BatchingDecision, CanaryAct, RolloutCost
-from servingslo.policy.knobs.engine_limits.memory import (
-    BatchChange,
-    BatchingMemory,
-    BatchLimits,
-    BatchSearch,
-    LimitsRevert,
-)
+from servingslo.policy.knobs.decisions import RolloutCost
+from servingslo.policy.knobs.in_flight.engines import QUEUE, SINCE, standing_limits
 from servingslo.policy.knobs.protocol import Turn
 from servingslo.policy.knobs.trial import comparison, stages
 from servingslo.policy.knobs.trial.comparison import Sample
 from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.rules.batch_search import BatchLimits
 from servingslo.reasons import Reason
 
 # A start is stuck if it takes longer than three usual cold starts and than two minutes.
@@ -36,11 +39,9 @@ LEAST_START_SECONDS = 120.0
 # The third restart of a container already waits 40 s (kubelet's back-off of 10 s, doubled).
 MOST_RESTARTS = 3
 # Names of the values stored for a canary in progress.
-SINCE, HELD, EDITED, NEW_PODS = "since_seconds", "held", "edited", "new_pods"
-# Name of the engines' own bound, and prefixes of the values before and after the canary, and of
-# those that one took back.
-QUEUE = "max_num_queued_reqs"
-BEFORE, AFTER, ADDED, REFUSED = "before_", "after_", "added_", "refused_"
+HELD, EDITED, NEW_PODS = "held", "edited", "new_pods"
+# Prefixes of the values before and after the canary, and of flags that it added.
+BEFORE, AFTER, ADDED = "before_", "after_", "added_"
 # Prefix of limits that the pod template's command line sets; None for a limit without a flag.
 TEMPLATE = "template_"
 _TO_PUT_BACK = "no pod template may be changed any more; one pod's limits on trial are put back"
@@ -69,14 +70,9 @@ class Canary:
 class Tuned(NamedTuple):
     """The decision about batch limits, the memory for the next tick, and the steps taken."""
 
-    decision: BatchingDecision
+    decision: TemplateDecision
     memory: BatchingMemory
     steps: tuple[DecisionStep, ...] = ()
-
-
-def standing_limits(context: TickContext) -> InForce | None:
-    """The values that the actuator of batch limits found, in addition to the pods'."""
-    return context.observation.in_force.get(BATCH_LIMITS)
 
 
 def no_canary(context: TickContext) -> str | None:
@@ -327,10 +323,10 @@ def batching_decision(
     *,
     apply: bool = False,
     search: BatchSearch | None = None,
-) -> BatchingDecision:
+) -> TemplateDecision:
     """The decision. search: the source of its plans, if a search judged the limits."""
     differs = search is not None and best == search.best != current
-    return BatchingDecision(
+    return TemplateDecision(
         reason=reason,
         apply=apply,
         container=context.targets.batching.container,
@@ -356,7 +352,7 @@ def rollout_cost(context: TickContext, search: BatchSearch) -> RolloutCost:
     )
 
 
-def change_step(change: BatchChange, reason: Reason, decision: BatchingDecision) -> DecisionStep:
+def change_step(change: BatchChange, reason: Reason, decision: TemplateDecision) -> DecisionStep:
     """The change with its savings and costs, if they are known."""
     rollout = decision.rollout
     return DecisionStep(

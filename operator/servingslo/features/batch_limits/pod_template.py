@@ -12,7 +12,17 @@ from typing import Any
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED, is_released
 from servingslo.adapters.kubernetes.api.owned_fields import OwnedField, OwnedObject
-from servingslo.adapters.kubernetes.batch_limits.canary_records import (
+from servingslo.adapters.kubernetes.pods.config_references import literal_variables
+from servingslo.adapters.kubernetes.pods.engine_container import engine_container, sidecar_refused
+from servingslo.adapters.kubernetes.pods.records import container_records
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.errors import (
+    ArgumentsNotUnderstoodError,
+    NotFoundError,
+    WriteConflictError,
+)
+from servingslo.features.batch_limits.decision import TemplateDecision
+from servingslo.features.batch_limits.records import (
     CANARY_ANNOTATION,
     RECORDED,
     ROLLOUT_FIELDS,
@@ -24,17 +34,7 @@ from servingslo.adapters.kubernetes.batch_limits.canary_records import (
     not_possible,
     one_pod,
 )
-from servingslo.adapters.kubernetes.pods.config_references import literal_variables
-from servingslo.adapters.kubernetes.pods.engine_container import engine_container, sidecar_refused
-from servingslo.adapters.kubernetes.pods.records import container_records
-from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.errors import (
-    ArgumentsNotUnderstoodError,
-    NotFoundError,
-    WriteConflictError,
-)
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatchingDecision
 from servingslo.runtimes import catalogue
 from servingslo.runtimes.launch.arguments import (
     BatchArguments,
@@ -124,7 +124,7 @@ class BatchCanaries:
         target: CanaryTarget,
         owner: ResourceRef,
         since_seconds: int,
-        batching: BatchingDecision,
+        batching: TemplateDecision,
         runtime: str,
     ) -> bool:
         """Set the limits in the template, for one pod. Returns False if they are already set.

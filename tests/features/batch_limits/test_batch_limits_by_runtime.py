@@ -13,10 +13,11 @@ from typing import Any
 import click
 import pytest
 from tests.contracts.read import contract_file
-from tests.unit.workload_server import ROLLING, WorkloadServer, canary_order
+from tests.features.batch_limits.orders import canary_order
+from tests.unit.workload_server import ROLLING, WorkloadServer
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.errors import ArgumentsNotUnderstoodError
+from servingslo.features.batch_limits.pod_template import BatchCanaries
 from servingslo.policy.inputs import ScaleTarget
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.launch.arguments import parse_batch_arguments

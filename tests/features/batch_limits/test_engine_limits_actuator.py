@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from servingslo.adapters.kubernetes.api.field_managers import arguments_set_by, replicas_set_by
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.features.batch_limits.actuator import EngineLimits
+from servingslo.features.batch_limits.canary import TEMPLATE
+from servingslo.features.batch_limits.pod_template import BatchCanaries
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
@@ -19,7 +20,7 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.knobs.engine_limits.canary import QUEUE, TEMPLATE
+from servingslo.policy.knobs.in_flight.engines import QUEUE
 from servingslo.policy.ports import WorkloadView
 from servingslo.runtimes.recognition import Recognition
 

@@ -3,20 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from canary_story import FEW, RATE_PER_SECOND, TARGETS, story
+from tests.features.batch_limits.canary_story import FEW, RATE_PER_SECOND, TARGETS, memory_of, story
 
 from servingslo.estimation.requests.histograms import HistogramDelta
+from servingslo.features.batch_limits.canary import (
+    LEAST_START_SECONDS,
+)
+from servingslo.features.batch_limits.decision import CanaryAct
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     Limits,
     SignalProblem,
 )
 from servingslo.policy.knobs.catalogue import is_trying
-from servingslo.policy.knobs.decisions import CanaryAct
-from servingslo.policy.knobs.engine_limits.canary import (
-    LEAST_START_SECONDS,
-)
-from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.knobs.trial.comparison import (
     ERROR_RATIO,
     Sample,
@@ -88,7 +87,7 @@ def test_an_order_that_is_refused_is_no_trial() -> None:
     assert is_trying(told.state)
     told._carry_out = carried_out
     assert told.tick().batching.canary is CanaryAct.START
-    assert memory_of(told.state.knobs).last_change_seconds is None
+    assert memory_of(told.state).last_change_seconds is None
 
 
 def test_a_crowd_during_the_comparison_is_not_the_limits_fault() -> None:

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import STATED_WINDOW, Run, World
+from tests.unit.policy_world import STATED_WINDOW, Run, World
 
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.text import text as text_of
+from servingslo.features.batch_limits import knob
+from servingslo.features.batch_limits.knob import PAYBACK_SECONDS
 from servingslo.models.engine.service_time import EngineLimits, ServiceLaw
 from servingslo.models.fleet.frontier import Frontier
 from servingslo.models.fleet.latency import LatencyModel, Objective, Routing
@@ -23,11 +25,8 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.knobs.engine_limits import knob
-from servingslo.policy.knobs.engine_limits.knob import PAYBACK_SECONDS
-from servingslo.policy.knobs.engine_limits.memory import BatchLimits
-from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per_second
+from servingslo.policy.rules.batch_search import BatchCase, BatchLimits, best_limits
 from servingslo.policy.rules.step_down import count_tried
 from servingslo.reasons import Reason
 

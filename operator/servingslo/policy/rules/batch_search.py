@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from servingslo.models.engine.admission import EngineBound, in_flight_bound
 from servingslo.models.engine.capacity import kv_concurrency
@@ -12,8 +13,6 @@ from servingslo.models.fleet.latency import Objective, Routing, latency_model
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import Workload
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.knobs.decisions import LimitsPlan
-from servingslo.policy.knobs.engine_limits.memory import BatchLimits
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import DEFAULT_WAIT_BUDGET_SECONDS
 from servingslo.policy.replicas.sizing import (
@@ -48,6 +47,29 @@ LAW_ERROR_RATIO = 1.05
 BATCH_DEVIATIONS = 2.0
 # Fleet on which limits are compared: large enough for the gain of pooling, and always the same.
 COMPARED_REPLICAS = 4
+
+
+class BatchLimits(NamedTuple):
+    """The two batch limits of an engine."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsPlan:
+    """Replicas, batch limits and bound on running + waiting requests that belong together.
+
+    replicas: for the demand planned for, tolerated failures included, before other guards.
+    in_flight_limit: of one replica. meets_objectives: whether this count meets them all; if no
+    count meets one of them, the replicas are those for the others.
+    """
+
+    replicas: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    in_flight_limit: int
+    meets_objectives: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.fuzzing import fuzzed, unhurried
 
-from servingslo.adapters.kubernetes.batch_limits.canary import changed_container, container_at
 from servingslo.adapters.kubernetes.pods.engine_container import FIELD, engine_container
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord, container_records
 from servingslo.errors import ArgumentsNotUnderstoodError
+from servingslo.features.batch_limits.pod_template import changed_container, container_at
 
 pytestmark = unhurried
 

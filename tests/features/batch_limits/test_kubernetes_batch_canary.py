@@ -5,13 +5,14 @@ import copy
 import json
 
 import pytest
-from tests.unit.workload_server import ROLLING, WorkloadServer, canary_order
+from tests.features.batch_limits.orders import canary_order
+from tests.unit.workload_server import ROLLING, WorkloadServer
 
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_ANNOTATION
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
-from servingslo.cli.cluster.release import end_canaries
 from servingslo.errors import WriteConflictError
+from servingslo.features.batch_limits.pod_template import BatchCanaries
+from servingslo.features.batch_limits.records import CANARY_ANNOTATION
+from servingslo.features.batch_limits.release import PART
 from servingslo.policy.inputs import ScaleTarget
 
 ORDER = canary_order((8, 2048), (32, 1024), flags_added=("max_num_batched_tokens",))
@@ -197,9 +198,9 @@ def test_release_ends_it_without_the_operator(capsys: pytest.CaptureFixture[str]
     """As before a chart is uninstalled; what is no canary stays as it is."""
     server, canaries, read = world(DEPLOYMENT)
     before = copy.deepcopy(server.spec)
-    assert asyncio.run(end_canaries(server, ())) == []
+    assert asyncio.run(PART.put_back(server, ())) == []
     asyncio.run(canaries.start(read(), *ORDER))
-    assert asyncio.run(end_canaries(server, ())) == []
+    assert asyncio.run(PART.put_back(server, ())) == []
     assert server.spec == before
     assert capsys.readouterr().out == "Deployment a/chat: max_num_seqs 32 -> 8\n"
     # An operator that still runs begins no other for a while.

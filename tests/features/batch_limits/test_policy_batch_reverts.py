@@ -4,15 +4,14 @@ import json
 from dataclasses import dataclass, replace
 
 import pytest
-from canary_story import FEW, Story, story
+from tests.features.batch_limits.canary_story import FEW, Story, memory_of, story
 
 from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.events import EventType, events
 from servingslo.explain.text import text
+from servingslo.features.batch_limits.canary import TEMPLATE
+from servingslo.features.batch_limits.decision import CanaryAct
 from servingslo.policy.inputs import LIMIT_FIELDS
-from servingslo.policy.knobs.decisions import CanaryAct
-from servingslo.policy.knobs.engine_limits.canary import TEMPLATE
-from servingslo.policy.knobs.engine_limits.memory import memory_of
 from servingslo.policy.knobs.trial.stages import REFUSED_SECONDS
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
@@ -89,8 +88,8 @@ def test_limits_that_are_put_back_are_left_alone_and_the_manager_is_named(act, b
     ]
     assert [e.type for e in warned] == [EventType.WARNING]
     stored = json.loads(json.dumps(learned(told.state, told.world.now)))
-    reverted = memory_of(restore(stored, told.world.now).knobs).reverted
-    assert reverted == memory_of(told.state.knobs).reverted
+    reverted = memory_of(restore(stored, told.world.now)).reverted
+    assert reverted == memory_of(told.state).reverted
     assert reverted.pauses(reverted.at_seconds + REFUSED_SECONDS - 1.0)
     assert not reverted.pauses(reverted.at_seconds + REFUSED_SECONDS)
 
@@ -102,7 +101,7 @@ def test_limits_that_stand_are_no_revert() -> None:
         told.slowness = slowness
         told.until_act(CanaryAct.COMPLETE if slowness == 1.0 else CanaryAct.TAKE_BACK)
         told.until(told.world.now + 120.0)
-        assert memory_of(told.state.knobs).reverted is None
+        assert memory_of(told.state).reverted is None
 
 
 def test_other_limits_than_before_are_a_decision_and_no_revert() -> None:
@@ -112,8 +111,8 @@ def test_other_limits_than_before_are_a_decision_and_no_revert() -> None:
     told.tick()
     told.puts_back((6, 2048), "kubectl-edit")
     told.tick()
-    assert memory_of(told.state.knobs).written is None
-    assert memory_of(told.state.knobs).reverted is None
+    assert memory_of(told.state).written is None
+    assert memory_of(told.state).reverted is None
 
 
 @pytest.mark.parametrize(
@@ -127,5 +126,5 @@ def test_other_limits_than_before_are_a_decision_and_no_revert() -> None:
 def test_stored_reverts_that_cannot_be_are_none(stored) -> None:
     """An edited status pauses nothing."""
     document = {"version": 1, "batching": {"reverted": stored, "written": stored}}
-    back = memory_of(restore(document, 100.0).knobs)
+    back = memory_of(restore(document, 100.0))
     assert (back.reverted, back.written) == (None, None)

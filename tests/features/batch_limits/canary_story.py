@@ -2,8 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from policy_world import Pod, Run, World
+from tests.unit.policy_world import Pod, Run, World
 
+from servingslo.features.batch_limits.canary import (
+    AFTER,
+    BEFORE,
+    EDITED,
+    HELD,
+    NEW_PODS,
+)
+from servingslo.features.batch_limits.decision import CanaryAct
+from servingslo.features.batch_limits.engine_bound import REFUSED
+from servingslo.features.batch_limits.memory import BatchingMemory
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
@@ -17,17 +27,9 @@ from servingslo.policy.inputs import (
     SignalProblem,
     Targets,
 )
-from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS, CanaryAct
-from servingslo.policy.knobs.engine_limits.canary import (
-    AFTER,
-    BEFORE,
-    EDITED,
-    HELD,
-    NEW_PODS,
-    QUEUE,
-    REFUSED,
-    SINCE,
-)
+from servingslo.policy.knobs.decisions import BATCH_LIMITS, GATEWAY_LIMITS
+from servingslo.policy.knobs.in_flight.engines import QUEUE, SINCE
+from servingslo.policy.replicas.state import PlannerState
 
 TARGETS = Targets(
     target=ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama"),
@@ -154,3 +156,9 @@ def story(targets=TARGETS, *, limits=FEW, rate=RATE_PER_SECOND, seed=1, **settin
         seed=seed,
     )
     return Story(world, targets, ALLOWED, **settings)
+
+
+def memory_of(state: PlannerState) -> BatchingMemory:
+    """What is remembered of batch limits."""
+    found = state.knobs.get(BATCH_LIMITS)
+    return found if isinstance(found, BatchingMemory) else BatchingMemory()

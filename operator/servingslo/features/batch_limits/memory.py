@@ -1,6 +1,5 @@
 """What is remembered of batch limits from tick to tick, and how it is stored over a restart."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,17 +17,10 @@ from servingslo.estimation.stored_fields import (
 from servingslo.models.engine.service_time import EngineLimits
 from servingslo.models.objectives import Objective
 from servingslo.policy.inputs import LIMIT_FIELDS, BatchingTargets
-from servingslo.policy.knobs.decisions import BATCH_LIMITS, LimitsPlan
 from servingslo.policy.knobs.trial.stages import REFUSED_SECONDS, Began
 from servingslo.policy.replicas.prepared_model import Mix
 from servingslo.policy.replicas.reverts import manager_in_words
-
-
-class BatchLimits(NamedTuple):
-    """The two batch limits of an engine."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
+from servingslo.policy.rules.batch_search import BatchLimits, LimitsPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +122,6 @@ class BatchingMemory:
     def reverted_lately(self, now_seconds: float) -> LimitsRevert | None:
         """The revert because of which limits are left alone now."""
         return self.reverted if self.reverted and self.reverted.pauses(now_seconds) else None
-
-
-def memory_of(knobs: Mapping[str, object]) -> BatchingMemory:
-    """The memory of batch limits, from the memories of all knobs."""
-    found = knobs.get(BATCH_LIMITS)
-    return found if isinstance(found, BatchingMemory) else BatchingMemory()
 
 
 def dump_batching(memory: BatchingMemory) -> dict[str, object]:
