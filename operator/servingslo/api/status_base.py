@@ -150,6 +150,7 @@ class StatusPart:
     of: what it is made of, in a decision; by default what the feature reports. description: of the
     field. most_classes: how many classes of requests it lists, each with the model; 0 if it is no
     list of them. of_class: what it adds to each class. columns: that `kubectl get -o wide` shows.
+    decided: whether it is written with each decision.
     """
 
     key: Key[Any]
@@ -159,6 +160,7 @@ class StatusPart:
     columns: tuple[tuple[str, str, str, str], ...] = ()
     of: Callable[[Any], object] | None = None
     most_classes: int = 0
+    decided: bool = True
 
     @property
     def field(self) -> str:
@@ -178,6 +180,8 @@ def with_features(model: type[Model]) -> type[Model]:
 
 def _field_of(part: StatusPart) -> Any:
     source = part.of or partial(_reported, part.key)
+    if not part.decided:
+        return part.model | None, Field(None, description=part.description)
     if not part.most_classes:
         return part.model | None, told(source, part.description)
     listed: dict[str, Any] = {
