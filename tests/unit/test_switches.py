@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.features.batch_limits.orders import canary_order
 from tests.unit.cli_calls import CLI
-from tests.unit.workload_server import canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -30,6 +29,7 @@ from servingslo.cli.running.run_options import RunOptions
 from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
 from servingslo.explain.changes import Change
+from servingslo.features.batch_limits.pod_template import BatchCanaries
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (

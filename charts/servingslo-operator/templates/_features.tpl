@@ -29,6 +29,7 @@
 {{- end }}
 
 {{- define "servingslo.features.rights" }}
+{{- include "servingslo.batch_limits.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -45,6 +46,14 @@
 
 {{- define "servingslo.features.warnings" }}
 {{- include "servingslo.dynamic_batches.warnings" . }}
+{{- end }}
+
+{{- define "servingslo.features.writes" }}
+{{- include "servingslo.batch_limits.writes" . }}
+{{- end }}
+
+{{- define "servingslo.features.release" }}
+{{- include "servingslo.batch_limits.release" . }}
 {{- end }}
 
 {{- define "servingslo.features.objects" }}
@@ -191,6 +200,27 @@ subjects:
       - {{ include "servingslo.name" . }}-next
 {{- range untilStep 1 8 1 }}
       - {{ include "servingslo.name" $ }}-{{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.batch_limits.rights" }}
+{{- if and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly) }}
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [patch]
+{{- end }}
+{{- end }}
+
+{{- /* Of the operator's arguments: what `servingslo release` is to put back. */ -}}
+{{- define "servingslo.batch_limits.writes" }}
+{{- if and (has "--batching-apply=true" .) (not (has "--batching-servers-only=true" .)) }}
+- --canaries
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.batch_limits.release" }}
+{{- if not (has "--canaries" .) }}
+            - --no-canaries
 {{- end }}
 {{- end }}
 
