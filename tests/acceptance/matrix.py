@@ -29,6 +29,7 @@ PAGE = ROOT / "docs" / "support.md"
 BEGIN, END = "<!-- made by make matrix -->", "<!-- end -->"
 PASSED, NOT_BUILT = "passed", "not built"
 _LONGEST_REASON = 120
+_FAILURES = (RigError, kubernetes.client.ApiException, OSError, LookupError, ValueError)
 
 
 def _say(text: str) -> None:
@@ -57,7 +58,7 @@ def tried(tools: Sequence[Tool]) -> dict[str, str]:
             try:
                 step(at)
                 found[name] = PASSED
-            except (RigError, AssertionError, kubernetes.client.ApiException) as error:
+            except _FAILURES as error:
                 found[name] = f"{FAILED}: {_reason(error)}"
                 _say(str(error))
             _say(f"{name}: {found[name]} ({time.monotonic() - begin:.0f} s)")

@@ -33,8 +33,10 @@ FORMER = "03f881d3"
 # Several times what each of them takes on an idle machine.
 PATIENCE_SECONDS = 300.0
 LIVE = ("live-0", "live-1", "live-2", "live-3", "live-4")
-# One replica of these engines serves about six such requests per second.
-SURGE_PER_SECOND = 12.0
+# One replica of these engines serves about six such requests per second: two do not serve it.
+SURGE_PER_SECOND = 18.0
+# Eight GPUs each: for all live resources and a workload at its most.
+_NODES = 4
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 CONFINED = {
     "pod": {
@@ -122,7 +124,7 @@ def ground(rig: Rig, folder: Path) -> Iterator[Ground]:
         ).stdout  # fmt: skip
         with tarfile.open(fileobj=BytesIO(archive)) as packed:
             packed.extractall(former, filter="data")
-    rig.add_nodes(2)
+    rig.add_nodes(_NODES)
     rig.create_namespace(RELEASE_NAMESPACE, RESTRICTED)
     engines = Engines(rig)
     rig.configure_prometheus(http_sd_url=f"{engines.url}/sd", scrape_interval_seconds=1.0)
@@ -341,10 +343,10 @@ STEPS: dict[str, Callable[[Ground], None]] = {
     "CRD": crd,
     "Helm 3": helm_3,
     "Helm 4": helm_4,
-    "restricted": restricted,
     "upgrade": upgrade,
     "scaling": scaling,
     "HPA": hpa,
+    "restricted": restricted,
     "back": back,
     "uninstall": uninstall,
 }
