@@ -25,12 +25,12 @@ FOLDER = Path("operator") / "servingslo" / "features"
 RULES = Path("charts") / "servingslo-operator" / "files" / "rules.yaml"
 VALUES = Path("charts") / "servingslo-operator" / "values.yaml"
 TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tpl"
-# Where templates of the kernel ask features: arguments, ports, mounts and volumes of the container,
-# rights, roles beside them, who may connect to it, whom it connects to, what has no effect, and
-# further objects.
+# Where templates of the kernel ask features: arguments, those by which `servingslo release` puts
+# something back, ports, mounts and volumes of the container, rights, roles beside them, who may
+# connect to it, whom it connects to, what has no effect, and further objects.
 HOOKS = (
-    "args", "ports", "mounts", "volumes", "rights", "roles", "ingress", "egress", "warnings",
-    "objects",
+    "args", "releases", "ports", "mounts", "volumes", "rights", "roles", "ingress", "egress",
+    "warnings", "objects",
 )  # fmt: skip
 METRICS = "reference/metrics.md"
 # Pages, as patterns below `docs`.

@@ -20,8 +20,8 @@ from tests.unit.workload_server import canary_order
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.errors import WriteConflictError
+from servingslo.features.degradation.routes import WeightsOwner, weighted_routes
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig

@@ -2,7 +2,12 @@
 
 {{- define "servingslo.features.args" }}
 {{- include "servingslo.keda_scaler.args" . }}
+{{- include "servingslo.degradation.args" . }}
 {{- include "servingslo.dynamic_batches.args" . }}
+{{- end }}
+
+{{- define "servingslo.features.releases" }}
+{{- include "servingslo.degradation.releases" . }}
 {{- end }}
 
 {{- define "servingslo.features.ports" }}
@@ -20,6 +25,7 @@
 {{- end }}
 
 {{- define "servingslo.features.rights" }}
+{{- include "servingslo.degradation.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -161,6 +167,29 @@ subjects:
     name: {{ include "servingslo.serviceAccount" . }}
     namespace: {{ .Release.Namespace }}
 ---
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.args" }}
+{{- if (.Values.degradation).enabled }}
+- --degradation=true
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.releases" }}
+- --degradation=true
+{{- end }}
+
+{{- define "servingslo.degradation.rights" }}
+{{- if (.Values.degradation).enabled }}
+# Weights of a fallback, in routes that their owners labelled.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, patch]
+# Whether what a bound is for is the workload, and it alone.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get]
 {{- end }}
 {{- end }}
 

@@ -35,7 +35,8 @@ class SpecPart:
     targets: what the planner gets of the field's value, in SI units. states: fields of `Targets`
     that the value sets instead of the kernel. rules: CEL over the whole
     spec; check: the same in Python, of the spec, raises `not_allowed`. of_route: with several pools
-    only the one that the route is read for has it.
+    only the one that the route is read for has it. one_route: none where classes of requests have
+    routes of their own.
     """
 
     key: Key[Any]
@@ -44,7 +45,13 @@ class SpecPart:
     rules: tuple[dict[str, Any], ...] = ()
     check: Callable[[Any], None] = _agrees
     of_route: bool = False
+    one_route: bool = False
     states: Callable[[Any], dict[str, Any]] = _nothing
+
+    @property
+    def field_name(self) -> str:
+        """The name of the field in manifests."""
+        return to_camel(self.key.name)
 
 
 SPEC: Aspect[SpecPart] = Aspect("spec")

@@ -13,6 +13,7 @@ from servingslo.plugins import Aspect, Key
 
 PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
 _SIGNIFICANT_DIGITS = 3
+MAX_REASON_LENGTH = 1024
 
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
@@ -144,9 +145,10 @@ class StatusModel(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusPart:
-    """What a feature adds to the status: a field of the key's name, of what it reports.
+    """What a feature adds to the status: a field of the key's name.
 
-    description: of the field. of_class: what it adds to each class of requests. columns: that
+    of: what it is made of, in a decision; by default what the feature reports. description: of the
+    field. of_class: what it adds to each class of requests. columns: that
     `kubectl get -o wide` shows.
     """
 
@@ -155,6 +157,7 @@ class StatusPart:
     description: str
     of_class: type[StatusModel] = StatusModel
     columns: tuple[tuple[str, str, str, str], ...] = ()
+    of: Callable[[Any], object] | None = None
 
     @property
     def field(self) -> str:
@@ -171,7 +174,7 @@ def with_features(model: type[Model]) -> type[Model]:
     fields: dict[str, Any] = {
         part.key.name: (
             part.model | None,
-            told(partial(_reported, part.key), part.description),
+            told(part.of or partial(_reported, part.key), part.description),
         )
         for part in STATUS.parts()
     }

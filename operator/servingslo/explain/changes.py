@@ -24,7 +24,6 @@ class Knob(StrEnum):
     BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
     LANES = "lanes"
-    ROUTE_WEIGHTS = "route-weights"
 
 
 class ChangeOutcome(StrEnum):

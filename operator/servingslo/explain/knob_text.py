@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from servingslo.explain import features
 from servingslo.explain.classes import class_text, each_proxy
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.format import (
@@ -13,7 +14,6 @@ from servingslo.explain.format import (
     percent,
     seconds,
 )
-from servingslo.explain.parts.degradation import degradation_lines
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import CostReport
 from servingslo.policy.knobs.decisions import (
@@ -38,7 +38,7 @@ def knob_lines(decision: Decision) -> Iterator[str]:
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
     yield from class_text(decision)
-    yield from degradation_lines(decision.degradation)
+    yield from features.knob_lines(decision.knobs)
 
 
 def _admission(admission: AdmissionDecision) -> str:

@@ -6,5 +6,6 @@ FEATURES: tuple[str, ...] = (
     "availability",
     "keda_scaler",
     "budgets",
+    "degradation",
     "dynamic_batches",
 )

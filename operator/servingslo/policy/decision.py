@@ -28,12 +28,10 @@ from servingslo.policy.knobs.decisions import (
     LANES,
     AdmissionDecision,
     BatchingDecision,
-    DegradationDecision,
     KnobDecision,
     LimitDecision,
 )
 from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
-from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
@@ -128,12 +126,6 @@ class Decision:
     def classes(self) -> tuple[ClassReport, ...]:
         """Each class of requests; () without classes."""
         return () if self.lanes is None else self.lanes.classes
-
-    @property
-    def degradation(self) -> DegradationDecision | None:
-        """The share that goes to a fallback; None if none is asked for."""
-        found = self.knobs.get(ROUTE_WEIGHTS)
-        return found if isinstance(found, DegradationDecision) else None
 
 
 def replace_knob(decision: Decision, name: str, knob: KnobDecision) -> Decision:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from servingslo.api.constraints import Between, Count, Number, cel_rule, not_allowed
 from servingslo.api.patterns import DNS_LABEL, DNS_NAME
 from servingslo.api.spec_base import ApiModel, with_rules
-from servingslo.api.v1alpha1.knobs import Admission, Degradation
+from servingslo.api.v1alpha1.knobs import Admission
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
     OBJECTIVES_SCHEMA,
@@ -98,7 +98,6 @@ _ROUTES = "each route once"
 _POLICIES = "each policy once (by default it is named like the route)"
 _ORDERS = "one class of priority 0 or more, for which replicas are ordered"
 _NO_POOLS = "none with classes yet: one targetRef"
-_NO_FALLBACK = "none with classes yet: one route"
 _NO_VIA = "none with classes: each class has a policy"
 _NO_NAME = "none with classes: each class has a route"
 _NEEDS_VIA = "an object, required when mode is Auto"
@@ -134,13 +133,6 @@ SPEC_RULES = (
         allowed=_NO_POOLS,
         got="a value",
         field_path=".pools",
-    ),
-    cel_rule(
-        "!has(self.classes) || !has(self.degradation)",
-        allowed=_NO_FALLBACK,
-        got="%s",
-        values=("self.degradation.route",),
-        field_path=".degradation",
     ),
     cel_rule(
         "!has(self.classes) || !has(self.admission.via)",
@@ -200,7 +192,6 @@ def check_beside_classes(
     pools: Sequence[object] | None,
     admission: Admission,
     gateway: Gateway,
-    degradation: Degradation | None,
 ) -> None:
     """What classes state is stated nowhere else. Raises: PydanticCustomError."""
     if classes is None:
@@ -209,8 +200,6 @@ def check_beside_classes(
         return
     if pools is not None:
         raise not_allowed(_NO_POOLS, path=("pools",), value="a value")
-    if degradation is not None:
-        raise not_allowed(_NO_FALLBACK, path=("degradation",), value=degradation.route)
     if admission.via is not None:
         raise not_allowed(_NO_VIA, path=("admission", "via"), value="a value")
     if gateway.name is not None:

@@ -34,7 +34,7 @@ from servingslo.api.v1alpha1.classes import (
     metrics_rule,
 )
 from servingslo.api.v1alpha1.classes import SPEC_RULES as CLASS_SPEC_RULES
-from servingslo.api.v1alpha1.knobs import Admission, Batching, Degradation, Engine
+from servingslo.api.v1alpha1.knobs import Admission, Batching, Engine
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
     OBJECTIVES_SCHEMA,
@@ -76,8 +76,7 @@ from servingslo.runtimes.catalogue import CATALOGUE
 
 MOST_PRIORITY = 1_000_000
 
-_NO_POOLS = "none with pools"
-_OWN_ROUTE = "the route that the gateway counts: gateway.name, by default the name of the target"
+_ONE_ROUTE = "none with classes yet: one route"
 
 # Metrics that no objective can be about on a runtime, as (runtime, metric).
 _REFUSED = tuple((one.name, metric) for one in CATALOGUE for metric, _ in one.refused)
@@ -236,11 +235,6 @@ class _Stated(ApiModel):
     engine: Engine = workload.ENGINE
     batching: Batching = workload.BATCHING
     admission: Admission = Field(Admission(), description="Admission limits.")
-    degradation: Degradation | None = Field(
-        None,
-        description="A fallback for requests that no further replica can be had for; none by "
-        "default, and none with pools.",
-    )
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
 
 
@@ -269,26 +263,20 @@ class ServingSLOSpec(_WithFeatures):
             values=("self.replicas.max", "self.fallback.replicas"),
             field_path=".fallback.replicas",
         ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.pools)",
-            allowed=_NO_POOLS,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation",
-        ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.targetRef)"
-            " || self.degradation.route == (has(self.gateway.name) ? self.gateway.name"
-            " : self.targetRef.name)",
-            allowed=_OWN_ROUTE,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation.route",
-        ),
         *map(_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
         *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
         *SPEC_RULES,
         *CLASS_SPEC_RULES,
+        *(
+            cel_rule(
+                f"!has(self.classes) || !has(self.{part.field_name})",
+                allowed=_ONE_ROUTE,
+                got="a value",
+                field_path=f".{part.field_name}",
+            )
+            for part in SPEC.parts()
+            if part.one_route
+        ),
         *(rule for part in SPEC.parts() for rule in part.rules),
     )
 
@@ -328,26 +316,14 @@ class ServingSLOSpec(_WithFeatures):
     def _classes_agree(self) -> Self:
         if self.classes is not None:
             check_classes(self.classes)
-        check_beside_classes(
-            self.classes, self.pools, self.admission, self.gateway, self.degradation
-        )
-        return self
-
-    @model_validator(mode="after")
-    def _degrades_on_its_own_route(self) -> Self:
-        if self.degradation is None:
-            return self
-        route = self.degradation.route
-        if self.pools is not None:
-            raise not_allowed(_NO_POOLS, path=("degradation",), value=route)
-        target = None if self.target_ref is None else self.target_ref.name
-        if target is not None and route != (self.gateway.name or target):
-            raise not_allowed(_OWN_ROUTE, path=("degradation", "route"), value=route)
+        check_beside_classes(self.classes, self.pools, self.admission, self.gateway)
         return self
 
     @model_validator(mode="after")
     def _features_agree(self) -> Self:
         for part in SPEC.parts():
+            if part.one_route and self.classes and getattr(self, part.key.name) is not None:
+                raise not_allowed(_ONE_ROUTE, path=(part.key.name,), value="a value")
             part.check(self)
         return self
 

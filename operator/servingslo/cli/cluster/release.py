@@ -1,21 +1,22 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
-from servingslo.adapters.kubernetes.api.owned_fields import Owned, OwnedValues, Value
 from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.gateways.limits import (
     LIMIT_FORMS,
     LimitHolder,
     limit_holders,
 )
-from servingslo.adapters.kubernetes.gateways.route_weights import KIND, weighted_routes
+from servingslo.cli.cluster.put_back import RELEASE, asks_features, put_back_fields
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
 from servingslo.policy.inputs import LimitKind
@@ -24,6 +25,7 @@ from servingslo.policy.inputs import LimitKind
 _ATTEMPTS = 5
 
 
+@asks_features
 def release(
     everything: Annotated[
         bool, typer.Option("--all", help="Put back everything; required.")
@@ -38,9 +40,7 @@ def release(
             help="Kind of object to search, as in `servingslo run`; repeatable. All by default."
         ),
     ] = None,
-    degradation: Annotated[
-        bool, typer.Option(help="Search HTTPRoutes for weights of a fallback.")
-    ] = True,
+    features: Mapping[str, bool] = MappingProxyType({}),
     canaries: Annotated[
         bool, typer.Option(help="Search workloads for batch limits that one pod has on trial.")
     ] = True,
@@ -49,10 +49,8 @@ def release(
 ) -> None:
     """Restore the value from before each bound that the operator wrote into a gateway's object.
 
-    Weights of routes that it moved to a fallback are restored too.
-
-    Batch limits that one pod of a workload has on trial are taken back as well. A running operator
-    leaves these objects alone for the next ten minutes.
+    What features wrote, and batch limits that one pod of a workload has on trial, is put back as
+    well. A running operator leaves these objects alone for the next ten minutes.
 
     Example: servingslo release --all
     """
@@ -66,8 +64,8 @@ def release(
             context,
             names,
             kinds,
-            routes=degradation,
             canaries=canaries,
+            features=features,
         )
     )
 
@@ -78,16 +76,17 @@ async def _release(
     names: tuple[str, ...],
     kinds: Collection[LimitKind],
     *,
-    routes: bool,
     canaries: bool,
+    features: Mapping[str, bool],
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
         failed = await _put_back_all(client, names, kinds)
         if canaries:
             failed += await end_canaries(client, names)
-        if routes:
-            failed += await _put_back_weights(client, names)
+        for part in RELEASE.parts():
+            if all(features[one.name] for one in fields(part.flags)):
+                failed += await part.put_back(client, names)
     finally:
         await client.close()
     if failed:
@@ -135,58 +134,12 @@ async def _put_back_all(
     put_back, failed = 0, list[str]()
     for form in (form for form in LIMIT_FORMS if form.kind in kinds):
         holders = limit_holders(client, form, namespaces=names)
-        ended, left = await _put_back_each(form.kind, holders, _bound_told)
+        ended, left = await put_back_fields(form.kind, holders, _bound_told)
         put_back += ended
         failed += left
     minutes = RELEASED_SECONDS / 60
     typer.echo(f"{put_back} put back; left alone for {minutes:.0f} minutes")
     return failed
-
-
-async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    """Restore the owners' weights in every route; what could not be."""
-    routes = weighted_routes(client, namespaces=names)
-    _, failed = await _put_back_each(KIND, routes, lambda _: "the former weights are put back")
-    return failed
-
-
-async def _put_back_each(
-    kind: str, field: OwnedValues[Value, Owned], told: Callable[[Value], str]
-) -> tuple[int, list[str]]:
-    """Put the field back in each object of a kind, and say so; how many, and what could not be."""
-    put_back, failed = 0, []
-    try:
-        owned = await field.owned()
-    except ClusterError as error:
-        return 0, [f"{kind}: {error}"]
-    for one in owned:
-        where = f"{kind} {one.namespace}/{one.name}"
-        try:
-            typer.echo(f"{where}: {await _put_back(field, one, told)}")
-            put_back += 1
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-    return put_back, failed
-
-
-async def _put_back(
-    field: OwnedValues[Value, Owned], one: Value, told: Callable[[Value], str]
-) -> str:
-    """What was put back, in words. Raises: ClusterError where it could not be."""
-    for attempt in range(_ATTEMPTS):
-        if one.owner is None:
-            return "put back by another client"
-        try:
-            await field.put_back(one, released=True)
-        except NotFoundError:
-            return "gone"
-        except WriteConflictError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            one = await field.read(one.namespace, one.name)
-            continue
-        return told(one)
-    raise AssertionError("unreachable")
 
 
 def _bound_told(holder: LimitHolder) -> str:

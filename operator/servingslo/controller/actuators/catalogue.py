@@ -11,16 +11,14 @@ from servingslo.adapters.kubernetes.gateways.limits import (
     LimitForm,
     limit_holders,
 )
-from servingslo.adapters.kubernetes.gateways.route_weights import weighted_routes
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
-from servingslo.adapters.kubernetes.gateways.services import GatewayServices, LimitReach
+from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
 from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.lanes import Lanes
 from servingslo.controller.actuators.means import ACTUATOR, ActuatorRow, Means
 from servingslo.controller.actuators.replicas import ReplicaCount
-from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.policy.inputs import LimitKind
 
 # Each kind of object that holds a gateway's bound, and how to find the bound's resource.
@@ -49,11 +47,6 @@ ACTUATORS: tuple[ActuatorRow, ...] = (
         BatchCanaries(means.client, namespaces=means.namespaces),
         templates=means.pod_templates,
         bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
-    ),
-    lambda means: RouteWeights(
-        weighted_routes(means.client, namespaces=means.namespaces),
-        GatewayServices(means.client),
-        enabled=means.route_weights,
     ),
     *ACTUATOR.parts(),
     _gateway_limits,

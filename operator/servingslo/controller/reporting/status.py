@@ -29,7 +29,6 @@ _NOISY = frozenset(
         "gpus",
         "admission",
         "classes",
-        "degradation",
         "cost",
         "reserve",
         "summary",

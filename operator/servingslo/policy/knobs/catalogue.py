@@ -8,7 +8,6 @@ from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
-from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.lanes.knob import LanesKnob
@@ -18,7 +17,6 @@ from servingslo.policy.replicas.state import PlannerState
 KNOBS: tuple[Knob, ...] = (
     EngineLimitsKnob(),
     AdmissionKnob(),
-    DegradationKnob(),
     *KNOB.parts(),
     InFlightKnob(),
     LanesKnob(),
