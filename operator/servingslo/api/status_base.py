@@ -149,7 +149,7 @@ class StatusPart:
 
     of: what it is made of, in a decision; by default what the feature reports. description: of the
     field. of_class: what it adds to each class of requests. columns: that
-    `kubectl get -o wide` shows.
+    `kubectl get -o wide` shows. decided: whether it is written with each decision.
     """
 
     key: Key[Any]
@@ -158,6 +158,7 @@ class StatusPart:
     of_class: type[StatusModel] = StatusModel
     columns: tuple[tuple[str, str, str, str], ...] = ()
     of: Callable[[Any], object] | None = None
+    decided: bool = True
 
     @property
     def field(self) -> str:
@@ -174,7 +175,9 @@ def with_features(model: type[Model]) -> type[Model]:
     fields: dict[str, Any] = {
         part.key.name: (
             part.model | None,
-            told(part.of or partial(_reported, part.key), part.description),
+            told(part.of or partial(_reported, part.key), part.description)
+            if part.decided
+            else Field(None, description=part.description),
         )
         for part in STATUS.parts()
     }

@@ -10,7 +10,6 @@ import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.gateways.limits import (
     LIMIT_FORMS,
     LimitHolder,
@@ -18,11 +17,8 @@ from servingslo.adapters.kubernetes.gateways.limits import (
 )
 from servingslo.cli.cluster.put_back import RELEASE, asks_features, put_back_fields
 from servingslo.cli.options import Context, Kubeconfig, path_text
-from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
+from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.policy.inputs import LimitKind
-
-# Another writer may come in between a reading and the write after it.
-_ATTEMPTS = 5
 
 
 @asks_features
@@ -41,16 +37,13 @@ def release(
         ),
     ] = None,
     features: Mapping[str, bool] = MappingProxyType({}),
-    canaries: Annotated[
-        bool, typer.Option(help="Search workloads for batch limits that one pod has on trial.")
-    ] = True,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Restore the value from before each bound that the operator wrote into a gateway's object.
 
-    What features wrote, and batch limits that one pod of a workload has on trial, is put back as
-    well. A running operator leaves these objects alone for the next ten minutes.
+    What features wrote is put back as well. A running operator leaves these objects alone for the
+    next ten minutes.
 
     Example: servingslo release --all
     """
@@ -64,7 +57,6 @@ def release(
             context,
             names,
             kinds,
-            canaries=canaries,
             features=features,
         )
     )
@@ -76,14 +68,11 @@ async def _release(
     names: tuple[str, ...],
     kinds: Collection[LimitKind],
     *,
-    canaries: bool,
     features: Mapping[str, bool],
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
         failed = await _put_back_all(client, names, kinds)
-        if canaries:
-            failed += await end_canaries(client, names)
         for part in RELEASE.parts():
             if all(features[one.name] for one in fields(part.flags)):
                 failed += await part.put_back(client, names)
@@ -91,40 +80,6 @@ async def _release(
         await client.close()
     if failed:
         raise ClusterError("; ".join(failed))
-
-
-async def end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    """Take back every canary of batch limits; what could not be."""
-    canaries, failed = BatchCanaries(client, namespaces=names), []
-    for target in await canaries.standing():
-        where = f"{target.kind} {target.namespace}/{target.name}"
-        try:
-            typer.echo(f"{where}: {await _ended(canaries, target)}")
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-    return failed
-
-
-async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
-    """How a canary was ended, in words. Raises: ClusterError where it could not be."""
-    for attempt in range(_ATTEMPTS):
-        canary = target.canary
-        if canary is None:
-            return "ended by another client"
-        try:
-            if target.edited:
-                await canaries.complete(target, released=True)
-                return "its template was changed meanwhile, which stays"
-            await canaries.take_back(target, "", released=True)
-        except NotFoundError:
-            return "gone"
-        except WriteConflictError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            target = await canaries.again(target)
-            continue
-        return f"max_num_seqs {canary.after[0]} -> {canary.before[0]}"
-    raise AssertionError("unreachable")
 
 
 async def _put_back_all(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo.cli.prometheus_flags import PrometheusFlags
-from servingslo.cli.running.feature_flags import Started
+from servingslo.cli.running.feature_flags import ONE_DECIDER, Deciders, Started
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.controller.actuators.means import ActuatorRow
 from servingslo.controller.lease.election import Terms
@@ -21,7 +21,7 @@ class RunOptions:
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
     none by default. features: what is started of each feature that is switched on.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
-    shards: among which the resources are divided, each with a Lease of its own.
+    deciders: which processes of the release decide.
     """
 
     prometheus_url: str
@@ -35,7 +35,7 @@ class RunOptions:
     lease_namespace: str | None
     lease_name: str
     lease_terms: Terms
-    shards: int = 1
+    deciders: Deciders = ONE_DECIDER
     limit_kinds: frozenset[str] = frozenset()
     features: tuple[Started, ...] = ()
     actuators: tuple[ActuatorRow, ...] = ACTUATORS

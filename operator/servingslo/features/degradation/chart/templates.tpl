@@ -4,8 +4,16 @@
 {{- end }}
 {{- end }}
 
-{{- define "servingslo.degradation.releases" }}
+{{- define "servingslo.degradation.writes" }}
+{{- if has "--degradation=true" . }}
 - --degradation=true
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.release" }}
+{{- if not (has "--degradation=true" .writes) }}
+            - --no-degradation
+{{- end }}
 {{- end }}
 
 {{- define "servingslo.degradation.rights" }}
