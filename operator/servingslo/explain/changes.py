@@ -22,7 +22,6 @@ class Knob(StrEnum):
 
     REPLICAS = "replicas"
     GATEWAY_LIMITS = "gateway-limits"
-    LANES = "lanes"
 
 
 class ChangeOutcome(StrEnum):

@@ -10,6 +10,7 @@ from servingslo.explain.conditions.condition import ConditionType, Verdict
 from servingslo.plugins import Aspect
 
 Reports = Mapping[str, object]
+Pairs = Iterable[tuple[str, object]]
 
 
 class Text:
@@ -21,6 +22,10 @@ class Text:
 
     def essence(self, _reports: Reports) -> object:
         """What deserves a new log line when it changes, of reports and what was decided."""
+
+    def is_news(self, before: Reports, now: Reports) -> bool:
+        """Whether it deserves a new log line."""
+        return self.essence(before) != self.essence(now)
 
     def headlines(self, _reports: Reports) -> Iterable[str]:
         """What a person on call should read first; mostly nothing."""
@@ -46,6 +51,10 @@ class Text:
         """The conditions of what was decided."""
         return ()
 
+    def knob_log_lines(self, _knobs: Reports) -> Iterable[tuple[str, Pairs]]:
+        """Further lines of the log about what was decided: each an event, keys and values."""
+        return ()
+
 
 TEXT: Aspect[Text] = Aspect("text")
 
@@ -56,9 +65,9 @@ def pairs(reports: Reports) -> Iterator[tuple[str, str]]:
         yield from one.pairs(reports)
 
 
-def essence(reports: Reports) -> tuple[object, ...]:
-    """What of all features deserves a new log line when it changes."""
-    return tuple(one.essence(reports) for one in TEXT.parts())
+def is_news(before: Reports, now: Reports) -> bool:
+    """Whether what any feature reports or decided deserves a new log line."""
+    return any(one.is_news(before, now) for one in TEXT.parts())
 
 
 def headlines(reports: Reports) -> Iterator[str]:
@@ -94,3 +103,9 @@ def knob_lines(knobs: Reports) -> Iterator[str]:
 def verdicts(knobs: Reports) -> dict[ConditionType, Verdict]:
     """The conditions of what all features decided."""
     return dict(one for part in TEXT.parts() for one in part.verdicts(knobs))
+
+
+def knob_log_lines(knobs: Reports) -> Iterator[tuple[str, Pairs]]:
+    """The further log lines about what all features decided."""
+    for one in TEXT.parts():
+        yield from one.knob_log_lines(knobs)

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from servingslo.explain import features
-from servingslo.explain.classes import class_text, each_proxy
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.format import (
     count,
     counted,
+    each_proxy,
     joined,
     number,
     per_second,
@@ -37,7 +37,6 @@ def knob_lines(decision: Decision) -> Iterator[str]:
     yield f"Admission: {_admission(decision.admission)}"
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
-    yield from class_text(decision)
     yield from features.knob_lines(decision.knobs)
 
 

@@ -11,4 +11,5 @@ FEATURES: tuple[str, ...] = (
     "batch_limits",
     "degradation",
     "dynamic_batches",
+    "classes",
 )

@@ -6,6 +6,8 @@ from servingslo.models.fleet.latency import Objective
 
 # A sanity bound: every class is a route with counters and a policy of its own.
 MOST_CLASSES = 8
+# Name of the knob of bounds of classes, and of its actuator.
+LANES = "lanes"
 # Values in force of an actuator that names a backend of the route where other pods serve: numbers
 # of its rule and of itself.
 RULE, BACKEND = "rule", "backend"
@@ -17,8 +19,7 @@ class ClassTargets:
 
     priority: of 0 or more orders replicas; below 0 is sheddable. route, policy: the HTTPRoute and
     the BackendTrafficPolicy that holds its bound, in the resource's namespace. objectives: of the
-    class, its own or the resource's. share_ratio: of the most replicas, up to which a sheddable
-    class orders some; 0 orders none.
+    class, its own or the resource's.
     """
 
     name: str
@@ -26,7 +27,6 @@ class ClassTargets:
     route: str
     policy: str
     objectives: tuple[Objective, ...] = ()
-    share_ratio: float = 0.0
 
     @property
     def target_ratio(self) -> float:

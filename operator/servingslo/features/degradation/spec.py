@@ -42,7 +42,7 @@ def _targets(stated: Degradation) -> DegradationTargets:
     )
 
 
-def _elsewhere(stated: Degradation) -> dict[str, Any]:
+def _elsewhere(stated: Degradation, _spec: Any) -> dict[str, Any]:
     counts_as = float(stated.degraded_counts_as)
     return {"elsewhere": Elsewhere(service=stated.fallback, counts_as_ratio=counts_as)}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from servingslo.plugins import Key
 from servingslo.policy.rules.batch_search import LimitsPlan
@@ -12,9 +12,17 @@ from servingslo.reasons import Reason
 BATCH_LIMITS = "batch-limits"
 ADMISSION = "admission"
 GATEWAY_LIMITS = "gateway-limits"
-LANES = "lanes"
 
 Decided = TypeVar("Decided", bound="KnobDecision")
+
+
+class WrittenBound(NamedTuple):
+    """Bounds in flight that are written: in which objects, why, and what is said if none is."""
+
+    where: str
+    reason: Reason
+    otherwise: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,16 @@ class KnobDecision:
     def spares_refusals(self) -> bool:
         """Whether more requests can be served than ready replicas take, so that none need wait."""
         return False
+
+    @property
+    def bound(self) -> WrittenBound | None:
+        """The bound in flight that it writes; None if it writes none."""
+        return None
+
+    @property
+    def bounds(self) -> Mapping[str, int | None]:
+        """The new bounds of classes of requests, by class."""
+        return {}
 
     def hold(self) -> Self:
         """The decision if nothing may be written at this tick."""
@@ -131,6 +149,12 @@ class LimitDecision(KnobDecision):
     after: int | None = None
     change_reason: Reason | None = None
     puts_back: bool | None = None
+
+    @property
+    def bound(self) -> WrittenBound:
+        """The bound of the object."""
+        where = f"{self.kind}/{self.object_name}"
+        return WrittenBound(where, self.reason, "no bound is written", self.detail)
 
 
 # Where the decision of a built-in knob stands in documents: its name there, and its type.

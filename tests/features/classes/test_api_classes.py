@@ -3,6 +3,7 @@
 from tests.unit import api_cases
 
 from servingslo.api.convert import targets_from_spec
+from servingslo.features.classes.shares import SHARES, ClassShares
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.routes import ClassTargets
@@ -15,7 +16,9 @@ CHAT = (
 
 def test_each_class_has_its_route_policy_and_objectives() -> None:
     """What a class does not state follows from its route and from the resource."""
-    assert targets_from_spec(api_cases.changed({}, "classed")).classes == (
+    targets = targets_from_spec(api_cases.changed({}, "classed"))
+    assert SHARES.of(targets.features) == ClassShares(ratios={"batch": 0.25})
+    assert targets.classes == (
         ClassTargets(name="chat", route="llama-chat", policy="llama-chat-lane", objectives=CHAT),
         ClassTargets(
             name="batch",
@@ -23,7 +26,6 @@ def test_each_class_has_its_route_policy_and_objectives() -> None:
             route="llama-batch",
             policy="llama-batch",
             objectives=CHAT[:1],
-            share_ratio=0.25,
         ),
     )
 

@@ -8,8 +8,9 @@ from itertools import groupby
 from statistics import median
 from typing import Self
 
-from servingslo.policy.knobs.decisions import KnobDecision
-from servingslo.policy.routes import ClassTargets
+from servingslo.plugins import Key
+from servingslo.policy.knobs.decisions import KnobDecision, WrittenBound
+from servingslo.policy.routes import LANES, ClassTargets
 from servingslo.reasons import Reason
 
 
@@ -69,9 +70,22 @@ class LanesDecision(KnobDecision):
     written: bool = False
 
     @property
-    def changes(self) -> bool:
-        """Whether a lane is to be written now."""
-        return any(one.change_reason is not None for one in self.classes)
+    def bound(self) -> WrittenBound | None:
+        """The lanes, if they are to be written at all."""
+        if not self.written:
+            return None
+        where = f"BackendTrafficPolicy {', '.join(one.policy for one in self.classes)}"
+        return WrittenBound(where, self.reason, "no lane is written", self.detail)
+
+    @property
+    def changed(self) -> tuple[ClassReport, ...]:
+        """The classes whose lanes are to be written now."""
+        return tuple(one for one in self.classes if one.change_reason is not None)
+
+    @property
+    def bounds(self) -> dict[str, int | None]:
+        """Their new bounds."""
+        return {one.name: one.after for one in self.changed}
 
     def hold(self) -> Self:
         """The lanes in force stay."""
@@ -79,6 +93,7 @@ class LanesDecision(KnobDecision):
         return replace(self, classes=tuple(kept), puts_back=False)
 
 
+LANES_DECIDED: Key[LanesDecision] = Key(LANES, LanesDecision)
 # Each lane keeps one request in flight, so that its latency and its demand stay visible.
 LEAST_LANE = 1
 # Readings of what a class has in flight: five minutes of ticks for its usual level, and the last

@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.gateway_limits import GatewayLimits, lane_object
+from servingslo.controller.actuators.gateway_limits import (
+    GatewayLimits,
+    class_object,
+    gateway_limits,
+)
+from servingslo.controller.actuators.means import ActuatorRow, Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
-from servingslo.explain.changes import Change, Knob
-from servingslo.explain.classes import lanes_change
+from servingslo.explain.changes import Change, Setting
+from servingslo.features.classes.decision import LANES_DECIDED
+from servingslo.features.classes.knob import lane_in_force
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import AdmissionMode, InForce, Targets
-from servingslo.policy.knobs.lanes.knob import lane_in_force
 from servingslo.policy.ports import WorkloadView
+from servingslo.policy.routes import LANES
 from servingslo.reasons import Reason
 
 
@@ -24,7 +30,7 @@ class Lanes:
     """Writes the lane of each class. limits: how one object is read, checked and written."""
 
     limits: GatewayLimits
-    knob: str = Knob.LANES
+    knob: str = LANES
     repeats_at_once: bool = False
 
     async def in_force(
@@ -40,7 +46,7 @@ class Lanes:
         values: dict[str, int | None] = {}
         refused = None
         for one in targets.classes:
-            lane = await self.limits.look(ref, lane_object(one), view, route=one.route)
+            lane = await self.limits.look(ref, class_object(one), view, route=one.route)
             values |= {f"{one.name}.{key}": value for key, value in lane.values.items()}
             if lane.refused is not None and refused is None:
                 detail = f"class {one.name}: {lane.refused.detail}"
@@ -53,29 +59,54 @@ class Lanes:
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Write each lane that changes; those that are lowered first."""
-        lanes, planned = assignment.decision.lanes, assignment.in_force[self.knob]
-        objects = {one.name: lane_object(one) for one in assignment.targets.classes}
-        changed = [
-            one for one in (() if lanes is None else lanes.classes) if one.change_reason is not None
-        ]
+        lanes, planned = LANES_DECIDED.of(assignment.decision.knobs), assignment.in_force[self.knob]
+        if lanes is None:
+            return False
+        objects = {one.name: class_object(one) for one in assignment.targets.classes}
         written = False
-        for one in sorted(changed, key=lambda one: (one.after or 0) > (one.before or 0)):
+        for one in sorted(lanes.changed, key=lambda one: (one.after or 0) > (one.before or 0)):
             written |= await self.limits.set(
                 assignment.ref,
                 objects[one.name],
                 lane_in_force(planned, one.name).values,
                 one.after,
-                puts_back=lanes is not None and lanes.puts_back,
+                puts_back=lanes.puts_back,
             )
         return written
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """The decision with unchanged lanes, and why."""
-        if decision.lanes is None:
+        lanes = LANES_DECIDED.of(decision.knobs)
+        if lanes is None:
             return decision
-        held = replace(decision.lanes.hold(), reason=reason, detail=detail)
+        held = replace(lanes.hold(), reason=reason, detail=detail)
         return replace_knob(decision, self.knob, held)
 
     async def undo(self, _acting: Acting) -> Sequence[Change]:
-        """Nothing: `GatewayLimits` restores every bound that nobody asks for."""
+        """Nothing: `GatewayLimits` restores every bound that no resource asks for."""
         return ()
+
+
+def lanes_change(decision: Decision) -> Change | None:
+    """The change of lanes that a decision orders; None if it orders none."""
+    lanes = LANES_DECIDED.of(decision.knobs)
+    changed = () if lanes is None else lanes.changed
+    if not changed or changed[0].change_reason is None:
+        return None
+    return Change(
+        namespace=decision.namespace,
+        name=decision.name,
+        target=f"BackendTrafficPolicy/{','.join(one.policy for one in changed)}",
+        knob=LANES,
+        settings=tuple(
+            Setting(name=f"lane_{one.name}", before=one.before, after=one.after) for one in changed
+        ),
+        reason=changed[0].change_reason,
+    )
+
+
+def _lanes(means: Means) -> Lanes:
+    return Lanes(gateway_limits(means))
+
+
+PART: ActuatorRow = _lanes

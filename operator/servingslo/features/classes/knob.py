@@ -9,9 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
+from servingslo.features.classes.decision import (
+    HELD_READINGS,
+    LANES_DECIDED,
+    LEAST_LANE,
+    SURGE_READINGS,
+    ClassReport,
+    LanesDecision,
+    LaneState,
+    held_of,
+    lane_bounds,
+)
 from servingslo.policy import insights
 from servingslo.policy.inputs import AdmissionMode, InForce
-from servingslo.policy.knobs.decisions import ADMISSION, LANES, AdmissionDecision
+from servingslo.policy.knobs.decisions import ADMISSION, AdmissionDecision
 from servingslo.policy.knobs.in_flight.gateway import (
     FORMER,
     HEADROOM,
@@ -27,21 +38,11 @@ from servingslo.policy.knobs.in_flight.gateway import (
     proxies_of,
     track_bound,
 )
-from servingslo.policy.knobs.lanes.decision import (
-    HELD_READINGS,
-    LEAST_LANE,
-    SURGE_READINGS,
-    ClassReport,
-    LanesDecision,
-    LaneState,
-    held_of,
-    lane_bounds,
-)
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.policy.replicas.saturation import saturation_need
-from servingslo.policy.routes import ClassTargets
+from servingslo.policy.routes import LANES, ClassTargets
 from servingslo.policy.rules.requirement import sizing_case
 from servingslo.reasons import Reason
 
@@ -67,7 +68,7 @@ class LanesMemory:
 class LanesKnob(PlainKnob):
     """The bound in flight of each class of requests, by priority."""
 
-    name = LANES
+    name, key = LANES, LANES_DECIDED
 
     def decide(self, turn: Turn, memory: object) -> Outcome:
         """Decide the lanes; report the classes even if no lane is to be written."""
@@ -226,7 +227,7 @@ def _put_back(
         for one in decision.classes
     )
     told = replace(decision, reason=reason, classes=tuple(classes))
-    return replace(told, puts_back=told.changes), replace(memory, lanes={})
+    return replace(told, puts_back=bool(told.changed)), replace(memory, lanes={})
 
 
 def _written(
@@ -327,3 +328,6 @@ def _passed_by(decision: LanesDecision) -> str:
     names = [one.name for one in decision.classes if one.state is LaneState.UNBOUND]
     classes = f"class{'es' if len(names) > 1 else ''} {', '.join(names)}"
     return f"more of {classes} is in flight than the lane allows: the policy does not reach Envoy"
+
+
+PART = LanesKnob()

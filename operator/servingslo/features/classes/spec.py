@@ -1,25 +1,37 @@
-"""Classes of requests on the same replicas: `spec.classes`, and the rules beside the rest.
+"""Classes of requests on the same replicas: `spec.classes`, and its rules.
 
 Each rule exists twice with the same words: in CEL for the API server, and in Python.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import Between, Count, Number, cel_rule, not_allowed
+from servingslo.api.constraints import (
+    RULES,
+    Between,
+    Count,
+    Number,
+    cel_rule,
+    keyed_by,
+    not_allowed,
+)
 from servingslo.api.patterns import DNS_LABEL, DNS_NAME
-from servingslo.api.spec_base import ApiModel, with_rules
-from servingslo.api.v1alpha1.knobs import Admission
+from servingslo.api.spec_base import ApiModel, SpecPart, with_rules
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
     OBJECTIVES_SCHEMA,
+    REFUSED,
     Objective,
+    allowed_metrics,
     check_objectives,
+    objectives_of,
 )
-from servingslo.api.v1alpha1.workload import Gateway
-from servingslo.policy.inputs import AdmissionMode
+from servingslo.features.classes.shares import SHARES, ClassShares
+from servingslo.models.fleet import latency
+from servingslo.policy.routes import MOST_CLASSES, ClassTargets
 
 # One class is no class: everything is then as without.
 FEWEST_CLASSES = 2
@@ -100,7 +112,6 @@ _ORDERS = "one class of priority 0 or more, for which replicas are ordered"
 _NO_POOLS = "none with classes yet: one targetRef"
 _NO_VIA = "none with classes: each class has a policy"
 _NO_NAME = "none with classes: each class has a route"
-_NEEDS_VIA = "an object, required when mode is Auto"
 _POLICY = "(has({0}.policy) ? {0}.policy : {0}.route)"
 
 
@@ -115,7 +126,7 @@ def _once(value: str, allowed: str) -> dict[str, Any]:
     )
 
 
-CLASSES_RULES = (
+_CLASSES_RULES = (
     _once("{0}.name", _NAMES),
     _once("{0}.route", _ROUTES),
     _once(_POLICY, _POLICIES),
@@ -127,86 +138,115 @@ CLASSES_RULES = (
     ),
 )
 
-SPEC_RULES = (
-    cel_rule(
-        "!has(self.classes) || !has(self.pools)",
-        allowed=_NO_POOLS,
-        got="a value",
-        field_path=".pools",
-    ),
-    cel_rule(
-        "!has(self.classes) || !has(self.admission.via)",
-        allowed=_NO_VIA,
-        got="a value",
-        field_path=".admission.via",
-    ),
-    cel_rule(
-        "!has(self.classes) || !has(self.gateway.name)",
-        allowed=_NO_NAME,
-        got="%s",
-        values=("self.gateway.name",),
-        field_path=".gateway.name",
-    ),
-    cel_rule(
-        "self.admission.mode != 'Auto' || has(self.admission.via) || has(self.classes)",
-        allowed=_NEEDS_VIA,
-        got="nothing",
-        field_path=".admission.via",
-        reason="FieldValueRequired",
-    ),
-)
 
-
-def metrics_rule(runtime: str, refused: Sequence[str], allowed: str) -> dict[str, Any]:
-    """CEL: no class has an objective about a metric that the runtime refuses."""
+def _metrics_rule(runtime: str, refused: Sequence[str]) -> dict[str, Any]:
     bad = f"has(c.objectives) && c.objectives.exists(o, o.metric in {list(refused)})"
     return cel_rule(
         f"self.runtime != '{runtime}' || !has(self.classes) || !self.classes.exists(c, {bad})",
-        allowed=allowed,
+        allowed=allowed_metrics(runtime),
         got="another one in class %s",
         values=(f"self.classes.filter(c, {bad})[0].name",),
         field_path=".classes",
     )
 
 
-def check_metrics(classes: Sequence[RequestClass], refused: Sequence[str], allowed: str) -> None:
-    """The same rule in Python. Raises: PydanticCustomError."""
+def _alone(field: str, allowed: str, got: str = "a value") -> dict[str, Any]:
+    return cel_rule(
+        f"!has(self.classes) || !has(self.{field})",
+        allowed=allowed,
+        got=got,
+        values=(f"self.{field}",) if "%s" in got else (),
+        field_path=f".{field}",
+    )
+
+
+_SPEC_RULES = (
+    *(_metrics_rule(runtime, refused) for runtime, refused in REFUSED.items()),
+    _alone("pools", _NO_POOLS),
+    _alone("admission.via", _NO_VIA),
+    _alone("gateway.name", _NO_NAME, "%s"),
+)
+
+
+def _check(spec: Any) -> None:
+    """The same rules in Python. Raises: PydanticCustomError for the first that is broken."""
+    classes: Sequence[RequestClass] = spec.classes or ()
+    if not classes:
+        return
+    refused = REFUSED.get(spec.runtime, ())
     for one in classes:
         if any(objective.metric.value in refused for objective in one.objectives or ()):
             value = f"another one in class {one.name}"
-            raise not_allowed(allowed, path=("classes",), value=value)
-
-
-def check_classes(classes: Sequence[RequestClass]) -> None:
-    """The rules between classes. Raises: PydanticCustomError for the first that is broken."""
+            raise not_allowed(allowed_metrics(spec.runtime), path=("classes",), value=value)
     _differ([one.name for one in classes], _NAMES)
     _differ([one.route for one in classes], _ROUTES)
     _differ([one.policy_name for one in classes], _POLICIES)
     priorities = [one.priority for one in classes]
     if max(priorities) < 0:
         raise not_allowed(_ORDERS, path=("classes",), value=priorities)
-
-
-def check_beside_classes(
-    classes: Sequence[RequestClass] | None,
-    pools: Sequence[object] | None,
-    admission: Admission,
-    gateway: Gateway,
-) -> None:
-    """What classes state is stated nowhere else. Raises: PydanticCustomError."""
-    if classes is None:
-        if admission.mode is AdmissionMode.AUTO and admission.via is None:
-            raise not_allowed(_NEEDS_VIA, path=("admission", "via"), value=None)
-        return
-    if pools is not None:
+    if spec.pools is not None:
         raise not_allowed(_NO_POOLS, path=("pools",), value="a value")
-    if admission.via is not None:
+    if spec.admission.via is not None:
         raise not_allowed(_NO_VIA, path=("admission", "via"), value="a value")
-    if gateway.name is not None:
-        raise not_allowed(_NO_NAME, path=("gateway", "name"), value=gateway.name)
+    if spec.gateway.name is not None:
+        raise not_allowed(_NO_NAME, path=("gateway", "name"), value=spec.gateway.name)
 
 
 def _differ(values: Sequence[str], allowed: str) -> None:
     for value in values:
         if values.count(value) > 1:
             raise not_allowed(allowed, path=("classes",), value=f"{value} more than once")
+
+
+def _shares(classes: Sequence[RequestClass]) -> ClassShares:
+    return ClassShares(ratios={one.name: float(one.share) for one in classes if one.share})
+
+
+def _strictest(stated: Iterable[latency.Objective]) -> tuple[latency.Objective, ...]:
+    """Of equal metrics and percentiles the strictest."""
+    kept: dict[tuple[str, float], latency.Objective] = {}
+    for one in stated:
+        known = kept.setdefault((one.metric, one.percentile), one)
+        if one.threshold_seconds < known.threshold_seconds:
+            kept[one.metric, one.percentile] = one
+    return tuple(kept.values())
+
+
+def _states(classes: Sequence[RequestClass], spec: Any) -> dict[str, Any]:
+    """The classes, and what replicas keep: the objectives of every class that orders some."""
+    ordering = (one.objectives for one in classes if one.priority >= 0)
+    stated = (objectives_of(one or spec.objectives) for one in ordering)
+    return {
+        "objectives": _strictest(chain.from_iterable(stated)),
+        "classes": tuple(
+            ClassTargets(
+                name=one.name,
+                priority=one.priority,
+                route=one.route,
+                policy=one.policy_name,
+                objectives=objectives_of(one.objectives or spec.objectives),
+            )
+            for one in classes
+        ),
+    }
+
+
+PART = SpecPart(
+    key=SHARES,
+    field=(
+        tuple[RequestClass, ...] | None,
+        Field(
+            None,
+            min_length=FEWEST_CLASSES,
+            max_length=MOST_CLASSES,
+            description="Classes of requests on the same replicas, 2 to 8: what may wait or be "
+            "refused first, such as background work next to chat. Excludes pools.",
+            json_schema_extra={RULES: list(_CLASSES_RULES), **keyed_by("name")},
+        ),
+    ),
+    targets=_shares,
+    states=_states,
+    rules=_SPEC_RULES,
+    check=_check,
+    several_routes=True,
+)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from servingslo.estimation.gateway.classes import sheddable_part, whole_sample
 from servingslo.estimation.gateway.counts import GatewayFlow
 from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
+from servingslo.features.classes.decision import LEAST_LANE, lane_bounds
+from servingslo.features.classes.shares import SHARES, ClassShares, count_with_shares
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.knobs.lanes.decision import LEAST_LANE, lane_bounds
 from servingslo.policy.routes import ClassTargets
-from servingslo.policy.rules.needs import count_with_shares
 from servingslo.runtimes.gateways import CountedWhen
 
 MOST = 20
@@ -21,15 +21,14 @@ PRIORITIES = st.lists(st.integers(-3, 3), min_size=2, max_size=8).filter(lambda 
 COUNTS = st.integers(0, 200)
 
 
-def classes_of(priorities, shares=None):
-    """Classes c0, c1 … of these priorities and shares."""
+def classes_of(priorities):
+    """Classes c0, c1 … of these priorities."""
     return tuple(
         ClassTargets(
             name=f"c{n}",
             priority=priority,
             route=f"c{n}",
             policy=f"c{n}",
-            share_ratio=0.0 if shares is None or priority >= 0 else shares[n],
         )
         for n, priority in enumerate(priorities)
     )
@@ -68,14 +67,17 @@ def test_the_only_highest_class_has_the_whole_bound(whole, filled, held):
     assert lanes["c0"] == whole
 
 
-def context_of(classes, rates, maximum=MOST):
+def context_of(rates, shares):
     """What `count_with_shares` reads of a tick."""
     flows = {
         name: GatewayFlow(counted=CountedWhen.PASSED_ON, requests_per_second=rate)
         for name, rate in rates.items()
     }
     return SimpleNamespace(
-        targets=SimpleNamespace(classes=classes, replicas=ReplicaTargets(maximum=maximum)),
+        targets=SimpleNamespace(
+            features={SHARES.name: ClassShares(ratios=shares)},
+            replicas=ReplicaTargets(maximum=MOST),
+        ),
         estimate=SimpleNamespace(classes=flows),
     )
 
@@ -90,10 +92,11 @@ def test_a_sheddable_class_never_raises_the_count_beyond_its_share(
     priorities, shares, rates, wanted
 ):
     """More than the others need is at most the largest share of the most replicas."""
-    classes = classes_of(priorities, shares)
+    classes = classes_of(priorities)
     known = {one.name: rate for one, rate in zip(classes, rates, strict=False)}
-    count = count_with_shares(context_of(classes, known), wanted, lambda more: wanted + int(more))
-    most = max((one.share_ratio for one in classes), default=0.0)
+    stated = {one.name: s for one, s in zip(classes, shares, strict=False) if not one.orders}
+    count = count_with_shares(context_of(known, stated), wanted, lambda more: wanted + int(more))
+    most = max(stated.values(), default=0.0)
     assert wanted <= count <= max(wanted, int(most * MOST))
 
 
@@ -102,7 +105,7 @@ def test_without_a_share_it_orders_nothing(priorities, rates, wanted):
     """Whatever it offers."""
     classes = classes_of(priorities)
     known = {one.name: rate for one, rate in zip(classes, rates, strict=False)}
-    assert count_with_shares(context_of(classes, known), wanted, lambda _: MOST) == wanted
+    assert count_with_shares(context_of(known, {}), wanted, lambda _: MOST) == wanted
 
 
 COUNTERS = (
