@@ -34,7 +34,7 @@ _CARDS = (
     'resource=~"nvidia_com_gpu|amd_com_gpu|habana_ai_gaudi|google_com_tpu|aws_amazon_com_neuron"'
 )
 _ALIVE, _READY = 'phase=~"Pending|Running"', 'condition="true"'
-_NO_PODS = "no pod of the workload has engine metrics"
+_NO_PODS = "no ready pod of the workload has engine metrics"
 _NO_COUNT = "kube-state-metrics has no replica count"
 
 
@@ -150,7 +150,8 @@ class PastWorkload:
         whose = self._of(f'{label}="{target.name}"')
         counts = self._values(answers, f"max ({metric}{whose})", at)
         self.counted = self.counted or bool(counts)
-        if not pods and counts.get("") != 0:
+        served = [metrics.pods.get((asked.namespace, pod.name)) for pod in pods if pod.ready]
+        if (served or not pods) and counts.get("") != 0 and not any(served):
             return _NO_PODS
         if self.counted and not counts:
             return _NO_COUNT

@@ -43,14 +43,13 @@ p { margin: .3rem 0 } .faint, caption, figcaption, th { color: var(--faint) }
 .card b { font-size: 1.5rem; font-weight: 650; font-variant-numeric: tabular-nums }
 .card small { display: block; color: var(--faint); font-size: .85rem }
 .card h3 { font-size: .95rem; margin: 0 0 .3rem }
-.seen { border-color: var(--seen) } .rule { border-color: var(--rule) }
-.ours { border-color: var(--ours) }
 table { border-collapse: collapse; width: 100%; font-size: .875rem;
   font-variant-numeric: tabular-nums }
 caption { text-align: left; padding-bottom: .3rem }
-th, td { padding: .35rem .5rem; text-align: right; border-bottom: 1px solid var(--line);
+th, td { padding: .35rem .4rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap }
-thead th { font-weight: 600; font-size: .78rem } tbody th { color: var(--ink); font-weight: 600 }
+thead th { font-weight: 600; font-size: .78rem } tbody th { color: var(--ink); font-weight: 600;
+  white-space: normal }
 th:first-child, td:first-child, td.l, th.l { text-align: left } td.l { white-space: normal }
 .lost { color: var(--lost); font-weight: 600 } .kept { color: var(--kept) }
 .scroll { overflow-x: auto } figure { margin: .4rem 0 1rem }
@@ -59,8 +58,11 @@ svg rect { fill: none }
 svg line { stroke: var(--line) } svg line[stroke-dasharray] { stroke: var(--lost) }
 svg path.seen { stroke: var(--seen) } svg path.rule { stroke: var(--rule) }
 svg path.ours { stroke: var(--ours); stroke-width: 2.2 }
-.key { display: inline-block; width: 1.6em; border-top: 3px solid; vertical-align: middle;
-  margin: 0 .35em 0 1em } .key.rule { border-top-style: dashed } .key:first-child { margin-left: 0 }
+.keys span { display: inline-block; margin-right: 1.2em } .keys i { display: inline-block;
+  width: 1.8em; border-top: 3px solid; vertical-align: middle; margin-right: .4em }
+.keys i.rule { border-top-style: dashed }
+.card.seen, i.seen { border-color: var(--seen) } .card.rule, i.rule { border-color: var(--rule) }
+.card.ours, i.ours { border-color: var(--ours) }
 li { margin: .15rem 0 } ul { padding-left: 1.2rem }
 @media print { body { margin: 0; max-width: none } figure, tr { break-inside: avoid } }
 """
@@ -176,10 +178,10 @@ def _charts(shadow: Shadow) -> Iterator[str]:
     start = shadow.start_seconds
     yield "<h2>Over the time</h2>"
     keys = "".join(
-        f'<span class="key {kind}" aria-hidden="true"></span>{_text(name)}'
+        f'<span><i class="{kind}" aria-hidden="true"></i>{_text(name)}</span>'
         for kind, name in zip(_CLASSES, names, strict=True)
     )
-    yield f"<p>{keys}</p>"
+    yield f'<p class="keys">{keys}</p>'
     xs = [(tick.time_seconds - start) / SECONDS_PER_DAY for tick in ticks]
     last = max(xs[-1], 1e-3)
     replicas = [
@@ -204,15 +206,17 @@ def _charts(shadow: Shadow) -> Iterator[str]:
 def _broken(
     ticks: Sequence[Tick], xs: Sequence[float], ys: Sequence[float | None]
 ) -> tuple[list[float], list[float | None]]:
-    """Points of a line, with a break after each observation that no other follows at once."""
+    """Points of a line, broken where no observation follows at once."""
     places: list[float] = []
     values: list[float | None] = []
     for tick, x, y, following in zip(ticks, xs, ys, [*xs[1:], xs[-1]], strict=True):
         places.append(x)
         values.append(y)
-        if (following - x) * SECONDS_PER_DAY > 2 * tick.seconds:
-            places.append(x + tick.seconds / SECONDS_PER_DAY)
-            values.append(None)
+        step = tick.seconds / SECONDS_PER_DAY
+        # A picture has one point of many, so a gap needs as many as it lacks.
+        missing = round((following - x) / step) - 1 if step else 0
+        places += [x + step * (place + 1) for place in range(missing)]
+        values += [None] * missing
     return places, values
 
 
@@ -226,9 +230,9 @@ def _missed(
     places = range(max(bins) + 1)
     kept = [kept_ratio(bins.get(place, ()), name, measured=measured) for place in places]
     per_day = SECONDS_PER_DAY / _BIN_SECONDS
-    return [place / per_day for place in places], [
-        None if ratio is None else 100 * (1 - ratio) for ratio in kept
-    ]
+    values = [None if ratio is None else 100 * (1 - ratio) for ratio in kept]
+    end = (ticks[-1].time_seconds - start) / SECONDS_PER_DAY
+    return [*(place / per_day for place in places), end], [*values, values[-1]]
 
 
 def _line(name: str, kind: str, xs: Sequence[float], ys: Sequence[float | None]) -> Series:

@@ -48,18 +48,15 @@ def verdict(shadow: Shadow) -> Iterator[str]:
 
 
 def _compared(one: Comparison) -> str:
+    other = "what was ordered" if one.name == SEEN else f"{one.name} as played"
     hours = one.gpu_hours_ratio
     if not math.isfinite(hours.value):
-        return f"{SERVINGSLO} against {one.name}: no GPU hour to compare."
-    parts = [f"{_signed(hours)} GPU hours{_between(hours, _signed_percent)}"]
+        return f"{SERVINGSLO} next to {other}: no GPU hour to compare."
+    parts = [f"{_signed_percent(hours.value)} GPU hours{_between(hours, _signed_percent)}"]
     if one.missed_ratio is not None:
-        points = _points(one.missed_ratio.value)
-        parts.append(f"{points} points of requests missed{_between(one.missed_ratio, _points)}")
-    return f"{SERVINGSLO} against {one.name}: {', '.join(parts)}."
-
-
-def _signed(one: Figure) -> str:
-    return _signed_percent(one.value)
+        points = f"{_points(one.missed_ratio.value)} points of requests missed by the law"
+        parts.append(f"{points}{_between(one.missed_ratio, _points)}")
+    return f"{SERVINGSLO} next to {other}: {', '.join(parts)}."
 
 
 def _signed_percent(value: float) -> str:
