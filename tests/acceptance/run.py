@@ -30,6 +30,8 @@ release workflow refuses a tag while one has failed, was not run, or ran too man
 
 {summary}
 
+<!-- made by make acceptance -->
+
 | check | what it shows | result | closing line | minutes | date | commit |
 |---|---|---|---|---|---|---|
 """
@@ -304,7 +306,7 @@ def page_with(rows: dict[str, str]) -> str:
     never = {c.name: f"| {c.name} | {c.shows} | {NOT_RUN} | | | | |" for c in CHECKS}
     lines = {c.name: rows.get(c.name, never[c.name]) for c in CHECKS}
     head = HEAD.format(summary=summary(lines))
-    return head + "".join(f"{line}\n" for line in lines.values())
+    return head + "".join(f"{line}\n" for line in lines.values()) + "\n<!-- end -->\n"
 
 
 def summary(lines: dict[str, str]) -> str:
@@ -324,7 +326,7 @@ def summary(lines: dict[str, str]) -> str:
     return "; ".join([f"**Of {len(results)} checks {passed} passed", *told]) + f"{waits}.**"
 
 
-def _commit() -> str:
+def head_commit() -> str:
     """The commit, with a plus where tracked files differ from it."""
     command = ("git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+")
     return subprocess.run(
@@ -358,7 +360,7 @@ def main() -> None:
             _say(f"{check.name:12} {check.shows}\n{'':12} {' '.join(check.command)}\n")
         return
     failed = []
-    commit = _commit()
+    commit = head_commit()
     for check in _chosen(given.only, given.vllm):
         engine = ("--vllm", str(given.vllm)) if check.name in REAL_ENGINES else ()
         fuzz = {"HYPOTHESIS_PROFILE": "fuzz", "FUZZ_EXAMPLES": "100000"}

@@ -21,7 +21,6 @@ from servingslo.policy.decision import replace_knob
 from servingslo.policy.decision_parts import DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
 from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
-from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -109,13 +108,7 @@ def test_every_sample_belongs_to_a_declared_gauge():
     degraded = replace_knob(SCALE_UP, "route-weights", share)
     gpus = GpuUse(utilization_ratio=0.5, law_ratio=0.5, power_watts=300.0, joules_per_token=0.4)
     served = replace(SCALE_UP, gpus=gpus, models=ServedModels(slots=2))
-    chat = ClassReport(
-        name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
-        admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
-    )  # fmt: skip
-    lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
-    classed = replace_knob(SCALE_UP, "lanes", lanes)
-    every = (SCALE_UP, owned, bounded, handed, served, degraded, classed)
+    every = (SCALE_UP, owned, bounded, handed, served, degraded)
     samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.unit.cli_calls import CLI
-from tests.unit.workload_server import canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -55,7 +54,13 @@ REF = ResourceRef(namespace=NAMESPACE, name="chat", uid="u-1")
 # What stands on the cluster.
 WEIGHTS, POLICY, RULE, TRIAL, BOUND = "weights", "policy", "rule", "trial", "bound on trial"
 TEMPLATES = {TRIAL, BOUND}
-EVERYTHING = {WEIGHTS, POLICY, RULE, *TEMPLATES}
+# What features have there, each in its own module.
+_STANDING = [
+    import_module(f"tests.features.{path.parent.name}.standing")
+    for path in sorted(ROOT.glob("tests/features/*/standing.py"))
+]
+_OWN = {name: one for part in _STANDING for name, one in part.specs(NAMESPACE).items()}
+EVERYTHING = {WEIGHTS, POLICY, RULE, *_OWN}
 ON = (
     "--prometheus-url=http://p",
     "--batching-apply=true",
@@ -77,7 +82,7 @@ class Off:
 
 def off(*back: str, goes: str = "", comes: str = "") -> Off:
     """One switch."""
-    return Off(tuple(goes.split()), tuple(comes.split()), frozenset(back))
+    return Off(tuple(goes.split()), tuple(comes.split()), frozenset(back) & EVERYTHING)
 
 
 # Every option of `servingslo run` but those of Prometheus: what is put back, or why nothing is.
@@ -99,7 +104,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     "degradation": off(WEIGHTS, goes="--degradation=true"),
     "read_config_maps": off(comes="--read-config-maps=false"),
     "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
-    "shards": "another process takes over what stands: test_controller_shards",
     "max_replicas": "a count stays until it is decided anew, by the bounds of then",
     "max_step": "as max_replicas",
     "max_priority": "as max_replicas",
@@ -120,7 +124,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
 VALUES = {
     "mode": "mode",
     "watchNamespaces": "namespace",
-    "shards": "shards",
     "batching.apply.enabled": "batching_apply",
     "batching.apply.serversOnly": "batching_servers_only",
     "configMaps.read.enabled": "read_config_maps",
@@ -174,15 +177,6 @@ LLAMA = _targets("Deployment", "llama", admission_via=_via(LimitKind.DESTINATION
 POOLS = (CHAT, QUEUED, LLAMA)
 
 
-def _deployment(name: str) -> dict[str, Any]:
-    engine = {"name": "vllm", "image": "vllm/vllm-openai:v0.11.0", "args": ["--max-num-seqs=8"]}
-    return {
-        "replicas": 4,
-        "strategy": {"type": "RollingUpdate"},
-        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [engine]}},
-    }
-
-
 _MARKED = {"port": 8000, "filters": [{"type": "ResponseHeaderModifier"}]}
 _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     WEIGHTS: (
@@ -198,8 +192,7 @@ _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
         f"/apis/{LIMIT_FORMS[1].api_version}/namespaces/{NAMESPACE}/{LIMIT_FORMS[1].plural}/chat",
         {"trafficPolicy": {"connectionPool": {"http": {"http2MaxRequests": 400}}}},
     ),
-    TRIAL: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/chat", _deployment("chat")),
-    BOUND: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/queued", _deployment("queued")),
+    **_OWN,
 }  # fmt: skip
 _KINDS = {
     "/apis/apps/v1": {"resources": [{"kind": "Deployment", "name": "deployments",
@@ -285,15 +278,8 @@ async def _written(api: Any) -> None:
         holders = limit_holders(api, form)
         holder = await holders.read(NAMESPACE, "chat")
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
-    canaries = BatchCanaries(api)
-    for targets, queue in ((CHAT, ()), (QUEUED, (None, 64))):
-        _, *order = canary_order((8, 2048), (32, 2048), queue=queue)
-        found = await canaries.read(NAMESPACE, targets.target)
-        assert found is not None
-        assert await canaries.start(found, REF, *order)
-        found = await canaries.read(NAMESPACE, targets.target)
-        assert found is not None
-        assert await canaries.hold(found)
+    for part in _STANDING:
+        await part.written(api, REF)
     assert not api.own()
 
 
@@ -409,11 +395,11 @@ def test_what_a_resource_asks_for_no_more_is_put_back(name, options) -> None:
     """With every switch on."""
     pools, expected = SPECS[name]
     back, _, _ = _play(options(*ON), pools)
-    assert back == expected
+    assert back == expected & EVERYTHING
 
 
 def test_what_another_process_decides_about_stays(options) -> None:
-    """Of another shard, even with all switches off: that process has the same switches."""
+    """Under another Lease, even with all switches off: that process has the same switches."""
     parsed = options(ON[0])
 
     async def story() -> set[str]:
@@ -435,8 +421,9 @@ def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_d
     """Routes may not even be read any more; a trial that may not be patched is told."""
     away = r"httproutes|backendtrafficpolicies|destinationrules|/chat$"
     back, told, _ = _play(options(ON[0]), POOLS, refused=away)
-    assert back == {BOUND}
-    assert [change.target for change in told if change.refusal is not None] == ["Deployment/chat"]
+    assert back == {BOUND} & EVERYTHING
+    refused = [change.target for change in told if change.refusal is not None]
+    assert refused == ["Deployment/chat"] * (TRIAL in EVERYTHING)
 
 
 async def test_what_stands_is_said_while_it_cannot_be_put_back() -> None:

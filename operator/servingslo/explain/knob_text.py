@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.classes import class_text, each_proxy
+from servingslo.explain import features
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.format import (
     count,
     counted,
+    each_proxy,
     joined,
     number,
     per_second,
@@ -20,9 +21,9 @@ from servingslo.policy.knobs.decisions import (
     AdmissionDecision,
     BatchingDecision,
     LimitDecision,
-    LimitsPlan,
     RolloutCost,
 )
+from servingslo.policy.rules.batch_search import LimitsPlan
 from servingslo.reasons import Reason
 from servingslo.units import SECONDS_PER_HOUR
 
@@ -37,7 +38,7 @@ def knob_lines(decision: Decision) -> Iterator[str]:
     yield f"Admission: {_admission(decision.admission)}"
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
-    yield from class_text(decision)
+    yield from features.knob_lines(decision.knobs)
     yield from degradation_lines(decision.degradation)
 
 

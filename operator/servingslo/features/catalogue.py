@@ -4,7 +4,11 @@ FEATURES: tuple[str, ...] = (
     "error_budget",
     "latency_budget",
     "availability",
+    "variants",
     "keda_scaler",
     "budgets",
+    "shards",
+    "batch_limits",
     "dynamic_batches",
+    "classes",
 )

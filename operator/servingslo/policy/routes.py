@@ -6,7 +6,8 @@ from servingslo.models.fleet.latency import Objective
 
 # A sanity bound: every class is a route with counters and a policy of its own.
 MOST_CLASSES = 8
-# Name of the knob and of its actuator.
+# Names of knobs and of their actuators: bounds of classes, and weights of a route.
+LANES = "lanes"
 ROUTE_WEIGHTS = "route-weights"
 # Values in force: the fallback's share of the weights in thousandths; numbers of its rule and of
 # its backend in the route. FORMER is there only if the weights are the operator's.
@@ -20,8 +21,7 @@ class ClassTargets:
 
     priority: of 0 or more orders replicas; below 0 is sheddable. route, policy: the HTTPRoute and
     the BackendTrafficPolicy that holds its bound, in the resource's namespace. objectives: of the
-    class, its own or the resource's. share_ratio: of the most replicas, up to which a sheddable
-    class orders some; 0 orders none.
+    class, its own or the resource's.
     """
 
     name: str
@@ -29,7 +29,6 @@ class ClassTargets:
     route: str
     policy: str
     objectives: tuple[Objective, ...] = ()
-    share_ratio: float = 0.0
 
     @property
     def target_ratio(self) -> float:

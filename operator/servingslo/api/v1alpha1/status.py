@@ -12,16 +12,13 @@ from servingslo.api.status_base import (
     Timestamp,
     rounded,
     told,
-    with_class_features,
     with_features,
 )
 from servingslo.api.v1alpha1.status_reserve import ReserveStatus
-from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
 from servingslo.policy.replicas.ownership import ADVICE_ONLY
-from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
@@ -341,42 +338,6 @@ class PoolStatus(StatusModel):
     )
 
 
-class ClassStatus(StatusModel):
-    """One class of requests of a resource with classes."""
-
-    gauge_labels = (("class", "name"),)
-
-    name: str = told("name", "Name of the class.", default=...)
-    state: str = told(
-        "state",
-        "Open (let in), Full (some are refused), Closed (its lane is at its least), "
-        "Unbound (more is in flight than its lane allows) or Unseen (the gateway does not count "
-        "it).",
-        default=...,
-    )
-    offered_per_second: float | None = told(
-        "offered_per_second", "Requests of the class at the gateway, refused ones included."
-    )
-    refused_per_second: float | None = told("refused_per_second", "Those that the gateway refused.")
-    in_flight: float | None = told(
-        "in_flight", "Passed on and not answered yet.", gauge="servingslo_class_in_flight_requests"
-    )
-    mean_seconds: float | None = told(
-        "mean_seconds",
-        "Mean time from the gateway to the answer, seconds.",
-        gauge="servingslo_class_mean_seconds",
-    )
-    lane: int | None = told(
-        "after",
-        "Requests of the class that may be in flight at each proxy.",
-        gauge="servingslo_class_lane_requests",
-    )
-
-
-if not TYPE_CHECKING:
-    ClassStatus = with_class_features(ClassStatus)
-
-
 class Condition(StatusModel):
     """One condition, in the form of metav1.Condition."""
 
@@ -445,12 +406,6 @@ class _Decided(StatusModel):
         description="Each pool of spec.pools.",
         json_schema_extra=keyed_by("name"),
     )
-    classes: tuple[ClassStatus, ...] | None = told(
-        lambda decision: decision.classes or None,
-        max_length=MOST_CLASSES,
-        description="Each class of spec.classes.",
-        json_schema_extra=keyed_by("name"),
-    )
     binding_constraint: str | None = told(
         "binding", "The constraint that requires the most replicas."
     )
@@ -499,8 +454,5 @@ class ServingSLOStatus(_WithFeatures):
     )
     learned: LearnedStatus | None = Field(
         None, description="What must survive a restart of the operator."
-    )
-    shard: ShardStatus | None = Field(
-        None, description="Which of several shards decides; absent for shard 0."
     )
     working_state: WorkingState | None = Field(None, description="What only machines read.")

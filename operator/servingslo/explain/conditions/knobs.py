@@ -4,7 +4,7 @@ from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
 from servingslo.explain.format import count, joined, percent
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import DegradationDecision
+from servingslo.policy.knobs.decisions import DegradationDecision, WrittenBound
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
@@ -99,12 +99,8 @@ def batching_verdict(decision: Decision) -> Verdict | None:
 
 def admission_verdict(decision: Decision) -> Verdict | None:
     """Whether status.admission has a bound and a gateway enforces it; None if this is off."""
-    if (limit := decision.gateway_limit) is not None:
-        where = f"{limit.kind}/{limit.object_name}"
-        return _bound_verdict(where, limit.reason, "no bound is written", limit.detail)
-    if (lanes := decision.lanes) is not None and lanes.written:
-        where = f"BackendTrafficPolicy {', '.join(one.policy for one in lanes.classes)}"
-        return _bound_verdict(where, lanes.reason, "no lane is written", lanes.detail)
+    if (bound := decision.bound) is not None:
+        return _bound_verdict(bound)
     reason = decision.admission.reason
     if reason is Reason.ADMISSION_OFF:
         return None
@@ -115,13 +111,13 @@ def admission_verdict(decision: Decision) -> Verdict | None:
     return Verdict(ConditionStatus.TRUE, reason, message)
 
 
-def _bound_verdict(where: str, reason: Reason, otherwise: str, detail: str) -> Verdict:
+def _bound_verdict(bound: WrittenBound) -> Verdict:
     """Whether a gateway's bound is written, and whether load has shown that it holds.
 
-    The bound itself changes often, so it is only in status.admission. otherwise: if none is.
+    The bound itself changes often, so it is only in status.admission.
     """
-    status, told = _BOUND.get(reason, (ConditionStatus.FALSE, otherwise))
-    return Verdict(status, reason, joined((where, told, detail), ": "))
+    status, told = _BOUND.get(bound.reason, (ConditionStatus.FALSE, bound.otherwise))
+    return Verdict(status, bound.reason, joined((bound.where, told, bound.detail), ": "))
 
 
 def degradation_verdict(decided: DegradationDecision | None) -> Verdict | None:

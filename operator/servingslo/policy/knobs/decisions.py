@@ -2,20 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from servingslo.plugins import Key
 from servingslo.policy.routes import ROUTE_WEIGHTS
+from servingslo.policy.rules.batch_search import LimitsPlan
 from servingslo.reasons import Reason
 
 # Names of the built-in knobs. A knob that changes the cluster has the name of its actuator.
 BATCH_LIMITS = "batch-limits"
 ADMISSION = "admission"
 GATEWAY_LIMITS = "gateway-limits"
-LANES = "lanes"
 
 Decided = TypeVar("Decided", bound="KnobDecision")
+
+
+class WrittenBound(NamedTuple):
+    """Bounds in flight that are written: in which objects, why, and what is said if none is."""
+
+    where: str
+    reason: Reason
+    otherwise: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +38,16 @@ class KnobDecision:
         """Replicas that the recommendation saves; None if nothing is recommended."""
         return None
 
+    @property
+    def bound(self) -> WrittenBound | None:
+        """The bound in flight that it writes; None if it writes none."""
+        return None
+
+    @property
+    def bounds(self) -> Mapping[str, int | None]:
+        """The new bounds of classes of requests, by class."""
+        return {}
+
     def hold(self) -> Self:
         """The decision if nothing may be written at this tick."""
         return self
@@ -37,22 +55,6 @@ class KnobDecision:
     def amended(self, other: Decided) -> Decided:
         """Another knob's decision as it is reported beside this one."""
         return other
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsPlan:
-    """Replicas, batch limits and bound on running + waiting requests that belong together.
-
-    replicas: for the demand planned for, tolerated failures included, before other guards.
-    in_flight_limit: of one replica. meets_objectives: whether this count meets them all; if no
-    count meets one of them, the replicas are those for the others.
-    """
-
-    replicas: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    in_flight_limit: int
-    meets_objectives: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +70,12 @@ class RolloutCost:
     payback_seconds: float | None
 
 
-class CanaryAct(StrEnum):
-    """What to do about new batch limits that one pod has first.
-
-    HOLD: no step happens by itself. LEAVE: keep the limits that another client set meanwhile.
-    """
-
-    START = "start"
-    HOLD = "hold"
-    COMPLETE = "complete"
-    TAKE_BACK = "take-back"
-    LEAVE = "leave"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingDecision(KnobDecision):
-    """Batch limits in force and recommended; apply says whether the pod template is patched.
+    """Batch limits in force and recommended; apply says whether they are changed now.
 
     today: the plan with the limits in force. better: the cheapest plan, for comparison; None if the
-    limits in force are as good. rollout: the price of that change. flags_removed: limits whose
-    flags are removed from the command line, because they were added by the change that is taken
-    back. flags_added: limits that get a flag for the first time. queue: the engines' own bound,
-    before and after; empty if it stays. canary: what apply does. detail: for people.
+    limits in force are as good. rollout: the price of that change. detail: for people.
     """
 
     apply: bool = False
@@ -102,10 +88,6 @@ class BatchingDecision(KnobDecision):
     today: LimitsPlan | None = None
     better: LimitsPlan | None = None
     rollout: RolloutCost | None = None
-    flags_removed: tuple[str, ...] = ()
-    flags_added: tuple[str, ...] = ()
-    queue: tuple[int | None, ...] = ()
-    canary: CanaryAct | None = None
 
     @property
     def limits(self) -> tuple[tuple[str, int | None, int | None], ...]:
@@ -163,6 +145,12 @@ class LimitDecision(KnobDecision):
     after: int | None = None
     change_reason: Reason | None = None
     puts_back: bool | None = None
+
+    @property
+    def bound(self) -> WrittenBound:
+        """The bound of the object."""
+        where = f"{self.kind}/{self.object_name}"
+        return WrittenBound(where, self.reason, "no bound is written", self.detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
