@@ -18,7 +18,7 @@ from servingslo.estimation.requests.misses import Misses
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.hpa_behavior import SelectPolicy
 from servingslo_lab.cli.autoscalers.documents import autoscalers_of
-from servingslo_lab.cli.past.workload import Gap
+from servingslo_lab.cli.past.gap import Gap
 from servingslo_lab.cli.shadowing.page import page
 from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Played, Tick, played
 from servingslo_lab.cli.shadowing.rule import Rule, rule_of

@@ -17,6 +17,7 @@ from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.estimation.sample import PodSample
 from servingslo.policy.inputs import Observation, Targets
 from servingslo.policy.ports import ClusterMetrics, WorkloadView
+from servingslo_lab.cli.past.gap import Gap
 from servingslo_lab.cli.past.history import Readings, prometheus_now_seconds
 from servingslo_lab.cli.past.ranges import PastAnswers
 
@@ -36,20 +37,6 @@ _CARDS = (
 _ALIVE, _READY = 'phase=~"Pending|Running"', 'condition="true"'
 _NO_PODS = "no ready pod of the workload has engine metrics"
 _NO_COUNT = "kube-state-metrics has no replica count"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """A time that could not be read, and why."""
-
-    start_seconds: int
-    end_seconds: int
-    reason: str
-
-    @property
-    def seconds(self) -> int:
-        """Its length."""
-        return self.end_seconds - self.start_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

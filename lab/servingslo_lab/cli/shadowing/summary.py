@@ -14,7 +14,7 @@ import numpy as np
 
 from servingslo.models.engine.service_time import FloatArray
 from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
-from servingslo_lab.cli.past.workload import Gap
+from servingslo_lab.cli.past.gap import Gap
 from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Played, Tick
 
 _LEAST_DAYS, _SHORT_BLOCK_SECONDS = 5, 4 * SECONDS_PER_HOUR
