@@ -117,6 +117,8 @@ def shadow(
         raise InvalidInputError("RECORDING", None, "a recording, or --prometheus-url and -f")
     elif manifest is None:
         raise InvalidInputError("-f", None, "the ServingSLO to plan for; `migrate` writes one")
+    elif resource is not None:
+        raise InvalidInputError("--resource", resource, "only with a recording")
     else:
         week = _week(source, manifest, namespace, days, every)
         found = _from_prometheus(asking.config(prometheus_url), week, rule)
