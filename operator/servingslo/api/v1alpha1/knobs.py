@@ -193,8 +193,8 @@ class Admission(ApiModel):
     )
     via: AdmissionVia | None = Field(
         None,
-        description="Where the bound is written. Required when mode is Auto, unless there are "
-        "classes: then each class has a policy.",
+        description="Where the bound is written. Required when mode is Auto, unless each route "
+        "has a bound of its own.",
     )
     proxies: Annotated[Count, Between(1, MAX_PROXIES)] | None = Field(
         None,
