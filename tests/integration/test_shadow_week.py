@@ -190,7 +190,7 @@ def test_what_was_put_there_is_what_the_page_says(
     assert not [note for note in found["notes"] if "kube-state-metrics" in note]
 
     out = tmp_path / "week.html"
-    done = shadow(remembering, KNOWN, "--every", "5m", "-o", "html", "--out", str(out))
+    done = shadow(remembering, KNOWN, "--every", "2m", "-o", "html", "--out", str(out))
     assert (done.exit_code, done.out) == (0, "")
     page = out.read_text()
     assert page.startswith("<!doctype html>")
@@ -201,7 +201,7 @@ def test_a_workload_without_kube_state_metrics_is_its_pods_with_metrics(
     remembering: str, shadow: Any
 ) -> None:
     """The same hours, of the GPU that is assumed, and the text says what is not known."""
-    done = shadow(remembering, BARE, "--every", "5m")
+    done = shadow(remembering, BARE, "--every", "2m")
     assert done.exit_code == 0, done.err
     assert "kube-state-metrics is not there" in done.out
     assert "how many GPUs a replica has" in done.out
@@ -211,9 +211,9 @@ def test_a_workload_without_kube_state_metrics_is_its_pods_with_metrics(
 
 def test_what_cannot_be_read_is_refused_with_the_reason(remembering: str, shadow: Any) -> None:
     """A workload that never was, and a store whose every answer is partial."""
-    assert shadow(remembering, "other", "--every", "5m").refuses(
+    assert shadow(remembering, "other", "--every", "2m").refuses(
         "--prometheus-url", "0s of 1d", "no ready pod", "6h or more of inference/other"
     )
     with proxying(remembering) as proxy:
         proxy.warnings.append("a store is away")
-        assert shadow(proxy.url, KNOWN, "--every", "5m").refuses("a store is away", "6h or more")
+        assert shadow(proxy.url, KNOWN, "--every", "2m").refuses("a store is away", "6h or more")

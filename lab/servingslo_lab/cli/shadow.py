@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 _MOST_DAYS = 31
 # The operator's own ticks are 15 s; gauges of a minute hardly differ, at a quarter of the queries.
+# Counts that are further apart than `counters.LONGEST_WINDOW_SECONDS` are not compared; half of it
+# bears a missing sample.
 _STEP = "1m"
-_SHORTEST_STEP_SECONDS, _LONGEST_STEP_SECONDS = 15, 300
+_SHORTEST_STEP_SECONDS, _LONGEST_STEP_SECONDS = 15, 120
 # A law is learnt in an hour or two; less than this says nothing of a rule.
 _LEAST_READ_SECONDS = 6 * 3600.0
 _DAY_SECONDS = 86_400
@@ -77,7 +79,7 @@ def shadow(
         int, typer.Option(help=f"How many days back, 1 to {_MOST_DAYS}; with Prometheus.")
     ] = 7,
     every: Annotated[
-        str, typer.Option(help="Time between two looks, 15s to 5m; with Prometheus.")
+        str, typer.Option(help="Time between two looks, 15s to 2m; with Prometheus.")
     ] = _STEP,
     namespace: Annotated[
         str | None,
@@ -156,7 +158,7 @@ def _week(
         raise InvalidInputError("--days", days, f"1 to {_MOST_DAYS}")
     step = parse_duration_seconds(every, "--every")
     if not _SHORTEST_STEP_SECONDS <= step <= _LONGEST_STEP_SECONDS or step % 1:
-        raise InvalidInputError("--every", every, "whole seconds, 15s to 5m")
+        raise InvalidInputError("--every", every, "whole seconds, 15s to 2m")
     metadata, spec = read_resource(manifest)
     with blamed_on(str(manifest)):
         targets = targets_from_spec(spec)

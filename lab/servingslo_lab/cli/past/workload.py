@@ -22,6 +22,9 @@ from servingslo_lab.cli.past.history import Readings, prometheus_now_seconds
 from servingslo_lab.cli.past.ranges import PastAnswers
 
 _DAY_SECONDS = 86_400
+# A time that cannot be read is asked for again after twice as many steps each time, up to so many:
+# each costs a timeout, and at most half an hour more than was lost is left out.
+_MOST_LEFT_OUT = 30
 # What kube-state-metrics and the controller of Rollouts call the replicas in a spec, by kind, and
 # the label with the workload's name.
 # Source: kube-state-metrics v2.17 docs/metrics/workload; Argo Rollouts 1.8, controller metrics.
@@ -87,18 +90,25 @@ class PastWorkload:
         readings = Readings(self.config, pods)
         step = asked.step_seconds
         answers = PastAnswers(self.config, end_seconds=asked.end_seconds, step_seconds=step)
-        history_at = asked.start_seconds
+        history_at = again_at = asked.start_seconds
+        failures, reason = 0, ""
         try:
             for at in range(asked.start_seconds, asked.end_seconds + 1, step):
                 self.tell((at - asked.start_seconds) / (asked.end_seconds - asked.start_seconds))
+                if at < again_at:
+                    self._miss(at, reason)
+                    continue
                 try:
                     metrics = readings.assembled(partial(answers.at, at_seconds=at))
                     view = self._view(answers, metrics, pods, at)
                 except MetricsUnavailableError as error:
                     # An outage of now ends everything; one of then is a gap.
                     prometheus_now_seconds(self.config)
-                    self._miss(at, str(error))
+                    again_at = at + step * min(2**failures, _MOST_LEFT_OUT)
+                    failures, reason = failures + 1, str(error)
+                    self._miss(at, reason)
                     continue
+                failures = 0
                 if isinstance(view, str):
                     self._miss(at, view)
                     continue

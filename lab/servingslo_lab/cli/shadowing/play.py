@@ -174,6 +174,9 @@ class _Play:
         self.resource = f"{observation.namespace}/{observation.name}"
         if decision.promise is not None:
             self.target_share_ratio = decision.promise.target_ratio
+        elif decision.objectives:
+            least = min(each.percentile for each in decision.objectives)
+            self.target_share_ratio = least / PERCENT_PER_UNIT
         self.devices = max([self.devices, *(len(pod.gpus) for pod in observation.pods)])
         recommended = decision.recommended_replicas
         ordered = {
