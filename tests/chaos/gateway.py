@@ -15,12 +15,12 @@ from tests.chaos.prometheus import NAMESPACE, SCRAPE_SECONDS
 
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.gateways.limits import BACKEND_TRAFFIC_POLICY, limit_holders
-from servingslo.adapters.kubernetes.gateways.route_weights import weighted_routes
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
-from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import ClusterUnavailableError, InvalidObjectError, NotFoundError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.features.classes.actuator import Lanes
+from servingslo.features.degradation.actuator import RouteWeights
+from servingslo.features.degradation.routes import weighted_routes
 from servingslo.policy.inputs import LimitKind
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.gateways import CountedWhen
