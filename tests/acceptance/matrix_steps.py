@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from tests.acceptance.run import ROOT
 from tests.integration.crd_server import CRDS, MINIMAL, Server
 from tests.integration.operator_under_test import (
     CHART,
+    LENGTH_SPREAD,
     RELEASE,
     RELEASE_NAMESPACE,
     Engines,
@@ -35,6 +37,9 @@ PATIENCE_SECONDS = 300.0
 LIVE = ("live-0", "live-1", "live-2", "live-3", "live-4")
 # One replica of these engines serves about six such requests per second: two do not serve it.
 SURGE_PER_SECOND = 18.0
+# Two serve it.
+LOAD_PER_SECOND = 10.0
+LEARNING_SECONDS = 60.0
 # Eight GPUs each: for all live resources and a workload at its most.
 _NODES = 4
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
@@ -180,6 +185,8 @@ def restricted(at: Ground) -> None:
     found = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] in RUNS_PODS]
     expect(len(found) > 1, "the chart renders no pods")
     for manifest in found:
+        # The release has one of this name.
+        manifest["metadata"]["name"] += "-once-more"
         answer = at.server.call(
             "POST",
             RUNS_PODS[manifest["kind"]].format(RELEASE_NAMESPACE),
@@ -233,9 +240,13 @@ def scaling(at: Ground) -> None:
     at.create("chat")
     with at.operator():
         at.tenant.wait_condition("MetricsFresh", "True", timeout_seconds=PATIENCE_SECONDS)
-        surge = steady_trace(at.folder / "surge.csv", rate=SURGE_PER_SECOND, seconds=30)
-        at.tenant.begin_traffic(surge, duration_seconds=900)
+        load = steady_trace(
+            at.folder / "load.csv", rate=LOAD_PER_SECOND, seconds=60, spread=LENGTH_SPREAD
+        )
+        at.tenant.begin_traffic(load, duration_seconds=900)
         at.wait(lambda: at.tenant.replicas() > 1, what="a scale-up")
+        # A law that was seen for moments only forbids to go down.
+        time.sleep(LEARNING_SECONDS)
         at.tenant.end_traffic()
         peak = at.tenant.replicas()
         at.wait(lambda: at.tenant.replicas() < peak, what="a scale-down")

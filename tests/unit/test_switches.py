@@ -8,7 +8,7 @@ import asyncio
 import copy
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -21,12 +21,10 @@ import yaml
 from tests.unit.cli_calls import CLI
 
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.cli.running import operate as operating
 from servingslo.cli.running.run import run
 from servingslo.cli.running.run_options import RunOptions
-from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
@@ -41,10 +39,8 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas.ownership import acting_limit
-from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
-from servingslo.reasons import Reason
+from servingslo.policy.routes import ClassTargets
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -52,7 +48,7 @@ NAMESPACE = "team-a"
 REF = ResourceRef(namespace=NAMESPACE, name="chat", uid="u-1")
 
 # What stands on the cluster.
-WEIGHTS, POLICY, RULE, TRIAL, BOUND = "weights", "policy", "rule", "trial", "bound on trial"
+POLICY, RULE, TRIAL, BOUND = "policy", "rule", "trial", "bound on trial"
 TEMPLATES = {TRIAL, BOUND}
 # What features have there, each in its own module.
 _STANDING = [
@@ -60,14 +56,13 @@ _STANDING = [
     for path in sorted(ROOT.glob("tests/features/*/standing.py"))
 ]
 _OWN = {name: one for part in _STANDING for name, one in part.specs(NAMESPACE).items()}
-EVERYTHING = {WEIGHTS, POLICY, RULE, *_OWN}
+EVERYTHING = {POLICY, RULE, *_OWN}
 ON = (
     "--prometheus-url=http://p",
     "--batching-apply=true",
     "--admission-kind=BackendTrafficPolicy",
     "--admission-kind=DestinationRule",
     "--admission-kind=EngineArguments",
-    "--degradation=true",
 )
 
 
@@ -101,7 +96,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
         off(RULE, goes="--admission-kind=DestinationRule"),
         off(BOUND, goes="--admission-kind=EngineArguments"),
     ],
-    "degradation": off(WEIGHTS, goes="--degradation=true"),
     "read_config_maps": off(comes="--read-config-maps=false"),
     "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
     "max_replicas": "a count stays until it is decided anew, by the bounds of then",
@@ -129,7 +123,6 @@ VALUES = {
     "configMaps.read.enabled": "read_config_maps",
     "configMaps.read.namespaces": "read_config_maps",
     "admission.kinds": "admission_kind",
-    "degradation.enabled": "degradation",
     "limits.maxReplicas": "max_replicas",
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
@@ -164,26 +157,18 @@ def _via(kind: LimitKind) -> LimitObject:
     return LimitObject(kind=kind, name="chat")
 
 
-FALLBACK = DegradationTargets(route="chat", fallback="small", max_share_ratio=0.5)
 # One resource that asks for all of it: its pools.
 CHAT = _targets(
     "Deployment",
     "chat",
     admission_via=_via(LimitKind.BACKEND_TRAFFIC_POLICY),
-    degradation=FALLBACK,
 )
 QUEUED = _targets("Deployment", "queued", admission_via=_via(LimitKind.ENGINE_ARGUMENTS))
 LLAMA = _targets("Deployment", "llama", admission_via=_via(LimitKind.DESTINATION_RULE))
 POOLS = (CHAT, QUEUED, LLAMA)
 
 
-_MARKED = {"port": 8000, "filters": [{"type": "ResponseHeaderModifier"}]}
 _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
-    WEIGHTS: (
-        f"/apis/gateway.networking.k8s.io/v1/namespaces/{NAMESPACE}/httproutes/chat",
-        {"rules": [{"backendRefs": [{"name": "chat", "weight": 1, **_MARKED},
-                                    {"name": "small", "weight": 0, **_MARKED}]}]},
-    ),
     POLICY: (
         f"/apis/{LIMIT_FORMS[0].api_version}/namespaces/{NAMESPACE}/{LIMIT_FORMS[0].plural}/chat",
         {"targetRefs": [{"kind": "HTTPRoute", "name": "chat"}]},
@@ -204,15 +189,17 @@ _KINDS = {
 class Api:
     """The API server as far as it is asked: these objects, and JSON Patch with tests.
 
-    refused: words of paths that the operator's account may not use.
+    specs: path and spec of each object by its name here. refused: words of paths that the
+    operator's account may not use.
     """
 
+    specs: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=lambda: _SPECS)
     items: dict[str, Any] = field(default_factory=dict)
     refused: str = ""
     version: int = 1
 
     def __post_init__(self) -> None:
-        for path, spec in _SPECS.values():
+        for path, spec in self.specs.values():
             metadata = {
                 "name": path.rpartition("/")[2], "namespace": NAMESPACE, "uid": path,
                 "resourceVersion": "1", "generation": 1,
@@ -265,15 +252,13 @@ class Api:
 
     def own(self) -> set[str]:
         """What is as its owner had it."""
-        return {name for name, (path, spec) in _SPECS.items() if self.items[path]["spec"] == spec}
+        return {
+            name for name, (path, spec) in self.specs.items() if self.items[path]["spec"] == spec
+        }
 
 
 async def _written(api: Any) -> None:
     """Everything is in mid-change."""
-    owner: dict[str, Any] = {"name": REF.name, "uid": REF.uid}
-    routes = weighted_routes(api)
-    weights = WeightsOwner(**owner, rule=0, weights=(750, 250), former=(1, 0))
-    await routes.write(await routes.read(NAMESPACE, "chat"), weights)
     for form in LIMIT_FORMS:
         holders = limit_holders(api, form)
         holder = await holders.read(NAMESPACE, "chat")
@@ -362,15 +347,6 @@ SPECS: dict[str, tuple[tuple[Targets, ...], set[str]]] = {
         {POLICY},
     ),
     "admission.via of engines": ((CHAT, replace(QUEUED, admission_via=None), LLAMA), {BOUND}),
-    "degradation": ((replace(CHAT, degradation=None), QUEUED, LLAMA), {WEIGHTS}),
-    "degradation.route": (
-        (replace(CHAT, degradation=replace(FALLBACK, route="x")), QUEUED, LLAMA),
-        {WEIGHTS},
-    ),
-    "degradation.fallback": (
-        (replace(CHAT, degradation=replace(FALLBACK, fallback="x")), QUEUED, LLAMA),
-        {WEIGHTS},
-    ),
     "classes": (
         (
             replace(
@@ -404,48 +380,26 @@ def test_what_another_process_decides_about_stays(options) -> None:
 
     async def story() -> set[str]:
         api: Any = Api()
-        routes = weighted_routes(api)
-        weights = WeightsOwner(name="chat", uid="u", rule=0, weights=(3, 1), former=(1, 0))
-        await routes.write(await routes.read(NAMESPACE, "chat"), weights)
+        holders = limit_holders(api, LIMIT_FORMS[0])
+        holder = await holders.read(NAMESPACE, "chat")
+        await holders.write(holder, taken(holder, "chat", "u", 40))
         means, _ = operating.means_of(parsed, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
         for row in parsed.actuators:
             assert not await row(means).undo(lambda ref: None)
         return set(_SPECS) - api.own()
 
-    assert asyncio.run(story()) == {WEIGHTS}
+    assert asyncio.run(story()) == {POLICY}
 
 
 def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_done(
     options,
 ) -> None:
-    """Routes may not even be read any more; a trial that may not be patched is told."""
-    away = r"httproutes|backendtrafficpolicies|destinationrules|/chat$"
+    """Policies may not even be read any more; a trial that may not be patched is told."""
+    away = r"backendtrafficpolicies|destinationrules|/chat$"
     back, told, _ = _play(options(ON[0]), POOLS, refused=away)
     assert back == {BOUND} & EVERYTHING
     refused = [change.target for change in told if change.refusal is not None]
     assert refused == ["Deployment/chat"] * (TRIAL in EVERYTHING)
-
-
-async def test_what_stands_is_said_while_it_cannot_be_put_back() -> None:
-    """The share that goes to the fallback; without the right to read, that it is not known."""
-    api: Any = Api()
-    routes = weighted_routes(api)
-    owner = WeightsOwner(name="chat", uid="u-1", rule=0, weights=(750, 250), former=(1, 0))
-    await routes.write(await routes.read(NAMESPACE, "chat"), owner)
-    services: Any = None
-    actuator = RouteWeights(routes, services, enabled=False)
-    view = WorkloadView(target=CHAT.target)
-    found = await actuator.in_force(REF, CHAT, view)
-    assert found is not None
-    assert found.values[SHARE] == 250
-    assert found.refused is not None
-    assert found.refused.reason is Reason.NOT_PERMITTED
-    api.refused = "httproutes"
-    unknown = await actuator.in_force(REF, CHAT, view)
-    assert unknown is not None
-    assert SHARE not in unknown.values
-    assert unknown.refused is not None
-    assert "HTTPRoute/chat cannot be read" in unknown.refused.detail
 
 
 def test_every_option_of_the_operator_has_a_row() -> None:

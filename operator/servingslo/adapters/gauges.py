@@ -204,12 +204,6 @@ _ROWS = (
         "reason",
         "bound.reason",
     ),
-    _word(
-        "servingslo_degradation",
-        "1 for the reason of condition FallbackUsable, if a fallback is named.",
-        "reason",
-        "degradation.reason",
-    ),
 )
 GAUGES = (*told_gauges(ServingSLOStatus), *(row.family for row in _ROWS))
 

@@ -33,7 +33,6 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.pools.admission import one_writer
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.routes import DegradationTargets
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 
@@ -152,14 +151,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         ),
         gpus_per_replica=gpus,
         priority=spec.priority,
-        degradation=None
-        if spec.degradation is None
-        else DegradationTargets(
-            route=spec.degradation.route,
-            fallback=spec.degradation.fallback,
-            max_share_ratio=float(spec.degradation.max_share),
-            counts_as_ratio=float(spec.degradation.degraded_counts_as),
-        ),
         gateway_name=gateway.name,
         service_law=_service_law(own, gpus or 1, where),
         law_assumed=own.service_law is None and own.engine.card is not None,

@@ -14,6 +14,7 @@ from servingslo.plugins import Aspect, Key
 
 PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
 _SIGNIFICANT_DIGITS = 3
+MAX_REASON_LENGTH = 1024
 
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 

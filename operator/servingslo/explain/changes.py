@@ -22,7 +22,6 @@ class Knob(StrEnum):
 
     REPLICAS = "replicas"
     GATEWAY_LIMITS = "gateway-limits"
-    ROUTE_WEIGHTS = "route-weights"
 
 
 class ChangeOutcome(StrEnum):

@@ -6,6 +6,7 @@ decision over several pools. Those of knobs get what was decided of each: `Decis
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from servingslo.explain.conditions.condition import ConditionType, Verdict
 from servingslo.plugins import Aspect
 
 Reports = Mapping[str, object]
@@ -38,8 +39,16 @@ class Text:
         """The details of one class of requests, by what was reported of it."""
         return ()
 
+    def knob_pairs(self, _knobs: Reports) -> Iterable[tuple[str, str]]:
+        """Keys and values of the log line, of what was decided."""
+        return ()
+
     def knob_lines(self, _knobs: Reports) -> Iterable[str]:
         """The details of what was decided."""
+        return ()
+
+    def verdicts(self, _knobs: Reports) -> Iterable[tuple[ConditionType, Verdict]]:
+        """The conditions of what was decided."""
         return ()
 
     def knob_log_lines(self, _knobs: Reports) -> Iterable[tuple[str, Pairs]]:
@@ -79,10 +88,21 @@ def of_class(reports: Reports) -> Iterator[str]:
         yield from one.of_class(reports)
 
 
+def knob_pairs(knobs: Reports) -> Iterator[tuple[str, str]]:
+    """Keys and values of what all features decided, for the log line."""
+    for one in TEXT.parts():
+        yield from one.knob_pairs(knobs)
+
+
 def knob_lines(knobs: Reports) -> Iterator[str]:
     """The details of what all features decided."""
     for one in TEXT.parts():
         yield from one.knob_lines(knobs)
+
+
+def verdicts(knobs: Reports) -> dict[ConditionType, Verdict]:
+    """The conditions of what all features decided."""
+    return dict(one for part in TEXT.parts() for one in part.verdicts(knobs))
 
 
 def knob_log_lines(knobs: Reports) -> Iterator[tuple[str, Pairs]]:

@@ -14,7 +14,6 @@ from servingslo.explain.format import (
     percent,
     seconds,
 )
-from servingslo.explain.parts.degradation import degradation_lines
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import CostReport
 from servingslo.policy.knobs.decisions import (
@@ -39,7 +38,6 @@ def knob_lines(decision: Decision) -> Iterator[str]:
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
     yield from features.knob_lines(decision.knobs)
-    yield from degradation_lines(decision.degradation)
 
 
 def _admission(admission: AdmissionDecision) -> str:

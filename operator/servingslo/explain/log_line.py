@@ -21,7 +21,6 @@ from servingslo.explain.format import (
     percentile,
     replica_change,
 )
-from servingslo.explain.parts.degradation import degradation_pairs
 from servingslo.explain.parts.gpus import gpu_pairs
 from servingslo.explain.parts.models import model_pairs
 from servingslo.policy.decision import Decision
@@ -104,7 +103,7 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
 
 
 def _essence(decision: Decision) -> tuple[object, ...]:
-    knobs = (decision.batching, decision.admission, decision.gateway_limit, decision.degradation)
+    knobs = (decision.batching, decision.admission, decision.gateway_limit)
     reported = (*knobs, decision.handed_over)
     return (
         decision.action,
@@ -156,7 +155,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, object]]:
     if (bound := decision.gateway_limit) is not None:
         yield "proxy_limit", bound.after
         yield "limit", bound.reason
-    yield from degradation_pairs(decision.degradation)
+    yield from features.knob_pairs(decision.knobs)
     yield "failing_pods", failing_pods(decision)
     yield "unreliable_pods", unreliable_pods(decision)
     yield "suspect_pods", suspect_pods(decision)

@@ -27,12 +27,10 @@ from servingslo.policy.knobs.decisions import (
     GATEWAY_LIMITS,
     AdmissionDecision,
     BatchingDecision,
-    DegradationDecision,
     KnobDecision,
     LimitDecision,
     WrittenBound,
 )
-from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
@@ -121,12 +119,6 @@ class Decision:
     def bound(self) -> WrittenBound | None:
         """Where a bound in flight is written, and why; None if none is to be written."""
         return next((one for knob in self.knobs.values() if (one := knob.bound)), None)
-
-    @property
-    def degradation(self) -> DegradationDecision | None:
-        """The share that goes to a fallback; None if none is asked for."""
-        found = self.knobs.get(ROUTE_WEIGHTS)
-        return found if isinstance(found, DegradationDecision) else None
 
 
 def replace_knob(decision: Decision, name: str, knob: KnobDecision) -> Decision:

@@ -6,13 +6,11 @@ from servingslo.models.fleet.latency import Objective
 
 # A sanity bound: every class is a route with counters and a policy of its own.
 MOST_CLASSES = 8
-# Names of knobs and of their actuators: bounds of classes, and weights of a route.
+# Name of the knob of bounds of classes, and of its actuator.
 LANES = "lanes"
-ROUTE_WEIGHTS = "route-weights"
-# Values in force: the fallback's share of the weights in thousandths; numbers of its rule and of
-# its backend in the route. FORMER is there only if the weights are the operator's.
-SHARE, RULE, BACKEND, FORMER = "share", "rule", "backend", "former"
-THOUSANDTHS = 1000
+# Values in force of an actuator that names a backend of the route where other pods serve: numbers
+# of its rule and of itself.
+RULE, BACKEND = "rule", "backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +40,12 @@ class ClassTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DegradationTargets:
-    """Where requests go that no further replica can be had for.
+class Elsewhere:
+    """A backend of the workload's route where other pods serve, counted apart by the gateway.
 
-    route: an HTTPRoute of the namespace. fallback: a Service among its backends. max_share_ratio:
-    the most of the requests that go there. counts_as_ratio: how much of a request within its
-    objectives one is that the fallback answered, for the promise.
+    service: its name. counts_as_ratio: how much of a request within its objectives one is that was
+    answered there, for the promise.
     """
 
-    route: str
-    fallback: str
-    max_share_ratio: float
+    service: str
     counts_as_ratio: float = 0.5

@@ -25,7 +25,7 @@ from servingslo.api.v1alpha1.capacity import (
     ServiceLaw,
     Utilization,
 )
-from servingslo.api.v1alpha1.knobs import Admission, Batching, Degradation, Engine
+from servingslo.api.v1alpha1.knobs import Admission, Batching, Engine
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
     OBJECTIVES_SCHEMA,
@@ -67,12 +67,9 @@ from servingslo.policy.pools.inputs import MOST_POOLS
 
 MOST_PRIORITY = 1_000_000
 
-_NO_POOLS = "none with pools"
-_OWN_ROUTE = "the route that the gateway counts: gateway.name, by default the name of the target"
-
 _NEEDS_VIA = "an object, required when mode is Auto"
 # Fields of one route, and those that state several, each with a bound of its own.
-_ONE_ROUTE = ("degradation", *(part.field_name for part in SPEC.parts() if part.one_route))
+_ONE_ROUTE = tuple(part.field_name for part in SPEC.parts() if part.one_route)
 _SEVERAL_ROUTES = tuple(part.field_name for part in SPEC.parts() if part.several_routes)
 _NOT_OF_RUNTIME = "self.objectives.filter(o, o.metric in {metrics})"
 
@@ -213,11 +210,6 @@ class _Stated(ApiModel):
     engine: Engine = workload.ENGINE
     batching: Batching = workload.BATCHING
     admission: Admission = Field(Admission(), description="Admission limits.")
-    degradation: Degradation | None = Field(
-        None,
-        description="A fallback for requests that no further replica can be had for; none by "
-        "default, and none with pools.",
-    )
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
 
 
@@ -245,22 +237,6 @@ class ServingSLOSpec(_WithFeatures):
             got="%s",
             values=("self.replicas.max", "self.fallback.replicas"),
             field_path=".fallback.replicas",
-        ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.pools)",
-            allowed=_NO_POOLS,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation",
-        ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.targetRef)"
-            " || self.degradation.route == (has(self.gateway.name) ? self.gateway.name"
-            " : self.targetRef.name)",
-            allowed=_OWN_ROUTE,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation.route",
         ),
         *map(_metrics_rule, REFUSED),
         *SPEC_RULES,
@@ -327,18 +303,6 @@ class ServingSLOSpec(_WithFeatures):
         for field in _ONE_ROUTE:
             if several and getattr(self, to_snake(field)) is not None:
                 raise not_allowed(_only_one_route(several[0]), path=(field,), value="a value")
-        return self
-
-    @model_validator(mode="after")
-    def _degrades_on_its_own_route(self) -> Self:
-        if self.degradation is None:
-            return self
-        route = self.degradation.route
-        if self.pools is not None:
-            raise not_allowed(_NO_POOLS, path=("degradation",), value=route)
-        target = None if self.target_ref is None else self.target_ref.name
-        if target is not None and route != (self.gateway.name or target):
-            raise not_allowed(_OWN_ROUTE, path=("degradation", "route"), value=route)
         return self
 
     @model_validator(mode="after")

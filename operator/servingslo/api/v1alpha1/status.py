@@ -6,6 +6,7 @@ from pydantic import Field
 
 from servingslo.api.constraints import keyed_by
 from servingslo.api.status_base import (
+    MAX_REASON_LENGTH,
     PRESERVE_UNKNOWN,
     OpenStatusModel,
     StatusModel,
@@ -24,7 +25,6 @@ from servingslo.reasons import Reason
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
 MAX_DECISION_LINES = 9
 MAX_SUMMARY_LENGTH = 512
-MAX_REASON_LENGTH = 1024
 # Of 64 KiB of JSON, which is what eight pools have at most.
 MAX_PACKED_LENGTH = 65_536
 MAX_LINE_LENGTH = 1024
@@ -59,11 +59,6 @@ def predicted_count(decision: Decision) -> PredictedCount | None:
 def _utilization(decision: Decision) -> float | None:
     found = predicted_count(decision)
     return None if found is None else found.utilization_ratio
-
-
-def _fallback_share(decision: Decision) -> float | None:
-    decided = decision.degradation
-    return None if decided is None or decided.unread else decided.after
 
 
 class ReplicaStatus(StatusModel):
@@ -269,24 +264,6 @@ class AdmissionStatus(StatusModel):
     proxies: int | None = told("gateway_limit.proxies", "Proxies that share the bound.")
 
 
-class DegradationStatus(StatusModel):
-    """What goes to the fallback of spec.degradation."""
-
-    share: float | None = told(
-        _fallback_share,
-        "Share of the requests that the route sends to the fallback, 0 to 1.",
-        gauge="servingslo_fallback_share_ratio",
-    )
-    degraded_per_second: float | None = told(
-        "demand.ledger.degraded_per_second", "Requests per second that the fallback answered."
-    )
-    reason: str | None = told(
-        "degradation.reason",
-        max_length=MAX_REASON_LENGTH,
-        description="Why the share is what it is.",
-    )
-
-
 class CostStatus(StatusModel):
     """What the desired count costs, in the currency of spec.cost."""
 
@@ -420,10 +397,6 @@ class _Decided(StatusModel):
     )
     admission: AdmissionStatus | None = told(
         "", "Admission limits that the ready replicas can keep."
-    )
-    degradation: DegradationStatus | None = told(
-        lambda decision: decision.degradation and decision,
-        "What goes to the fallback, if spec.degradation is set.",
     )
     cost: CostStatus | None = told("cost", "What the desired count costs.")
     reserve: ReserveStatus | None = told("reserve", "The reserve, if past demand asks for one.")

@@ -82,8 +82,8 @@ class GatewayLimits:
         via = targets.admission_via
         if via.kind is LimitKind.ENGINE_ARGUMENTS:
             return InForce(refused=self._not_listed(via))
-        degradation = targets.degradation
-        fallback = None if degradation is None else degradation.fallback
+        elsewhere = targets.elsewhere
+        fallback = None if elsewhere is None else elsewhere.service
         return await self.look(ref, via, view, fallback=fallback)
 
     def wanted(self, assignment: Assignment) -> Change | None:

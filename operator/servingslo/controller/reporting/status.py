@@ -29,7 +29,6 @@ _NOISY = frozenset(
         "model",
         "gpus",
         "admission",
-        "degradation",
         "cost",
         "reserve",
         "summary",

@@ -1,10 +1,10 @@
-"""The conditions of batch limits, of the bound on admission and of a fallback."""
+"""The conditions of batch limits and of the bound on admission."""
 
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
-from servingslo.explain.format import count, joined, percent
+from servingslo.explain.format import count, joined
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import DegradationDecision, WrittenBound
+from servingslo.policy.knobs.decisions import WrittenBound
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
@@ -59,14 +59,6 @@ _BOUND = {
         "the capacity of a replica is unknown; the former value is restored",
     ),
 }
-_FALLBACK_MESSAGES = {
-    Reason.NOT_DEGRADED: "no request goes to the fallback",
-    Reason.DEGRADED: "requests go to the fallback, which takes them",
-    Reason.MAX_SHARE_REACHED: "maxShare is reached; what is beyond is refused or late",
-    Reason.FALLBACK_FULL: "the fallback is full and gets no more for a while",
-    Reason.FALLBACK_UNSEEN: "the gateway does not count the fallback apart, so it is not used",
-}
-_USABLE = frozenset({Reason.NOT_DEGRADED, Reason.DEGRADED, Reason.MAX_SHARE_REACHED})
 
 
 def differs(verdict: Verdict) -> bool:
@@ -118,23 +110,3 @@ def _bound_verdict(bound: WrittenBound) -> Verdict:
     """
     status, told = _BOUND.get(bound.reason, (ConditionStatus.FALSE, bound.otherwise))
     return Verdict(status, bound.reason, joined((bound.where, told, bound.detail), ": "))
-
-
-def degradation_verdict(decided: DegradationDecision | None) -> Verdict | None:
-    """Whether the fallback can be used; None if none is asked for.
-
-    The share changes often, so it is only in status.degradation.
-    """
-    if decided is None:
-        return None
-    said = _FALLBACK_MESSAGES.get(decided.reason, "no weight is changed")
-    if decided.reason not in _FALLBACK_MESSAGES and decided.after:
-        said = f"{percent(decided.after)} of the requests go there, and {said}"
-    # The requests of a usable fallback change with every tick.
-    told = decided.reason not in _FALLBACK_MESSAGES and decided.detail
-    message = f"Service/{decided.fallback}: {said}" + (f": {decided.detail}" if told else "")
-    usable = decided.reason in _USABLE
-    status = ConditionStatus.TRUE if usable else ConditionStatus.FALSE
-    if decided.reason not in _FALLBACK_MESSAGES and decided.reason is Reason.CLUSTER_UNAVAILABLE:
-        status = ConditionStatus.UNKNOWN
-    return Verdict(status, decided.reason, message)

@@ -8,7 +8,6 @@ from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
-from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.protocol import KNOB, Knob, Look, Turn
 from servingslo.policy.replicas.state import PlannerState
@@ -16,7 +15,6 @@ from servingslo.policy.replicas.state import PlannerState
 KNOBS: tuple[Knob, ...] = (
     AdmissionKnob(),
     *KNOB.parts(),
-    DegradationKnob(),
     InFlightKnob(),
 )
 

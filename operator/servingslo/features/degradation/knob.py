@@ -7,11 +7,16 @@ they can. Beyond the greatest share, or what the fallback takes, the bound in fl
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.gateway.fallback import FallbackUse
-from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import InForce, SignalProblem, Targets
-from servingslo.policy.knobs.decisions import DegradationDecision
-from servingslo.policy.knobs.degradation.capacity import nothing_more, wanted_share_ratio
-from servingslo.policy.knobs.degradation.steps import (
+from servingslo.features.degradation.capacity import nothing_more, wanted_share_ratio
+from servingslo.features.degradation.share import (
+    FORMER,
+    ROUTE_WEIGHTS,
+    SHARE,
+    TARGETS,
+    THOUSANDTHS,
+    DegradationDecision,
+)
+from servingslo.features.degradation.steps import (
     DOWN_RATIO,
     STEP_SECONDS,
     UP_RATIO,
@@ -25,10 +30,13 @@ from servingslo.policy.knobs.degradation.steps import (
     share_of_full,
     takes_more,
 )
+from servingslo.models.objectives import LatencyMetric
+from servingslo.plugins import Key
+from servingslo.policy.inputs import InForce, SignalProblem, Targets
+from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import acting_limit
-from servingslo.policy.routes import FORMER, ROUTE_WEIGHTS, SHARE, THOUSANDTHS
 from servingslo.reasons import Reason
 
 
@@ -36,10 +44,11 @@ class DegradationKnob(PlainKnob):
     """The share of the requests that goes to the fallback."""
 
     name = ROUTE_WEIGHTS
+    key: Key[KnobDecision] = Key(TARGETS.name, DegradationDecision)
 
     def decide(self, turn: Turn, memory: object) -> Outcome:
         """Decide the share; nothing if none is asked for or nothing is carried out."""
-        asked = turn.context.targets.degradation
+        asked = TARGETS.of(turn.context.targets.features)
         standing = turn.context.observation.in_force.get(ROUTE_WEIGHTS)
         if asked is None or standing is None or not (turn.acting or FORMER in standing.values):
             return Outcome(None)
@@ -188,3 +197,6 @@ def _bound_seconds(targets: Targets) -> float | None:
         one.threshold_seconds for one in targets.objectives if one.metric is LatencyMetric.LATENCY
     ]
     return min(found, default=None)
+
+
+PART = DegradationKnob()

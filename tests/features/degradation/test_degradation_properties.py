@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.estimation.gateway.fallback import FallbackUse
-from servingslo.policy.knobs.decisions import DegradationDecision
-from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
-from servingslo.policy.knobs.degradation.knob import Situation, next_share
-from servingslo.policy.knobs.degradation.steps import (
+from servingslo.features.degradation.capacity import FIRST_STEP_RATIO
+from servingslo.features.degradation.knob import Situation, next_share
+from servingslo.features.degradation.share import THOUSANDTHS, DegradationDecision
+from servingslo.features.degradation.steps import (
     FALL,
     FULL_SECONDS,
     GROWTH,
@@ -25,7 +25,6 @@ from servingslo.policy.knobs.degradation.steps import (
     StepMemory,
     followed,
 )
-from servingslo.policy.routes import THOUSANDTHS
 from servingslo.reasons import Reason
 
 TICK_SECONDS = 15.0

@@ -2,27 +2,35 @@
 
 from dataclasses import dataclass, field, replace
 
-from policy_world import REPLICAS_ONLY, SCRAPE_AGE_SECONDS, TICK_SECONDS, Run, World
+from tests.unit.policy_world import REPLICAS_ONLY, SCRAPE_AGE_SECONDS, TICK_SECONDS, Run, World
 
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
-from servingslo.policy.inputs import InForce, ReplicaTargets
-from servingslo.policy.planner import plan
-from servingslo.policy.routes import (
-    BACKEND,
+from servingslo.features.degradation.share import (
     FORMER,
     ROUTE_WEIGHTS,
-    RULE,
     SHARE,
+    TARGETS,
     THOUSANDTHS,
     DegradationTargets,
+    degradation_of,
 )
+from servingslo.policy.inputs import InForce, ReplicaTargets
+from servingslo.policy.planner import plan
+from servingslo.policy.routes import BACKEND, RULE, Elsewhere
 from servingslo.runtimes.gateways import CountedWhen
 
+ASKED = DegradationTargets(route="llama", fallback="small", max_share_ratio=0.5)
 DEGRADING = replace(
     REPLICAS_ONLY,
     replicas=ReplicaTargets(minimum=1, maximum=3),
-    degradation=DegradationTargets(route="llama", fallback="small", max_share_ratio=0.5),
+    elsewhere=Elsewhere(service="small"),
+    features={TARGETS.name: ASKED},
 )
+
+
+def share_of(decision):
+    """What is decided of the fallback's share."""
+    return degradation_of(decision.knobs)
 
 
 @dataclass
@@ -116,7 +124,7 @@ class DegradedRun(Run):
         self.observations.append(observation)
         if decision.apply_replicas:
             self.world.scale(decision.replicas_after)
-        decided = decision.degradation
+        decided = share_of(decision)
         if decided is not None and decided.change_reason is not None:
             self.world.share = 0.0 if decided.puts_back else decided.after
         self.shares.append(self.world.share)

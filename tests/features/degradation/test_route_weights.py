@@ -5,15 +5,16 @@ import json
 
 import pytest
 
-from servingslo.adapters.kubernetes.gateways.route_weights import (
+from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.features.degradation.actuator import standing_weights
+from servingslo.features.degradation.routes import (
     MOST_WEIGHT,
     WEIGHTS_ANNOTATION,
     weighted_routes,
     weights_of,
 )
-from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.route_weights import standing_weights
-from servingslo.policy.routes import BACKEND, FORMER, RULE, SHARE
+from servingslo.features.degradation.share import FORMER, SHARE
+from servingslo.policy.routes import BACKEND, RULE
 from servingslo.reasons import Reason
 
 REF = ResourceRef(namespace="inference", name="chat", uid="u1")

@@ -4,18 +4,16 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from degraded_world import DEGRADING, DegradedRun, SplitWorld
-from policy_world import stepped
+from tests.features.degradation.degraded_world import DEGRADING, DegradedRun, SplitWorld, share_of
+from tests.unit.policy_world import stepped
 
 from servingslo.controller.reporting.status import status_fields
 from servingslo.estimation.gateway.fallback import FallbackUse
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
-from servingslo.explain.conditions.knobs import degradation_verdict
 from servingslo.explain.text import text
-from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem
-from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
-from servingslo.policy.knobs.degradation.steps import (
+from servingslo.features.degradation.capacity import FIRST_STEP_RATIO
+from servingslo.features.degradation.steps import (
     FULL_SECONDS,
     GROWTH,
     STEP_SECONDS,
@@ -23,6 +21,9 @@ from servingslo.policy.knobs.degradation.steps import (
     Verdict,
     judge,
 )
+from servingslo.features.degradation.text import degradation_verdict
+from servingslo.policy.inputs import InForce, Limits, Mode, SignalProblem
+from servingslo.policy.routes import Elsewhere
 from servingslo.reasons import Reason
 
 # Three replicas carry about eight requests a second; the crowd is half as many more.
@@ -49,26 +50,27 @@ def played():
 
 def test_a_crowd_gets_every_replica_first_then_the_fallback_then_all_back(played):
     """In this order, and each step is at most twice the last, half a minute apart."""
-    first = next(d for d in played.decisions if d.degradation.after > 0.0)
+    first = next(d for d in played.decisions if share_of(d).after > 0.0)
     assert first.replicas_before == 3
-    assert first.degradation.change_reason is Reason.DEGRADATION_RAISED
-    assert first.degradation.cause is Reason.MAX_REPLICAS_REACHED
-    assert first.degradation.after <= FIRST_STEP_RATIO
+    assert share_of(first).change_reason is Reason.DEGRADATION_RAISED
+    assert share_of(first).cause is Reason.MAX_REPLICAS_REACHED
+    assert share_of(first).after <= FIRST_STEP_RATIO
     assert max(played.shares) <= 0.5
-    changes = [d for d in played.decisions if d.degradation.change_reason is not None]
+    changes = [d for d in played.decisions if share_of(d).change_reason is not None]
     for before, after in itertools.pairwise(changes):
         assert after.time_seconds - before.time_seconds >= STEP_SECONDS
-        assert after.degradation.after <= max(FIRST_STEP_RATIO, GROWTH * after.degradation.before)
+        assert share_of(after).after <= max(FIRST_STEP_RATIO, GROWTH * share_of(after).before)
     assert played.share_at(ENDS) > 0.2
     assert played.shares[-1] == 0.0
-    assert played.decisions[-1].degradation.reason is Reason.NOT_DEGRADED
+    assert share_of(played.decisions[-1]).reason is Reason.NOT_DEGRADED
 
 
 def test_it_keeps_the_objectives_of_those_who_stay(played):
     """Of the requests in the second half of the crowd; without a fallback most are late."""
     start, end = (BEGINS + ENDS) / 2.0, ENDS
     world = crowd()
-    without = DegradedRun(world, replace(DEGRADING, degradation=None), Limits()).until(ENDS + 60)
+    plain = replace(DEGRADING, features={}, elsewhere=None)
+    without = DegradedRun(world, plain, Limits()).until(ENDS + 60)
     assert played.share_within(1.0, 0.05, start, end) > 0.9
     assert without.share_within(1.0, 0.05, start, end) < 0.5
 
@@ -88,7 +90,7 @@ def test_a_full_fallback_is_not_used_further():
     """It takes one request a second: the share goes back to what it took, and no higher."""
     world = crowd(takes=1.0)
     run = story(world).until(ENDS)
-    full = [d for d in run.decisions if d.degradation.change_reason is Reason.FALLBACK_FULL]
+    full = [d for d in run.decisions if share_of(d).change_reason is Reason.FALLBACK_FULL]
     since = full[0].time_seconds
     later = [share for d, share in zip(run.decisions, run.shares, strict=True)
              if since < d.time_seconds < since + FULL_SECONDS]  # fmt: skip
@@ -100,10 +102,10 @@ def test_a_fallback_that_nobody_counts_is_left():
     """Two minutes after the first step, and for a while nothing goes there."""
     run = story(crowd(counted=False)).until(BEGINS + 600.0)
     assert 0.0 < max(run.shares) <= FIRST_STEP_RATIO
-    left = next(d for d in run.decisions if d.degradation.reason is Reason.FALLBACK_UNSEEN)
-    assert left.degradation.puts_back
+    left = next(d for d in run.decisions if share_of(d).reason is Reason.FALLBACK_UNSEEN)
+    assert share_of(left).puts_back
     after = run.between(left.time_seconds + 15.0, left.time_seconds + FULL_SECONDS - 15.0)
-    assert {d.degradation.after for d in after} == {0.0}
+    assert {share_of(d).after for d in after} == {0.0}
 
 
 def test_a_step_that_no_request_followed_is_not_verified():
@@ -134,7 +136,7 @@ def test_nothing_is_decided_where_nothing_is_carried_out(mode):
     """The actuator then puts the owner's weights back."""
     run = story(mode=mode)
     run.tick()
-    assert run.decisions[-1].degradation is None
+    assert share_of(run.decisions[-1]) is None
 
 
 def test_weights_that_may_not_be_changed_any_more_are_put_back():
@@ -142,12 +144,12 @@ def test_weights_that_may_not_be_changed_any_more_are_put_back():
     run = story().until(BEGINS + 400.0)
     assert run.world.share > 0.0
     run.refused = SignalProblem(reason=Reason.NOT_PERMITTED, detail="no label")
-    decided = run.tick().degradation
+    decided = share_of(run.tick())
     assert decided.change_reason is Reason.WEIGHTS_PUT_BACK
     assert run.world.share == 0.0
-    assert run.tick().degradation.change_reason is None
+    assert share_of(run.tick()).change_reason is None
     run.refused = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail="no answer")
-    assert run.tick().degradation.reason is Reason.CLUSTER_UNAVAILABLE
+    assert share_of(run.tick()).reason is Reason.CLUSTER_UNAVAILABLE
 
 
 def test_weights_that_stand_though_they_may_not_are_told():
@@ -155,12 +157,12 @@ def test_weights_that_stand_though_they_may_not_are_told():
     run = story().until(BEGINS + 400.0)
     share = run.world.share
     run.refused = SignalProblem(reason=Reason.NOT_PERMITTED, detail="degradation is off")
-    refused = replace(run.tick().degradation.hold(), reason=Reason.WRITE_FAILED, detail="403")
+    refused = replace(share_of(run.tick()).hold(), reason=Reason.WRITE_FAILED, detail="403")
     told = degradation_verdict(refused)
     assert told.message.startswith(f"Service/small: {100 * share:.1f} % of the requests go there")
     assert told.status is ConditionStatus.FALSE
     run.world.share = share
-    decided = DegradedRun.tick(replace(run, limits=Limits(recommend_only=True))).degradation
+    decided = share_of(DegradedRun.tick(replace(run, limits=Limits(recommend_only=True))))
     assert (decided.after, decided.change_reason) == (share, None)
     assert decided.reason is Reason.KILL_SWITCH
 
@@ -168,7 +170,7 @@ def test_weights_that_stand_though_they_may_not_are_told():
         standing = InForce(refused=run.refused)
 
     decision = Unread(run.world, run.targets, Limits()).tick()
-    assert decision.degradation.unread
+    assert share_of(decision).unread
     assert "an unknown share to Service/small" in text(decision)
     fields = status_fields(decision, generation=1, last_batch_change_seconds=None)
     assert "share" not in fields["degradation"]
@@ -180,7 +182,7 @@ def test_without_metrics_the_share_is_kept():
     share = run.world.share
     run.world.hidden_pods = {pod.name for pod in run.world.pods}
     for _ in range(8):
-        decided = run.tick().degradation
+        decided = share_of(run.tick())
     assert decided.reason is Reason.METRICS_MISSING
     assert run.world.share == share > 0.0
 
@@ -190,7 +192,7 @@ def test_a_degraded_request_counts_by_its_own_weight():
     """The promised share of a whole crowd: by weight 1 it is best, by 0 worst."""
     attained = []
     for weight in (0.0, 0.5, 1.0):
-        wanted = replace(DEGRADING.degradation, counts_as_ratio=weight)
-        run = story(degradation=wanted).until(ENDS)
+        wanted = Elsewhere(service="small", counts_as_ratio=weight)
+        run = story(elsewhere=wanted).until(ENDS)
         attained.append(run.decisions[-1].promise.attained_ratio)
     assert attained[0] < attained[1] < attained[2]

@@ -3,9 +3,17 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
-from degraded_world import DEGRADING, DegradedRun, SplitWorld
-from policy_world import TICK_SECONDS
+from tests.features.degradation.degraded_world import (
+    ASKED,
+    DEGRADING,
+    DegradedRun,
+    SplitWorld,
+    share_of,
+)
+from tests.unit.policy_world import TICK_SECONDS
 
+from servingslo.features.degradation.share import ROUTE_WEIGHTS, TARGETS
+from servingslo.features.degradation.steps import UNSEEN_SECONDS, StepMemory, takes_more
 from servingslo.policy.inputs import (
     AdmissionMode,
     InForce,
@@ -15,11 +23,9 @@ from servingslo.policy.inputs import (
     ReplicaTargets,
 )
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS
-from servingslo.policy.knobs.degradation.steps import UNSEEN_SECONDS, StepMemory, takes_more
 from servingslo.policy.knobs.in_flight.gateway import FORMER, HEADROOM, LIMIT, LOWERED_ABOVE
 from servingslo.policy.knobs.in_flight.knob import ROOM_RATIO
 from servingslo.policy.planner import plan
-from servingslo.policy.routes import ROUTE_WEIGHTS
 
 # One replica carries about three requests a second. The crowd grows to four in six minutes, which a
 # fallback of at most 0.3 can take, then jumps to what it cannot, and goes.
@@ -31,7 +37,7 @@ BOUNDED = replace(
     replicas=ReplicaTargets(minimum=1, maximum=1),
     admission_mode=AdmissionMode.AUTO,
     admission_via=LimitObject(kind=LimitKind.BACKEND_TRAFFIC_POLICY, name="llama"),
-    degradation=replace(DEGRADING.degradation, max_share_ratio=MOST_SHARE),
+    features={TARGETS.name: replace(ASKED, max_share_ratio=MOST_SHARE)},
 )
 
 
@@ -60,7 +66,7 @@ class BoundedRun(DegradedRun):
         observation = replace(self.world.observe(at), in_force=standing)
         decision, self.state = plan(observation, self.targets, self.limits, self.state, at)
         self.decisions.append(decision)
-        decided, written = decision.degradation, decision.gateway_limit
+        decided, written = share_of(decision), decision.gateway_limit
         if decided.change_reason is not None:
             self.world.share = 0.0 if decided.puts_back else decided.after
         if written.change_reason is not None:
@@ -89,32 +95,32 @@ def first(run, holds):
 
 def test_weight_moves_before_the_replica_is_full(played):
     """The first step comes before the crowd is a tenth more than the replica carries."""
-    at = first(played, lambda d: d.degradation.after > 0.0)
+    at = first(played, lambda d: share_of(d).after > 0.0)
     assert crowd(at) < 1.1 * CARRIED
 
 
 def test_the_bound_has_room_while_a_growing_crowd_is_degraded(played):
     """Until the share is the greatest; more than half of that is reached while the crowd grows."""
     growing = played.between(BEGINS, GROWS_UNTIL)
-    assert max(d.degradation.before for d in growing) > 0.5 * MOST_SHARE
+    assert max(share_of(d).before for d in growing) > 0.5 * MOST_SHARE
     for decision in growing:
-        if decision.degradation.before < MOST_SHARE:
-            assert decision.degradation.takes_more
+        if share_of(decision).before < MOST_SHARE:
+            assert share_of(decision).takes_more
             assert played.room(decision) >= ROOM_RATIO / LOWERED_ABOVE
 
 
 def test_the_room_goes_when_nothing_more_can_be_degraded(played):
     """At the greatest share the bound is the usual one again, a minute or two later."""
     last = played.at(ENDS - TICK_SECONDS)
-    assert last.degradation.before == MOST_SHARE
-    assert not last.degradation.takes_more
+    assert share_of(last).before == MOST_SHARE
+    assert not share_of(last).takes_more
     assert played.room(last) <= HEADROOM * LOWERED_ABOVE
 
 
 def test_refusal_ends_first_on_the_way_back(played):
     """The bound has its room again before the last request goes to the fallback."""
-    back = first(played, lambda d: d.time_seconds > ENDS and d.degradation.takes_more)
-    owner = first(played, lambda d: d.time_seconds > ENDS and d.degradation.after == 0.0)
+    back = first(played, lambda d: d.time_seconds > ENDS and share_of(d).takes_more)
+    owner = first(played, lambda d: d.time_seconds > ENDS and share_of(d).after == 0.0)
     assert back < owner
     assert played.room(played.at(owner)) >= ROOM_RATIO / LOWERED_ABOVE
 

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.marked_objects import AS_WRITTEN, Count
 from servingslo.adapters.kubernetes.api.owned_fields import OwnedValue, OwnedValues
-from servingslo.policy.routes import THOUSANDTHS
+from servingslo.features.degradation.share import THOUSANDTHS
 
 WEIGHTS_ANNOTATION = "servingslo.dev/weights"
 KIND = "HTTPRoute"

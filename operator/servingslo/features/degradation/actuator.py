@@ -4,28 +4,39 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.adapters.kubernetes.gateways.route_weights import (
-    MOST_WEIGHT,
-    WeightedRoute,
-    WeightedRoutes,
-    WeightsOwner,
-    weights_of,
-)
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, refuse
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, forbidden, refusal
+from servingslo.controller.actuators.means import ActuatorRow, Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
     LimitNotEnforceableError,
     WriteConflictError,
 )
-from servingslo.explain.changes import Change, Knob
-from servingslo.explain.parts.degradation import weights_change, weights_put_back
+from servingslo.explain.changes import Change, Setting
+from servingslo.explain.format import joined
+from servingslo.features.degradation.routes import (
+    MOST_WEIGHT,
+    WeightedRoute,
+    WeightedRoutes,
+    WeightsOwner,
+    weighted_routes,
+    weights_of,
+)
+from servingslo.features.degradation.run import WeightsMoved
+from servingslo.features.degradation.share import (
+    FORMER,
+    ROUTE_WEIGHTS,
+    SHARE,
+    TARGETS,
+    THOUSANDTHS,
+    degradation_of,
+)
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import InForce, SignalProblem, Targets
 from servingslo.policy.ports import WorkloadView
-from servingslo.policy.routes import BACKEND, FORMER, RULE, SHARE, THOUSANDTHS
+from servingslo.policy.routes import BACKEND, RULE
 from servingslo.reasons import Reason
 
 _NOT_ENABLED = "the administrator does not enable degradation"
@@ -42,7 +53,7 @@ class RouteWeights:
     routes: WeightedRoutes
     services: GatewayServices
     enabled: bool
-    knob: str = Knob.ROUTE_WEIGHTS
+    knob: str = ROUTE_WEIGHTS
     repeats_at_once: bool = False
     _switch: Switch = field(init=False)
 
@@ -56,7 +67,7 @@ class RouteWeights:
 
         None if no degradation is asked for. Without a share in the values, it is not known.
         """
-        asked = targets.degradation
+        asked = TARGETS.of(targets.features)
         if asked is None:
             return None
         standing = InForce()
@@ -75,11 +86,12 @@ class RouteWeights:
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """The change of the share."""
-        return weights_change(assignment.decision)
+        return _change(assignment.decision)
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Write the weights, or restore the owner's, if the route is as it was when planned."""
-        decided, asked = assignment.decision.degradation, assignment.targets.degradation
+        decided = degradation_of(assignment.decision.knobs)
+        asked = TARGETS.of(assignment.targets.features)
         if decided is None or asked is None:
             return False
         ref = assignment.ref
@@ -112,7 +124,7 @@ class RouteWeights:
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """The decision with its count and an unchanged share, and why."""
-        decided = decision.degradation
+        decided = degradation_of(decision.knobs)
         if decided is None:
             return decision
         return replace_knob(
@@ -225,7 +237,7 @@ def _is_wanted(route: WeightedRoute, pools: Sequence[Targets]) -> bool:
     added = {backend.get("name") for backend, before in backends if before == 0}
     return any(
         asked is not None and asked.route == route.name and asked.fallback in added
-        for asked in (targets.degradation for targets in pools)
+        for asked in (TARGETS.of(targets.features) for targets in pools)
     )
 
 
@@ -233,4 +245,50 @@ def _way_back(route: WeightedRoute) -> Change:
     owner = route.owner
     name = "" if owner is None else owner.name
     share = _share(owner.weights, owner.former) if owner is not None and route.is_ours else 0
-    return weights_put_back((route.namespace, name), route.title, share)
+    return _put_back((route.namespace, name), route.title, share)
+
+
+def _change(decision: Decision) -> Change | None:
+    """The change of a fallback's share that a decision orders; None if it orders none."""
+    decided = degradation_of(decision.knobs)
+    if decided is None or decided.change_reason is None:
+        return None
+    because = "" if decided.cause is None else f"no further replica: {decided.cause.value}"
+    return Change(
+        namespace=decision.namespace,
+        name=decision.name,
+        target=f"HTTPRoute/{decided.route}",
+        knob=ROUTE_WEIGHTS,
+        settings=(
+            _share_setting(round(decided.before * THOUSANDTHS), round(decided.after * THOUSANDTHS)),
+        ),
+        reason=decided.change_reason,
+        detail=joined((because, decided.detail), "; "),
+    )
+
+
+def _put_back(resource: tuple[str, str], target: str, share: int) -> Change:
+    """The owner's weights are restored. resource: namespace and name. share: in thousandths."""
+    return Change(
+        namespace=resource[0],
+        name=resource[1],
+        target=target,
+        knob=ROUTE_WEIGHTS,
+        settings=(_share_setting(share, 0),),
+        reason=Reason.WEIGHTS_PUT_BACK,
+    )
+
+
+def _share_setting(before: int, after: int) -> Setting:
+    return Setting(name="fallback_thousandths", before=before, after=after)
+
+
+def _actuator(means: Means) -> RouteWeights:
+    return RouteWeights(
+        weighted_routes(means.client, namespaces=means.namespaces),
+        GatewayServices(means.client),
+        enabled=means.option(WeightsMoved) is not None,
+    )
+
+
+PART: ActuatorRow = _actuator

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from servingslo.estimation.gateway.fallback import FallbackUse
-from servingslo.policy.knobs.degradation.capacity import FIRST_STEP_RATIO
+from servingslo.features.degradation.capacity import FIRST_STEP_RATIO
 
 # Time between two steps: two scrapes, so that a whole window of the fallback's counts lies between.
 STEP_SECONDS = 30.0
