@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from servingslo.api.constraints import (
+    MAX_REPLICAS,
     RULES,
     Between,
     Count,
@@ -14,11 +15,10 @@ from servingslo.api.constraints import (
     not_allowed,
 )
 from servingslo.api.patterns import MODEL_NAME
-from servingslo.api.spec_base import SPEC, ApiModel, with_features, with_rules
+from servingslo.api.spec_base import ApiModel, parts_within, with_features, with_rules
 from servingslo.api.v1alpha1 import workload
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
-    MAX_REPLICAS,
     KVCache,
     Replicas,
     ServiceLaw,
@@ -289,7 +289,7 @@ class ServingSLOSpec(_WithFeatures):
         *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
         *SPEC_RULES,
         *CLASS_SPEC_RULES,
-        *(rule for part in SPEC.parts() for rule in part.rules),
+        *(rule for part in parts_within() for rule in part.rules),
     )
 
     fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
@@ -347,7 +347,7 @@ class ServingSLOSpec(_WithFeatures):
 
     @model_validator(mode="after")
     def _features_agree(self) -> Self:
-        for part in SPEC.parts():
+        for part in parts_within():
             part.check(self)
         return self
 

@@ -1,0 +1,40 @@
+"""The bounds on a replica count that hold at a tick, if features change them over time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from servingslo.plugins import Aspect, Key
+from servingslo.policy.inputs import ReplicaTargets, Targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A tick. lead_seconds: from an order until the replica serves."""
+
+    now_seconds: float
+    lead_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundsPart:
+    """A feature that changes bounds over time.
+
+    key: of what is stated of it in `Targets.features`. bounds: what holds at a moment instead of
+    the stated bounds.
+    """
+
+    key: Key[Any]
+    bounds: Callable[[Any, ReplicaTargets, Moment], ReplicaTargets]
+
+
+BOUNDS: Aspect[BoundsPart] = Aspect("bounds")
+
+
+def with_bounds_in_force(targets: Targets, lead_seconds: float, now_seconds: float) -> Targets:
+    """The targets with the bounds that hold now; the same where no feature states any."""
+    replicas, moment = targets.replicas, Moment(now_seconds=now_seconds, lead_seconds=lead_seconds)
+    for part in BOUNDS.parts():
+        if (stated := part.key.of(targets.features)) is not None:
+            replicas = part.bounds(stated, replicas, moment)
+    return targets if replicas is targets.replicas else replace(targets, replicas=replicas)
