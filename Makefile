@@ -112,7 +112,7 @@ guard: setup ## whether the promise is kept, and at what price beside the commit
 guard-baseline: setup ## write the guard's baseline from this checkout
 	$(BIN)/python -m tests.benchmarks.guard --processes $(PROCESSES) --write $(if $(KEPT),--kept)
 
-golden: setup ## write the decisions of the fourteen recordings anew, after a change that is meant to move them
+golden: setup ## write the decisions of the twelve recordings anew, after a change that is meant to move them
 	$(BIN)/python -m tests.golden.replay_cases
 
 chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=60 lives one story again and tells it, STORIES=0:20 for fewer; POOLS=1 prefill and decode; GATEWAY=classes or degradation; LIVE=200 faults on the rig

@@ -30,6 +30,8 @@ release workflow refuses a tag while one has failed, was not run, or ran too man
 
 {summary}
 
+<!-- made by make acceptance -->
+
 | check | what it shows | result | closing line | minutes | date | commit |
 |---|---|---|---|---|---|---|
 """
@@ -304,7 +306,7 @@ def page_with(rows: dict[str, str]) -> str:
     never = {c.name: f"| {c.name} | {c.shows} | {NOT_RUN} | | | | |" for c in CHECKS}
     lines = {c.name: rows.get(c.name, never[c.name]) for c in CHECKS}
     head = HEAD.format(summary=summary(lines))
-    return head + "".join(f"{line}\n" for line in lines.values())
+    return head + "".join(f"{line}\n" for line in lines.values()) + "\n<!-- end -->\n"
 
 
 def summary(lines: dict[str, str]) -> str:

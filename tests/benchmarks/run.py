@@ -38,11 +38,10 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.knobs.engine_limits.memory import BatchLimits
-from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.sizing import Load, SizingCase, size
 from servingslo.policy.replicas.state import PlannerState
+from servingslo.policy.rules.batch_search import BatchCase, BatchLimits, best_limits
 
 REPLICAS = 8
 # Candidates that are evaluated at once: in most ticks the planner asks for a few.

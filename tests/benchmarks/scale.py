@@ -5,7 +5,6 @@
 A row for each number of resources, with four pods each, and the growth from the first to the last.
 At constant demand, which each workload's count just serves. Everything runs on this machine, the
 control plane, Prometheus and the simulated engines too; how busy it is stands in each row.
-With `--shards 3` so many processes share the resources, and a row says what each of them uses.
 """
 
 import argparse
@@ -15,22 +14,21 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from tests.integration.many_workloads import ManyWorkloads, Watched, orders
 from tests.integration.operator_under_test import Engines, Operator, install_chart, process_use
-from tests.integration.shards import held_by_each, sharded
 
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.waiting import http_get, wait_until
 
 _DECIDED = re.compile(r" decided namespace=(\S+) name=(\S+) ")
-_FIRST_WITHIN_SECONDS = 240.0
-_RESTARTED_TICKS = 4
+FIRST_WITHIN_SECONDS = 240.0
+RESTARTED_TICKS = 4
 _PODS_EACH = 4
 # How long Prometheus and the API server are watched before the operator starts.
 _ALONE_TICKS = 4
@@ -73,26 +71,14 @@ class Figures:
     load_average: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardFigures:
-    """One row of several processes; a list has a value for each of them."""
-
-    resources: int
-    pods: int
-    decided: list[int]
-    ticks: list[int]
-    tick_median_seconds: list[float]
-    tick_worst_seconds: list[float]
-    tick_cpu_median_seconds: list[float]
-    tick_cpu_p99_seconds: list[float]
-    peak_mebibytes: list[float]
-    prometheus_cores: tuple[float, float]
-    api_server_cores: tuple[float, float]
-    load_average: float
+Row = TypeVar("Row")
+# What of many workloads, Prometheus's and the API server's cores without an operator, options, and
+# settings of an operator makes a row.
+Watch = Callable[[ManyWorkloads, tuple[float, float], argparse.Namespace, Sequence[str]], Row]
 
 
-def measure(options: argparse.Namespace, resources: int) -> Figures | ShardFigures:
-    """Start everything, watch it, restart a single operator, and stop everything."""
+def measure(options: argparse.Namespace, resources: int, watch: Watch[Row]) -> Row:
+    """Start everything, watch the operator, and stop everything."""
     tick = options.tick_seconds
     with (
         Rig.start(RigOptions(scrape_interval_seconds=tick, hpa_sync_period_seconds=15.0)) as rig,
@@ -111,33 +97,30 @@ def measure(options: argparse.Namespace, resources: int) -> Figures | ShardFigur
             # Windows of behavior as by default.
             changes={"behavior": {}},
         )
-        _say("creating workloads")
+        say("creating workloads")
         many.create(ready_within_seconds=600.0)
         time.sleep(2 * tick)  # until all are scraped
-        began, before = time.monotonic(), _cpu_seconds(rig)
+        began, before = time.monotonic(), cpu_seconds(rig)
         time.sleep(_ALONE_TICKS * tick)
-        alone = _cores(rig, before, time.monotonic() - began)
+        alone = cores(rig, before, time.monotonic() - began)
         settings = f"--tick-seconds={tick:g}", "--prometheus-timeout-seconds=10"
-        if options.shards > 1:
-            each = [sharded(rig, options.shards, *settings) for _ in range(options.shards)]
-            return _watch_shards(each, many, alone, options)
-        operator = Operator(rig, *settings, program=options.program)
-        first = _start(operator, many)
-        _say(f"all decided after {first:.1f} s")
-        return _watch(operator, many, first, alone, options)
+        return watch(many, alone, options, settings)
 
 
 def _watch(
-    operator: Operator,
     many: ManyWorkloads,
-    first: float,
     alone: tuple[float, float],
     options: argparse.Namespace,
+    settings: Sequence[str],
 ) -> Figures:
+    """Of one operator, which is restarted at the end."""
+    operator = Operator(many.rig, *settings, program=options.program)
+    first = _start(operator, many)
+    say(f"all decided after {first:.1f} s")
     assert operator.process is not None
     began, before = time.monotonic(), process_use(operator.process.pid)
     counted = _status_writes(many.rig), _queries(many.rig)
-    others = _cpu_seconds(many.rig)
+    others = cpu_seconds(many.rig)
     learning: list[str] = []
     with Watched(operator, page_seconds=0.5 * options.tick_seconds) as watched:
         while time.monotonic() < began + 60.0 * options.minutes:
@@ -145,7 +128,7 @@ def _watch(
             seen = many.seen(operator)
             if not learning and seen.trusted >= 0.95 * many.resources:
                 learning = [*orders(operator), ""]
-            _say(
+            say(
                 f"{time.monotonic() - began:.0f} s: {seen.trusted} trusted, "
                 f"{len(orders(operator))} orders, rates within {seen.worst_rate_error:.0%}, "
                 f"{watched.resident_mebibytes:.0f} MiB; {operator.readiness().strip()}"
@@ -154,11 +137,11 @@ def _watch(
     seen, ordered = many.seen(operator), orders(operator)
     used = process_use(operator.process.pid)[0] - before[0]
     seconds = time.monotonic() - began
-    with_it = _cores(many.rig, others, seconds)
+    with_it = cores(many.rig, others, seconds)
     writes, queries = _status_writes(many.rig) - counted[0], _queries(many.rig) - counted[1]
     operator.stop()
     again = _start(operator, many)
-    time.sleep(_RESTARTED_TICKS * options.tick_seconds)
+    time.sleep(RESTARTED_TICKS * options.tick_seconds)
     probes, cpu = sorted(watched.probe_seconds), sorted(watched.cpu_seconds) or [0.0]
     figures = Figures(
         resources=many.resources,
@@ -190,64 +173,18 @@ def _watch(
     return figures
 
 
-def _watch_shards(
-    operators: Sequence[Operator],
-    many: ManyWorkloads,
-    alone: tuple[float, float],
-    options: argparse.Namespace,
-) -> ShardFigures:
-    for one in operators:
-        one.start(timeout_seconds=_FIRST_WITHIN_SECONDS)
-    wait_until(
-        lambda: (
-            held_by_each(operators, len(operators))
-            and sum(many.seen(one).decided for one in operators) == many.resources
-        ),
-        what="each resource is decided by its shard",
-        timeout_seconds=_FIRST_WITHIN_SECONDS,
-    )
-    _say("all decided")
-    time.sleep(_RESTARTED_TICKS * options.tick_seconds)
-    began, others = time.monotonic(), _cpu_seconds(many.rig)
-    page_seconds = 0.5 * options.tick_seconds
-    with ExitStack() as stack:
-        watched = [
-            stack.enter_context(Watched(one, page_seconds=page_seconds)) for one in operators
-        ]
-        time.sleep(60.0 * options.minutes)
-        peaks = [one.peak_mebibytes for one in watched]
-    cpu = [sorted(one.cpu_seconds) for one in watched]
-    figures = ShardFigures(
-        resources=many.resources,
-        pods=many.pods,
-        decided=[many.seen(one).decided for one in operators],
-        ticks=[len(one.tick_seconds) for one in watched],
-        tick_median_seconds=[median(one.tick_seconds) for one in watched],
-        tick_worst_seconds=[max(one.tick_seconds) for one in watched],
-        tick_cpu_median_seconds=[median(used) for used in cpu],
-        tick_cpu_p99_seconds=[used[int(0.99 * len(used))] for used in cpu],
-        peak_mebibytes=peaks,
-        prometheus_cores=(alone[0], _cores(many.rig, others, time.monotonic() - began)[0]),
-        api_server_cores=(alone[1], _cores(many.rig, others, time.monotonic() - began)[1]),
-        load_average=os.getloadavg()[1],
-    )
-    for one in operators:
-        one.stop()
-    return figures
-
-
 def _start(operator: Operator, many: ManyWorkloads) -> float:
     """Seconds from the start of the process until the last resource has its first decision."""
     log = many.rig.work_dir / "logs" / "operator.log"
     skipped = log.stat().st_size if log.exists() else 0
     began = time.monotonic()
-    operator.start(timeout_seconds=_FIRST_WITHIN_SECONDS)
+    operator.start(timeout_seconds=FIRST_WITHIN_SECONDS)
 
     def all_decided() -> bool:
         text = log.read_bytes()[skipped:].decode(errors="replace")
         return len(set(_DECIDED.findall(text))) >= many.resources
 
-    wait_until(all_decided, what="the first decision of all", timeout_seconds=_FIRST_WITHIN_SECONDS)
+    wait_until(all_decided, what="the first decision of all", timeout_seconds=FIRST_WITHIN_SECONDS)
     return time.monotonic() - began
 
 
@@ -271,16 +208,16 @@ def _api_server_page(rig: Rig) -> str:
     return str(client.call_api(method, url, headers).read().decode())
 
 
-def _cpu_seconds(rig: Rig) -> tuple[float, float]:
+def cpu_seconds(rig: Rig) -> tuple[float, float]:
     """Used by Prometheus and by the API server since their start."""
     pages = (http_get(f"{rig.prometheus_url}/metrics") or "", _api_server_page(rig))
     prometheus, api_server = (_sum_of(page, "process_cpu_seconds_total") for page in pages)
     return prometheus, api_server
 
 
-def _cores(rig: Rig, before: tuple[float, float], seconds: float) -> tuple[float, float]:
+def cores(rig: Rig, before: tuple[float, float], seconds: float) -> tuple[float, float]:
     """What both used since then, per second."""
-    now = _cpu_seconds(rig)
+    now = cpu_seconds(rig)
     return (now[0] - before[0]) / seconds, (now[1] - before[1]) / seconds
 
 
@@ -305,31 +242,35 @@ def growth(rows: Sequence[Figures]) -> dict[str, float]:
     }
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """To whoever waits."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """The options that say what is measured."""
+    found = argparse.ArgumentParser(description=text)
+    found.add_argument("--resources", type=int, nargs="+", default=[100, 500, 1000, 2000])
+    found.add_argument("--minutes", type=float, default=5.0)
+    found.add_argument("--tick-seconds", type=float, default=15.0)
+    found.add_argument("--program", default="servingslo.cli", help="the module that is run")
+    return found
+
+
 def main() -> None:
     """Measure each number of resources, and print the rows as JSON, then the growth."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--resources", type=int, nargs="+", default=[100, 500, 1000, 2000])
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--shards", type=int, default=1)
-    parser.add_argument("--tick-seconds", type=float, default=15.0)
-    parser.add_argument("--program", default="servingslo.cli", help="the module that is run")
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     rows: list[Figures] = []
     for resources in options.resources:
-        row = measure(options, resources)
-        _print(asdict(row))
-        if isinstance(row, Figures):
-            rows.append(row)
+        rows.append(measure(options, resources, _watch))
+        print_row(asdict(rows[-1]))
     if len({row.resources for row in rows}) > 1:
-        _print({"each_further_resource": growth(rows)})
+        print_row({"each_further_resource": growth(rows)})
 
 
-def _print(figures: Mapping[str, object]) -> None:
+def print_row(figures: Mapping[str, object]) -> None:
+    """As JSON, with three decimals."""
     text = json.dumps(figures, default=str)
     rounded = json.loads(text, parse_float=lambda number: round(float(number), 3))
     sys.stdout.write(f"{json.dumps(rounded)}\n")

@@ -25,12 +25,13 @@ FOLDER = Path("operator") / "servingslo" / "features"
 RULES = Path("charts") / "servingslo-operator" / "files" / "rules.yaml"
 VALUES = Path("charts") / "servingslo-operator" / "values.yaml"
 TEMPLATES = Path("charts") / "servingslo-operator" / "templates" / "_features.tpl"
-# Where templates of the kernel ask features: arguments, ports, mounts and volumes of the container,
-# rights, roles beside them, who may connect to it, whom it connects to, what has no effect, and
-# further objects.
+# Where templates of the kernel ask features: how many pods decide, and further Leases of theirs;
+# arguments, ports, mounts and volumes of the container, rights, roles beside them, who may connect
+# to it, whom it connects to, what has no effect, what of given arguments writes and has to be
+# released before they go, and further objects.
 HOOKS = (
-    "args", "ports", "mounts", "volumes", "rights", "roles", "ingress", "egress", "warnings",
-    "objects",
+    "deciders", "leases", "args", "ports", "mounts", "volumes", "rights", "roles", "ingress",
+    "egress", "warnings", "writes", "release", "objects",
 )  # fmt: skip
 METRICS = "reference/metrics.md"
 # Pages, as patterns below `docs`.
@@ -58,7 +59,7 @@ def joined(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
         text = _MARK.sub("", path.read_text(encoding="utf-8"))
         for after, row in rows:
             begin = text.index(f"\n{after}") + 1
-            end = text.index("\n", begin) + 1
+            end = text.index("\n", begin + len(after)) + 1
             text = f"{text[:end]}{row}\n{text[end:]}"
         yield path, text
     kernel, mark, _ = (root / RULES).read_text(encoding="utf-8").partition(_JOINED)

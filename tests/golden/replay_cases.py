@@ -1,10 +1,10 @@
-"""Thirteen short recordings, and what the planner decided in each.
+"""Twelve short recordings, and what the planner decided in each.
 
     make golden                                     the decisions anew, from the recordings
     python -m tests.golden.replay_cases --record    the recordings too
 
-A recording is what the operator would have recorded: header, observations, outcomes of writes.
-Twelve are of simulated fleets, one of a knob that the simulator does not carry out.
+A recording is what the operator would have recorded of simulated fleets: header, observations,
+outcomes of writes.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.golden.knob_stories import STORIES, Story
 
 from servingslo.api.convert import fleet_from_spec
 from servingslo.controller.recordings.recording import (
@@ -154,8 +153,7 @@ def steps(*minutes_and_rates: tuple[float, float]) -> RateCourse:
 
 
 _L4 = FLEET.engine_limits
-CASES: Mapping[str, Case | Story] = {
-    **STORIES,
+CASES: Mapping[str, Case] = {
     "steady": Case(course=constant(14.0, 720.0)),
     "ramp": Case(
         course=ramp(

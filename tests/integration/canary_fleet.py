@@ -9,7 +9,7 @@ from typing import Any
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant, steady_trace
 
-from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
+from servingslo.features.batch_limits.records import CANARY_ANNOTATION
 from servingslo.runtimes.launch.command_line import expanded
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig

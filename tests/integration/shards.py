@@ -13,7 +13,8 @@ from typing import Any
 from tests.integration.failover import LEASE, audited, candidate, identities_of
 from tests.integration.operator_under_test import RELEASE_NAMESPACE, Operator, Tenant
 
-from servingslo.controller.shards.placement import place_of, shard_of
+from servingslo.controller.place import place_of
+from servingslo.features.shards.placement import shard_of
 from servingslo_lab.rig.cluster import Rig
 
 _HELD = re.compile(r'^servingslo_shard_held\{shard="(\d+)"\} 1\.0$', re.MULTILINE)
@@ -63,7 +64,7 @@ def held_by_each(operators: Iterable[Operator], shards: int) -> bool:
 
 def shards_of(tenant: Tenant) -> dict[str, int]:
     """Where each ServingSLO is."""
-    return {name: place_of(tenant.status(name)).shard for name in tenant.slo_names()}
+    return {name: place_of(tenant.status(name)).lease for name in tenant.slo_names()}
 
 
 def is_placed(tenant: Tenant, shards: int) -> bool:
@@ -172,5 +173,5 @@ def _writes(entries: Iterable[dict[str, Any]]) -> Iterator[ShardWrite]:
                 identity=identity,
                 what=what,
                 resource=(reference["namespace"], name),
-                moved_to=place_of(status).shard if moved else None,
+                moved_to=place_of(status).lease if moved else None,
             )

@@ -20,8 +20,7 @@ from servingslo_lab.rig.cluster import Rig
 
 # What is about a whole canary, from minutes of learning to the verdict of one more.
 slow = pytest.mark.slow(
-    "servingslo.adapters.kubernetes.batch_limits",
-    "servingslo.policy.knobs.engine_limits",
+    "servingslo.features.batch_limits",
     "servingslo.policy.knobs.trial",
     "servingslo.controller.actuators",
 )

@@ -9,17 +9,17 @@ from typing import Any
 
 import kubernetes
 import pytest
+from tests.features.batch_limits.orders import canary_order
 from tests.integration.manifests import workload
-from tests.unit.workload_server import canary_order
 
 from servingslo.adapters.kubernetes.api.client import connect
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
+from servingslo.features.batch_limits.pod_template import BatchCanaries
+from servingslo.features.batch_limits.records import CANARY_ANNOTATION
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.waiting import wait_until
 
-pytestmark = pytest.mark.slow("servingslo.adapters.kubernetes.batch_limits", "servingslo.cli")
+pytestmark = pytest.mark.slow("servingslo.features.batch_limits", "servingslo.cli")
 
 FAILURE = "rig.servingslo.dev/failure"
 FEW, MANY, REPLICAS = 8, 16, 2

@@ -21,7 +21,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.kubernetes.control_plane import STATUSES_AUDITED
 
-pytestmark = pytest.mark.slow("servingslo.controller.shards", "servingslo.controller.lease")
+pytestmark = pytest.mark.slow("servingslo.features.shards", "servingslo.controller.lease")
 
 SHARDS = 3
 NAMES = tuple(f"chat-{number}" for number in range(6))

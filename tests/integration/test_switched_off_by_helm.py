@@ -13,15 +13,15 @@ from typing import Any
 import kubernetes
 import pytest
 import yaml
+from tests.features.batch_limits.orders import canary_order
 from tests.integration.gateway_manifests import MANAGED, ROUTE_GROUP
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import CHART
-from tests.unit.workload_server import canary_order
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.errors import WriteConflictError
+from servingslo.features.batch_limits.pod_template import BatchCanaries
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig

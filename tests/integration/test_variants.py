@@ -22,7 +22,7 @@ from servingslo_lab.rig.simulated.engine_pods import KIND_ANNOTATION
 from servingslo_lab.rig.simulated.http_clients import read_records
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
-pytestmark = pytest.mark.slow("servingslo.policy.pools")
+pytestmark = pytest.mark.slow("servingslo.features.variants", "servingslo.policy.pools")
 
 NAME = "llama"
 RATE_PER_SECOND = 10.0

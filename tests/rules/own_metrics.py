@@ -24,7 +24,6 @@ _EMPTY = re.compile(r"^# TYPE (\S+) (?:gauge|counter)\n(?=#|\Z)", re.MULTILINE)
 def page() -> str:
     """A page with every family that the operator exports."""
     metrics = OperatorMetrics()
-    metrics.follow_shards(2, lambda: (0,))
     metrics.observe(FleetDecision.of(SCALE_UP))
     return _EMPTY.sub(r"\g<0>\1 1\n", metrics.render().decode())
 

@@ -12,11 +12,11 @@ from typing import Any
 from tests.unit.policy_world import TICK_SECONDS, World, steady
 from tests.unit.workload_server import ROLLING, WorkloadServer
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
+from servingslo.adapters.kubernetes.api.discovery import Discovery
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.api.v1alpha1.status import ServingSLOStatus
-from servingslo.controller.actuators.engine_limits import EngineLimits
+from servingslo.controller.actuators.means import ACTUATOR, Means
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.grants import Grants, MakeGrants
@@ -31,6 +31,7 @@ from servingslo.estimation.forecast.season_profile import RateHistory
 from servingslo.explain.events import Event
 from servingslo.policy.inputs import (
     NO_GPUS_KNOWN,
+    LimitKind,
     Limits,
     Observation,
     ReplicaGpus,
@@ -366,13 +367,21 @@ class Operator:
     def start(self) -> None:
         """A new process of the operator on the same cluster: nothing is remembered."""
         workloads = _Workloads(self.fleet)
+        client: Any = self.fleet.workload
+        means = Means(
+            client=client,
+            discovery=Discovery(client),
+            workloads=workloads,
+            limit_kinds=frozenset(LimitKind),
+            pod_templates=True,
+        )
         self.adapters = Adapters(
             clock=self.fleet,
             metrics=_Metrics(self.fleet),
             workloads=workloads,
             actuators=(
                 ReplicaCount(self.fleet, workloads),
-                EngineLimits(BatchCanaries(self.fleet.workload)),
+                *(row(means) for row in ACTUATOR.parts()),
             ),
             resources=self.resources,
             events=self.events,

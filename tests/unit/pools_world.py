@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.unit.controller_fakes import NAMESPACE, FakeFleet, Operator, record_of
-from tests.unit.policy_world import World, steady
+from tests.unit.policy_world import TARGETS, World, steady
 from tests.unit.workload_server import WorkloadServer
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.registry import Registry
-from servingslo.policy.inputs import ScaleTarget, SignalProblem
+from servingslo.policy.inputs import CostTargets, ReplicaTargets, ScaleTarget, SignalProblem
+from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.ports import ClusterMetrics, WorkloadView
 from servingslo.reasons import Reason
 from servingslo.runtimes.recognition import Recognize
@@ -35,6 +36,8 @@ POOLS: tuple[dict[str, Any], ...] = (
         "replicas": {"min": 1, "max": 12},
     },
 )
+# Of a replica of each of two Combined pools for an hour.
+PRICES = {"dear": 4.0, "spot": 1.0}
 
 
 def pools_record(**changed: Any) -> ResourceRecord:
@@ -47,6 +50,26 @@ def pools_record(**changed: Any) -> ResourceRecord:
         ],
     }
     return record_of(spec, **changed)
+
+
+def two_prices() -> FleetTargets:
+    """The same card at two prices."""
+    return FleetTargets(
+        pools=tuple(
+            PoolTargets(
+                name=name,
+                role=Role.COMBINED,
+                targets=replace(
+                    TARGETS,
+                    target=ScaleTarget(api_version="apps/v1", kind="Deployment", name=name),
+                    replicas=ReplicaTargets(minimum=1, maximum=12),
+                    cost=CostTargets(gpu_hourly=price),
+                    cold_start_seconds=300.0,
+                ),
+            )
+            for name, price in PRICES.items()
+        )
+    )
 
 
 def worlds(

@@ -15,16 +15,17 @@ ROOT = Path(__file__).parents[2]
 RULES: dict[str, Any] = yaml.safe_load(
     (ROOT / "charts/servingslo-operator/files/rules.yaml").read_text(encoding="utf-8")
 )
+FEATURES = ROOT / "operator" / "servingslo" / "features"
 ALL = [rule for group in RULES["groups"] for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in ALL if "alert" in rule}
 RECORDED = {rule["record"] for rule in ALL if "record" in rule}
 
 
 def exported_names() -> set[str]:
-    """Names of all series that the operator can export."""
+    """Names of all series that the operator can export; of features those in their sources."""
     metrics = OperatorMetrics()
-    metrics.follow_shards(1, tuple)
-    names: set[str] = set()
+    sources = (path.read_text(encoding="utf-8") for path in FEATURES.rglob("*.py"))
+    names = {name for text in sources for name in re.findall(r'"(servingslo_\w+)"', text)}
     for family in text_string_to_metric_families(metrics.render().decode()):
         kinds = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
         names |= {family.name + end for end in kinds.get(family.type, ("",))}

@@ -1,5 +1,7 @@
 """`servingslo top` and `servingslo history` on what they are given, and what they refuse."""
 
+from dataclasses import replace
+
 import pytest
 from cli_calls import CLI
 
@@ -49,11 +51,11 @@ def test_a_row_tells_what_the_status_tells() -> None:
     assert table[2].split()[4:] == ["-", "-", "-", "-", "-", "False", "MetricsMissing", "-", "-"]
 
 
-def test_shards_are_shown_where_there_are_several() -> None:
-    """No status without one says anything of it."""
-    divided = _record("divided", shard={"index": 2, "moves": 1})
-    table = lines([row_of(BUSY), row_of(divided)])
-    assert [line.split()[-1] for line in table] == ["SHARD", "0", "2"]
+def test_leases_are_shown_if_there_are_several() -> None:
+    """Of one there is no column."""
+    divided = replace(row_of(BUSY), name="divided", lease=2)
+    table = lines([row_of(BUSY), divided])
+    assert [line.split()[-1] for line in table] == ["LEASE", "0", "2"]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from tests.unit.controller_fakes import NAMESPACE, UID, Operator, record_of
 from tests.unit.test_election import Server, Time
 
 from servingslo.controller.lease.election import Election
+from servingslo.controller.lease.lead import Lead
 from servingslo.controller.lease.leadership import (
     NAMESPACE_TERMS,
     Leadership,
     NamespaceFence,
     ReleaseFence,
 )
-from servingslo.controller.lease.shard_leases import ShardLeases
 from servingslo.controller.reporting.stored_state import learned_of
 from servingslo.errors import NotLeaderError
 from servingslo.packing import packed
@@ -26,8 +26,8 @@ from servingslo.reasons import Reason
 GAUGES = {"namespace": NAMESPACE, "name": "llama-chat"}
 
 
-@dataclass
-class Turn:
+@dataclass(kw_only=True)
+class Turn(Lead):
     """A lead that is given and taken by the test."""
 
     now: str | None = "1"
@@ -38,27 +38,16 @@ class Turn:
         return self.now
 
     def held(self) -> Collection[int]:
-        """The only shard."""
+        """The only Lease."""
         return {0} if self.now is not None else set()
 
-    def term(self, namespace: str, _shard: int) -> str | None:
+    def term(self, namespace: str, _lease: int = 0) -> str | None:
         """Of every namespace that was asked for."""
         return self.now if namespace in self.claimed else None
 
-    async def claim(self, namespaces: Iterable[str], _shards: Iterable[int]) -> None:
+    async def claim(self, namespaces: Iterable[str], _leases: Iterable[int] = ()) -> None:
         """All are given."""
         self.claimed = set(namespaces)
-
-    def shards(self) -> int | None:
-        """Nothing is moved."""
-        return None
-
-    def surplus(self) -> int | None:
-        """Nothing is given back."""
-        return None
-
-    async def give_back(self, _shard: int) -> None:
-        """Nothing is."""
 
 
 def operator_with(turn: Turn) -> Operator:
@@ -194,12 +183,7 @@ class Cluster:
 
         own = None
         if process is not None:
-            store = self.lease(f"release {release}")
-            own = ShardLeases(
-                count=1,
-                election_of=lambda _shard: self._election(store, process),
-                line=self._election(self.lease(f"next {release}"), process),
-            )
+            own = self._election(self.lease(f"release {release}"), process)
         return Leadership(
             release=own,
             identity=release,
@@ -264,8 +248,7 @@ async def test_only_the_leader_of_a_release_asks_for_namespaces():
         ReleaseFence(leadership=second).write_seconds("a")
     await first.stop()
     assert first.term("a") is None
-    assert second.release is not None
-    await second._attempt_shard(0)
+    await second.attempt(0)
     await second.claim({"a"})
     assert second.term("a") is not None
     await second.stop()

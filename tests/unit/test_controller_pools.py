@@ -236,7 +236,7 @@ async def test_a_move_between_a_target_and_pools_keeps_what_was_learnt() -> None
     assert "poolsSummary" not in status
 
 
-def _variant(name: str) -> dict:
+def _combined(name: str) -> dict:
     """A Combined pool on the engines of decode."""
     return {
         "name": name,
@@ -251,11 +251,11 @@ async def test_a_pool_that_is_taken_out_is_left_alone_and_forgotten() -> None:
     names = ("cheap", "dear", "spare")
     world = worlds(prefill=2, decode=2)[DECODE]
     operator = PoolsOperator(worlds={name: replace(world, named=name) for name in names})
-    operator.apply(pools_record(pools=[_variant(name) for name in names]))
+    operator.apply(pools_record(pools=[_combined(name) for name in names]))
     await operator.ticks(3)
     labels = {"namespace": "inference", "name": "llama-chat"}
     assert operator.counted("servingslo_replicas_current", pool="spare", **labels) == 2
-    operator.apply(pools_record(generation=2, pools=[_variant(name) for name in names[:2]]))
+    operator.apply(pools_record(generation=2, pools=[_combined(name) for name in names[:2]]))
     await operator.ticks(2)
     assert operator.counted("servingslo_replicas_current", pool="spare", **labels) == 0
     assert operator.counted("servingslo_replicas_current", pool="dear", **labels) > 0
@@ -264,7 +264,7 @@ async def test_a_pool_that_is_taken_out_is_left_alone_and_forgotten() -> None:
 
 
 @pytest.mark.parametrize("change", ["renamed", "removed"])
-async def test_variants_are_planned_on_under_other_names(change: str) -> None:
+async def test_combined_pools_are_planned_on_under_other_names(change: str) -> None:
     """What was learnt by pool follows the targets: the next tick decides, as a restart does."""
     names = ("cheap", "dear", "spare")
     world = worlds(prefill=2, decode=2)[DECODE]
@@ -272,9 +272,9 @@ async def test_variants_are_planned_on_under_other_names(change: str) -> None:
     operator = PoolsOperator(
         worlds={name: replace(world, named=name, seed=seed) for seed, name in seeds}
     )
-    operator.apply(pools_record(pools=[_variant(name) for name in names]))
+    operator.apply(pools_record(pools=[_combined(name) for name in names]))
     await operator.ticks(LEARNT_TICKS)
-    cheap, dear, spare = (_variant(name) for name in names)
+    cheap, dear, spare = (_combined(name) for name in names)
     changed = {
         "renamed": [{**one, "name": f"{one['name']}-1"} for one in (cheap, dear, spare)],
         "removed": [cheap, dear],

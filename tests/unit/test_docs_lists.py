@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_every_knob_and_outcome_of_changes_is_told() -> None:
     (line,) = re.findall(r"^`outcome` is ([^.]*)\.", read("reference/metrics.md"), re.MULTILINE)
     assert words([line]) == set(ChangeOutcome)
     shown = re.findall(r"\bknob=([\w-]+)", read("reference/reasons.md"))
-    assert set(shown) <= set(Knob)
+    assert set(shown) <= knobs
 
 
 def test_every_part_that_can_fail_is_told() -> None:
@@ -418,3 +419,18 @@ def test_fields_and_values_that_a_page_names_exist(page: Path) -> None:
         and not OF_OTHERS.match(word)
     ]
     assert wrong == []
+
+
+def test_the_numbers_of_judgement_are_those_of_the_code() -> None:
+    """Each row of the page names a module and a constant; the value is the constant's."""
+    page = read("reference/numbers.md")
+    row = r"^\|[^|]+\| ([\d.]+) \|[^|]+\| `([\w/]+)\.py` `(\w+)` \|$"
+    rows = re.findall(row, page, re.MULTILINE)
+    assert len(rows) == page.count(".py` `")
+    code = {
+        (module, name): float(
+            getattr(import_module(f"servingslo.{module.replace('/', '.')}"), name)
+        )
+        for _, module, name in rows
+    }
+    assert {(module, name): float(value) for value, module, name in rows} == code

@@ -7,43 +7,45 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.golden.decisions import BLIND, SCALE_UP
 
 from servingslo.adapters.metrics_export import OperatorMetrics
-from servingslo.controller.actuators.engine_limits import batch_limits_change
 from servingslo.explain.changes import (
+    Change,
+    ChangeOutcome,
+    Setting,
     change_event,
     change_line,
     not_written,
     replica_count_change,
 )
-from servingslo.policy.decision import replace_knob
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.knobs.decisions import BatchingDecision, CanaryAct
 from servingslo.reasons import Reason
 
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="llama")
 SCALED = replica_count_change(SCALE_UP, TARGET)
-LIMITS = batch_limits_change(
-    replace_knob(
-        SCALE_UP,
-        "batch-limits",
-        replace(SCALE_UP.batching, apply=True, reason=Reason.BATCHING_CHANGED),
+LIMITS = Change(
+    namespace="inference",
+    name="llama-chat",
+    target="Deployment/llama",
+    knob="batch-limits",
+    settings=(
+        Setting(name="max_num_seqs", before=64, after=96),
+        Setting(name="max_num_batched_tokens", before=2048, after=2048),
     ),
-    TARGET,
+    reason=Reason.BATCHING_CHANGED,
+    replicas_saved=1,
+    cost_saved_per_hour=2.5,
+    currency="USD",
 )
-BACK = batch_limits_change(
-    replace_knob(
-        SCALE_UP,
-        "batch-limits",
-        BatchingDecision(
-            reason=Reason.BATCHING_ROLLED_BACK,
-            apply=True,
-            canary=CanaryAct.TAKE_BACK,
-            current_max_num_seqs=96,
-            recommended_max_num_seqs=64,
-            current_max_num_batched_tokens=2048,
-            recommended_max_num_batched_tokens=1024,
-        ),
+BACK = Change(
+    namespace="inference",
+    name="llama-chat",
+    target="Deployment/llama",
+    knob="batch-limits",
+    settings=(
+        Setting(name="max_num_seqs", before=96, after=64),
+        Setting(name="max_num_batched_tokens", before=2048, after=1024),
     ),
-    TARGET,
+    reason=Reason.BATCHING_ROLLED_BACK,
+    outcome=ChangeOutcome.ROLLED_BACK,
 )
 REFUSED = not_written(SCALED, Reason.WRITE_CONFLICT, "replicas are 4", answered=True)
 UNANSWERED = not_written(LIMITS, Reason.WRITE_FAILED, "no answer", answered=False)
@@ -143,7 +145,6 @@ def test_a_decision_that_orders_nothing_is_no_change():
     """What is held or only recommended writes nothing, so it is no change."""
     assert replica_count_change(BLIND, TARGET) is None
     assert replica_count_change(replace(SCALE_UP, apply_replicas=False), TARGET) is None
-    assert batch_limits_change(SCALE_UP, TARGET) is None
 
 
 def test_changes_are_counted_by_knob_outcome_and_reason():

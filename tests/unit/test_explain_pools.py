@@ -1,4 +1,4 @@
-"""A decision over many pools: the words for its split, and that it fits into a status."""
+"""A decision over many pools: its words, and that it fits into a status."""
 
 from dataclasses import replace
 
@@ -25,14 +25,14 @@ from servingslo.explain.text import text
 from servingslo.packing import packed, unpacked
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import ScaleTarget
-from servingslo.policy.pools.decision import FleetDecision, GpuUse, SplitUse
+from servingslo.policy.pools.decision import FleetDecision, GpuUse
 from servingslo.policy.pools.inputs import MOST_POOLS, Role
 from servingslo.reasons import Reason
 
 NAMES = tuple(f"card-{place}" for place in range(MOST_POOLS))
 
 
-def fleet_of_variants(names: tuple[str, ...] = NAMES) -> FleetDecision:
+def combined_fleet(names: tuple[str, ...] = NAMES) -> FleetDecision:
     """The same decision for each of several Combined pools."""
     return FleetDecision(
         time_seconds=SCALE_UP.time_seconds,
@@ -44,7 +44,6 @@ def fleet_of_variants(names: tuple[str, ...] = NAMES) -> FleetDecision:
         reason=SCALE_UP.reason,
         binding_pool=names[0],
         gpus=GpuUse(before=6, after=10, wanted=12, most=10),
-        split=SplitUse(rule="EvenByPod", shares_ratio=dict.fromkeys(names, 1 / len(names))),
     )
 
 
@@ -53,10 +52,9 @@ def verdicts_of(fleet: FleetDecision) -> dict[str, dict[ConditionType, Verdict]]
     return {name: verdicts(one) for name, one in fleet.pools.items()}
 
 
-def test_the_whole_names_split_and_gpus() -> None:
-    """How traffic is divided; GPUs of at most so many."""
-    told = list(fleet_lines(fleet_of_variants(("h100", "l4"))))
-    assert "Split: evenly by pod: h100 50.0 %, l4 50.0 %" in told
+def test_the_whole_names_gpus() -> None:
+    """Of at most so many."""
+    told = list(fleet_lines(combined_fleet(("h100", "l4"))))
     assert "GPUs: 6->10 of at most 10; the demand asks for 12" in told
     before, after = SCALE_UP.replicas_before, SCALE_UP.replicas_after
     change = f"h100 {before}->{after}/l4 {before}->{after}"
@@ -65,29 +63,21 @@ def test_the_whole_names_split_and_gpus() -> None:
 
 def test_lines_name_pools_in_the_order_of_the_spec() -> None:
     """Decisions are in the order of their writes, which changes; a line that is cut says so."""
-    fleet = fleet_of_variants(("h100", "l4"))
+    fleet = combined_fleet(("h100", "l4"))
     written_last_first = {name: fleet.pools[name] for name in ("l4", "h100")}
     fleet = replace(fleet, pools=written_last_first)
     change = f"{SCALE_UP.replicas_before}->{SCALE_UP.replicas_after}"
     assert f"h100 {change}/l4 {change}" in fleet_summary_line(fleet)
     assert fleet_answer(fleet, verdicts_of(fleet)).startswith("h100: ")
-    whole = fleet_of_variants()
+    whole = combined_fleet()
     long = fleet_answer(whole, verdicts_of(whole))
     assert len(long) == 512
     assert long.endswith("…")
 
 
-def test_a_split_that_is_only_observed_is_named_once() -> None:
-    """While laws are missing each pool plans for the share that it gets."""
-    parts = {"h100": 0.75, "l4": 0.25}
-    split = SplitUse(rule="Observed", shares_ratio=parts)
-    told = list(fleet_lines(replace(fleet_of_variants(("h100", "l4")), split=split)))
-    assert "Split: as observed: h100 75.0 %, l4 25.0 %" in told
-
-
 def test_met_objectives_are_named_with_the_part_of_each_pool() -> None:
     """A pool's own threshold is not the promise: SLOMet names both pools in their order."""
-    fleet = fleet_of_variants(("prefill", "decode"))
+    fleet = combined_fleet(("prefill", "decode"))
     slow, fast = (
         replace(
             SCALE_UP,
@@ -107,9 +97,9 @@ def test_met_objectives_are_named_with_the_part_of_each_pool() -> None:
     assert "0.1s: met" in second
 
 
-def test_a_variant_without_requests_hides_no_met_objective() -> None:
+def test_a_pool_without_requests_hides_no_met_objective() -> None:
     """Every request goes to the other one; without any the resource has no traffic either."""
-    fleet = fleet_of_variants(("h100", "l4"))
+    fleet = combined_fleet(("h100", "l4"))
 
     def served(share: float | None) -> Decision:
         seen = {"share_low_ratio": share, "share_high_ratio": share}
@@ -126,12 +116,12 @@ def test_a_variant_without_requests_hides_no_met_objective() -> None:
 
 def test_a_decision_on_as_many_pools_as_there_may_be_fits_into_a_status() -> None:
     """Each pool has a smaller part; nothing of the whole is lost."""
-    fleet = fleet_of_variants()
+    fleet = combined_fleet()
     long = replace(SCALE_UP, steps=SCALE_UP.steps * 20)
     document = fleet_document(fleet, {name: replace(long, pool=name) for name in NAMES})
     assert len(packed(document)) <= MAX_PACKED_LENGTH
     again = fleet_of(unpacked(packed(document)), fleet.namespace, fleet.name)
-    assert (again.split, again.gpus, again.roles) == (fleet.split, fleet.gpus, fleet.roles)
+    assert (again.gpus, again.roles) == (fleet.gpus, fleet.roles)
     assert again.replicas_after == fleet.replicas_after
     assert fleet_text(again).count("\nObjective ") > 0
 

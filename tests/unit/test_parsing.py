@@ -1,14 +1,8 @@
 """What somebody else wrote is read or refused, and ends no more than its own reading."""
 
-import json
-
 import pytest
 import yaml
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
-from servingslo.adapters.kubernetes.batch_limits.canary_records import (
-    CANARY_ANNOTATION,
-)
 from servingslo.adapters.kubernetes.gateways.limits import (
     LIMIT_ANNOTATION,
     LIMIT_FORMS,
@@ -19,7 +13,7 @@ from servingslo.parsing import parsed_documents, parsed_yaml, written_json
 DEEP = "[" * 50_000
 
 
-class _Cluster:
+class Cluster:
     """Lists of objects, each of which has these annotations."""
 
     def __init__(self, annotations):
@@ -32,6 +26,7 @@ class _Cluster:
         }  # fmt: skip
 
     async def get(self, _path, _query=None):
+        """One object in each list."""
         return {"items": [self.item], "metadata": {"resourceVersion": "7"}}
 
 
@@ -67,39 +62,9 @@ def test_of_one_document_none_and_several_one_is_read():
         parsed_yaml("a: 1\n---\nb: 2")
 
 
-RECORD = {
-    "refused": [8, 2048], "refused_queue": None, "template": "t", "wanted": "w",
-}  # fmt: skip
-
-
-def _recorded(item):
-    """What the annotation of a Deployment says."""
-    return BatchCanaries(None)._fields["Deployment"].seen(item)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"refused": [10**300, 2048]}, {"refused": [-1, 2048]}, {"refused": [8]},
-        {"refused": [True, 2048]}, {"refused": "82"}, {"refused_queue": 1.5}, {"wanted": None},
-        {"more": 1},
-    ],
-)  # fmt: skip
-def test_a_record_that_the_operator_did_not_write_is_none(change):
-    """Numbers that no float holds would end the plan of that workload at each tick."""
-    good, bad = (
-        _Cluster({CANARY_ANNOTATION: json.dumps(record)}).item
-        for record in (RECORD, {**RECORD, **change})
-    )
-    assert _recorded(good).refused is not None
-    assert _recorded(bad).owner is None
-
-
 async def test_an_annotation_that_nests_deeply_is_none_of_ours():
     """Anybody may write one into an object of his own; what others have on trial is still ended."""
-    cluster = _Cluster({CANARY_ANNOTATION: DEEP, LIMIT_ANNOTATION: DEEP})
-    assert _recorded(cluster.item).owner is None
-    assert await BatchCanaries(cluster).standing() == ()
+    cluster = Cluster({LIMIT_ANNOTATION: DEEP})
     for form in LIMIT_FORMS:
         assert await limit_holders(cluster, form).owned() == ()
 

@@ -7,15 +7,7 @@ from policy_world import TICK_SECONDS, Run, World, run, stepped
 
 from servingslo.adapters.clock import SteadyClock
 from servingslo.policy.hpa_behavior import Behavior, BehaviorState, ScalingRules, normalize
-from servingslo.policy.knobs.engine_limits.memory import (
-    BatchChange,
-    BatchingMemory,
-    BatchLimits,
-    memory_of,
-)
 from servingslo.policy.planner import plan
-from servingslo.policy.replicas.state import PlannerState
-from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 WINDOW_SECONDS = 45
@@ -98,16 +90,3 @@ def test_demand_is_followed_whatever_the_clock_did(back_seconds: float) -> None:
     busy = told.decisions[-1]
     assert busy.demand.arrival_rate_per_second == pytest.approx(BUSY_PER_SECOND, rel=0.25)
     assert busy.replicas_after > calm.replicas_after
-
-
-def test_a_change_of_batch_limits_is_of_the_past() -> None:
-    """What lies ahead, by the clock that it was written by, was ordered now."""
-    limits = BatchLimits(max_num_seqs=8, max_num_batched_tokens=512)
-    ahead = EPOCH_SECONDS + 7200.0
-    change = BatchChange(at_seconds=ahead, before=limits, after=limits)
-    memory = BatchingMemory(last_change_seconds=ahead, written=change)
-    stored = learned(PlannerState(knobs={"batch-limits": memory}), ahead)
-    batching = memory_of(restore(stored, EPOCH_SECONDS).knobs)
-    assert batching.last_change_seconds == EPOCH_SECONDS
-    assert batching.written is not None
-    assert batching.written.at_seconds == EPOCH_SECONDS

@@ -15,7 +15,7 @@ VIA = LimitObject(kind=LimitKind.BACKEND_TRAFFIC_POLICY, name="llama")
 
 
 def combined() -> FleetTargets:
-    """Two variants behind one route, with a bound on it."""
+    """Two Combined pools behind one route, with a bound on it."""
     pools = tuple(
         replace(
             pool,
@@ -40,7 +40,7 @@ def observations(targets: FleetTargets, seen):
     }
 
 
-def test_a_route_of_two_variants_counts_for_neither_alone():
+def test_a_route_of_two_combined_pools_counts_for_neither_alone():
     """Else the demand would be counted twice."""
     targets = combined()
     counted = own_counts(targets, observations(targets, world(2, 2)))

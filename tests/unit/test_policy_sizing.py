@@ -12,14 +12,14 @@ from servingslo.models.fleet.objective_metrics import metric_seconds
 from servingslo.models.objectives import LatencyMetric
 from servingslo.models.workload import LengthDistribution
 from servingslo.policy.inputs import BatchingTargets
-from servingslo.policy.knobs.engine_limits.memory import BatchLimits
-from servingslo.policy.knobs.engine_limits.search import (
+from servingslo.policy.replicas.sizing import Load, carried_rate_per_second, least_safe_count, size
+from servingslo.policy.rules.batch_search import (
     TOKEN_BUDGETS,
     BatchCase,
+    BatchLimits,
     best_limits,
     largest_batch,
 )
-from servingslo.policy.replicas.sizing import Load, carried_rate_per_second, least_safe_count, size
 from servingslo.reasons import Constraint
 
 

@@ -53,7 +53,7 @@ def test_the_targets_of_pools_have_their_bounds_and_prices():
     found = fleet_targets({"prefill": targets, "decode": priced}, spec, fleets)
     assert found.gpus_max == 11
     assert [pool.role for pool in found.pools] == [Role.PREFILL, Role.DECODE]
-    assert [pool.replica_price for pool in found.pools] == [2.0, 9.0]
+    assert [pool.targets.cost.replica_hourly for pool in found.pools] == [2.0, 9.0]
     assert [pool.targets.replicas for pool in found.pools] == [
         ReplicaTargets(maximum=5), ReplicaTargets(maximum=7),
     ]  # fmt: skip

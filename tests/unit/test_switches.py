@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.features.batch_limits.orders import canary_order
 from tests.unit.cli_calls import CLI
-from tests.unit.workload_server import canary_order
 
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
 from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.resources import ResourceRef
@@ -30,6 +29,7 @@ from servingslo.cli.running.run_options import RunOptions
 from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
 from servingslo.explain.changes import Change
+from servingslo.features.batch_limits.pod_template import BatchCanaries
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
@@ -99,7 +99,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     "degradation": off(WEIGHTS, goes="--degradation=true"),
     "read_config_maps": off(comes="--read-config-maps=false"),
     "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
-    "shards": "another process takes over what stands: test_controller_shards",
     "max_replicas": "a count stays until it is decided anew, by the bounds of then",
     "max_step": "as max_replicas",
     "max_priority": "as max_replicas",
@@ -120,7 +119,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
 VALUES = {
     "mode": "mode",
     "watchNamespaces": "namespace",
-    "shards": "shards",
     "batching.apply.enabled": "batching_apply",
     "batching.apply.serversOnly": "batching_servers_only",
     "configMaps.read.enabled": "read_config_maps",
@@ -413,7 +411,7 @@ def test_what_a_resource_asks_for_no_more_is_put_back(name, options) -> None:
 
 
 def test_what_another_process_decides_about_stays(options) -> None:
-    """Of another shard, even with all switches off: that process has the same switches."""
+    """Under another Lease, even with all switches off: that process has the same switches."""
     parsed = options(ON[0])
 
     async def story() -> set[str]:

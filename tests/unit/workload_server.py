@@ -3,10 +3,7 @@
 import copy
 from typing import Any
 
-from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import InvalidObjectError, ServingSLOError
-from servingslo.policy.knobs.decisions import BatchingDecision
-from servingslo.reasons import Reason
 
 ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
 ENGINE = {
@@ -14,21 +11,6 @@ ENGINE = {
     "image": "vllm/vllm-openai:v0.20.0",
     "args": ["--model=m", "--max-num-seqs", "8"],
 }
-
-
-def canary_order(
-    before: tuple[int, int], after: tuple[int, int], runtime: str = "vllm", **decided: Any
-) -> tuple[ResourceRef, int, BatchingDecision, str]:
-    """What begins a canary, behind its target. decided: further fields of the decision."""
-    batching = BatchingDecision(
-        reason=Reason.BATCHING_CANARY_STARTED,
-        current_max_num_seqs=before[0],
-        current_max_num_batched_tokens=before[1],
-        recommended_max_num_seqs=after[0],
-        recommended_max_num_batched_tokens=after[1],
-        **decided,
-    )
-    return ResourceRef(namespace="a", name="chat", uid="u-1"), 1000, batching, runtime
 
 
 class WorkloadServer:

@@ -206,6 +206,8 @@ batch, Poisson clients, all of it at a real-time priority (`chrt -r 5`). Times i
 the server's rules step by step with the same arrivals; p99 real as its 95 % interval; lost in %.
 Room is `max_queue_size`.
 
+<!-- made by python -m tests.validation.triton_points -->
+
 """
 COLUMNS = (
     "#", "per s", "window", "batch", "room", "instances", "utilization", "p50", "p95",
@@ -245,7 +247,7 @@ def main(argv: list[str] | None = None) -> int:
     closing = f"{good} of {len(POINTS)} points: p95 of the law within 10 % of a real Triton"
     columns = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
     head = HEAD.format(count=options.requests)
-    page = head + columns + "\n".join(table) + f"\n\n{closing}.\n{FOOT}"
+    page = head + columns + "\n".join(table) + f"\n\n<!-- end -->\n\n{closing}.\n{FOOT}"
     if options.out is not None:
         options.out.write_text(page, encoding="utf-8")
     sys.stdout.write(f"{page}\n{closing}\n")

@@ -1,7 +1,16 @@
 {{- /* Of features, from their folders. */}}
 
+{{- define "servingslo.features.deciders" }}
+{{- include "servingslo.shards.deciders" . }}
+{{- end }}
+
+{{- define "servingslo.features.leases" }}
+{{- include "servingslo.shards.leases" . }}
+{{- end }}
+
 {{- define "servingslo.features.args" }}
 {{- include "servingslo.keda_scaler.args" . }}
+{{- include "servingslo.shards.args" . }}
 {{- include "servingslo.dynamic_batches.args" . }}
 {{- end }}
 
@@ -20,6 +29,7 @@
 {{- end }}
 
 {{- define "servingslo.features.rights" }}
+{{- include "servingslo.batch_limits.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -38,6 +48,14 @@
 {{- include "servingslo.dynamic_batches.warnings" . }}
 {{- end }}
 
+{{- define "servingslo.features.writes" }}
+{{- include "servingslo.batch_limits.writes" . }}
+{{- end }}
+
+{{- define "servingslo.features.release" }}
+{{- include "servingslo.batch_limits.release" . }}
+{{- end }}
+
 {{- define "servingslo.features.objects" }}
 {{- include "servingslo.keda_scaler.objects" . }}
 {{- end }}
@@ -45,8 +63,8 @@
 {{- define "servingslo.keda_scaler.args" }}
 {{- with .Values.keda.externalScaler }}
 {{- if .enabled }}
-{{- if gt (include "servingslo.shards" $ | int) 1 }}
-{{- fail (printf "shards: %s is not allowed; allowed: 1 with keda.externalScaler.enabled" (include "servingslo.shards" $)) }}
+{{- if gt (include "servingslo.deciders" $ | int) 1 }}
+{{- fail "keda.externalScaler.enabled: true is not allowed; allowed: false if several pods decide" }}
 {{- end }}
 - --keda-scaler-host=0.0.0.0
 - --keda-scaler-port={{ .port }}
@@ -161,6 +179,48 @@ subjects:
     name: {{ include "servingslo.serviceAccount" . }}
     namespace: {{ .Release.Namespace }}
 ---
+{{- end }}
+{{- end }}
+
+{{- /* Absent with --reuse-values. */ -}}
+{{- define "servingslo.shards.deciders" }}
+{{- .Values.shards | default 1 }}
+{{- end }}
+
+{{- define "servingslo.shards.args" }}
+{{- with include "servingslo.shards.deciders" . | int }}
+{{- if gt . 1 }}
+- --shards={{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* All that there may be: with fewer shards, those that are gone are emptied first. */ -}}
+{{- define "servingslo.shards.leases" }}
+- {{ include "servingslo.name" . }}-next
+{{- range untilStep 1 8 1 }}
+- {{ include "servingslo.name" $ }}-{{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.batch_limits.rights" }}
+{{- if and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly) }}
+- apiGroups: [apps]
+  resources: [deployments, statefulsets]
+  verbs: [patch]
+{{- end }}
+{{- end }}
+
+{{- /* Of the operator's arguments: what `servingslo release` is to put back. */ -}}
+{{- define "servingslo.batch_limits.writes" }}
+{{- if and (has "--batching-apply=true" .) (not (has "--batching-servers-only=true" .)) }}
+- --canaries
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.batch_limits.release" }}
+{{- if not (has "--canaries" .) }}
+            - --no-canaries
 {{- end }}
 {{- end }}
 

@@ -28,13 +28,13 @@
 {{- define "servingslo.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (include "servingslo.name" .) }}
 {{- end }}
-{{- /* One for each shard, and those that stand by; shards is absent with --reuse-values. */ -}}
-{{- define "servingslo.shards" -}}
-{{ .Values.shards | default 1 }}
+{{- /* Pods that decide, of which a feature may want several; and with them those that stand by. */ -}}
+{{- define "servingslo.deciders" -}}
+{{ include "servingslo.features.deciders" . | trim | default "1" }}
 {{- end }}
 {{- define "servingslo.pods" -}}
-{{- $shards := include "servingslo.shards" . | int -}}
-{{ ternary (add (int .Values.replicaCount) $shards -1) 0 (gt (int .Values.replicaCount) 0) }}
+{{- $deciders := include "servingslo.deciders" . | int -}}
+{{ ternary (add (int .Values.replicaCount) $deciders -1) 0 (gt (int .Values.replicaCount) 0) }}
 {{- end }}
 {{- define "servingslo.selector" -}}
 app.kubernetes.io/name: {{ include "servingslo.shortName" . }}
@@ -137,11 +137,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 - --lease-namespace={{ .Release.Namespace }}
 - --lease-name={{ include "servingslo.name" . }}
-{{- with include "servingslo.shards" . | int }}
-{{- if gt . 1 }}
-- --shards={{ . }}
-{{- end }}
-{{- end }}
 - --lease-seconds={{ .Values.leaderElection.leaseSeconds }}
 - --lease-renew-seconds={{ .Values.leaderElection.renewSeconds }}
 - --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}

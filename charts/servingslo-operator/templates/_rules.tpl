@@ -15,11 +15,6 @@
 - apiGroups: [apps]
   resources: [deployments/scale, statefulsets/scale]
   verbs: [get, patch]
-{{- if and .Values.batching.apply.enabled (not .Values.batching.apply.serversOnly) }}
-- apiGroups: [apps]
-  resources: [deployments, statefulsets]
-  verbs: [patch]
-{{- end }}
 {{- if and .Values.configMaps.read.enabled (not .Values.configMaps.read.namespaces) }}
 - apiGroups: [""]
   resources: [configmaps]

@@ -17,7 +17,7 @@ from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.cli.live import Access, resources_of
 from servingslo.cli.options import Context, Kubeconfig
 from servingslo.cli.output import OutputFormat, as_json
-from servingslo.controller.shards.placement import place_of
+from servingslo.controller.place import place_of
 from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.explain.format import number
 from servingslo.units import parse_duration_seconds
@@ -49,7 +49,7 @@ class Row:
 
     pool: '' for the whole. slo, ready: status of conditions SLOMet and Ready: True, False or
     Unknown. reason: of what is wrong, or of the last decision. Names are those of `kubectl get`.
-    shard: that decides.
+    lease: whose holder decides.
     """
 
     namespace: str
@@ -67,7 +67,7 @@ class Row:
     binding: str | None
     cost_per_hour: float | None
     currency: str | None
-    shard: int = 0
+    lease: int = 0
 
 
 def top(
@@ -174,7 +174,7 @@ def _pool_row(whole: Row, pool: Mapping[str, Any]) -> Row:
         binding=pool.get("bindingConstraint"),
         cost_per_hour=cost.get("perHour"),
         currency=cost.get("currency"),
-        shard=whole.shard,
+        lease=whole.lease,
     )
 
 
@@ -198,7 +198,7 @@ def row_of(record: ResourceRecord) -> Row:
         binding=status.get("bindingConstraint"),
         cost_per_hour=cost.get("perHour"),
         currency=cost.get("currency"),
-        shard=place_of(status).shard,
+        lease=place_of(status).lease,
     )
 
 
@@ -234,13 +234,13 @@ def ordered(rows: Sequence[Row], sort: SortBy) -> list[Row]:
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
-    """The table, or that there is nothing. The shard is shown if there are several."""
+    """The table, or that there is nothing. The Lease is shown if there are several."""
     if not rows:
         return ["no ServingSLO found"]
-    if not any(row.shard for row in rows):
+    if not any(row.lease for row in rows):
         return aligned(_HEAD, [tuple(_cells(row)) for row in rows], left=_LEFT)
-    cells = [(*_cells(row), str(row.shard)) for row in rows]
-    return aligned((*_HEAD, "SHARD"), cells, left=_LEFT)
+    cells = [(*_cells(row), str(row.lease)) for row in rows]
+    return aligned((*_HEAD, "LEASE"), cells, left=_LEFT)
 
 
 async def _records(access: Access, namespaces: tuple[str, ...]) -> Sequence[ResourceRecord]:

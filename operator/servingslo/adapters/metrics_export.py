@@ -3,9 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from aiohttp import web
 from prometheus_client import (
@@ -114,16 +113,6 @@ class OperatorMetrics:
         """Set what each scrape reads: leadership, and the number of other operators' namespaces."""
         self._leads, self._aside = leads, aside
 
-    def follow_shards(self, shards: int, held: Callable[[], Collection[int]]) -> None:
-        """Export of each shard whether this process holds it."""
-        gauge = self._gauge(
-            "servingslo_shard_held",
-            "1 on the process that decides the ServingSLOs of a shard, 0 on the others.",
-            "shard",
-        )
-        for shard in range(shards):
-            gauge.labels(str(shard)).set_function(partial(_held, held, shard))
-
     def observe(self, fleet: FleetDecision) -> None:
         """Count a decision and export its numbers; none of the one before."""
         for one in fleet.pools.values():
@@ -210,10 +199,6 @@ class OperatorMetrics:
     def _success_age(self) -> float:
         since = self._started if self._last_success is None else self._last_success
         return self._monotonic() - since
-
-
-def _held(held: Callable[[], Collection[int]], shard: int) -> float:
-    return float(shard in held())
 
 
 class HealthServer:

@@ -147,7 +147,7 @@ class StatusPart:
     """What a feature adds to the status: a field of the key's name, of what it reports.
 
     description: of the field. of_class: what it adds to each class of requests. columns: that
-    `kubectl get -o wide` shows.
+    `kubectl get -o wide` shows. decided: whether it is written with each decision.
     """
 
     key: Key[Any]
@@ -155,6 +155,7 @@ class StatusPart:
     description: str
     of_class: type[StatusModel] = StatusModel
     columns: tuple[tuple[str, str, str, str], ...] = ()
+    decided: bool = True
 
     @property
     def field(self) -> str:
@@ -171,7 +172,9 @@ def with_features(model: type[Model]) -> type[Model]:
     fields: dict[str, Any] = {
         part.key.name: (
             part.model | None,
-            told(partial(_reported, part.key), part.description),
+            told(partial(_reported, part.key), part.description)
+            if part.decided
+            else Field(None, description=part.description),
         )
         for part in STATUS.parts()
     }

@@ -13,10 +13,11 @@ from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo.packing import unpacked
 from servingslo.policy.decision import Decision
-from servingslo.policy.insights import INSIGHT
+from servingslo.policy.insights import INSIGHT, Insight
 from servingslo.policy.knobs.catalogue import KEYS
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.division import DIVIDER, Divider
 
 _CAPITAL = re.compile(r"(?<!^)([A-Z])")
 
@@ -89,9 +90,10 @@ def _knobs(document: Mapping[str, Any]) -> dict[str, KnobDecision]:
 def _features(document: Mapping[str, Any]) -> dict[str, object]:
     """What each feature reported."""
     given = {_snake(key): value for key, value in document.items()}
+    parts: tuple[Insight | Divider, ...] = (*INSIGHT.parts(), *DIVIDER.parts())
     return {
         key.name: TypeAdapter(key.kind).validate_python(_filled(key.kind, given[key.name]))
-        for key in (one.key for one in INSIGHT.parts())
+        for key in (one.key for one in parts)
         if isinstance(given.get(key.name), Mapping)
     }
 

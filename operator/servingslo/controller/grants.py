@@ -30,8 +30,8 @@ class Grants:
     ) -> Sequence[tuple[Resource, Event]]:
         """The shares of this tick, by what was decided last; events about deleted resources.
 
-        resources: all that this process decides on. every: of the cluster. held: the shards of this
-        process.
+        resources: all that this process decides on. every: of the cluster. held: the Leases of
+        this process.
         """
         return ()
 
@@ -51,7 +51,7 @@ class Grants:
         """Take note of a decision. state: after it."""
 
     def joined(self, resources: Sequence[Resource], /) -> Mapping[str, Sequence[str]] | None:
-        """What joins each resource with others, by uid: they are on one shard; None: not known."""
+        """What joins each resource with others of one process, by uid; None: not known."""
         return {entry.record.ref.uid: () for entry in resources}
 
     def grant(self, resource: Resource, look: PoolLook) -> Grant | None:

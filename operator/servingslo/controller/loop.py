@@ -3,19 +3,18 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from servingslo.adapters.clock import SystemClock
-from servingslo.adapters.kubernetes.api.fence import in_shard
+from servingslo.adapters.kubernetes.api.fence import under_lease
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.grants import priority_of
-from servingslo.controller.lease.lead import Alone, Lead
-from servingslo.controller.moving import Moving
+from servingslo.controller.lease.lead import Holdings, Lead
+from servingslo.controller.place import Place
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.registry import Key, Registry, Resource
-from servingslo.controller.shards.placement import Place
 from servingslo.controller.undoing import Undoing
 from servingslo.errors import ClusterError
 from servingslo.policy.inputs import SignalProblem
@@ -56,10 +55,10 @@ class Controller:
     reconciler: Reconciler
     tick_seconds: float
     undoing: Undoing
-    lead: Lead = field(default_factory=Alone)
-    moving: Moving = field(init=False)
+    lead: Lead = field(default_factory=Lead)
+    _holdings: Holdings = field(init=False)
     _leading: str | None = None
-    # By namespace and shard.
+    # By namespace and number of the release's Lease.
     _terms: dict[tuple[str, int], str] = field(default_factory=dict)
     _places: dict[str, Place] = field(default_factory=dict)
     _relisted_at: float = float("-inf")
@@ -69,8 +68,13 @@ class Controller:
     _known: dict[str, Resource] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.moving = Moving(
-            adapters=self.adapters, registry=self.registry, reconciler=self.reconciler
+        reconciler = self.reconciler
+        self._holdings = Holdings(
+            adapters=self.adapters,
+            registry=self.registry,
+            joined=reconciler.grants.joined,
+            learned=reconciler.learned,
+            hand_over=reconciler.reporter.hand_over,
         )
 
     async def run(self) -> None:
@@ -158,11 +162,9 @@ class Controller:
         """Reconcile these resources, with one reading of the metrics for all of them."""
         self._forget_gone()
         await self._claim()
-        await self._move()
+        await self._arrange()
         known = (entry for key in keys if (entry := self.registry.resources.get(key)))
-        resources = [
-            entry for entry in known if self._acts(entry) and not self.moving.is_unknown(entry)
-        ]
+        resources = [entry for entry in known if self._acts(entry) and self.lead.is_placed(entry)]
         if not resources:
             # What is shared may have no resource, or one that was deleted.
             await self._share()
@@ -192,8 +194,7 @@ class Controller:
 
     def _own_pods(self) -> Collection[str] | None:
         """Pods of this process's resources, if others have theirs; None while one is not known."""
-        shards = self.lead.shards()
-        if shards is None or len(self.lead.held()) == shards:
+        if self.lead.holds_all():
             return None
         own: set[str] = set()
         for entry in self.registry.resources.values():
@@ -238,16 +239,13 @@ class Controller:
         resources = tuple(self.registry.resources.values())
         await self.lead.claim(
             {entry.record.ref.namespace for entry in resources},
-            {entry.place.shard for entry in resources},
+            {entry.place.lease for entry in resources},
         )
-        surplus = self.lead.surplus()
-        if surplus is not None:
-            await self._give_back(surplus)
         terms, places = dict(self._terms), self._places
         self._places = {entry.record.ref.uid: entry.place for entry in resources}
         for entry in resources:
             ref, place = entry.record.ref, entry.place
-            key = ref.namespace, place.shard
+            key = ref.namespace, place.lease
             term, before = self.lead.term(*key), self._terms.get(key)
             if term is None:
                 self.adapters.exporter.forget(ref.namespace, ref.name)
@@ -259,45 +257,17 @@ class Controller:
                 self._forget(entry)
         self._terms = terms
 
-    async def _move(self) -> None:
-        """Hand over resources that belong to another shard, before anything is decided for them."""
-        await self.moving.look_again(tuple(self.registry.resources.values()))
-        shards = self.lead.shards()
-        if shards is None or not self._listed:
-            return
-        every = tuple(self.registry.resources.values())
-        due = [(entry, to) for entry, to in self.moving.due(every, shards) if self._acts(entry)]
-        for entry in await self._each(due, self.moving.move):
+    async def _arrange(self) -> None:
+        """Hand over what another process should decide, before anything is decided for it."""
+        for entry in await self.lead.arrange(self._holdings, self._acts, listed=self._listed):
             self._forget(entry)
-
-    async def _give_back(self, shard: int) -> None:
-        """Write what the shard's resources have learnt, and release its Lease."""
-        every = tuple(self.registry.resources.values())
-        mine = [(entry, shard) for entry in every if entry.place.shard == shard]
-        await self._each([one for one in mine if self._acts(one[0])], self.moving.save)
-        await self.lead.give_back(shard)
-
-    async def _each(
-        self,
-        tasks: Sequence[tuple[Resource, int]],
-        work: Callable[[Resource, int], Awaitable[bool]],
-    ) -> list[Resource]:
-        """Do this for each resource, some at once; return those for which it was done."""
-        limit = asyncio.Semaphore(_CONCURRENCY)
-
-        async def limited(entry: Resource, shard: int) -> bool:
-            async with limit:
-                return await work(entry, shard)
-
-        done = await asyncio.gather(*(limited(*task) for task in tasks))
-        return [entry for (entry, _), was_done in zip(tasks, done, strict=True) if was_done]
 
     def _forget(self, entry: Resource) -> None:
         self.reconciler.forget(entry.record.ref.uid)
         self.reconciler.reporter.forget(entry)
 
     def _acts(self, resource: Resource) -> bool:
-        key = resource.record.ref.namespace, resource.place.shard
+        key = resource.record.ref.namespace, resource.place.lease
         term = self.lead.term(*key)
         return term is not None and term == self._terms.get(key)
 
@@ -312,7 +282,7 @@ class Controller:
         async with limit:
             if not self._acts(resource):
                 return  # the lease was lost meanwhile
-            with in_shard(resource.place.shard):
+            with under_lease(resource.place.lease):
                 try:
                     again = await self.reconciler.reconcile(resource, metrics, conflict)
                 except Exception as error:  # noqa: BLE001  the loop over resources must survive

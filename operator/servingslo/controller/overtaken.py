@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.place import place_of
 from servingslo.controller.registry import Registry, Resource
-from servingslo.controller.shards.placement import place_of
 from servingslo.errors import NotFoundError
 from servingslo.policy.inputs import Actuation, Limits, SignalProblem, Targets
 from servingslo.policy.replicas.ownership import acting_limit
@@ -62,9 +62,9 @@ async def last_look(
 
 def _changes(resource: Resource, now: ResourceRecord) -> str:
     """What is new of a resource that is still there, in words; '' for nothing."""
-    place, generation = place_of(now.status), resource.record.generation
-    if place != resource.place:
-        return f"it is on shard {place.shard} now"
+    generation = resource.record.generation
+    if place_of(now.status) != resource.place:
+        return "it was handed over"
     return (
         "" if now.generation == generation else f"generation {generation} is {now.generation} now"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from servingslo.adapters.kubernetes.pods.records import group_of
 from servingslo.adapters.kubernetes.resources import ResourceRecord
 from servingslo.api.convert import fleet_from_spec
-from servingslo.controller.shards.placement import Place, place_of
+from servingslo.controller.place import Place, place_of
 from servingslo.errors import InvalidSpecError
 from servingslo.policy.inputs import ScaleTarget, SignalProblem, Targets
 from servingslo.policy.pools.inputs import FleetTargets
@@ -39,7 +39,7 @@ class Resource:
 
     @property
     def place(self) -> Place:
-        """The shard that decides it."""
+        """The Lease whose holder decides it."""
         return place_of(self.record.status)
 
     @property
@@ -58,8 +58,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.resources: dict[Key, Resource] = {}
-        # Of deleted resources, by uid: the shard that decided puts back what it wrote for them.
-        self.last_shards: dict[str, int] = {}
+        # Of deleted resources, by uid: under this Lease what was written for them is put back.
+        self.last_leases: dict[str, int] = {}
         self._older: set[Key] = set()
         self.stands_for: StandsFor = itself
         self._woken: set[Key] = set()
@@ -102,8 +102,8 @@ class Registry:
         if known is not None and uid is not None and known.record.ref.uid != uid:
             return
         gone = self.resources.pop(key, None)
-        if gone is not None and gone.place.shard:
-            self.last_shards[gone.record.ref.uid] = gone.place.shard
+        if gone is not None and gone.place.lease:
+            self.last_leases[gone.record.ref.uid] = gone.place.lease
         self.wake(key)
 
     def replace_all(self, records: Iterable[ResourceRecord]) -> None:

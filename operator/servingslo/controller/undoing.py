@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from servingslo.adapters.kubernetes.api.fence import in_shard
+from servingslo.adapters.kubernetes.api.fence import under_lease
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry
@@ -41,10 +41,10 @@ class Undoing:
         self._due_at = float("-inf")
         self._retry_seconds = RETRY_SECONDS
 
-    async def when_due(self, elapsed_seconds: float, shards: Iterable[int] = (0,)) -> None:
+    async def when_due(self, elapsed_seconds: float, leases: Iterable[int] = (0,)) -> None:
         """Check all objects if a check is due. Call only with a complete list of resources.
 
-        shards: that this process holds. A value that could not be put back is retried soon, and
+        leases: that this process holds. A value that could not be put back is retried soon, and
         reported once.
         """
         self._forget_gone(elapsed_seconds)
@@ -52,9 +52,9 @@ class Undoing:
             return
         failed: set[Change] = set()
         all_answered = True
-        for shard in shards:
-            with in_shard(shard):
-                all_answered = await self._check(shard, failed) and all_answered
+        for lease in leases:
+            with under_lease(lease):
+                all_answered = await self._check(lease, failed) and all_answered
         self._failed = failed
         if all_answered and not failed:
             self._due_at, self._retry_seconds = elapsed_seconds + SWEEP_SECONDS, RETRY_SECONDS
@@ -62,14 +62,14 @@ class Undoing:
             self._due_at = elapsed_seconds + self._retry_seconds
             self._retry_seconds = min(2.0 * self._retry_seconds, SWEEP_SECONDS)
 
-    async def _check(self, shard: int, failed: set[Change]) -> bool:
-        """Check what was written for a shard's resources; return whether all could be checked."""
+    async def _check(self, lease: int, failed: set[Change]) -> bool:
+        """Check what was written under a Lease; return whether all could be checked."""
         all_answered = True
         for actuator in self.adapters.actuators:
             part = ("putting back", actuator.knob)
             now_seconds = self.adapters.clock.now_seconds()
             try:
-                for change in await actuator.undo(partial(self.wanted, shard=shard)):
+                for change in await actuator.undo(partial(self.wanted, lease=lease)):
                     if change.refusal is not None:
                         failed.add(change)
                     if change not in self._failed:
@@ -86,15 +86,15 @@ class Undoing:
                 self.reporter.outages.passed(part, now_seconds)
         return all_answered
 
-    def wanted(self, ref: ResourceRef, shard: int = 0) -> Sequence[Targets] | None:
+    def wanted(self, ref: ResourceRef, lease: int = 0) -> Sequence[Targets] | None:
         """The targets of exactly that resource, by pool, if it may act on them; else none.
 
-        None if another shard decides about it, or did before it was deleted.
+        None if it is under another Lease, or was before it was deleted.
         """
         resource = self.registry.resources.get((ref.namespace, ref.name))
         if resource is None or resource.record.ref.uid != ref.uid:
-            return () if shard == self.registry.last_shards.get(ref.uid, 0) else None
-        if resource.place.shard != shard:
+            return () if lease == self.registry.last_leases.get(ref.uid, 0) else None
+        if resource.place.lease != lease:
             return None
         if resource.targets is None:
             return ()
@@ -105,8 +105,8 @@ class Undoing:
         return tuple(resource.pools.values())
 
     def _forget_gone(self, elapsed_seconds: float) -> None:
-        """Leave to shard 0, which always exists, what remains of those that are gone for long."""
-        gone = self.registry.last_shards
+        """Leave to Lease 0, which always exists, what remains of those that are gone for long."""
+        gone = self.registry.last_leases
         for uid in gone:
             self._gone_at.setdefault(uid, elapsed_seconds)
         for uid, since in list(self._gone_at.items()):

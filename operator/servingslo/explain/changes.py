@@ -21,7 +21,6 @@ class Knob(StrEnum):
     """What the operator's own actuators may write."""
 
     REPLICAS = "replicas"
-    BATCH_LIMITS = "batch-limits"
     GATEWAY_LIMITS = "gateway-limits"
     LANES = "lanes"
     ROUTE_WEIGHTS = "route-weights"

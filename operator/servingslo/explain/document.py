@@ -48,7 +48,8 @@ def _members(decision: Decision) -> Iterator[tuple[str, object]]:
     for field in fields(decision):
         if field.name == "knobs":
             yield from ((key.name, getattr(decision, key.name)) for key in BUILT_IN.values())
-            yield from ((one.key.name, decision.knobs.get(one.name)) for one in KNOB.parts())
+            parts = (one for one in KNOB.parts() if one.name not in BUILT_IN)
+            yield from ((one.key.name, decision.knobs.get(one.name)) for one in parts)
             others = decision.knobs.keys() - KEYS.keys()
             yield field.name, {name: decision.knobs[name] for name in sorted(others)}
         elif field.name == _FEATURES:

@@ -20,9 +20,9 @@ from servingslo.policy.knobs.decisions import (
     AdmissionDecision,
     BatchingDecision,
     LimitDecision,
-    LimitsPlan,
     RolloutCost,
 )
+from servingslo.policy.rules.batch_search import LimitsPlan
 from servingslo.reasons import Reason
 from servingslo.units import SECONDS_PER_HOUR
 

@@ -23,7 +23,7 @@ from servingslo.explain.format import changed, count, percent, replica_change, s
 from servingslo.explain.headline import answer_line, shortened
 from servingslo.explain.text import objective_lines, text
 from servingslo.policy.decision import Decision
-from servingslo.policy.pools.decision import FleetDecision, PathUse, SplitUse
+from servingslo.policy.pools.decision import FleetDecision, PathUse
 from servingslo.policy.pools.inputs import Role
 from servingslo.reasons import Reason
 from servingslo.units import timestamp_from_seconds
@@ -32,10 +32,6 @@ _TRANSFER = {
     "stated": "as stated in spec.transfer",
     "measured": "measured",
     "assumed": "assumed: nothing measures it",
-}
-_RULES = {
-    "EvenByPod": "evenly by pod",
-    "Observed": "as observed",
 }
 # A condition that is bad when it is True; all others are bad when they are False.
 _BAD_IF_TRUE = frozenset({ConditionType.SCALING_LIMITED})
@@ -64,8 +60,8 @@ def fleet_verdicts(
         having = [name for name in names if type_ in told[name]]
         if not having:
             continue
-        if type_ is ConditionType.SLO_MET and fleet.split is not None:
-            # A variant without requests keeps no promise and breaks none.
+        if type_ is ConditionType.SLO_MET and Role.COMBINED in fleet.roles.values():
+            # A pool without requests keeps no promise and breaks none.
             asked = [n for n in having if told[n][type_].reason is not Reason.NO_TRAFFIC]
             having = asked or having
         worst = max(having, key=lambda name: _badness(type_, told[name][type_]))
@@ -117,7 +113,6 @@ def fleet_document(
         "roles": plain(fleet.roles),
         "gpus": plain(fleet.gpus),
         "path": plain(fleet.path),
-        "split": plain(fleet.split),
         "objectives": plain(fleet.objectives),
         **{camel(name): plain(report) for name, report in fleet.features.items()},
         "pools": {name: as_dict(decision, each) for name, decision in every.items()},
@@ -159,7 +154,7 @@ def fleet_text(fleet: FleetDecision, pools: Mapping[str, Decision] | None = None
 
 
 def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
-    """What holds for the whole: counts, what binds, path, split, GPUs."""
+    """What holds for the whole: counts, what binds, path, features, GPUs."""
     yield f"{fleet.namespace}/{fleet.name} at {timestamp_from_seconds(fleet.time_seconds)}"
     why = f"{fleet.reason.value} of {fleet.binding_pool}"
     yield f"Decision: {fleet.action.value}, {_changes(fleet)} ({why})"
@@ -176,8 +171,6 @@ def fleet_lines(fleet: FleetDecision) -> Iterator[str]:
     yield from objective_lines(fleet.objectives)
     yield from features.headlines(fleet.features)
     yield from features.lines(fleet.features)
-    if fleet.split is not None:
-        yield _split(fleet, fleet.split)
     if (gpus := fleet.gpus) is None:
         return
     change = changed(gpus.before, gpus.after)
@@ -210,13 +203,3 @@ def _path_lines(fleet: FleetDecision, path: PathUse) -> Iterator[str]:
             if key in (parts := path.limits_seconds.get(name, {}))
         )
         yield f"  threshold of {metric} p{percentile}: {parts}"
-
-
-def _split(fleet: FleetDecision, split: SplitUse) -> str:
-    shares = ", ".join(
-        f"{name} {percent(split.shares_ratio[name])}"
-        for name in fleet.roles
-        if name in split.shares_ratio
-    )
-    rule = _RULES.get(split.rule, split.rule)
-    return f"Split: {rule}: {shares}"

@@ -5,7 +5,10 @@ FEATURES: tuple[str, ...] = (
     "error_budget",
     "latency_budget",
     "availability",
+    "variants",
     "keda_scaler",
     "budgets",
+    "shards",
+    "batch_limits",
     "dynamic_batches",
 )

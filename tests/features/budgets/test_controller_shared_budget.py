@@ -1,7 +1,5 @@
 """Two resources under one budget through the whole loop, and one with pools."""
 
-from dataclasses import replace
-
 from tests.features.budgets.test_controller_grants import (
     GROWING,
     FakeBudgets,
@@ -9,12 +7,13 @@ from tests.features.budgets.test_controller_grants import (
     sharing,
     store_of,
 )
-from tests.unit.controller_fakes import NAME, SPEC, FakeFleet, Operator, record_of
+from tests.unit.controller_fakes import SPEC, FakeFleet, Operator, record_of
 from tests.unit.policy_world import World, stepped
 from tests.unit.pools_world import DECODE, POOLS, PREFILL, PoolsOperator, pools_record, worlds
-from tests.unit.test_controller_shards import SHARDS, Shards
 
-from servingslo.controller.shards.placement import place_of, shard_of
+from servingslo.controller.lease.lead import Lead
+from servingslo.controller.place import Place
+from servingslo.controller.registry import Resource, checked
 from servingslo.errors import ClusterUnavailableError
 from servingslo.policy.inputs import Limits
 from servingslo.reasons import Reason
@@ -186,23 +185,40 @@ async def test_three_models_share_through_two_surges_and_a_lost_node() -> None:
     assert Reason.UNSCHEDULABLE_PODS in told
 
 
-async def test_a_budget_whose_members_are_on_two_shards_lets_nothing_grow():
-    """Its members are brought together, and one process reports it: the one with the lowest."""
+class Elsewhere(Resource):
+    """A resource that another process decides."""
+
+    @property
+    def place(self) -> Place:
+        """Under the Lease of that one."""
+        return Place(lease=1)
+
+
+class OneOfTwo(Lead):
+    """A process that holds one of two Leases."""
+
+    def term(self, _namespace: str, lease: int = 0) -> str | None:
+        """Of its own."""
+        return None if lease else "1"
+
+    def held(self) -> set[int]:
+        """Its own."""
+        return {0}
+
+
+async def test_a_budget_whose_members_are_of_two_processes_lets_nothing_grow():
+    """One of them reports it: the one with the lowest Lease."""
     store = FakeBudgets([budget(8)])
     operator = Operator(world=World(rate=GROWING, replicas=2), make_grants=sharing(store))
-    lead = operator.controller.lead = Shards({0}, count=None)
+    operator.controller.lead = OneOfTwo()
     operator.apply(record_of(cost={"gpuHourly": 2, "gpusPerReplica": 2}))
     other = record_of(name="other", uid="uid-other", targetRef={"kind": "Deployment", "name": "o"})
-    operator.apply(replace(other, status={"shard": {"index": 1, "moves": 1}}))
+    here = operator.apply(other)
+    key = here.record.ref.namespace, here.record.ref.name
+    operator.registry.resources[key] = Elsewhere(record=here.record, fleet=here.fleet)
     await operator.ticks(80)
     assert operator.fleet.scaled == []
     assert store.written
-    back = replace(other, status={"shard": {"index": 0, "moves": 2}})
-    operator.resources.records["other"] = back
-    operator.registry.upsert(back)
+    operator.registry.resources[key] = checked(other)
     await operator.ticks(3)
     assert operator.fleet.scaled != []
-    lead.count = SHARDS
-    await operator.tick()
-    places = [place_of(operator.resources.status(name)).shard for name in (NAME, "other")]
-    assert places == [shard_of("uid-inference", SHARDS)] * 2

@@ -5,10 +5,8 @@ from functools import cache
 
 import pytest
 from tests.unit.policy_world import REPLICAS_ONLY, TICK_SECONDS, World, run, steady
-from tests.unit.pools_world import DECODE, PREFILL, pools_record, worlds
+from tests.unit.pools_world import DECODE, PREFILL, PRICES, pools_record, two_prices, worlds
 from tests.unit.test_policy_budget_guard import GROWING, GrantedWorld, granted
-from tests.unit.test_policy_pools_variants import PRICES
-from tests.unit.test_policy_pools_variants import fleet as variants
 
 from servingslo.controller.registry import checked
 from servingslo.features.budgets.claims import kept_per_gpu, wants_of
@@ -51,7 +49,7 @@ def combined() -> Lived:
         name: World(rate=steady(6.0), replicas=4, seed=seed)
         for seed, name in enumerate(PRICES, start=1)
     }
-    return lived(variants(), pools)
+    return lived(two_prices(), pools)
 
 
 def worth(found: Lived, after: dict[str, int], wanted: dict[str, int]) -> float:
@@ -102,7 +100,7 @@ def test_a_spare_replica_of_a_pool_is_worth_nothing() -> None:
     assert worth(found, scarce, scarce) > 0.0
 
 
-def test_a_gpu_of_variants_is_worth_what_it_carries() -> None:
+def test_a_gpu_of_combined_pools_is_worth_what_it_carries() -> None:
     """Equal cards carry alike, however the counts are divided."""
     found = combined()
     each = carried(found, "dear", 2) / 2
@@ -111,7 +109,7 @@ def test_a_gpu_of_variants_is_worth_what_it_carries() -> None:
 
 
 def test_without_frontiers_it_is_the_mean() -> None:
-    """Variants divide the requests, so their rates add up; prefill and decode see the same."""
+    """Combined pools divide requests, so their rates add up; prefill and decode see the same."""
     for found, adds in ((combined(), True), (disaggregated(), False)):
         fleet, targets, _ = found
         rates = [one.demand.forecast_rate_per_second for one in fleet.pools.values()]

@@ -19,21 +19,21 @@ PLAIN = ScalerFlags(keda_scaler_port=0, keda_scaler_plain_text=Switch.ON)
 
 def test_without_a_port_nothing_is_started() -> None:
     """The default."""
-    assert PART.options(ScalerFlags(), shards=4) is None
-    assert PART.options(PLAIN, shards=1) == PLAIN
+    assert PART.options(ScalerFlags(), 4) is None
+    assert PART.options(PLAIN, 1) == PLAIN
 
 
 @pytest.mark.parametrize(
-    ("flags", "shards", "field"),
+    ("flags", "deciders", "field"),
     [
         pytest.param(ScalerFlags(keda_scaler_port=0), 1, "certificate-file", id="unsaid"),
-        pytest.param(PLAIN, 2, "--shards", id="a pod knows its own shard alone"),
+        pytest.param(PLAIN, 2, "several pods decide", id="a pod knows its own counts alone"),
     ],
 )
-def test_what_cannot_be_served_is_refused(flags: ScalerFlags, shards: int, field: str) -> None:
+def test_what_cannot_be_served_is_refused(flags: ScalerFlags, deciders: int, field: str) -> None:
     """With the flag, before anything is started."""
     with pytest.raises(InvalidInputError, match=field):
-        PART.options(flags, shards)
+        PART.options(flags, deciders)
 
 
 async def test_it_answers_by_what_the_operator_knows(caplog: pytest.LogCaptureFixture) -> None:

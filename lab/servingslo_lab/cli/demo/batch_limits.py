@@ -16,7 +16,6 @@ import kubernetes
 import numpy as np
 import yaml
 
-from servingslo.adapters.kubernetes.batch_limits.canary_records import CANARY_ANNOTATION
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.units import SECONDS_PER_MINUTE
@@ -42,6 +41,8 @@ WORKLOAD = "llama-chat"
 REPLICAS = 3
 NODE_COUNT = 3
 FULL_MINUTES = 12.0
+# As `kubectl` shows it: the operator's record of limits that one pod has on trial.
+CANARY_ANNOTATION = "servingslo.dev/batch-limits"
 # Traffic before anybody asks for an objective: what the limits from before do.
 UNTOUCHED_SECONDS = 100.0
 # What engines do that no affine law says: no two steps are alike.

@@ -13,9 +13,6 @@ from servingslo.models.fleet.prediction import Prediction
 from servingslo.models.workload import Workload
 from servingslo.policy.decision_parts import ConstraintNeed
 from servingslo.policy.inputs import BatchingTargets, Limits, ReplicaTargets, ScaleTarget, Targets
-from servingslo.policy.knobs.decisions import LimitsPlan
-from servingslo.policy.knobs.engine_limits.memory import BatchLimits
-from servingslo.policy.knobs.engine_limits.search import BatchCase, best_limits
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS, wait_budget_seconds
 from servingslo.policy.replicas.prepared_model import renewed_model
 from servingslo.policy.replicas.sizing import (
@@ -25,6 +22,12 @@ from servingslo.policy.replicas.sizing import (
     SizingCase,
     carried_rate_per_second,
     size,
+)
+from servingslo.policy.rules.batch_search import (
+    BatchCase,
+    BatchLimits,
+    LimitsPlan,
+    best_limits,
 )
 from servingslo.policy.rules.needs import UTILIZATION_CEILING
 from servingslo.policy.rules.requirement import LEAST_SEARCH, SEARCH_FACTOR

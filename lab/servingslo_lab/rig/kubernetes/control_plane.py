@@ -25,7 +25,7 @@ _ISSUER = "https://kubernetes.default.svc"
 _CLIENT_QPS = 200
 _CLIENT_BURST = 400
 _PROBE_TIMEOUT_SECONDS = 2.0
-# In this namespace statuses are logged with their body: a status names its shard.
+# In this namespace statuses are logged with their body: a status names what decides it.
 STATUSES_AUDITED = "statuses-audited"
 # Logs every write of a ServiceAccount with its body. Status and events are long and many, so they
 # are logged without the body. The rig's own controllers act as administrator and are not logged.

@@ -1,6 +1,8 @@
 """A Lease on the API server: read, create, and renew only if it is unchanged since the read."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from servingslo.adapters.clock import SystemClock
@@ -11,9 +13,6 @@ from servingslo.errors import NotFoundError
 from servingslo.reasons import Reason
 
 _API_VERSION = "coordination.k8s.io/v1"
-# How many shards its holder knows of; absent for one.
-SHARDS_ANNOTATION = "servingslo.dev/shards"
-_LONGEST_NUMBER = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +20,7 @@ class LeaseRecord:
     """The state of a Lease on the API server.
 
     version: changes with every write. holder: '' if there is none. transitions: number of changes
-    of the holder. duration_seconds: its validity after each renewal. shards: that its holder knows
-    of.
+    of the holder. duration_seconds: its validity after each renewal.
     """
 
     uid: str
@@ -30,20 +28,26 @@ class LeaseRecord:
     holder: str
     duration_seconds: float
     transitions: int
-    shards: int = 1
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 class KubernetesLease:
     """One Lease. Its times are only for people; holder and validity are decided without them.
 
-    shards: written into it; nothing is written for one.
+    states: annotations that its holder writes; None for one that there should not be.
     """
 
-    def __init__(self, client: KubeClient, namespace: str, name: str, *, shards: int = 1) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        name: str,
+        states: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._name = name
-        self._shards = shards
+        self._states = states
 
     async def read(self) -> LeaseRecord | None:
         """The current Lease, None if there is none. Raises: ClusterError."""
@@ -65,7 +69,7 @@ class KubernetesLease:
         body = {
             "apiVersion": _API_VERSION,
             "kind": "Lease",
-            "metadata": {"name": self._name, **self._stated(1)},
+            "metadata": {"name": self._name, **self._stated({})},
             "spec": spec,
         }
         return _record(await self._client.create_named(self._path(), body))
@@ -81,7 +85,7 @@ class KubernetesLease:
             spec["leaseDurationSeconds"] = duration_seconds
         if holder and holder != known.holder:
             spec |= {"acquireTime": now, "leaseTransitions": known.transitions + 1}
-        stated = self._stated(known.shards) if holder else {}
+        stated = self._stated(known.annotations) if holder else {}
         metadata = {"resourceVersion": known.version, "uid": known.uid, **stated}
         body = {"metadata": metadata, "spec": spec}
         return _record(await self._client.patch(self._path(), body, Patch.MERGE))
@@ -89,12 +93,10 @@ class KubernetesLease:
     def _path(self) -> ApiPath:
         return api_path(_API_VERSION, "leases", namespace=self._namespace, name=self._name)
 
-    def _stated(self, before: int) -> dict[str, Any]:
-        """The annotation, as part of the metadata, if it differs from before."""
-        if self._shards == before:
-            return {}
-        value = None if self._shards == 1 else str(self._shards)
-        return {"annotations": {SHARDS_ANNOTATION: value}}
+    def _stated(self, before: Mapping[str, str]) -> dict[str, Any]:
+        """The annotations that differ from before, as part of the metadata."""
+        new = {name: text for name, text in self._states.items() if text != before.get(name)}
+        return {"annotations": new} if new else {}
 
 
 async def post_warning(
@@ -127,12 +129,5 @@ def _record(item: KubeObject) -> LeaseRecord:
         holder=spec.get("holderIdentity") or "",
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
-        shards=_stated_shards((metadata.get("annotations") or {}).get(SHARDS_ANNOTATION)),
+        annotations=metadata.get("annotations") or {},
     )
-
-
-def _stated_shards(text: str | None) -> int:
-    """The number in the annotation; 1 without one, 0 if it is no number."""
-    if text is None:
-        return 1
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < _LONGEST_NUMBER else 0

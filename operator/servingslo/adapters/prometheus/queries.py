@@ -1,7 +1,7 @@
 """The queries of one reading: the same few for a cluster of any size.
 
 They contain values of runtime profiles and the administrator's labels and matchers. Of tenants,
-only names of pods' owners enter, escaped, where a shard reads its own pods alone (`pods_like`).
+only names of pods' owners enter, escaped, if a process reads its own pods alone (`pods_like`).
 Samples that differ only in an unlisted label (a replica of Prometheus, for example) are the same
 sample twice, so max combines them; a label of another cluster is refused, see `reading.clusters`.
 The reader of the answer adds the parts of a counter (its model names): a

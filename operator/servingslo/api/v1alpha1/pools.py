@@ -69,8 +69,8 @@ class Pool(ApiModel):
     gpus_per_replica: GpusPerReplica | None = workload.GPUS_PER_REPLICA
     cost: Cost | None = Field(
         None,
-        description="Price of a replica: the least price decides between pools. Required in "
-        "Combined pools; of Prefill and Decode, in all pools or in none.",
+        description="Price of a replica. Required in Combined pools; of Prefill and Decode, in all "
+        "pools or in none.",
     )
 
 

@@ -16,7 +16,6 @@ from servingslo.api.status_base import (
     with_features,
 )
 from servingslo.api.v1alpha1.status_reserve import ReserveStatus
-from servingslo.api.v1alpha1.status_shard import ShardStatus
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
@@ -499,8 +498,5 @@ class ServingSLOStatus(_WithFeatures):
     )
     learned: LearnedStatus | None = Field(
         None, description="What must survive a restart of the operator."
-    )
-    shard: ShardStatus | None = Field(
-        None, description="Which of several shards decides; absent for shard 0."
     )
     working_state: WorkingState | None = Field(None, description="What only machines read.")

@@ -1,7 +1,9 @@
 """`servingslo release`: puts back what the operator wrote for a while, without the operator."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
@@ -9,21 +11,19 @@ import typer
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
 from servingslo.adapters.kubernetes.api.marked_objects import RELEASED_SECONDS
 from servingslo.adapters.kubernetes.api.owned_fields import Owned, OwnedValues, Value
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries, CanaryTarget
 from servingslo.adapters.kubernetes.gateways.limits import (
     LIMIT_FORMS,
     LimitHolder,
     limit_holders,
 )
 from servingslo.adapters.kubernetes.gateways.route_weights import KIND, weighted_routes
+from servingslo.cli.cluster.put_back import RELEASE, asks_features, put_back_each
 from servingslo.cli.options import Context, Kubeconfig, path_text
-from servingslo.errors import ClusterError, InvalidInputError, NotFoundError, WriteConflictError
+from servingslo.errors import ClusterError, InvalidInputError
 from servingslo.policy.inputs import LimitKind
 
-# Another writer may come in between a reading and the write after it.
-_ATTEMPTS = 5
 
-
+@asks_features
 def release(
     everything: Annotated[
         bool, typer.Option("--all", help="Put back everything; required.")
@@ -41,9 +41,7 @@ def release(
     degradation: Annotated[
         bool, typer.Option(help="Search HTTPRoutes for weights of a fallback.")
     ] = True,
-    canaries: Annotated[
-        bool, typer.Option(help="Search workloads for batch limits that one pod has on trial.")
-    ] = True,
+    features: Mapping[str, bool] = MappingProxyType({}),
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -51,8 +49,8 @@ def release(
 
     Weights of routes that it moved to a fallback are restored too.
 
-    Batch limits that one pod of a workload has on trial are taken back as well. A running operator
-    leaves these objects alone for the next ten minutes.
+    What features have on trial is taken back as well. A running operator leaves these objects alone
+    for the next ten minutes.
 
     Example: servingslo release --all
     """
@@ -67,7 +65,7 @@ def release(
             names,
             kinds,
             routes=degradation,
-            canaries=canaries,
+            features=features,
         )
     )
 
@@ -79,53 +77,20 @@ async def _release(
     kinds: Collection[LimitKind],
     *,
     routes: bool,
-    canaries: bool,
+    features: Mapping[str, bool],
 ) -> None:
     client = await connect(kubeconfig=kubeconfig, context=context)
     try:
         failed = await _put_back_all(client, names, kinds)
-        if canaries:
-            failed += await end_canaries(client, names)
+        for part in RELEASE.parts():
+            if all(features[one.name] for one in fields(part.flags)):
+                failed += await part.put_back(client, names)
         if routes:
             failed += await _put_back_weights(client, names)
     finally:
         await client.close()
     if failed:
         raise ClusterError("; ".join(failed))
-
-
-async def end_canaries(client: KubeClient, names: tuple[str, ...]) -> list[str]:
-    """Take back every canary of batch limits; what could not be."""
-    canaries, failed = BatchCanaries(client, namespaces=names), []
-    for target in await canaries.standing():
-        where = f"{target.kind} {target.namespace}/{target.name}"
-        try:
-            typer.echo(f"{where}: {await _ended(canaries, target)}")
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-    return failed
-
-
-async def _ended(canaries: BatchCanaries, target: CanaryTarget) -> str:
-    """How a canary was ended, in words. Raises: ClusterError where it could not be."""
-    for attempt in range(_ATTEMPTS):
-        canary = target.canary
-        if canary is None:
-            return "ended by another client"
-        try:
-            if target.edited:
-                await canaries.complete(target, released=True)
-                return "its template was changed meanwhile, which stays"
-            await canaries.take_back(target, "", released=True)
-        except NotFoundError:
-            return "gone"
-        except WriteConflictError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            target = await canaries.again(target)
-            continue
-        return f"max_num_seqs {canary.after[0]} -> {canary.before[0]}"
-    raise AssertionError("unreachable")
 
 
 async def _put_back_all(
@@ -153,40 +118,16 @@ async def _put_back_weights(client: KubeClient, names: tuple[str, ...]) -> list[
 async def _put_back_each(
     kind: str, field: OwnedValues[Value, Owned], told: Callable[[Value], str]
 ) -> tuple[int, list[str]]:
-    """Put the field back in each object of a kind, and say so; how many, and what could not be."""
-    put_back, failed = 0, []
-    try:
-        owned = await field.owned()
-    except ClusterError as error:
-        return 0, [f"{kind}: {error}"]
-    for one in owned:
-        where = f"{kind} {one.namespace}/{one.name}"
-        try:
-            typer.echo(f"{where}: {await _put_back(field, one, told)}")
-            put_back += 1
-        except ClusterError as error:
-            failed.append(f"{where}: {error}")
-    return put_back, failed
+    """Put the field back in each object of a kind; how many, and what could not be."""
 
-
-async def _put_back(
-    field: OwnedValues[Value, Owned], one: Value, told: Callable[[Value], str]
-) -> str:
-    """What was put back, in words. Raises: ClusterError where it could not be."""
-    for attempt in range(_ATTEMPTS):
-        if one.owner is None:
-            return "put back by another client"
-        try:
-            await field.put_back(one, released=True)
-        except NotFoundError:
-            return "gone"
-        except WriteConflictError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-            one = await field.read(one.namespace, one.name)
-            continue
+    async def end(one: Value) -> str:
+        await field.put_back(one, released=True)
         return told(one)
-    raise AssertionError("unreachable")
+
+    async def again(one: Value) -> Value:
+        return await field.read(one.namespace, one.name)
+
+    return await put_back_each(kind, field.owned(), end, again)
 
 
 def _bound_told(holder: LimitHolder) -> str:

@@ -7,8 +7,6 @@ import re
 
 import kopf
 
-from servingslo.adapters.kubernetes.api.fence import shard_of_context
-
 # A pair as log lines have it: a bare word, or a quoted text with backslashes as escapes.
 _PAIR = re.compile(r"""(?<!\S)(\w+)=("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\S*)(?!\S)""")
 _EVENT = re.compile(r"\w+")
@@ -47,14 +45,6 @@ def _value(text: str) -> str:
     except (SyntaxError, ValueError):
         pass
     return text
-
-
-def name_shard(record: logging.LogRecord) -> bool:
-    """Add the shard whose Lease guards the writes meanwhile; outside of any the line stays."""
-    shard = shard_of_context()
-    if shard is not None:
-        record.msg, record.args = f"{record.getMessage()} shard={shard}", None
-    return True
 
 
 def keep_once(record: logging.LogRecord) -> bool:

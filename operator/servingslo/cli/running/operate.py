@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from servingslo.adapters.metrics_export import (
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
-from servingslo.cli.running.feature_flags import Serving
+from servingslo.cli.running.feature_flags import MakeLeadership, Serving
 from servingslo.cli.running.run_options import RunOptions
 from servingslo.controller.actuators.means import Means
 from servingslo.controller.adapters import Adapters
@@ -47,7 +47,6 @@ from servingslo.controller.lease.leadership import (
     NamespaceFence,
     ReleaseFence,
 )
-from servingslo.controller.lease.shard_leases import ShardLeases
 from servingslo.controller.loop import Controller
 from servingslo.controller.reconciler import Reconciler
 from servingslo.controller.recordings.recording import Recorder
@@ -141,9 +140,7 @@ async def _controller(
             HANDED_OVER_SECONDS, HANDED_OVER_TICKS * options.limits.tick_seconds
         )
     )
-    metrics.follow(leads.leadership.leads, lambda: len(leads.leadership.aside()))
-    if options.shards > 1:
-        metrics.follow_shards(options.shards, leads.leadership.held)
+    leads.leadership.export(metrics)
     await _serve_health(options, metrics, leads.leadership, stack)
     client = leads.client
     inventory = Inventory(client, namespaces=options.namespaces)
@@ -269,12 +266,20 @@ def _leadership(
     options: RunOptions, base: KubeClient, identity: str, on_turn: Callable[[], None]
 ) -> _Leads:
     """Elections over two connections: that of the release asks nobody before it writes."""
-    clock, release = SystemClock.boot_seconds, None
+    clock, terms = SystemClock.boot_seconds, options.lease_terms
     of_release = f"{options.lease_namespace or platform.node()}/{options.lease_name}"
     # A process that is alone by agreement has nobody to make way for when it was stopped.
-    switch = None if options.lease_namespace is None else DeadMansSwitch(process_switch)
-    if options.lease_namespace is not None and switch is not None:
-        release = _shard_leases(options, base, identity, switch)
+    switch: DeadMansSwitch | None = None
+    make: MakeLeadership = Leadership
+    if (of_leases := options.lease_namespace) is not None:
+        patient = base.patient(terms.renew_seconds / 2.0)
+
+        def election(suffix: str, states: Mapping[str, str | None]) -> Election:
+            store = KubernetesLease(patient, of_leases, f"{options.lease_name}{suffix}", states)
+            return Election(store=store, identity=identity, terms=terms, clock=clock)
+
+        switch = DeadMansSwitch(process_switch)
+        make = options.deciders.leadership(election, switch.busy)
 
     def election_in(namespace: str) -> Election:
         store = KubernetesLease(of_leader, namespace, NAMESPACE_LEASE)
@@ -287,8 +292,7 @@ def _leadership(
         )
         await post_warning(of_leader, namespace, NAMESPACE_LEASE, Reason.ANOTHER_OPERATOR, said)
 
-    leadership = Leadership(
-        release=release,
+    leadership = make(
         identity=of_release,
         election_in=election_in,
         on_turn=on_turn,
@@ -297,26 +301,6 @@ def _leadership(
     of_leader = base.fenced(ReleaseFence(leadership=leadership), switch)
     return _Leads(
         leadership=leadership, client=base.fenced(NamespaceFence(leadership=leadership), switch)
-    )
-
-
-def _shard_leases(
-    options: RunOptions, base: KubeClient, identity: str, switch: DeadMansSwitch
-) -> ShardLeases:
-    """The elections for the release's shards; shard 0 has the Lease without a number."""
-    terms, namespace = options.lease_terms, options.lease_namespace or ""
-    patient = base.patient(terms.renew_seconds / 2.0)
-
-    def election(suffix: str) -> Election:
-        name = f"{options.lease_name}{suffix}"
-        store = KubernetesLease(patient, namespace, name, shards=options.shards)
-        return Election(store=store, identity=identity, terms=terms, clock=SystemClock.boot_seconds)
-
-    return ShardLeases(
-        count=options.shards,
-        election_of=lambda shard: election(f"-{shard}" if shard else ""),
-        line=election("-next"),
-        busy=switch.busy,
     )
 
 

@@ -19,11 +19,10 @@ from servingslo.cli.options import (
     GatewayWorkloadLabel,
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
-from servingslo.cli.running.feature_flags import Flags, asks_features, started
+from servingslo.cli.running.feature_flags import Deciders, Flags, asks_features, deciders, started
 from servingslo.cli.running.json_log import JSONFormatter
 from servingslo.cli.running.switch import Switch
 from servingslo.controller.recordings.validation import check_tick
-from servingslo.controller.shards.placement import MOST_SHARDS
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import LimitKind, Limits
 from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
@@ -168,16 +167,6 @@ def run(
     lease_name: Annotated[
         str, typer.Option(envvar="SERVINGSLO_LEASE_NAME", help="Name of that Lease.")
     ] = "servingslo-operator",
-    shards: Annotated[
-        int,
-        typer.Option(
-            envvar="SERVINGSLO_SHARDS",
-            help="Number of Leases among whose holders the ServingSLOs are divided; above 1 only "
-            "with a Lease.",
-            min=1,
-            max=MOST_SHARDS,
-        ),
-    ] = 1,
     lease_seconds: Annotated[
         int,
         typer.Option(
@@ -220,9 +209,10 @@ def run(
     from servingslo.cli.running.run_options import RunOptions  # noqa: PLC0415
     from servingslo.controller.lease.election import Terms, check_object_name, check_terms  # noqa: PLC0415
 
-    _configure_logging(log_level, log_format, shards)
     of_leases = lease_namespace or pod_namespace()
-    on = started(features, shards)
+    deciding = deciders(features, alone=of_leases is None)
+    _configure_logging(log_level, log_format, deciding)
+    on = started(features, deciding.count)
     options = RunOptions(
         prometheus_url=prometheus_url,
         prometheus=asking,
@@ -252,7 +242,7 @@ def run(
         record=record,
         read_config_maps=read_config_maps is Switch.ON,
         lease_namespace=check_object_name("--lease-namespace", of_leases) if of_leases else None,
-        shards=_check_shards(shards, of_leases),
+        deciders=deciding,
         lease_name=check_object_name("--lease-name", lease_name),
         lease_terms=check_terms(
             Terms(
@@ -265,14 +255,7 @@ def run(
     asyncio.run(operate(options))
 
 
-def _check_shards(shards: int, lease_namespace: str | None) -> int:
-    """The number of shards. Raises: InvalidInputError if there may be no more than one."""
-    if shards > 1 and lease_namespace is None:
-        raise InvalidInputError("--shards", shards, "1 without --lease-namespace")
-    return shards
-
-
-def _configure_logging(level: str, form: LogFormat, shards: int) -> None:
+def _configure_logging(level: str, form: LogFormat, deciding: Deciders) -> None:
     if level not in _LEVELS:
         raise InvalidInputError("--log-level", level, ", ".join(_LEVELS))
     kind = JSONFormatter if form is LogFormat.JSON else logging.Formatter
@@ -280,11 +263,11 @@ def _configure_logging(level: str, form: LogFormat, shards: int) -> None:
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    from servingslo.cli.running.json_log import keep_once, name_shard  # noqa: PLC0415  imports kopf
+    from servingslo.cli.running.json_log import keep_once  # noqa: PLC0415  imports kopf
 
     handler.addFilter(keep_once)
-    if shards > 1:
-        handler.addFilter(name_shard)
+    if deciding.note is not None:
+        handler.addFilter(deciding.note)
     logging.basicConfig(level=level, handlers=[handler], force=True)
     if level != "DEBUG":
         for name in _QUIET:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo.cli.prometheus_flags import PrometheusFlags
-from servingslo.cli.running.feature_flags import Started
+from servingslo.cli.running.feature_flags import ONE_DECIDER, Deciders, Started
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.controller.actuators.means import ActuatorRow
 from servingslo.controller.lease.election import Terms
@@ -22,7 +22,7 @@ class RunOptions:
     none by default. route_weights: whether weights of a route may be changed for a fallback.
     features: what is started of each feature that is switched on.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
-    shards: among which the resources are divided, each with a Lease of its own.
+    deciders: which processes of the release decide.
     """
 
     prometheus_url: str
@@ -36,7 +36,7 @@ class RunOptions:
     lease_namespace: str | None
     lease_name: str
     lease_terms: Terms
-    shards: int = 1
+    deciders: Deciders = ONE_DECIDER
     limit_kinds: frozenset[str] = frozenset()
     route_weights: bool = False
     features: tuple[Started, ...] = ()

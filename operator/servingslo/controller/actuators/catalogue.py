@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from servingslo.adapters.kubernetes.api.client import KubeClient
-from servingslo.adapters.kubernetes.batch_limits.canary import BatchCanaries
 from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.gateways.limits import (
     BACKEND_TRAFFIC_POLICY,
@@ -15,13 +14,11 @@ from servingslo.adapters.kubernetes.gateways.route_weights import weighted_route
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices, LimitReach
 from servingslo.adapters.kubernetes.replicas import KubernetesReplicas
-from servingslo.controller.actuators.engine_limits import EngineLimits
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
 from servingslo.controller.actuators.lanes import Lanes
 from servingslo.controller.actuators.means import ACTUATOR, ActuatorRow, Means
 from servingslo.controller.actuators.replicas import ReplicaCount
 from servingslo.controller.actuators.route_weights import RouteWeights
-from servingslo.policy.inputs import LimitKind
 
 # Each kind of object that holds a gateway's bound, and how to find the bound's resource.
 _LIMITS: tuple[tuple[LimitForm, Callable[[KubeClient], LimitReach]], ...] = (
@@ -45,17 +42,12 @@ def _gateway_limits(means: Means) -> GatewayLimits:
 
 ACTUATORS: tuple[ActuatorRow, ...] = (
     lambda means: ReplicaCount(KubernetesReplicas(means.client, means.discovery), means.workloads),
-    lambda means: EngineLimits(
-        BatchCanaries(means.client, namespaces=means.namespaces),
-        templates=means.pod_templates,
-        bounds=LimitKind.ENGINE_ARGUMENTS in means.limit_kinds,
-    ),
+    *ACTUATOR.parts(),
     lambda means: RouteWeights(
         weighted_routes(means.client, namespaces=means.namespaces),
         GatewayServices(means.client),
         enabled=means.route_weights,
     ),
-    *ACTUATOR.parts(),
     _gateway_limits,
     lambda means: Lanes(_gateway_limits(means)),
 )

@@ -1,75 +1,72 @@
 """The questions of the control loop about leadership, and their answers without any Lease."""
 
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from servingslo.adapters.kubernetes.resources import ResourceRecord
+from servingslo.controller.adapters import Adapters
+from servingslo.controller.registry import Registry, Resource
 
 # The term of a process without a Lease of the release: it leads by itself.
 ALONE_TERM = "alone"
 
 
-class Lead(Protocol):
-    """The questions of the control loop about leadership."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """The resources of a process, and what it takes to hand one over.
+
+    joined: what joins each resource with others of one process, by uid; None if not known. learned:
+    the fields of a status with what a resource has learnt. hand_over: writes a status with fields,
+    if the resource is as known.
+    """
+
+    adapters: Adapters
+    registry: Registry
+    joined: Callable[[Sequence[Resource]], Mapping[str, Sequence[str]] | None]
+    learned: Callable[[str], Mapping[str, Any]]
+    hand_over: Callable[[ResourceRecord, Mapping[str, Any]], Awaitable[ResourceRecord]]
+
+
+@dataclass(kw_only=True)
+class Lead:
+    """Which resources are of this process: all, because it is alone. Others override it."""
+
+    _used: frozenset[int] = field(default=frozenset({0}), init=False)
 
     def process_term(self) -> str | None:
-        """The term of this process as leader; None while it is not the leader of any shard."""
-        ...
-
-    def held(self) -> Collection[int]:
-        """The shards that this process holds now."""
-        ...
-
-    def term(self, namespace: str, shard: int) -> str | None:
-        """The term in which this process acts on a shard in a namespace; None while it does not."""
-        ...
-
-    async def claim(self, namespaces: Iterable[str], shards: Iterable[int]) -> None:
-        """Claim these namespaces and release all others. shards: those of all resources."""
-        ...
-
-    def shards(self) -> int | None:
-        """How many shards share the resources; None while each has to stay where it is."""
-        ...
-
-    def surplus(self) -> int | None:
-        """The shard to give back to another process, if any."""
-        ...
-
-    async def give_back(self, shard: int) -> None:
-        """Give a shard back; nothing more is decided for its resources."""
-        ...
-
-
-class Alone:
-    """A process without other operators next to it, as in a recording or a test."""
-
-    def __init__(self) -> None:
-        self._used: frozenset[int] = frozenset({0})
-
-    def process_term(self) -> str | None:
-        """The same term at all times."""
+        """The term of this process as leader; None while it holds no Lease of its release."""
         return ALONE_TERM
 
     def held(self) -> Collection[int]:
-        """All shards of resources."""
+        """The Leases of its release that this process holds now."""
         return self._used
 
-    def term(self, namespace: str, shard: int) -> str | None:
-        """The same term in every namespace."""
-        del shard
+    def holds_all(self) -> bool:
+        """Whether no other process of the release decides."""
+        return True
+
+    def term(self, namespace: str, lease: int = 0) -> str | None:
+        """The term in which it decides what is under a Lease in a namespace; None if not."""
+        del lease
         return ALONE_TERM if namespace else None
 
-    async def claim(self, namespaces: Iterable[str], shards: Iterable[int]) -> None:
-        """Claim no namespace."""
+    async def claim(self, namespaces: Iterable[str], leases: Iterable[int] = (0,)) -> None:
+        """Claim these namespaces and release all others. leases: those of all resources."""
         del namespaces
-        self._used = frozenset({0, *shards})
+        self._used = frozenset({0, *leases})
 
-    def shards(self) -> int | None:
-        """Nothing is moved."""
-        return None
+    def is_placed(self, resource: Resource) -> bool:
+        """Whether it is known under which Lease a resource is."""
+        del resource
+        return True
 
-    def surplus(self) -> int | None:
-        """Nothing is given back."""
-        return None
+    async def arrange(
+        self, holdings: Holdings, acts: Callable[[Resource], bool], *, listed: bool
+    ) -> Collection[Resource]:
+        """Hand over what another process should decide; return what this one decides no longer.
 
-    async def give_back(self, shard: int) -> None:
-        """Nothing is given back."""
+        acts: whether this process decides a resource. listed: whether all resources are known.
+        """
+        del holdings, acts, listed
+        return ()

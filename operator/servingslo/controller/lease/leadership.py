@@ -1,22 +1,21 @@
-"""Decide whether this process may act: a Lease for each shard of a release, and each namespace.
+"""Decide whether this process may act: a Lease of its release, and one of each namespace.
 
-One pod of the release holds a shard's Lease; by default there is one shard. In each namespace with
-ServingSLOs, one release of the cluster holds a Lease, in the name of all its pods. A second
-operator that watches the same namespace finds it held and stands aside there. It takes over when
-the Lease is no longer renewed. Both are elections: the first decides who is leader, the second
-where its decisions count.
+One pod of the release holds its Lease. In each namespace with ServingSLOs, one release of the
+cluster holds a Lease, in the name of all its pods. A second operator that watches the same
+namespace finds it held and stands aside there. It takes over when the Lease is no longer renewed.
+Both are elections: the first decides who is leader, the second where its decisions count.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from servingslo.adapters.kubernetes.api.fence import shard_of_context
+from servingslo.adapters.kubernetes.api.fence import lease_of_context
+from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.lease.election import Election, Terms
-from servingslo.controller.lease.lead import ALONE_TERM
-from servingslo.controller.lease.shard_leases import ShardLeases
+from servingslo.controller.lease.lead import ALONE_TERM, Lead
 from servingslo.errors import ClusterError, NotLeaderError
 from servingslo.reasons import Reason
 
@@ -32,32 +31,28 @@ _MOST_AT_ONCE = 16
 Report = Callable[[Election, str], Awaitable[None]]
 
 
-@dataclass(slots=True)
-class Leadership:
-    """The elections of one process.
+@dataclass(kw_only=True)
+class Leadership(Lead):
+    """The elections of one process. A feature overrides those of its release.
 
-    release: for the Leases of the release; None if the process is known to be the only one.
+    release: for the Lease of the release; None if the process is known to be the only one.
     identity: of the release in the cluster. election_in: makes a candidate for a namespace's Lease.
     on_turn: called when the process starts or stops leading, or a namespace is gained or lost.
     """
 
-    release: ShardLeases | None
+    release: Election | None = None
     identity: str
     election_in: Callable[[str], Election]
     on_turn: Callable[[], None]
     report: Report
     _namespaces: dict[str, Election] = field(default_factory=dict)
-    _stands: dict[str | int, "_Stand"] = field(default_factory=dict)
+    _stands: dict[str | int, "Stand"] = field(default_factory=dict)
     _tasks: dict[str | int, asyncio.Task[None]] = field(default_factory=dict)
-    _used: frozenset[int] = frozenset({0})
-    _pending: tuple[int | None, int | None] = (None, None)
 
     async def start(self) -> None:
         """Ask once, then repeatedly in the background."""
-        if self.release is not None:
-            await asyncio.gather(*(self._attempt_shard(shard) for shard, _ in self.release))
-            self._follow_shards(self.release)
-            self._tasks["line"] = asyncio.create_task(self._follow_line(self.release))
+        await asyncio.gather(*map(self.attempt, self.elections()))
+        self.follow()
         self._tasks["namespaces"] = asyncio.create_task(self._follow_namespaces())
 
     async def stop(self) -> None:
@@ -65,37 +60,54 @@ class Leadership:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        if self.release is None:
-            return
-        every = (self.release.line, *(election for _, election in self.release))
-        for election in every:
+        for election in self.elections().values():
             with suppress(ClusterError):
                 await election.release()
 
+    def export(self, metrics: OperatorMetrics) -> None:
+        """Let each scrape read what is held."""
+        metrics.follow(self.leads, lambda: len(self.aside()))
+
+    def elections(self) -> Mapping[int, Election]:
+        """Those for the Leases of the release, by number."""
+        return {} if self.release is None else {0: self.release}
+
+    def terms(self) -> Mapping[int, str]:
+        """The term of each Lease of the release that this process holds now."""
+        if self.release is None:
+            return dict.fromkeys(self._used, ALONE_TERM)
+        term = self.release.term
+        return {} if term is None else {0: term}
+
     def process_term(self) -> str | None:
         """The term of this process as leader of its release; None while it is not the leader."""
-        if self.release is None:
-            return ALONE_TERM
-        terms = self.release.terms()
-        if not self.release.several():
-            return terms.get(0)
-        return " ".join(f"{shard}:{term}" for shard, term in terms.items()) or None
+        return self.terms().get(0)
 
     def held(self) -> Collection[int]:
-        """The shards that this process holds now."""
-        return self._used if self.release is None else self.release.terms().keys()
+        """The Leases of its release that this process holds now."""
+        return self.terms().keys()
 
-    def term(self, namespace: str, shard: int = 0) -> str | None:
-        """The term in which this process acts on a shard in a namespace; None while it does not."""
-        of_shard = ALONE_TERM if self.release is None else self.release.terms().get(shard)
+    def term(self, namespace: str, lease: int = 0) -> str | None:
+        """The term in which it decides what is under a Lease in a namespace; None if not."""
+        of_release = self.terms().get(lease)
         election = self._namespaces.get(namespace)
         of_namespace = election.term if election is not None else None
-        if of_shard is None or of_namespace is None:
+        if of_release is None or of_namespace is None:
             return None
-        return f"{of_shard} {of_namespace}"
+        return f"{of_release} {of_namespace}"
+
+    def write_seconds(self, lease: int | None) -> float:
+        """How long a write under a Lease may take. Raises: NotLeaderError.
+
+        lease: its number; None for any that is held.
+        """
+        del lease
+        if self.release is None:
+            return NAMESPACE_TERMS.lease_seconds
+        return self.release.write_seconds()
 
     def leads(self) -> bool:
-        """Whether this process is its release's leader now, of some shard."""
+        """Whether this process is its release's leader now."""
         return self.process_term() is not None
 
     def aside(self) -> dict[str, str]:
@@ -106,20 +118,19 @@ class Leadership:
             if isinstance(name, str) and it.other
         }
 
-    async def claim(self, namespaces: Iterable[str], shards: Iterable[int] = (0,)) -> None:
+    async def claim(self, namespaces: Iterable[str], leases: Iterable[int] = (0,)) -> None:
         """Claim namespaces that are not held, and release those without any ServingSLO.
 
         A process of several leaves that to the Lease's end: the others may see a ServingSLO there.
         """
-        self._used = frozenset({0, *shards})
-        await self._compete()
+        await Lead.claim(self, namespaces, leases)
         wanted = set(namespaces)
         for name in sorted(wanted - self._namespaces.keys()):
             self._namespaces[name] = self.election_in(name)
         for name in sorted(self._namespaces.keys() - wanted):
             election = self._namespaces.pop(name)
             self._stands.pop(name, None)
-            if self.release is not None and self.release.several():
+            if len(self.elections()) > 1:
                 continue
             with suppress(ClusterError):
                 await election.release()
@@ -128,85 +139,35 @@ class Leadership:
             name for name, it in self._namespaces.items() if not it.leads and name not in aside
         )
 
-    def shards(self) -> int | None:
-        """How many shards share the resources; None while each has to stay where it is."""
-        if self.release is None or not self.release.several():
-            return None
-        count = self.release.count
-        return count if self.release.leases().agreed(count) else None
-
-    def surplus(self) -> int | None:
-        """The shard to give back to the process in line, if any."""
-        return None if self.release is None else self.release.leases().surplus()
-
-    async def give_back(self, shard: int) -> None:
-        """Give a shard back; nothing more is decided for its resources."""
-        if self.release is None:
-            return
-        with suppress(ClusterError):
-            await self.release.release(shard)
-        election = self.release.election(shard)
-        if election is not None:
-            self._stands[shard] = _stand(election, "")
-            _LOG.info("lease given back %s", self._where(election, shard))
-            self.on_turn()
-
     def detail(self) -> str:
         """A sentence for people: who leads, and where another operator acts."""
-        if self.release is None:
-            words = "the only process of its release"
-        elif self.release.several():
-            words = _shards_in_words(self.release)
-        elif self.leads():
-            words = f"leader {self.release.identity}"
-        else:
-            first = self.release.election(0)
-            words = f"standby of {'' if first is None else first.holder or 'nobody'}"
         aside = [f"{name} ({holder})" for name, holder in sorted(self.aside().items())]
+        words = self.in_words()
         return f"{words}; stands aside in {', '.join(aside)}" if aside else words
 
-    async def _compete(self) -> None:
-        """Compete for the shards that exist, and leave those that are gone and empty."""
+    def in_words(self) -> str:
+        """Who leads the release."""
         if self.release is None:
-            return
-        for shard in self.release.compete(self._used):
-            await self.give_back(shard)
-            task = self._tasks.pop(shard, None)
-            if task is not None:
-                task.cancel()
-            self.release.drop(shard)
-            self._stands.pop(shard, None)
-        self._follow_shards(self.release)
+            return "the only process of its release"
+        if self.leads():
+            return f"leader {self.release.identity}"
+        return f"standby of {self.release.holder or 'nobody'}"
 
-    def _follow_shards(self, release: ShardLeases) -> None:
-        """Follow each shard's Lease in the background, once `start` was called."""
-        for shard, election in release:
-            if shard not in self._tasks:
-                self._tasks[shard] = asyncio.create_task(self._follow_shard(shard, election))
+    async def attempt(self, number: int) -> None:
+        """Take or renew a Lease of the release, if that is allowed."""
+        election = self.elections().get(number)
+        if election is not None:
+            await self.settle(election.attempt(), election, number)
 
-    async def _follow_shard(self, shard: int, election: Election) -> None:
-        while True:
+    def follow(self) -> None:
+        """Follow each Lease of the release in the background."""
+        for number in self.elections().keys() - self._tasks.keys():
+            self._tasks[number] = asyncio.create_task(self._follow(number))
+
+    async def _follow(self, number: int) -> None:
+        while (election := self.elections().get(number)) is not None:
             await asyncio.sleep(election.seconds_to_next())
-            await self._attempt_shard(shard)
-            # The loop gives shards back, and moves resources once all agree on the shards.
-            pending = self.surplus(), self.shards()
-            if pending != self._pending:
-                self._pending = pending
-                self.on_turn()
-
-    async def _follow_line(self, release: ShardLeases) -> None:
-        while True:
-            try:
-                await release.stand_in_line()
-            except ClusterError as error:
-                _LOG.debug("no answer about the process in line detail=%r", str(error))
-            await asyncio.sleep(release.line.terms.retry_seconds)
-
-    async def _attempt_shard(self, shard: int) -> None:
-        release = self.release
-        election = None if release is None else release.election(shard)
-        if release is not None and election is not None:
-            await self._settle(release.attempt(shard), election, shard)
+            await self.attempt(number)
 
     async def _follow_namespaces(self) -> None:
         while True:
@@ -226,10 +187,10 @@ class Leadership:
             await asyncio.gather(*(attempt(name) for name in list(names)))
 
     async def _attempt(self, election: Election, namespace: str) -> None:
-        await self._settle(election.attempt(), election, namespace)
+        await self.settle(election.attempt(), election, namespace)
 
-    async def _settle(self, attempt: Awaitable[None], election: Election, key: str | int) -> None:
-        """Make an attempt, and report what changed. key: the namespace, or the shard's number."""
+    async def settle(self, attempt: Awaitable[None], election: Election, key: str | int) -> None:
+        """Make an attempt, and report what changed. key: the namespace, or the number."""
         trouble = ""
         try:
             await attempt
@@ -250,7 +211,7 @@ class Leadership:
             return
         self._stands[key] = stand
         self.on_turn()
-        where = self._where(election, key)
+        where = self.where(election, key)
         if stand.term is not None:
             _LOG.info("lease held %s term=%s", where, stand.term)
             return
@@ -272,25 +233,13 @@ class Leadership:
             with suppress(ClusterError):
                 await self.report(election, key)
 
-    def _where(self, election: Election, key: str | int) -> str:
+    def where(self, election: Election, key: str | int) -> str:
         """What a Lease is of, as pairs of a line of the log."""
-        if isinstance(key, str):
-            return f"namespace={key}"
-        several = self.release is not None and self.release.several()
-        return f"identity={election.identity}" + (f" shard={key}" if several else "")
-
-
-def _shards_in_words(release: ShardLeases) -> str:
-    held = {shard: one.holder or "nobody" for shard, one in release.leases().held.items()}
-    mine = [str(shard) for shard, holder in held.items() if holder == release.identity]
-    others = [f"{shard} of {who}" for shard, who in held.items() if who != release.identity]
-    words = f"holds shards {', '.join(mine)} of {release.count}" if mine else "standby"
-    words = f"{words} as {release.identity}"
-    return f"{words}; others: {', '.join(others)}" if others else words
+        return f"namespace={key}" if isinstance(key, str) else f"identity={election.identity}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stand:
+class Stand:
     """State of an election: the term that is led, or the leader, or why the leader is unknown."""
 
     term: str | None = None
@@ -298,41 +247,36 @@ class _Stand:
     trouble: str = ""
 
 
-def _stand(election: Election, trouble: str) -> _Stand:
+def _stand(election: Election, trouble: str) -> Stand:
     if election.term is not None:
-        return _Stand(term=election.term)
+        return Stand(term=election.term)
     other = "" if election.holder == election.identity else election.holder
-    return _Stand(other=other, trouble="" if other else trouble)
+    return Stand(other=other, trouble="" if other else trouble)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseFence:
-    """Permits writes of the holder of any shard of a release, in any namespace."""
+    """Permits writes of the holder of a Lease of the release, in any namespace."""
 
     leadership: Leadership
 
     def write_seconds(self, namespace: str) -> float:
         """Seconds for which a Lease of the release is valid. Raises: NotLeaderError."""
         del namespace
-        release = self.leadership.release
-        return NAMESPACE_TERMS.lease_seconds if release is None else release.write_seconds(None)
+        return self.leadership.write_seconds(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceFence:
-    """Permits writes of the holder of a shard in namespaces where no other release acts.
+    """Permits writes of the holder of the context's Lease where no other release acts.
 
-    The shard is that of the context. A namespace that is not claimed has no ServingSLO: only former
-    values are put back there.
+    A namespace that is not claimed has no ServingSLO: only former values are put back there.
     """
 
     leadership: Leadership
 
     def write_seconds(self, namespace: str) -> float:
         """Seconds for which both Leases are valid. Raises: NotLeaderError."""
-        release, shard = self.leadership.release, shard_of_context()
-        seconds: float = NAMESPACE_TERMS.lease_seconds
-        if release is not None:
-            seconds = release.write_seconds(0 if shard is None else shard)
+        seconds = self.leadership.write_seconds(lease_of_context() or 0)
         election = self.leadership._namespaces.get(namespace)  # noqa: SLF001  of one module
         return seconds if election is None else min(seconds, election.write_seconds())

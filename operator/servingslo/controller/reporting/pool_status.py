@@ -9,7 +9,7 @@ from servingslo.api.v1alpha1.status import MAX_NAME_LENGTH, PoolStatus
 from servingslo.controller.reporting import status as status_of
 from servingslo.explain.conditions.condition import ConditionType, Verdict
 from servingslo.explain.pools import counts_line
-from servingslo.policy.knobs.engine_limits.memory import memory_of
+from servingslo.policy.knobs.catalogue import KNOBS
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
@@ -52,7 +52,11 @@ def fleet_status_fields(
         "observedGeneration": generation,
         "replicas": _sums([one.get("replicas", {}) for one in pools]),
         "cost": _cost([one.get("cost", {}) for one in pools]),
-        **{one.field: _shown(one.model, one.key.of(fleet.features)) for one in STATUS.parts()},
+        **{
+            one.field: _shown(one.model, one.key.of(fleet.features))
+            for one in STATUS.parts()
+            if one.decided
+        },
         "poolsSummary": counts_line(fleet),
         "pools": pools,
     }
@@ -96,7 +100,9 @@ def _pool(
 
 def _changed_seconds(state: FleetState, pool: str) -> float | None:
     """When the batch limits of a pool were changed last."""
-    return memory_of(state.of(pool).knobs).last_change_seconds
+    memories = state.of(pool).knobs
+    every = (knob.changed_seconds(memories.get(knob.name)) for knob in KNOBS)
+    return max((one for one in every if one is not None), default=None)
 
 
 def _cost(parts: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -15,7 +15,8 @@ from servingslo.api.v1alpha1.status import MAX_LINE_LENGTH, BatchingStatus, Batc
 from servingslo.explain.conditions.condition import Condition, ConditionStatus, ConditionType
 from servingslo.packing import packed
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import BatchingDecision, LimitsPlan
+from servingslo.policy.knobs.decisions import BatchingDecision
+from servingslo.policy.rules.batch_search import LimitsPlan
 from servingslo.reasons import Reason
 from servingslo.units import seconds_from_timestamp, timestamp_from_seconds
 

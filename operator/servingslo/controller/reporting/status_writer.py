@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from servingslo.adapters.kubernetes.api.fence import in_shard
+from servingslo.adapters.kubernetes.api.fence import under_lease
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.controller.adapters import Adapters
+from servingslo.controller.place import place_of
 from servingslo.controller.reporting import status as status_of
 from servingslo.controller.reporting.outage import Outages, Part
 from servingslo.controller.reporting.pacing import PacedQueue
 from servingslo.controller.reporting.stored_state import is_pruned
-from servingslo.controller.shards.placement import place_of
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,
@@ -158,14 +158,14 @@ class StatusWriter:
         changed, now_seconds = self._changed(standing), self._now_seconds()
         if not changed:
             return
-        part, shard = _part(standing.ref), place_of(standing.status).shard
+        part, lease = _part(standing.ref), place_of(standing.status).lease
         try:
             async with standing.writing:
-                if place_of(standing.status).shard != shard:
+                if place_of(standing.status).lease != lease:
                     return  # handed over meanwhile
                 before = either(standing.status, standing.unanswered)
                 patch = merge_patch(before, changed)
-                with in_shard(shard):
+                with under_lease(lease):
                     await self.adapters.resources.patch_status(standing.ref, patch)
         except (NotFoundError, WriteConflictError, NotLeaderError):
             return  # deleted meanwhile, as the registry will report; or another leader reports it

@@ -19,10 +19,10 @@ from servingslo.features.budgets.sharing import Wants
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.pools.decision import FleetDecision
+from servingslo.policy.pools.division import carried_rate_per_second as carried_together
 from servingslo.policy.pools.guards import fitting
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.pools.variants.composition import carried_rate_per_second as carried_together
 from servingslo.policy.ports import WorkloadSource, WorkloadView
 from servingslo.policy.replicas.bounds_in_force import with_bounds_in_force
 from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT, acting_limit
@@ -164,7 +164,7 @@ def kept_per_gpu(
     sized = {name: one for name, one in found.items() if one is not None}
     if len(sized) < len(each) or not gpus:
         rates = [one.demand.forecast_rate_per_second or 0.0 for one in fleet.pools.values()]
-        # Variants divide the requests; each passes both prefill and decode.
+        # Combined pools divide the requests; each passes both prefill and decode.
         whole = max(rates) if targets.disaggregated else sum(rates)
         return whole / gpus if gpus else 0.0
     after = {name: fleet.pools[name].replicas_after or 0 for name in each}

@@ -18,7 +18,7 @@ class BudgetRun:
         """None."""
         return BudgetRun
 
-    def options(self, flags: "BudgetRun", _shards: int) -> "BudgetRun":
+    def options(self, flags: "BudgetRun", _deciders: int) -> "BudgetRun":
         """Always."""
         return flags
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from servingslo.adapters.kubernetes.api.fence import in_shard
+from servingslo.adapters.kubernetes.api.fence import under_lease
 from servingslo.controller.grants import Grants, gpus_of, priority_of
 from servingslo.controller.looking import PoolLook
 from servingslo.controller.registry import Resource, foreign_targets
@@ -117,15 +117,15 @@ class BudgetSharer(Grants):
                 outside += [(gone, event) async for event in self._left_behind(gone, shared)]
             for entry in shared.members.values():
                 await self._look_if_unknown(entry, foreign.get(entry.record.ref.uid, set()))
-            others = [entry for entry in selected if entry.place.shard not in held]
+            others = [entry for entry in selected if entry.place.lease not in held]
             if not record.refused:
                 self._share_one(shared, most, now_seconds, complete=not others)
-            reporting = (entry.place.shard for entry in (*shared.members.values(), *others))
-            if (shard := min(reporting, default=0)) not in held:
+            reporting = (entry.place.lease for entry in (*shared.members.values(), *others))
+            if (lease := min(reporting, default=0)) not in held:
                 self._forget_gauges(record.name)
                 shared.written, shared.said = {}, ""
                 continue
-            with in_shard(shard):
+            with under_lease(lease):
                 await self._report(shared, selected, now_seconds)
         return outside
 

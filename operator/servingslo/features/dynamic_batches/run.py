@@ -38,7 +38,7 @@ class ServersRun:
     flags = ServerFlags
     gives_counts = False
 
-    def options(self, flags: ServerFlags, _shards: int) -> EngineOptions | None:
+    def options(self, flags: ServerFlags, _deciders: int) -> EngineOptions | None:
         """The allowed addresses. Raises: InvalidInputError for a range that is none."""
         if not flags.engine_range:
             return None

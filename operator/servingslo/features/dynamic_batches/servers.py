@@ -14,7 +14,6 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import InForce
 from servingslo.policy.knobs.decisions import BatchingDecision, Decided, KnobDecision
 from servingslo.policy.knobs.trial.comparison import Sample
-from servingslo.reasons import Reason
 
 # The knob and its actuator.
 DYNAMIC_BATCHING = "dynamic-batching"
@@ -190,7 +189,7 @@ class BatcherDecision(KnobDecision):
 
     def amended(self, other: Decided) -> Decided:
         """Batch limits are reported as those of dynamic batches, because servers have them."""
-        if not isinstance(other, BatchingDecision) or other.reason is Reason.BATCHING_OFF:
+        if not isinstance(other, BatchingDecision):
             return other
         change = ""
         if self.after is not None and self.after != self.before:

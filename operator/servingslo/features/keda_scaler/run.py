@@ -61,11 +61,11 @@ class ScalerRun:
     flags = ScalerFlags
     gives_counts = True
 
-    def options(self, flags: ScalerFlags, shards: int) -> ScalerFlags | None:
+    def options(self, flags: ScalerFlags, deciders: int) -> ScalerFlags | None:
         """The flags.
 
-        Raises: InvalidInputError for neither a certificate nor plain text; with several shards,
-        because KEDA's client asks any one of the pods, which knows only the counts of its own.
+        Raises: InvalidInputError for neither a certificate nor plain text; if several pods decide,
+        because KEDA's client asks any one of them, which knows only the counts of its own.
         """
         if flags.keda_scaler_port is None:
             return None
@@ -76,8 +76,10 @@ class ScalerRun:
                 flags.keda_scaler_certificate_file,
                 "with --keda-scaler-key-file, or --keda-scaler-plain-text on",
             )
-        if shards > 1:
-            raise InvalidInputError("--shards", shards, "1 with --keda-scaler-port")
+        if deciders > 1:
+            raise InvalidInputError(
+                "--keda-scaler-port", flags.keda_scaler_port, "none if several pods decide"
+            )
         return flags
 
     async def start(self, options: ScalerFlags, serving: Serving) -> None:

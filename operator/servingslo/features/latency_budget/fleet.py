@@ -1,7 +1,7 @@
 """Where the time of a request goes that passes several pools.
 
 A prefill and a decode pool each have a queue and an engine of their own; the means of what every
-request passes are added up, percentiles are not. Variants serve the same requests: what they
+request passes are added up, percentiles are not. Combined pools serve the same requests: what they
 observe is pooled. The gateway and the network are what the gateway's time leaves over.
 """
 
@@ -83,7 +83,7 @@ class FleetLatency(FleetInsight):
 
 
 def _pooled(targets: FleetTargets, seen: Mapping[str, SeenPool]) -> Estimate:
-    """The estimate of the pool that the route is read for, with what all variants observed."""
+    """The estimate of the pool that the route is read for, with what all pools observed."""
     every = [one.context.estimate for one in seen.values()]
     route = seen[writing_pool(targets)].context.estimate
     phases = _merged([one.phases for one in every])

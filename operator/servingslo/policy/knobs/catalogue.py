@@ -9,17 +9,15 @@ from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
 from servingslo.policy.knobs.degradation.knob import DegradationKnob
-from servingslo.policy.knobs.engine_limits.knob import EngineLimitsKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
 from servingslo.policy.knobs.lanes.knob import LanesKnob
 from servingslo.policy.knobs.protocol import KNOB, Knob, Look, Turn
 from servingslo.policy.replicas.state import PlannerState
 
 KNOBS: tuple[Knob, ...] = (
-    EngineLimitsKnob(),
+    *KNOB.parts(),
     AdmissionKnob(),
     DegradationKnob(),
-    *KNOB.parts(),
     InFlightKnob(),
     LanesKnob(),
 )

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Self, TypeVar
 
 from servingslo.plugins import Key
 from servingslo.policy.routes import ROUTE_WEIGHTS
+from servingslo.policy.rules.batch_search import LimitsPlan
 from servingslo.reasons import Reason
 
 # Names of the built-in knobs. A knob that changes the cluster has the name of its actuator.
@@ -40,22 +40,6 @@ class KnobDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitsPlan:
-    """Replicas, batch limits and bound on running + waiting requests that belong together.
-
-    replicas: for the demand planned for, tolerated failures included, before other guards.
-    in_flight_limit: of one replica. meets_objectives: whether this count meets them all; if no
-    count meets one of them, the replicas are those for the others.
-    """
-
-    replicas: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    in_flight_limit: int
-    meets_objectives: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutCost:
     """The cost of a change of batch limits: each pod runs next to its replacement during the start.
 
@@ -68,28 +52,12 @@ class RolloutCost:
     payback_seconds: float | None
 
 
-class CanaryAct(StrEnum):
-    """What to do about new batch limits that one pod has first.
-
-    HOLD: no step happens by itself. LEAVE: keep the limits that another client set meanwhile.
-    """
-
-    START = "start"
-    HOLD = "hold"
-    COMPLETE = "complete"
-    TAKE_BACK = "take-back"
-    LEAVE = "leave"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingDecision(KnobDecision):
-    """Batch limits in force and recommended; apply says whether the pod template is patched.
+    """Batch limits in force and recommended; apply says whether they are changed now.
 
     today: the plan with the limits in force. better: the cheapest plan, for comparison; None if the
-    limits in force are as good. rollout: the price of that change. flags_removed: limits whose
-    flags are removed from the command line, because they were added by the change that is taken
-    back. flags_added: limits that get a flag for the first time. queue: the engines' own bound,
-    before and after; empty if it stays. canary: what apply does. detail: for people.
+    limits in force are as good. rollout: the price of that change. detail: for people.
     """
 
     apply: bool = False
@@ -102,10 +70,6 @@ class BatchingDecision(KnobDecision):
     today: LimitsPlan | None = None
     better: LimitsPlan | None = None
     rollout: RolloutCost | None = None
-    flags_removed: tuple[str, ...] = ()
-    flags_added: tuple[str, ...] = ()
-    queue: tuple[int | None, ...] = ()
-    canary: CanaryAct | None = None
 
     @property
     def limits(self) -> tuple[tuple[str, int | None, int | None], ...]:

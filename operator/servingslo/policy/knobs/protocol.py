@@ -74,6 +74,10 @@ class Knob(Protocol):
         """Whether a change of it is under way."""
         ...
 
+    def changed_seconds(self, memory: object, /) -> float | None:
+        """When batch limits were last changed by it; None if never, or by another one."""
+        ...
+
     def put_back(self, memory: object, /) -> object:
         """Who puts it back, and what of ours may be put back next: new ones are stored at once."""
         ...
@@ -107,6 +111,9 @@ class PlainKnob:
     def on_trial(self, _memory: object) -> bool:
         """Nothing is tried."""
         return False
+
+    def changed_seconds(self, _memory: object) -> float | None:
+        """It changes no batch limits."""
 
     def put_back(self, _memory: object) -> object:
         """No one puts anything back."""

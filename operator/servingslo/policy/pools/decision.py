@@ -35,18 +35,6 @@ class PathUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitUse:
-    """How variants share the traffic.
-
-    rule: 'EvenByPod', or 'Observed' while a law is missing. shares_ratio: of the demand, by pool,
-    at the counts decided.
-    """
-
-    rule: str
-    shares_ratio: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetDecision:
     """What one tick decided for all pools of a resource, of a single target for one without a name.
 
@@ -69,7 +57,6 @@ class FleetDecision:
     binding_pool: str
     gpus: GpuUse | None = None
     path: PathUse | None = None
-    split: SplitUse | None = None
     objectives: tuple[ObjectiveReport, ...] = ()
     features: Mapping[str, object] = field(default_factory=dict)
     detail: str = ""

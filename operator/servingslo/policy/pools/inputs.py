@@ -34,12 +34,6 @@ class PoolTargets:
     gpus: int | None = None
 
     @property
-    def replica_price(self) -> float:
-        """Price of one replica for an hour; 1 if none is stated."""
-        cost = self.targets.cost
-        return 1.0 if cost is None else cost.replica_hourly
-
-    @property
     def gpus_per_replica(self) -> int:
         """GPUs of one replica; 1 if none are stated."""
         return self.gpus or self.targets.gpus_per_replica or 1

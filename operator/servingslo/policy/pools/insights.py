@@ -55,7 +55,7 @@ def whole(tick: FleetTick, memories: Mapping[str, object]) -> tuple[Values, Valu
     """Reports on all pools, and the memories, by name of the feature."""
     found = {one.key.name: one.whole(tick, memories) for one in _parts()}
     return _known({name: report for name, (report, _) in found.items()}), _known(
-        {name: memory for name, (_, memory) in found.items()}
+        {**memories, **{name: memory for name, (_, memory) in found.items()}}
     )
 
 

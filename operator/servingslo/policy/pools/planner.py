@@ -23,10 +23,10 @@ from servingslo.policy.pools.admission import (
 )
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
+from servingslo.policy.pools.division import Division, divide_demand
 from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
 from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
 from servingslo.policy.pools.insights import FleetTick
-from servingslo.policy.pools.mixing import Division, divide_demand
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
 from servingslo.policy.pools.state import FleetState
@@ -150,9 +150,8 @@ def _finish(
         binding_pool=leading,
         gpus=gpu_use(targets, division.seen, decisions),
         path=division.path,
-        split=division.split,
         objectives=objectives,
-        features=told,
+        features={**division.features, **told},
         detail=decisions[leading].detail,
     )
     return decision, replace(state, features=remembered)

@@ -18,8 +18,7 @@ class FleetState:
     through_ratio: share of requests that pass the prefill pool, 1 unless it is surely less; None
     before it was seen. smoothed_through_ratio: as counted.
     limits_seconds: how thresholds are divided. no_room_seconds: when requests last waited for room
-    in decode. move_pays_since_seconds: since when a move of variants to cheaper counts has paid;
-    None while none does. features: what each feature remembers of all pools, by its name.
+    in decode. features: what each feature remembers of all pools, by its name.
     """
 
     pools: Mapping[str, PlannerState] = field(default_factory=dict)
@@ -28,7 +27,6 @@ class FleetState:
     smoothed_through_ratio: float | None = None
     limits_seconds: PoolLimits = field(default_factory=dict)
     no_room_seconds: float | None = None
-    move_pays_since_seconds: float | None = None
     features: Mapping[str, object] = field(default_factory=dict)
 
     def of(self, pool: str) -> PlannerState:

@@ -90,7 +90,6 @@ def carried_on(state: FleetState, before: FleetTargets, now: FleetTargets) -> Fl
         },
         demand=demand,
         limits_seconds={},
-        move_pays_since_seconds=None,
     )
     if now.only is None:
         return carried

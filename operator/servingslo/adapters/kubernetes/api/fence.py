@@ -50,25 +50,25 @@ def process_switch(seconds: float) -> object:
     return signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-# Whose Lease guards the writes of this context; None outside of any shard.
-_SHARD: ContextVar[int | None] = ContextVar("shard of a write", default=None)
+# The number of the release's Lease that guards the writes of this context; None outside of any.
+_LEASE: ContextVar[int | None] = ContextVar("lease of a write", default=None)
 # A timer of 0 would be disarmed.
 _SHORTEST_TIMER_SECONDS = 1e-3
 
 
 @contextmanager
-def in_shard(shard: int) -> Iterator[None]:
-    """Let the Lease of this shard guard the writes of this context."""
-    token = _SHARD.set(shard)
+def under_lease(number: int) -> Iterator[None]:
+    """Let this Lease of the release guard the writes of this context."""
+    token = _LEASE.set(number)
     try:
         yield
     finally:
-        _SHARD.reset(token)
+        _LEASE.reset(token)
 
 
-def shard_of_context() -> int | None:
-    """The shard whose Lease guards the writes of this context; None outside of any."""
-    return _SHARD.get()
+def lease_of_context() -> int | None:
+    """The number of the Lease that guards the writes of this context; None outside of any."""
+    return _LEASE.get()
 
 
 class DeadMansSwitch:
@@ -82,23 +82,23 @@ class DeadMansSwitch:
         self._under_way: Counter[int | None] = Counter()
         self._ends: dict[int | None, float] = {}
 
-    def busy(self, shard: int) -> bool:
-        """Whether a write of that shard is under way."""
-        return self._under_way[shard] > 0
+    def busy(self, lease: int) -> bool:
+        """Whether a write under that Lease is under way."""
+        return self._under_way[lease] > 0
 
     @contextmanager
     def armed(self, seconds: float) -> Iterator[None]:
-        """Arm for one write. A later write of one shard has a renewed lease: its end counts."""
-        shard = shard_of_context()
-        self._under_way[shard] += 1
-        self._ends[shard] = self._clock() + seconds
+        """Arm for one write. A later one has a lease that was renewed: its end counts."""
+        lease = lease_of_context()
+        self._under_way[lease] += 1
+        self._ends[lease] = self._clock() + seconds
         self._arm()
         try:
             yield
         finally:
-            self._under_way[shard] -= 1
-            if not self._under_way[shard]:
-                del self._under_way[shard], self._ends[shard]
+            self._under_way[lease] -= 1
+            if not self._under_way[lease]:
+                del self._under_way[lease], self._ends[lease]
                 self._arm()
 
     def _arm(self) -> None:

@@ -1,8 +1,8 @@
 {{- define "servingslo.keda_scaler.args" }}
 {{- with .Values.keda.externalScaler }}
 {{- if .enabled }}
-{{- if gt (include "servingslo.shards" $ | int) 1 }}
-{{- fail (printf "shards: %s is not allowed; allowed: 1 with keda.externalScaler.enabled" (include "servingslo.shards" $)) }}
+{{- if gt (include "servingslo.deciders" $ | int) 1 }}
+{{- fail "keda.externalScaler.enabled: true is not allowed; allowed: false if several pods decide" }}
 {{- end }}
 - --keda-scaler-host=0.0.0.0
 - --keda-scaler-port={{ .port }}

@@ -1,12 +1,9 @@
 """The bound that engines enforce themselves: a flag of each replica's command line.
 
-A change restarts every pod, so it is made together with a change of batch limits, one pod first. It
-is made alone only if the bound is missing or far off. It need not follow the replica count: each
-replica has its own bound.
+It is read here; a change restarts every pod, so whoever changes batch limits there writes it.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from servingslo.policy.inputs import (
     AdmissionMode,
@@ -17,20 +14,13 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.knobs.decisions import (
+    BATCH_LIMITS,
     GATEWAY_LIMITS,
     AdmissionDecision,
     LimitDecision,
-    LimitsPlan,
-)
-from servingslo.policy.knobs.engine_limits.canary import (
-    QUEUE,
-    REFUSED,
-    standing_canary,
-    standing_limits,
 )
 from servingslo.policy.knobs.in_flight.gateway import (
     FORMER,
-    HEADROOM,
     LIMIT,
     LimitMemory,
     bound_reason,
@@ -39,41 +29,14 @@ from servingslo.policy.knobs.in_flight.gateway import (
 from servingslo.policy.replicas.context import TickContext
 from servingslo.reasons import Reason
 
-# A bound that is off by less stays until the limits change. The right bound of one replica moves by
-# a few per cent with every mix, and by half with another kind of requests.
-FAR_OFF_RATIO = 1.5
+# Names of values in force: the bound in the pod template's command line, and when one pod got
+# others on trial.
+QUEUE, SINCE = "max_num_queued_reqs", "since_seconds"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineQueue:
-    """The bound in the pod template, None if it has none, and the wanted bound.
-
-    today, better: with the limits in force, and with the better ones. refused: the bound that was
-    taken back.
-    """
-
-    before: int | None
-    today: int
-    better: int
-    refused: int | None = None
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is worth a rollout of its own."""
-        return _is_far(self.before, self.today) and _is_far(self.refused, self.today)
-
-
-def engine_queue(context: TickContext, today: LimitsPlan, better: LimitsPlan) -> EngineQueue | None:
-    """The engines' own bound; None if it is not to be written."""
-    standing = standing_limits(context)
-    if not is_asked(context.targets) or _problem(context) is not None or standing is None:
-        return None
-    return EngineQueue(
-        before=standing.values[QUEUE],
-        today=math.ceil(HEADROOM * today.in_flight_limit),
-        better=math.ceil(HEADROOM * better.in_flight_limit),
-        refused=standing.values.get(f"{REFUSED}{QUEUE}"),
-    )
+def standing_limits(context: TickContext) -> InForce | None:
+    """The values in force of batch limits, in addition to the pods'; None if none are changed."""
+    return context.observation.in_force.get(BATCH_LIMITS)
 
 
 def is_asked(targets: Targets) -> bool:
@@ -81,10 +44,6 @@ def is_asked(targets: Targets) -> bool:
     via = targets.admission_via
     asked = targets.admission_mode is AdmissionMode.AUTO
     return asked and via is not None and via.kind is LimitKind.ENGINE_ARGUMENTS
-
-
-def _is_far(bound: int | None, wanted: int) -> bool:
-    return bound is None or not wanted / FAR_OFF_RATIO <= bound <= FAR_OFF_RATIO * wanted
 
 
 def engine_limit(
@@ -108,10 +67,10 @@ def engine_limit(
         object_name=context.targets.target.name,
         proxies=serving,
     )
-    problem = _problem(context)
+    problem = bound_problem(context)
     if problem is not None:
         return replace(told, reason=problem.reason, detail=problem.detail), None
-    if standing_canary(standing) is not None:
+    if standing is not None and standing.values.get(SINCE) is not None:
         return replace(told, detail="one pod tries another one"), memory
     queue = None if standing is None else standing.values[QUEUE]
     told = replace(told, before=queue, after=queue)
@@ -127,7 +86,7 @@ def engine_limit(
     return replace(told, reason=bound_reason(checked)), checked
 
 
-def _problem(context: TickContext) -> SignalProblem | None:
+def bound_problem(context: TickContext) -> SignalProblem | None:
     """Why engines get no bound; None if they do."""
     allowed, standing = context.observation.in_force.get(GATEWAY_LIMITS), standing_limits(context)
     if allowed is not None and allowed.refused is not None:
