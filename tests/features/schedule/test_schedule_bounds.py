@@ -8,27 +8,26 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.policy_world import TARGETS
 
-from servingslo.features.schedule.bounds import Schedule, around, bounds_at
+from servingslo.features.schedule.bounds import SCHEDULE, Schedule, around, bounds_at
 from servingslo.features.schedule.windows import Window, in_force
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.replicas.bounds_in_force import Moment
+from servingslo.policy.replicas.bounds_in_force import Moment, greatest_maximum
 
 USUAL = ReplicaTargets(minimum=2, maximum=10)
 DAY = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
 HOUR, LEAD = 3600.0, 300.0
-UTC_ZONE = ZoneInfo("UTC")
 
 
 def window(hour: int, hours: float, *, least: int | None = None, most: int | None = None) -> Window:
     """A window of every day from this hour on."""
     return Window(
-        cron=f"0 {hour} * * *", zone=UTC_ZONE, duration_seconds=hours * HOUR, minimum=least,
+        cron=f"0 {hour} * * *", zone="UTC", duration_seconds=hours * HOUR, minimum=least,
         maximum=most,
     )  # fmt: skip
 
@@ -91,6 +90,15 @@ def test_the_max_holds_if_windows_contradict_and_the_cut_min_is_known() -> None:
     )
     assert found.cut_minimum == 8
     assert held(13.0, *windows) == (8, 10)
+
+
+def test_a_backtest_has_room_for_the_greatest_max_of_any_time() -> None:
+    """The bound of its fleet is no bound of one window."""
+    windows = (window(8, 8.0, least=4, most=20), window(22, 8.0, most=3))
+    targets = replace(TARGETS, features={SCHEDULE.name: Schedule(windows=windows)})
+    assert greatest_maximum(targets) == 20
+    assert greatest_maximum(replace(targets, replicas=ReplicaTargets())) is None
+    assert greatest_maximum(TARGETS) == TARGETS.replicas.maximum
 
 
 def test_a_target_may_be_at_zero_at_some_times_only() -> None:

@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 def window(cron: str, hours: float = 1.0, zone: ZoneInfo = BERLIN) -> Window:
     """A window that states nothing."""
-    return Window(cron=cron, zone=zone, duration_seconds=hours * HOUR)
+    return Window(cron=cron, zone=zone.key, duration_seconds=hours * HOUR)
 
 
 def at(text: str, zone: ZoneInfo = BERLIN, fold: int = 0) -> float:

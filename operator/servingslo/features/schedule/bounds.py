@@ -89,4 +89,8 @@ def bounds_at(schedule: Schedule, usual: ReplicaTargets, moment: Moment) -> Repl
     return replace(usual, minimum=minimum, maximum=maximum, zero_at_times=usual.may_sleep)
 
 
-PART = BoundsPart(key=SCHEDULE, bounds=bounds_at)
+PART = BoundsPart(
+    key=SCHEDULE,
+    bounds=bounds_at,
+    greatest=lambda schedule: max(window.maximum or 0 for window in schedule.windows),
+)

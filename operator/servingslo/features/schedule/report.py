@@ -58,7 +58,7 @@ def schedule_report(
 def _reported(one: Occurrence, pool: str) -> WindowReport:
     return WindowReport(
         cron=one.window.cron,
-        time_zone=one.window.zone.key,
+        time_zone=one.window.zone,
         begins_seconds=one.begins_seconds,
         ends_seconds=one.ends_seconds,
         minimum=one.window.minimum,

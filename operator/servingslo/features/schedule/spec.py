@@ -152,7 +152,7 @@ def _targets(stated: Sequence[ScheduledBounds]) -> Schedule:
         windows=tuple(
             Window(
                 cron=one.cron,
-                zone=ZoneInfo(one.time_zone),
+                zone=one.time_zone,
                 duration_seconds=parse_duration_seconds(one.duration),
                 minimum=one.min,
                 maximum=one.max,

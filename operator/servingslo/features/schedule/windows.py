@@ -23,11 +23,12 @@ _SET_BACK_SECONDS = 3 * 3600.0
 class Window:
     """Bounds on the replica count for a time after each beginning; None keeps the usual one.
 
-    cron: minute, hour, day of month, month, day of week, in local time of the zone.
+    cron: minute, hour, day of month, month, day of week, in local time of the zone, which is named
+    as in the IANA database.
     """
 
     cron: str
-    zone: ZoneInfo
+    zone: str
     duration_seconds: float
     minimum: int | None = None
     maximum: int | None = None
@@ -43,14 +44,14 @@ class Occurrence(NamedTuple):
 
 def last_begun(window: Window, at_seconds: float) -> Occurrence | None:
     """The newest occurrence that began at this time or before; None if there was none."""
-    late = datetime.fromtimestamp(at_seconds + _SET_BACK_SECONDS, window.zone)
+    late = _local(window, at_seconds + _SET_BACK_SECONDS)
     starts = _seconds(CronSim(window.cron, late, reverse=True))
     return _occurrence(window, next((one for one in starts if one <= at_seconds), None))
 
 
 def next_begun(window: Window, at_seconds: float) -> Occurrence | None:
     """The first occurrence that begins later; None if none does."""
-    early = datetime.fromtimestamp(at_seconds - _SET_BACK_SECONDS, window.zone)
+    early = _local(window, at_seconds - _SET_BACK_SECONDS)
     starts = _seconds(CronSim(window.cron, early))
     return _occurrence(window, next((one for one in starts if one > at_seconds), None))
 
@@ -67,6 +68,10 @@ def coming(windows: Sequence[Window], at_seconds: float) -> tuple[Occurrence, ..
     return tuple(
         sorted((one for one in found if one is not None), key=lambda one: one.begins_seconds)
     )
+
+
+def _local(window: Window, at_seconds: float) -> datetime:
+    return datetime.fromtimestamp(at_seconds, ZoneInfo(window.zone))
 
 
 def _seconds(starts: CronSim) -> Iterator[float]:

@@ -21,11 +21,12 @@ class BoundsPart:
     """A feature that changes bounds over time.
 
     key: of what is stated of it in `Targets.features`. bounds: what holds at a moment instead of
-    the stated bounds.
+    the stated bounds. greatest: the greatest maximum that it ever sets, 0 if it sets none.
     """
 
     key: Key[Any]
     bounds: Callable[[Any, ReplicaTargets, Moment], ReplicaTargets]
+    greatest: Callable[[Any], int]
 
 
 BOUNDS: Aspect[BoundsPart] = Aspect("bounds")
@@ -38,3 +39,12 @@ def with_bounds_in_force(targets: Targets, lead_seconds: float, now_seconds: flo
         if (stated := part.key.of(targets.features)) is not None:
             replicas = part.bounds(stated, replicas, moment)
     return targets if replicas is targets.replicas else replace(targets, replicas=replicas)
+
+
+def greatest_maximum(targets: Targets) -> int | None:
+    """The greatest count that the bounds allow at any time; None without a maximum."""
+    if targets.replicas.maximum is None:
+        return None
+    stated = ((part, part.key.of(targets.features)) for part in BOUNDS.parts())
+    others = (part.greatest(one) for part, one in stated if one is not None)
+    return max((targets.replicas.maximum, *others))
