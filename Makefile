@@ -13,6 +13,7 @@ PLAN ?= standard
 PROCESSES ?= 2
 SEEDS ?=
 ONLY ?=
+VERSIONS ?=
 VLLM ?=
 SEED ?=
 FAULTS ?= 60
@@ -28,7 +29,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd join chart-docs dashboard pictures lock chaos acceptance release-gate interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd join chart-docs dashboard pictures lock chaos acceptance matrix release-gate interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,7 +113,7 @@ guard: setup ## whether the promise is kept, and at what price beside the commit
 guard-baseline: setup ## write the guard's baseline from this checkout
 	$(BIN)/python -m tests.benchmarks.guard --processes $(PROCESSES) --write $(if $(KEPT),--kept)
 
-golden: setup ## write the decisions of the twelve recordings anew, after a change that is meant to move them
+golden: setup ## write the decisions of the eleven recordings anew, after a change that is meant to move them
 	$(BIN)/python -m tests.golden.replay_cases
 
 chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=60 lives one story again and tells it, STORIES=0:20 for fewer; POOLS=1 prefill and decode; GATEWAY=classes or degradation; LIVE=200 faults on the rig
@@ -120,6 +121,9 @@ chaos: setup ## 100,000 faults in virtual time (an hour or two); SEED=n FAULTS=6
 
 acceptance: rig ## what a release waits for, into docs/acceptance.md; ONLY=install,validate for some, VLLM=path/to/python for a real engine
 	$(BIN)/python -m tests.acceptance.run $(if $(ONLY),--only $(ONLY)) $(if $(VLLM),--vllm $(VLLM))
+
+matrix: rig ## the operator on Kubernetes 1.30 to 1.37, each built first (half an hour of building each), into docs/support.md; VERSIONS=1.30,1.34 for some
+	$(BIN)/python -m tests.acceptance.matrix $(if $(VERSIONS),--versions $(VERSIONS))
 
 release-gate: ## what keeps a release: checks not passed, or not at nearly this code; tests in no check
 	@$(PYTHON) -m tests.acceptance.gate

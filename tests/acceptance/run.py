@@ -326,7 +326,7 @@ def summary(lines: dict[str, str]) -> str:
     return "; ".join([f"**Of {len(results)} checks {passed} passed", *told]) + f"{waits}.**"
 
 
-def _commit() -> str:
+def head_commit() -> str:
     """The commit, with a plus where tracked files differ from it."""
     command = ("git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+")
     return subprocess.run(
@@ -360,7 +360,7 @@ def main() -> None:
             _say(f"{check.name:12} {check.shows}\n{'':12} {' '.join(check.command)}\n")
         return
     failed = []
-    commit = _commit()
+    commit = head_commit()
     for check in _chosen(given.only, given.vllm):
         engine = ("--vllm", str(given.vllm)) if check.name in REAL_ENGINES else ()
         fuzz = {"HYPOTHESIS_PROFILE": "fuzz", "FUZZ_EXAMPLES": "100000"}

@@ -18,9 +18,8 @@ from statistics import mean
 import numpy as np
 
 from servingslo.policy.inputs import AdmissionMode, Observation
-from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import LIMIT
-from servingslo.policy.routes import ClassTargets
+from servingslo.policy.routes import LANES, ClassTargets
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.fleet import ClassSpec, FleetSpec

@@ -8,6 +8,7 @@ import copy
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 from tests.chaos.cluster import Cluster
@@ -15,10 +16,7 @@ from tests.chaos.prometheus import NAMESPACE, SCRAPE_SECONDS
 
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.gateways.limits import BACKEND_TRAFFIC_POLICY, limit_holders
-from servingslo.adapters.kubernetes.gateways.route_weights import weighted_routes
 from servingslo.controller.actuators.gateway_limits import GatewayLimits
-from servingslo.controller.actuators.lanes import Lanes
-from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import ClusterUnavailableError, InvalidObjectError, NotFoundError
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.inputs import LimitKind
@@ -167,8 +165,12 @@ class Gateway:
         holders = limit_holders(self.objects, BACKEND_TRAFFIC_POLICY)
         kinds = frozenset({kind} if self.permitted else ())
         limits = GatewayLimits({kind: (holders, _Reaches())}, kinds)
-        weights = RouteWeights(weighted_routes(self.objects), _Reaches(), enabled=self.permitted)
-        return (weights, limits, Lanes(limits))
+        # Of the feature in play alone: the other one may be gone.
+        own = import_module(f"servingslo.features.{self.kind}.actuator")
+        if self.kind == "classes":
+            return (limits, own.Lanes(limits))
+        weights = own.weighted_routes(self.objects)
+        return (own.RouteWeights(weights, _Reaches(), enabled=self.permitted), limits)
 
     def limit(self, name: str) -> int | None:
         """The bound of a policy."""

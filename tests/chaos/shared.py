@@ -14,7 +14,9 @@ from tests.chaos.cluster import NAME
 from tests.chaos.gateway import Gateway, classes_of, degradation_of
 from tests.chaos.story import FAULTS, TICK_SECONDS, Operator, Story
 
-KINDS = ("classes", "degradation")
+from servingslo.features.catalogue import FEATURES
+
+KINDS = tuple(one for one in ("classes", "degradation") if one in FEATURES)
 # The greatest rate, as a ratio to what all replicas that can be had serve at most.
 CROWD = 1.3
 # The administrator's switches, with a new process.

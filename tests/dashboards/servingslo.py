@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import yaml
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
@@ -105,6 +106,16 @@ _ALL = "{{namespace}}/{{name}} all pools"
 _NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
 
 
+def _queries(one: dict[str, Any]) -> Iterator[Query]:
+    """Of each gauge of a picture, with the word that its lines end with, by labels."""
+    labels = [f"{{{{{label}}}}}" for label in one["by"].split(", ")]
+    for gauge, word in one.get("gauges", {one.get("gauge"): ""}).items():
+        yield Query(
+            expression=_of(gauge, f"{_RESOURCE}, {one['by']}"),
+            legend=" ".join(filter(None, (_NAME, *labels, word))),
+        )
+
+
 def _of_features() -> dict[str, tuple[Picture, ...]]:
     """The rows of features: pictures of gauges, by labels in addition to the resource's."""
     files = (FOLDER / name / "dashboard.yaml" for name in FEATURES)
@@ -114,12 +125,7 @@ def _of_features() -> dict[str, tuple[Picture, ...]]:
                 title=one["title"],
                 says=one["says"],
                 unit=one["unit"],
-                queries=(
-                    Query(
-                        expression=_of(one["gauge"], f"{_RESOURCE}, {one['by']}"),
-                        legend=f"{_NAME} {{{{{one['by']}}}}}",
-                    ),
-                ),
+                queries=tuple(_queries(one)),
             )
             for one in pictures
         )
@@ -245,36 +251,6 @@ ROWS: dict[str, tuple[Picture, ...]] = {
                 Query(
                     expression=f"1 - {_of('servingslo_metrics_fresh')}",
                     legend=f"{_NAME} no fresh metrics",
-                ),
-            ),
-        ),
-    ),
-    "Which class is refused?": (
-        Picture(
-            title="Requests of each class",
-            says="Offered and refused at the gateway, of resources with classes.",
-            unit="reqps",
-            queries=(
-                Query(
-                    expression=_of(
-                        "servingslo_class_requests_per_second", _RESOURCE + ", class, outcome"
-                    ),
-                    legend=f"{_NAME} {{{{class}}}} {{{{outcome}}}}",
-                ),
-            ),
-        ),
-        Picture(
-            title="In flight and lane of each class",
-            says="What a class has in flight, and what it may have at each proxy.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=_of("servingslo_class_in_flight_requests", _RESOURCE + ", class"),
-                    legend=f"{_NAME} {{{{class}}}}",
-                ),
-                Query(
-                    expression=_of("servingslo_class_lane_requests", _RESOURCE + ", class"),
-                    legend=f"{_NAME} {{{{class}}}} lane",
                 ),
             ),
         ),

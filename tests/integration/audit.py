@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from tests.integration.operator_under_test import KILLED, RELEASE_NAMESPACE, SERVICE_ACCOUNT
 
-from servingslo.policy.knobs.decisions import GATEWAY_LIMITS, LANES
+from servingslo.policy.knobs.decisions import GATEWAY_LIMITS
+from servingslo.policy.routes import LANES
 from servingslo.runtimes.launch.command_line import expanded
 
 OPERATOR_USER = f"system:serviceaccount:{RELEASE_NAMESPACE}:{SERVICE_ACCOUNT}"

@@ -19,9 +19,9 @@ from tests.integration.manifests import workload
 from tests.integration.operator_under_test import CHART
 
 from servingslo.adapters.kubernetes.api.client import KubeClient, connect
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.errors import WriteConflictError
 from servingslo.features.batch_limits.pod_template import BatchCanaries
+from servingslo.features.degradation.routes import WeightsOwner, weighted_routes
 from servingslo.policy.inputs import ScaleTarget
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.cluster import Rig
@@ -95,7 +95,7 @@ def test_the_job_of_an_upgrade_is_for_what_it_switches_off_and_no_more(
     routes = job(*_without(ALL_ON[0]))
     assert routes == [*IN_BOTH, NO_KIND, NO_CANARIES]
     policies = job(*_without(ALL_ON[2]), "admission.kinds={DestinationRule}")
-    assert policies == [*IN_BOTH, KINDS[0], NO_ROUTES, NO_CANARIES]
+    assert policies == [*IN_BOTH, KINDS[0], NO_CANARIES, NO_ROUTES]
     templates = job(*ALL_ON, "batching.apply.serversOnly=true")
     assert templates == [*IN_BOTH, NO_KIND, NO_ROUTES]
     assert job(*ALL_ON, "replicaCount=0") == [*IN_BOTH, *KINDS]

@@ -12,11 +12,18 @@ import yaml
 TABLE: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parent / "api_cases.yaml").read_text(encoding="utf-8")
 )
+# Further bases: of each feature that has one.
+_BASES: list[str] = []
 for _path in sorted(Path(__file__).parents[1].glob("features/*/api_cases.yaml")):
     for _name, _more in yaml.safe_load(_path.read_text(encoding="utf-8")).items():
-        TABLE[_name] = (
-            {**TABLE[_name], **_more} if isinstance(_more, dict) else [*TABLE[_name], *_more]
-        )
+        _BASES += [] if _name in TABLE else [_name]
+        _known = TABLE.get(_name, type(_more)())
+        TABLE[_name] = {**_known, **_more} if isinstance(_more, dict) else [*_known, *_more]
+# A rule about the field of a feature that is gone holds no more.
+_FIELDS = {path.partition(".")[0].partition("[")[0] for path in TABLE["fields"]}
+TABLE["rules"] = [
+    one for one in TABLE["rules"] if one["path"].partition(".")[0].partition("[")[0] in _FIELDS
+]
 _PART = re.compile(r"\w+|\[\d+\]")
 _FIRST = "pools[0]"
 # In a spec with pools, such a change of one pool needs the same of the other.
@@ -81,7 +88,8 @@ def changed(changes: dict[str, Any], of: str = "") -> dict[str, Any]:
     """
     first = {_keys(path)[0] for path in changes}
     pooled = "pooled" if first & {"pools", "gpus", "transfer"} else "base"
-    spec = copy.deepcopy(TABLE[of or ("classed" if "classes" in first else pooled)])
+    own = (name for name in _BASES if first & (TABLE[name].keys() - TABLE["base"].keys()))
+    spec = copy.deepcopy(TABLE[of or next(own, pooled)])
     for path, value in changes.items():
         *above, last = _keys(path)
         place = spec

@@ -7,6 +7,7 @@ import pytest
 from tests.unit import api_cases
 
 from servingslo.api.convert import fleet_from_spec, targets_from_spec
+from servingslo.api.spec_base import SPEC
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
@@ -38,11 +39,15 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.pools.inputs import Role
-from servingslo.policy.routes import DegradationTargets
 from servingslo.units import parse_quantity_bytes
 
 GIB = 1024**3
-OF_FEATURES = {"features": {}, "stated_share_ratio": None, "promise_period_seconds": 0.0}
+OF_FEATURES = {
+    "features": {},
+    "stated_share_ratio": None,
+    "promise_period_seconds": 0.0,
+    "elsewhere": None,
+}
 MINIMAL = {
     "targetRef": {"kind": "Deployment", "name": "llama-chat"},
     "objectives": [{"metric": "ttft", "percentile": 99, "threshold": "500ms"}],
@@ -123,9 +128,6 @@ def test_a_full_spec_reaches_the_planner_field_by_field() -> None:
                 batcher=DynamicBatcher(largest_batch=8, window_seconds=0.005, room=64, instances=2),
             ),
             model="rank",
-            degradation=DegradationTargets(
-                route="llama-route", fallback="llama-small", max_share_ratio=0.5
-            ),
             service_law=ServiceLaw(
                 step_fixed_seconds=0.0065,
                 step_per_sequence_seconds=0.00004,
@@ -165,8 +167,8 @@ def test_a_pool_is_planned_as_a_target_of_its_own_would_be() -> None:
         "targetRef.name": "llama-prefill",
         "model": None,
         "admission": None,
-        "degradation": None,
         "forecast": None,
+        **{part.field_name: None for part in SPEC.parts() if part.one_route},
     }
     found = targets_from_spec(api_cases.changed(alone))
     assert replace(first.targets, **OF_FEATURES) == replace(found, **OF_FEATURES)

@@ -21,7 +21,7 @@ CREDENTIALS = (
     "--prometheus-matchers",
 )  # fmt: skip
 LABELS = ("--prometheus-namespace-label", "--prometheus-pod-label")
-ASKING = ("run", "fit", "backtest", "record", "history", "explain")
+ASKING = ("run", "fit", "backtest", "record", "shadow", "history", "explain")
 EMPTY = {"status": "success", "data": {"resultType": "vector", "result": []}}
 
 

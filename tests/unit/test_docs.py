@@ -30,7 +30,9 @@ def typed_commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for block in FENCE.findall(page.read_text(encoding="utf-8")):
             for line in block.replace("\\\n", " ").splitlines():
-                command = line.strip().removeprefix("kubectl ").partition(" <<")[0]
+                command = (
+                    line.strip().removeprefix("kubectl ").partition(" <<")[0].partition(" >")[0]
+                )
                 if command.startswith("servingslo "):
                     yield page.name, command
 

@@ -47,9 +47,9 @@ CONDITIONS = {
         "`admission.kinds` with BackendTrafficPolicy"
     ),
     'has "DestinationRule" .Values.admission.kinds': "`admission.kinds` with DestinationRule",
-    'or (.Values.degradation).enabled (has "BackendTrafficPolicy" .Values.admission.kinds) '
-    '(has "DestinationRule" .Values.admission.kinds)': (
-        "`degradation.enabled`, or `admission.kinds` with either of these"
+    'and (or (has "BackendTrafficPolicy" .Values.admission.kinds) '
+    '(has "DestinationRule" .Values.admission.kinds)) (not (contains "[services]" $rights))': (
+        "`admission.kinds` with either of these"
     ),
     'eq .Values.gateway.profile "envoy-gateway"': "`gateway.profile: envoy-gateway`",
 }

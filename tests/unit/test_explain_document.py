@@ -20,8 +20,7 @@ from servingslo.explain.text import text
 from servingslo.policy.decision import replace_knob
 from servingslo.policy.decision_parts import DecisionStep, HandOver
 from servingslo.policy.inputs import Actuation
-from servingslo.policy.knobs.decisions import DegradationDecision, LimitDecision
-from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision, LaneState
+from servingslo.policy.knobs.decisions import LimitDecision
 from servingslo.reasons import Action, Constraint, Reason
 
 
@@ -103,19 +102,9 @@ def test_every_sample_belongs_to_a_declared_gauge():
     bounded = replace_knob(SCALE_UP, "gateway-limits", bound)
     given = HandOver(actuation=Actuation.METRIC, reason=Reason.HANDED_OVER, replicas=5)
     handed = replace(SCALE_UP, handed_over=given)
-    share = DegradationDecision(
-        reason=Reason.DEGRADED, route="chat", fallback="small", max_share_ratio=0.5, after=0.2
-    )
-    degraded = replace_knob(SCALE_UP, "route-weights", share)
     gpus = GpuUse(utilization_ratio=0.5, law_ratio=0.5, power_watts=300.0, joules_per_token=0.4)
     served = replace(SCALE_UP, gpus=gpus, models=ServedModels(slots=2))
-    chat = ClassReport(
-        name="chat", priority=0, policy="chat", state=LaneState.OPEN, offered_per_second=2.0,
-        admitted_per_second=2.0, refused_per_second=0.0, in_flight=4.0, mean_seconds=2.0, after=9,
-    )  # fmt: skip
-    lanes = LanesDecision(reason=Reason.LIMIT_VERIFIED, classes=(chat,), written=True)
-    classed = replace_knob(SCALE_UP, "lanes", lanes)
-    every = (SCALE_UP, owned, bounded, handed, served, degraded, classed)
+    every = (SCALE_UP, owned, bounded, handed, served)
     samples = [s for d in every for s in metric_samples(d)]
     assert {sample.name for sample in samples} == set(declared)
     assert all(set(sample.labels) == declared[sample.name] for sample in samples)

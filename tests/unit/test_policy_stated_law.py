@@ -14,7 +14,6 @@ from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text as text_of
 from servingslo.models.engine.service_time import ServiceLaw
-from servingslo.policy.inputs import BatchingMode, BatchingTargets, Limits, ReplicaTargets
 from servingslo.reasons import Action, Reason
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
@@ -118,20 +117,3 @@ def test_a_law_of_steps_without_a_start_decides_nothing():
     decisions = story(empty).until(60.0).decisions
     assert decisions
     assert not any(one.model.trusted for one in decisions)
-
-
-def test_no_pod_is_restarted_for_a_law_that_may_yet_be_refuted():
-    """Other batch limits are recommended at once and applied when a fit recommends them."""
-    auto = replace(
-        TARGETS,
-        service_law=TRUE,
-        replicas=ReplicaTargets(minimum=2, maximum=2),
-        batching=BatchingTargets(mode=BatchingMode.AUTO),
-    )
-    world = World(rate=steady(3.0), replicas=2, max_num_seqs=8)
-    tuned = run(world, auto, Limits(batching_apply_enabled=True)).until(150)
-    stated = [d for d in tuned.decisions if d.model.source == "spec"]
-    assert {d.batching.recommended_max_num_seqs for d in stated} != {8}
-    assert {d.batching.reason for d in stated} == {Reason.LAW_FROM_SPEC}
-    applied = [d for d in tuned.decisions if d.batching.apply]
-    assert {d.model.source for d in applied} == {"fit"}

@@ -8,28 +8,25 @@ import asyncio
 import copy
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from tests.features.batch_limits.orders import canary_order
 from tests.unit.cli_calls import CLI
 
 from servingslo.adapters.kubernetes.gateways.limits import LIMIT_FORMS, limit_holders, taken
-from servingslo.adapters.kubernetes.gateways.route_weights import WeightsOwner, weighted_routes
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.cli.running import operate as operating
 from servingslo.cli.running.run import run
 from servingslo.cli.running.run_options import RunOptions
-from servingslo.controller.actuators.route_weights import RouteWeights
 from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
 from servingslo.explain.changes import Change
-from servingslo.features.batch_limits.pod_template import BatchCanaries
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
@@ -42,10 +39,8 @@ from servingslo.policy.inputs import (
     ScaleTarget,
     Targets,
 )
-from servingslo.policy.ports import WorkloadView
 from servingslo.policy.replicas.ownership import acting_limit
-from servingslo.policy.routes import SHARE, ClassTargets, DegradationTargets
-from servingslo.reasons import Reason
+from servingslo.policy.routes import ClassTargets
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -53,16 +48,21 @@ NAMESPACE = "team-a"
 REF = ResourceRef(namespace=NAMESPACE, name="chat", uid="u-1")
 
 # What stands on the cluster.
-WEIGHTS, POLICY, RULE, TRIAL, BOUND = "weights", "policy", "rule", "trial", "bound on trial"
+POLICY, RULE, TRIAL, BOUND = "policy", "rule", "trial", "bound on trial"
 TEMPLATES = {TRIAL, BOUND}
-EVERYTHING = {WEIGHTS, POLICY, RULE, *TEMPLATES}
+# What features have there, each in its own module.
+_STANDING = [
+    import_module(f"tests.features.{path.parent.name}.standing")
+    for path in sorted(ROOT.glob("tests/features/*/standing.py"))
+]
+_OWN = {name: one for part in _STANDING for name, one in part.specs(NAMESPACE).items()}
+EVERYTHING = {POLICY, RULE, *_OWN}
 ON = (
     "--prometheus-url=http://p",
     "--batching-apply=true",
     "--admission-kind=BackendTrafficPolicy",
     "--admission-kind=DestinationRule",
     "--admission-kind=EngineArguments",
-    "--degradation=true",
 )
 
 
@@ -77,7 +77,7 @@ class Off:
 
 def off(*back: str, goes: str = "", comes: str = "") -> Off:
     """One switch."""
-    return Off(tuple(goes.split()), tuple(comes.split()), frozenset(back))
+    return Off(tuple(goes.split()), tuple(comes.split()), frozenset(back) & EVERYTHING)
 
 
 # Every option of `servingslo run` but those of Prometheus: what is put back, or why nothing is.
@@ -96,7 +96,6 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
         off(RULE, goes="--admission-kind=DestinationRule"),
         off(BOUND, goes="--admission-kind=EngineArguments"),
     ],
-    "degradation": off(WEIGHTS, goes="--degradation=true"),
     "read_config_maps": off(comes="--read-config-maps=false"),
     "namespace": "by the chart's Job, before the rights there go: test_switched_off_by_helm",
     "max_replicas": "a count stays until it is decided anew, by the bounds of then",
@@ -124,7 +123,6 @@ VALUES = {
     "configMaps.read.enabled": "read_config_maps",
     "configMaps.read.namespaces": "read_config_maps",
     "admission.kinds": "admission_kind",
-    "degradation.enabled": "degradation",
     "limits.maxReplicas": "max_replicas",
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
@@ -159,35 +157,18 @@ def _via(kind: LimitKind) -> LimitObject:
     return LimitObject(kind=kind, name="chat")
 
 
-FALLBACK = DegradationTargets(route="chat", fallback="small", max_share_ratio=0.5)
 # One resource that asks for all of it: its pools.
 CHAT = _targets(
     "Deployment",
     "chat",
     admission_via=_via(LimitKind.BACKEND_TRAFFIC_POLICY),
-    degradation=FALLBACK,
 )
 QUEUED = _targets("Deployment", "queued", admission_via=_via(LimitKind.ENGINE_ARGUMENTS))
 LLAMA = _targets("Deployment", "llama", admission_via=_via(LimitKind.DESTINATION_RULE))
 POOLS = (CHAT, QUEUED, LLAMA)
 
 
-def _deployment(name: str) -> dict[str, Any]:
-    engine = {"name": "vllm", "image": "vllm/vllm-openai:v0.11.0", "args": ["--max-num-seqs=8"]}
-    return {
-        "replicas": 4,
-        "strategy": {"type": "RollingUpdate"},
-        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [engine]}},
-    }
-
-
-_MARKED = {"port": 8000, "filters": [{"type": "ResponseHeaderModifier"}]}
 _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
-    WEIGHTS: (
-        f"/apis/gateway.networking.k8s.io/v1/namespaces/{NAMESPACE}/httproutes/chat",
-        {"rules": [{"backendRefs": [{"name": "chat", "weight": 1, **_MARKED},
-                                    {"name": "small", "weight": 0, **_MARKED}]}]},
-    ),
     POLICY: (
         f"/apis/{LIMIT_FORMS[0].api_version}/namespaces/{NAMESPACE}/{LIMIT_FORMS[0].plural}/chat",
         {"targetRefs": [{"kind": "HTTPRoute", "name": "chat"}]},
@@ -196,8 +177,7 @@ _SPECS: dict[str, tuple[str, dict[str, Any]]] = {
         f"/apis/{LIMIT_FORMS[1].api_version}/namespaces/{NAMESPACE}/{LIMIT_FORMS[1].plural}/chat",
         {"trafficPolicy": {"connectionPool": {"http": {"http2MaxRequests": 400}}}},
     ),
-    TRIAL: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/chat", _deployment("chat")),
-    BOUND: (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/queued", _deployment("queued")),
+    **_OWN,
 }  # fmt: skip
 _KINDS = {
     "/apis/apps/v1": {"resources": [{"kind": "Deployment", "name": "deployments",
@@ -209,15 +189,17 @@ _KINDS = {
 class Api:
     """The API server as far as it is asked: these objects, and JSON Patch with tests.
 
-    refused: words of paths that the operator's account may not use.
+    specs: path and spec of each object by its name here. refused: words of paths that the
+    operator's account may not use.
     """
 
+    specs: Mapping[str, tuple[str, dict[str, Any]]] = field(default_factory=lambda: _SPECS)
     items: dict[str, Any] = field(default_factory=dict)
     refused: str = ""
     version: int = 1
 
     def __post_init__(self) -> None:
-        for path, spec in _SPECS.values():
+        for path, spec in self.specs.values():
             metadata = {
                 "name": path.rpartition("/")[2], "namespace": NAMESPACE, "uid": path,
                 "resourceVersion": "1", "generation": 1,
@@ -270,28 +252,19 @@ class Api:
 
     def own(self) -> set[str]:
         """What is as its owner had it."""
-        return {name for name, (path, spec) in _SPECS.items() if self.items[path]["spec"] == spec}
+        return {
+            name for name, (path, spec) in self.specs.items() if self.items[path]["spec"] == spec
+        }
 
 
 async def _written(api: Any) -> None:
     """Everything is in mid-change."""
-    owner: dict[str, Any] = {"name": REF.name, "uid": REF.uid}
-    routes = weighted_routes(api)
-    weights = WeightsOwner(**owner, rule=0, weights=(750, 250), former=(1, 0))
-    await routes.write(await routes.read(NAMESPACE, "chat"), weights)
     for form in LIMIT_FORMS:
         holders = limit_holders(api, form)
         holder = await holders.read(NAMESPACE, "chat")
         await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
-    canaries = BatchCanaries(api)
-    for targets, queue in ((CHAT, ()), (QUEUED, (None, 64))):
-        _, *order = canary_order((8, 2048), (32, 2048), queue=queue)
-        found = await canaries.read(NAMESPACE, targets.target)
-        assert found is not None
-        assert await canaries.start(found, REF, *order)
-        found = await canaries.read(NAMESPACE, targets.target)
-        assert found is not None
-        assert await canaries.hold(found)
+    for part in _STANDING:
+        await part.written(api, REF)
     assert not api.own()
 
 
@@ -374,15 +347,6 @@ SPECS: dict[str, tuple[tuple[Targets, ...], set[str]]] = {
         {POLICY},
     ),
     "admission.via of engines": ((CHAT, replace(QUEUED, admission_via=None), LLAMA), {BOUND}),
-    "degradation": ((replace(CHAT, degradation=None), QUEUED, LLAMA), {WEIGHTS}),
-    "degradation.route": (
-        (replace(CHAT, degradation=replace(FALLBACK, route="x")), QUEUED, LLAMA),
-        {WEIGHTS},
-    ),
-    "degradation.fallback": (
-        (replace(CHAT, degradation=replace(FALLBACK, fallback="x")), QUEUED, LLAMA),
-        {WEIGHTS},
-    ),
     "classes": (
         (
             replace(
@@ -407,7 +371,7 @@ def test_what_a_resource_asks_for_no_more_is_put_back(name, options) -> None:
     """With every switch on."""
     pools, expected = SPECS[name]
     back, _, _ = _play(options(*ON), pools)
-    assert back == expected
+    assert back == expected & EVERYTHING
 
 
 def test_what_another_process_decides_about_stays(options) -> None:
@@ -416,47 +380,26 @@ def test_what_another_process_decides_about_stays(options) -> None:
 
     async def story() -> set[str]:
         api: Any = Api()
-        routes = weighted_routes(api)
-        weights = WeightsOwner(name="chat", uid="u", rule=0, weights=(3, 1), former=(1, 0))
-        await routes.write(await routes.read(NAMESPACE, "chat"), weights)
+        holders = limit_holders(api, LIMIT_FORMS[0])
+        holder = await holders.read(NAMESPACE, "chat")
+        await holders.write(holder, taken(holder, "chat", "u", 40))
         means, _ = operating.means_of(parsed, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
         for row in parsed.actuators:
             assert not await row(means).undo(lambda ref: None)
         return set(_SPECS) - api.own()
 
-    assert asyncio.run(story()) == {WEIGHTS}
+    assert asyncio.run(story()) == {POLICY}
 
 
 def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_done(
     options,
 ) -> None:
-    """Routes may not even be read any more; a trial that may not be patched is told."""
-    away = r"httproutes|backendtrafficpolicies|destinationrules|/chat$"
+    """Policies may not even be read any more; a trial that may not be patched is told."""
+    away = r"backendtrafficpolicies|destinationrules|/chat$"
     back, told, _ = _play(options(ON[0]), POOLS, refused=away)
-    assert back == {BOUND}
-    assert [change.target for change in told if change.refusal is not None] == ["Deployment/chat"]
-
-
-async def test_what_stands_is_said_while_it_cannot_be_put_back() -> None:
-    """The share that goes to the fallback; without the right to read, that it is not known."""
-    api: Any = Api()
-    routes = weighted_routes(api)
-    owner = WeightsOwner(name="chat", uid="u-1", rule=0, weights=(750, 250), former=(1, 0))
-    await routes.write(await routes.read(NAMESPACE, "chat"), owner)
-    services: Any = None
-    actuator = RouteWeights(routes, services, enabled=False)
-    view = WorkloadView(target=CHAT.target)
-    found = await actuator.in_force(REF, CHAT, view)
-    assert found is not None
-    assert found.values[SHARE] == 250
-    assert found.refused is not None
-    assert found.refused.reason is Reason.NOT_PERMITTED
-    api.refused = "httproutes"
-    unknown = await actuator.in_force(REF, CHAT, view)
-    assert unknown is not None
-    assert SHARE not in unknown.values
-    assert unknown.refused is not None
-    assert "HTTPRoute/chat cannot be read" in unknown.refused.detail
+    assert back == {BOUND} & EVERYTHING
+    refused = [change.target for change in told if change.refusal is not None]
+    assert refused == ["Deployment/chat"] * (TRIAL in EVERYTHING)
 
 
 def test_every_option_of_the_operator_has_a_row() -> None:

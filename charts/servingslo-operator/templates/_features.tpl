@@ -11,6 +11,7 @@
 {{- define "servingslo.features.args" }}
 {{- include "servingslo.keda_scaler.args" . }}
 {{- include "servingslo.shards.args" . }}
+{{- include "servingslo.degradation.args" . }}
 {{- include "servingslo.dynamic_batches.args" . }}
 {{- end }}
 
@@ -30,6 +31,7 @@
 
 {{- define "servingslo.features.rights" }}
 {{- include "servingslo.batch_limits.rights" . }}
+{{- include "servingslo.degradation.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -50,10 +52,12 @@
 
 {{- define "servingslo.features.writes" }}
 {{- include "servingslo.batch_limits.writes" . }}
+{{- include "servingslo.degradation.writes" . }}
 {{- end }}
 
 {{- define "servingslo.features.release" }}
 {{- include "servingslo.batch_limits.release" . }}
+{{- include "servingslo.degradation.release" . }}
 {{- end }}
 
 {{- define "servingslo.features.objects" }}
@@ -197,9 +201,9 @@ subjects:
 
 {{- /* All that there may be: with fewer shards, those that are gone are emptied first. */ -}}
 {{- define "servingslo.shards.leases" }}
-- {{ include "servingslo.name" . }}-next
+      - {{ include "servingslo.name" . }}-next
 {{- range untilStep 1 8 1 }}
-- {{ include "servingslo.name" $ }}-{{ . }}
+      - {{ include "servingslo.name" $ }}-{{ . }}
 {{- end }}
 {{- end }}
 
@@ -219,8 +223,39 @@ subjects:
 {{- end }}
 
 {{- define "servingslo.batch_limits.release" }}
-{{- if not (has "--canaries" .) }}
+{{- if and (eq .hook "pre-upgrade") (not (has "--canaries" .writes)) }}
             - --no-canaries
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.args" }}
+{{- if (.Values.degradation).enabled }}
+- --degradation=true
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.writes" }}
+{{- if has "--degradation=true" . }}
+- --degradation=true
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.release" }}
+{{- if not (has "--degradation=true" .writes) }}
+            - --no-degradation
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.degradation.rights" }}
+{{- if (.Values.degradation).enabled }}
+# Weights of a fallback, in routes that their owners labelled.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, patch]
+# Whether what a bound is for is the workload, and it alone.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get]
 {{- end }}
 {{- end }}
 

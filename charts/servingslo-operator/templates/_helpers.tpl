@@ -121,9 +121,6 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- range .Values.admission.kinds }}
 - --admission-kind={{ . }}
 {{- end }}
-{{- if (.Values.degradation).enabled }}
-- --degradation=true
-{{- end }}
 {{- include "servingslo.features.args" . }}
 {{- with .Values.limits.maxReplicas }}
 - --max-replicas={{ . }}

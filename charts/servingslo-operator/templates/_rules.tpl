@@ -42,13 +42,9 @@
   resources: [destinationrules]
   verbs: [get, list, patch]
 {{- end }}
-{{- if (.Values.degradation).enabled }}
-# Weights of a fallback, in routes that their owners labelled.
-- apiGroups: [gateway.networking.k8s.io]
-  resources: [httproutes]
-  verbs: [get, list, patch]
-{{- end }}
-{{- if or (.Values.degradation).enabled (has "BackendTrafficPolicy" .Values.admission.kinds) (has "DestinationRule" .Values.admission.kinds) }}
+{{- $rights := include "servingslo.features.rights" . }}
+{{- $rights }}
+{{- if and (or (has "BackendTrafficPolicy" .Values.admission.kinds) (has "DestinationRule" .Values.admission.kinds)) (not (contains "[services]" $rights)) }}
 # Whether what a bound is for is the workload, and it alone.
 - apiGroups: [""]
   resources: [services]
@@ -66,7 +62,6 @@
   resources: [httproutes, grpcroutes, gateways, gatewayclasses]
   verbs: [get]
 {{- end }}
-{{- include "servingslo.features.rights" . }}
 # Who else scales the same target.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]

@@ -37,7 +37,7 @@ _INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 _LONGEST_WAIT_SECONDS = 0.5
 _SCRATCH_PREFIX = ".building-"
 # Static programs that need no C compiler.
-_GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
+GO_ENVIRONMENT = {"CGO_ENABLED": "0"}
 
 Meanwhile = Callable[[Callable[[str], None]], AbstractContextManager[None]]
 """What is open while something is built; it is given a function that writes a line."""
@@ -146,7 +146,7 @@ def _build_all(
     # Leftovers of a killed builder; while the lock is held, no other builder runs.
     for scratch in cache_directory().glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(scratch, ignore_errors=True)
-    runner = CommandRunner(_GO_ENVIRONMENT)
+    runner = CommandRunner(GO_ENVIRONMENT)
     sources = [tool.source_directory for tool in tools if not isinstance(tool, WheelTool)]
     # One worker per module: tools of one module share most packages, which Go would compile
     # twice if they were built at the same time.

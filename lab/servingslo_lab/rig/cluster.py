@@ -37,6 +37,7 @@ class RigOptions:
     hpa_sync_period_seconds: interval of the HorizontalPodAutoscaler controller (default of
         Kubernetes: 15).
     front_proxy: identity of the API server for servers of aggregated APIs; None: no such servers.
+    kubernetes: programs of Kubernetes instead of those of the rig's own version.
     work_dir: an empty or new folder for state and logs; a temporary one when None.
     keep_work_dir: leave that folder behind; a folder given by work_dir is always left.
     """
@@ -45,6 +46,7 @@ class RigOptions:
     engine_discovery_url: str | None = None
     hpa_sync_period_seconds: float = 1.0
     front_proxy: FrontProxy | None = None
+    kubernetes: Sequence[versions.Tool] = ()
     work_dir: Path | None = None
     keep_work_dir: bool = False
 
@@ -96,12 +98,14 @@ class Rig:
 
         Raises: RigError when a program cannot be built or does not start; nothing is left.
         """
-        binaries = ensure_tools(versions.DEFAULT_TOOLS)
+        options = options or RigOptions()
+        others = {tool.name: tool for tool in options.kubernetes}
+        binaries = ensure_tools([others.get(one.name, one) for one in versions.DEFAULT_TOOLS])
         rig: Self | None = None
         try:
             # A Ctrl-C in between would leave a folder that is never removed.
             with uninterrupted():
-                rig = cls(options or RigOptions(), binaries)
+                rig = cls(options, binaries)
                 # Needed between the return from here and the caller's `with`.
                 atexit.register(rig.stop)
             rig._start()

@@ -97,7 +97,7 @@ class Production:
             limits=limits_wanted(observation, decision) if decision.batching.apply else None,
             max_queued=decision.admission.in_flight_limit if self._knobs.admission else None,
             max_waiting=decision.admission.queue_limit if self._knobs.admission else None,
-            lanes={one.name: one.after for one in decision.classes if one.change_reason},
+            lanes={name: b for one in decision.knobs.values() for name, b in one.bounds.items()},
         )
 
 

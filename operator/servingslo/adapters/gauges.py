@@ -26,8 +26,7 @@ NOT_READY = "servingslo_not_ready"
 DESIRED = "servingslo_desired_replicas"
 # Path of an attribute of a decision, or a function of it.
 _Source = str | Callable[[Decision], object]
-# Outcome of requests, and the field of their rate in a ledger or in a class.
-_OF_CLASS = {name: f"{name}_per_second" for name in ("offered", "admitted", "refused")}
+# Outcome of requests, and the field of their rate in a ledger.
 _OUTCOMES = {
     **{name: f"{name}_per_second" for name in ("offered", "admitted", "degraded", "refused")},
     "queued": "queueing_per_second",
@@ -75,12 +74,6 @@ def _rates(decision: Decision) -> Iterator[GaugeValue]:
         yield {"outcome": outcome}, value_of(decision, f"demand.ledger.{rate}")
 
 
-def _class_rates(decision: Decision) -> Iterator[GaugeValue]:
-    for one in decision.classes:
-        for outcome, rate in _OF_CLASS.items():
-            yield {"class": one.name, "outcome": outcome}, getattr(one, rate)
-
-
 def _cost(decision: Decision) -> Iterator[GaugeValue]:
     if decision.cost is not None:
         yield {"currency": decision.cost.currency}, decision.cost.per_hour
@@ -109,13 +102,6 @@ def _adapters(field: str) -> Callable[[Decision], object]:
 
 def _fresh(decision: Decision) -> bool | None:
     return None if held_at_zero(decision) else decision.metrics is Reason.METRICS_FRESH
-
-
-def _bound(decision: Decision) -> Reason | None:
-    if decision.gateway_limit is not None:
-        return decision.gateway_limit.reason
-    lanes = decision.lanes
-    return lanes.reason if lanes is not None and lanes.written else None
 
 
 # Numbers of the status that are gauges too stand there (api/v1alpha1/status.py).
@@ -162,12 +148,6 @@ _ROWS = (
         "servingslo_refusals_seen",
         "1 if gateway or engines count refused requests, 0 if neither does.",
         _refusals_seen,
-    ),
-    GaugeRow(
-        name="servingslo_class_requests_per_second",
-        help="Requests of a class at the gateway by outcome: offered = admitted + refused.",
-        labels=("class", "outcome"),
-        values=_class_rates,
     ),
     _number("servingslo_backlog_requests", "Requests to be drained.", "demand.backlog_requests"),
     _number("servingslo_cold_start_seconds", "Cold start in the plan.", "cold_start.seconds"),
@@ -222,13 +202,7 @@ _ROWS = (
         "servingslo_admission_bound",
         "1 for the reason of condition AdmissionBound, if a bound is to be written.",
         "reason",
-        _bound,
-    ),
-    _word(
-        "servingslo_degradation",
-        "1 for the reason of condition FallbackUsable, if a fallback is named.",
-        "reason",
-        "degradation.reason",
+        "bound.reason",
     ),
 )
 GAUGES = (*told_gauges(ServingSLOStatus), *(row.family for row in _ROWS))

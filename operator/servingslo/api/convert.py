@@ -1,6 +1,7 @@
 """Convert a manifest's spec to the planner's types: SI units, enums, dataclasses."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -11,13 +12,12 @@ from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
 from servingslo.api.v1alpha1.capacity import KVCacheModel as KVCacheModelSpec
-from servingslo.api.v1alpha1.objectives import Objective as ObjectiveSpec
+from servingslo.api.v1alpha1.objectives import objectives_of
 from servingslo.api.v1alpha1.pools import WORKLOAD_OR_POOLS, Pool, part_of
 from servingslo.api.v1alpha1.workload import TargetRef
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.estimation.pods.batch_limits import StatedLimits
 from servingslo.models.engine.service_time import DynamicBatcher, ServiceLaw
-from servingslo.models.fleet.latency import Objective
 from servingslo.models.known_engines import known_engine
 from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.policy.inputs import (
@@ -33,7 +33,6 @@ from servingslo.policy.inputs import (
 )
 from servingslo.policy.pools.admission import one_writer
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
-from servingslo.policy.routes import ClassTargets, DegradationTargets
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 from servingslo.units import parse_duration_seconds, parse_quantity_bytes
 
@@ -96,14 +95,14 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
     behavior, gateway = own.behavior or spec.behavior, own.gateway or spec.gateway
     gpus = own.gpus_per_replica or (None if own.cost is None else own.cost.gpus_per_replica)
     where = f"spec.pools[{own.name}]" if isinstance(own, Pool) else "spec"
-    return Targets(
+    targets = Targets(
         target=ScaleTarget(
             api_version=target.api_version,
             kind=target.kind,
             name=target.name,
             part=part_of(target, own.role if isinstance(own, Pool) else None),
         ),
-        objectives=_kept_objectives(spec),
+        objectives=objectives_of(spec.objectives),
         runtime=None if own.runtime == AUTO_RUNTIME else own.runtime,
         mode=spec.mode,
         actuation=spec.actuation,
@@ -153,14 +152,6 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         ),
         gpus_per_replica=gpus,
         priority=spec.priority,
-        degradation=None
-        if spec.degradation is None
-        else DegradationTargets(
-            route=spec.degradation.route,
-            fallback=spec.degradation.fallback,
-            max_share_ratio=float(spec.degradation.max_share),
-            counts_as_ratio=float(spec.degradation.degraded_counts_as),
-        ),
         gateway_name=gateway.name,
         service_law=_service_law(own, gpus or 1, where),
         law_assumed=own.service_law is None and own.engine.card is not None,
@@ -172,43 +163,9 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             else _batcher(own.engine.dynamic_batching),
         ),
         model=spec.model,
-        features=features_of(spec) | features_of(own.replicas, OF_REPLICAS),
-        **states_of(spec),
-        classes=tuple(
-            ClassTargets(
-                name=one.name,
-                priority=one.priority,
-                route=one.route,
-                policy=one.policy_name,
-                objectives=_objectives(one.objectives or spec.objectives),
-                share_ratio=float(one.share or 0.0),
-            )
-            for one in spec.classes or ()
-        ),
     )
-
-
-def _kept_objectives(spec: ServingSLOSpec) -> tuple[Objective, ...]:
-    """What replicas keep: the objectives of every class that orders some, the stricter if equal."""
-    stated = [one.objectives for one in spec.classes or () if one.priority >= 0]
-    kept: dict[tuple[str, float], Objective] = {}
-    for objectives in stated or [None]:
-        for one in _objectives(objectives or spec.objectives):
-            known = kept.setdefault((one.metric, one.percentile), one)
-            if one.threshold_seconds < known.threshold_seconds:
-                kept[one.metric, one.percentile] = one
-    return tuple(kept.values())
-
-
-def _objectives(stated: Iterable[ObjectiveSpec]) -> tuple[Objective, ...]:
-    return tuple(
-        Objective(
-            metric=objective.metric,
-            percentile=float(objective.percentile),
-            threshold_seconds=parse_duration_seconds(objective.threshold),
-        )
-        for objective in stated
-    )
+    features = features_of(spec) | features_of(own.replicas, OF_REPLICAS)
+    return replace(targets, features=features, **states_of(spec))
 
 
 def _seconds_unless_measured(text: str | None) -> float | None:

@@ -18,7 +18,7 @@ def with_rules(*rules: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={RULES: list(rules)})
 
 
-def _nothing(_value: Any) -> dict[str, Any]:
+def _nothing(_value: Any, _spec: Any) -> dict[str, Any]:
     """It says what it says in its own value."""
     return {}
 
@@ -33,9 +33,10 @@ class SpecPart:
 
     key: of what the planner gets, in `Targets.features`. field: annotation and pydantic field.
     targets: what the planner gets of the field's value, in SI units. states: fields of `Targets`
-    that the value sets instead of the kernel; within replicas, those of `ReplicaTargets`. rules:
-    CEL over the whole spec or the part; check: the same in Python, raises `not_allowed`. of_route:
-    with several pools only the one that the route is read for has it.
+    that the value, in the spec, sets instead of the kernel; within replicas, of `ReplicaTargets`.
+    rules: CEL over the whole spec or the part; check: the same in Python, raises `not_allowed`.
+    of_route: with several pools only the one that the route is read for has it. several_routes: it
+    states several, each with a bound of its own; what needs one_route then excludes it.
     """
 
     key: Key[Any]
@@ -45,7 +46,14 @@ class SpecPart:
     rules: tuple[dict[str, Any], ...] = ()
     check: Callable[[Any], None] = _agrees
     of_route: bool = False
-    states: Callable[[Any], dict[str, Any]] = _nothing
+    one_route: bool = False
+    several_routes: bool = False
+    states: Callable[[Any, Any], dict[str, Any]] = _nothing
+
+    @property
+    def field_name(self) -> str:
+        """The name of the field in manifests."""
+        return to_camel(self.key.name)
 
 
 SPEC: Aspect[SpecPart] = Aspect("spec")
@@ -76,7 +84,7 @@ def states_of(model: BaseModel, within: str = "") -> dict[str, Any]:
     return {
         name: found
         for part, value in _stated(model, within)
-        for name, found in part.states(value).items()
+        for name, found in part.states(value, model).items()
     }
 
 

@@ -9,10 +9,12 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
+from servingslo.api.constraints import keyed_by
 from servingslo.plugins import Aspect, Key
 
 PRESERVE_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
 _SIGNIFICANT_DIGITS = 3
+MAX_REASON_LENGTH = 1024
 
 Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
@@ -144,10 +146,12 @@ class StatusModel(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusPart:
-    """What a feature adds to the status: a field of the key's name, of what it reports.
+    """What a feature adds to the status: a field of the key's name.
 
-    description: of the field. of_class: what it adds to each class of requests. columns: that
-    `kubectl get -o wide` shows. decided: whether it is written with each decision.
+    of: what it is made of, in a decision; by default what the feature reports. description: of the
+    field. most_classes: how many classes of requests it lists, each with the model; 0 if it is no
+    list of them. of_class: what it adds to each class. columns: that `kubectl get -o wide` shows.
+    decided: whether it is written with each decision.
     """
 
     key: Key[Any]
@@ -155,6 +159,8 @@ class StatusPart:
     description: str
     of_class: type[StatusModel] = StatusModel
     columns: tuple[tuple[str, str, str, str], ...] = ()
+    of: Callable[[Any], object] | None = None
+    most_classes: int = 0
     decided: bool = True
 
     @property
@@ -169,19 +175,25 @@ Model = TypeVar("Model", bound=StatusModel)
 
 def with_features(model: type[Model]) -> type[Model]:
     """The model with a field of each feature at its end, filled from `features` of a decision."""
-    fields: dict[str, Any] = {
-        part.key.name: (
-            part.model | None,
-            told(partial(_reported, part.key), part.description)
-            if part.decided
-            else Field(None, description=part.description),
-        )
-        for part in STATUS.parts()
-    }
+    fields = {part.key.name: _field_of(part) for part in STATUS.parts()}
     return create_model(model.__name__, __base__=model, **fields)
 
 
-def with_class_features(model: type[Model]) -> type[Model]:
+def _field_of(part: StatusPart) -> Any:
+    source = part.of or partial(_reported, part.key)
+    if not part.decided:
+        return part.model | None, Field(None, description=part.description)
+    if not part.most_classes:
+        return part.model | None, told(source, part.description)
+    listed: dict[str, Any] = {
+        "max_length": part.most_classes,
+        "json_schema_extra": keyed_by("name"),
+    }
+    one: Any = _with_class_features(part.model)
+    return tuple[one, ...] | None, told(source, part.description, **listed)
+
+
+def _with_class_features(model: type[Model]) -> type[Model]:
     """The model of a class of requests with the fields of each feature at its end."""
     parts = (part.of_class.model_fields for part in STATUS.parts())
     fields: dict[str, Any] = {n: (one.annotation, one) for part in parts for n, one in part.items()}

@@ -45,7 +45,7 @@ COMMANDS: dict[str, Entry] = {
         summary="Replay a trace against policies: share in SLO against cost.",
     ),
     "shadow": Entry(
-        summary="Replay the rule of an HPA or a ScaledObject on a recording.",
+        summary="Compare an HPA or a ScaledObject with ServingSLO on the past.",
     ),
     "explain": Entry(
         module="servingslo.cli.cluster.explain",

@@ -32,7 +32,12 @@ Loader.add_implicit_resolver(
 
 
 def read_spec(path: Path) -> Mapping[str, Any]:
-    """The spec of the only ServingSLO in a YAML file, checked.
+    """The spec of the only ServingSLO in a YAML file, checked. Raises: as read_resource."""
+    return read_resource(path)[1]
+
+
+def read_resource(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Metadata and checked spec of the only ServingSLO in a YAML file.
 
     Raises: InvalidInputError naming the file, the field's path, the value and what is allowed.
     """
@@ -46,7 +51,8 @@ def read_spec(path: Path) -> Mapping[str, Any]:
     spec: Mapping[str, Any] = found[0].get("spec") or {}
     with blamed_on(str(path)):
         parse_spec(spec)
-    return spec
+    metadata = found[0].get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}, spec
 
 
 def add_runtimes(path: Path) -> None:

@@ -16,7 +16,7 @@ from servingslo.estimation.sample import (
 )
 from servingslo.policy.inputs import Observation, SignalProblem, Targets
 from servingslo.policy.ports import ClusterMetrics, EngineArguments, PodMetrics, WorkloadView
-from servingslo.policy.routes import BACKEND, ROUTE_WEIGHTS, RULE
+from servingslo.policy.routes import BACKEND, RULE
 from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.gateways import CountedWhen
@@ -178,10 +178,11 @@ def _fallback(
 
 def fallback_place(view: WorkloadView) -> tuple[int, int] | None:
     """Numbers of the fallback's rule and of itself in the route; None without a fallback."""
-    standing = view.in_force.get(ROUTE_WEIGHTS)
-    values = {} if standing is None else standing.values
-    rule, backend = values.get(RULE), values.get(BACKEND)
-    return None if rule is None or backend is None else (rule, backend)
+    for standing in view.in_force.values():
+        rule, backend = standing.values.get(RULE), standing.values.get(BACKEND)
+        if rule is not None and backend is not None:
+            return rule, backend
+    return None
 
 
 def _misread(view: WorkloadView) -> Iterator[SignalProblem]:

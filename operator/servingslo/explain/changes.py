@@ -22,8 +22,6 @@ class Knob(StrEnum):
 
     REPLICAS = "replicas"
     GATEWAY_LIMITS = "gateway-limits"
-    LANES = "lanes"
-    ROUTE_WEIGHTS = "route-weights"
 
 
 class ChangeOutcome(StrEnum):

@@ -114,6 +114,11 @@ def objective_name(objective: ObjectiveReport) -> str:
     return f"{objective.metric} {percentile(objective)} ≤ {threshold}"
 
 
+def each_proxy(proxies: int) -> str:
+    """'its proxy', or 'each of 2 proxies'."""
+    return "its proxy" if proxies == 1 else f"each of {proxies} proxies"
+
+
 def quoted(value: str) -> str:
     """A value for a key=value line, in double quotes if it needs them."""
     plain = value.isprintable()

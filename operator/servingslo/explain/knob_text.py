@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from servingslo.explain.classes import class_text, each_proxy
+from servingslo.explain import features
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.format import (
     count,
     counted,
+    each_proxy,
     joined,
     number,
     per_second,
     percent,
     seconds,
 )
-from servingslo.explain.parts.degradation import degradation_lines
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import CostReport
 from servingslo.policy.knobs.decisions import (
@@ -37,8 +37,7 @@ def knob_lines(decision: Decision) -> Iterator[str]:
     yield f"Admission: {_admission(decision.admission)}"
     if decision.gateway_limit is not None:
         yield f"  {_bound(decision.gateway_limit)}"
-    yield from class_text(decision)
-    yield from degradation_lines(decision.degradation)
+    yield from features.knob_lines(decision.knobs)
 
 
 def _admission(admission: AdmissionDecision) -> str:

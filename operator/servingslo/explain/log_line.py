@@ -21,13 +21,11 @@ from servingslo.explain.format import (
     percentile,
     replica_change,
 )
-from servingslo.explain.parts.degradation import degradation_pairs
 from servingslo.explain.parts.gpus import gpu_pairs
 from servingslo.explain.parts.models import model_pairs
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ConstraintNeed, ModelUse
 from servingslo.policy.knobs.decisions import BatchingDecision
-from servingslo.policy.knobs.lanes.decision import LaneState
 from servingslo.reasons import Action, Reason
 from servingslo.units import format_duration
 
@@ -42,6 +40,13 @@ _MODES = {Reason.RECOMMEND_ONLY: "Recommend", Reason.KILL_SWITCH: "KillSwitch"}
 def log_line(decision: Decision) -> str:
     """The decision as key=value pairs, most important first; unknown values are left out."""
     return key_value_line(EVENT_NAME, _pairs(decision))
+
+
+def further_lines(decision: Decision) -> Iterator[str]:
+    """What features say in lines of their own."""
+    whose = (("namespace", decision.namespace), ("name", decision.name))
+    for event, pairs in features.knob_log_lines(decision.knobs):
+        yield key_value_line(event, (*whose, *pairs))
 
 
 def fails(decision: Decision) -> bool:
@@ -85,20 +90,21 @@ def material_change(previous: Decision | None, current: Decision) -> bool:
 
     It does if action, count, binding constraint or reason changed; if the report on batch limits or
     admission changed; if limits became known from another source or cannot be read; if the stated
-    law came into use or went out of use; if GPUs began or ceased to refute the law; if the state of
-    a class changed, except that one which refused some is open for now; or if the last line is ten
-    minutes old. previous: the last logged decision, None if there was none.
+    law came into use or went out of use; if GPUs began or ceased to refute the law; if a feature
+    has news; or if the last line is ten minutes old. previous: the last logged decision, None if
+    there was none.
     """
     if previous is None or _essence(previous) != _essence(current):
         return True
-    if _lane_changed(previous, current):
+    then, now = ({**one.features, **one.knobs} for one in (previous, current))
+    if features.is_news(then, now):
         return True
     return abs(current.time_seconds - previous.time_seconds) >= REPEAT_SECONDS
 
 
 def _essence(decision: Decision) -> tuple[object, ...]:
-    knobs = (decision.batching, decision.admission, decision.gateway_limit, decision.degradation)
-    reported = (*knobs, decision.handed_over, decision.lanes)
+    knobs = (decision.batching, decision.admission, decision.gateway_limit)
+    reported = (*knobs, decision.handed_over)
     return (
         decision.action,
         decision.replicas_before,
@@ -113,18 +119,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
         decision.limits.unread,
         decision.runtime,
         failing_pods(decision),
-        features.essence(decision.features),
         *(None if one is None else one.reason for one in reported),
-    )
-
-
-def _lane_changed(previous: Decision, current: Decision) -> bool:
-    """A lane at its bound refuses some in one window and none in the next; that is no news."""
-    before = {one.name: one.state for one in previous.classes}
-    now = {one.name: one.state for one in current.classes}
-    eased = (LaneState.FULL, LaneState.OPEN)
-    return before.keys() != now.keys() or any(
-        before[name] != state and (before[name], state) != eased for name, state in now.items()
     )
 
 
@@ -160,7 +155,7 @@ def _pairs(decision: Decision) -> Iterator[tuple[str, object]]:
     if (bound := decision.gateway_limit) is not None:
         yield "proxy_limit", bound.after
         yield "limit", bound.reason
-    yield from degradation_pairs(decision.degradation)
+    yield from features.knob_pairs(decision.knobs)
     yield "failing_pods", failing_pods(decision)
     yield "unreliable_pods", unreliable_pods(decision)
     yield "suspect_pods", suspect_pods(decision)

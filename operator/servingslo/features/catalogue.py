@@ -10,5 +10,7 @@ FEATURES: tuple[str, ...] = (
     "budgets",
     "shards",
     "batch_limits",
+    "degradation",
     "dynamic_batches",
+    "classes",
 )

@@ -25,15 +25,12 @@ from servingslo.policy.knobs.decisions import (
     ADMISSION,
     BATCH_LIMITS,
     GATEWAY_LIMITS,
-    LANES,
     AdmissionDecision,
     BatchingDecision,
-    DegradationDecision,
     KnobDecision,
     LimitDecision,
+    WrittenBound,
 )
-from servingslo.policy.knobs.lanes.decision import ClassReport, LanesDecision
-from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Action, Constraint, Reason
 
 _NO_BATCHING = BatchingDecision(reason=Reason.BATCHING_OFF)
@@ -119,21 +116,9 @@ class Decision:
         return found if isinstance(found, LimitDecision) else None
 
     @property
-    def lanes(self) -> LanesDecision | None:
-        """The classes of requests and their lanes; None without classes."""
-        found = self.knobs.get(LANES)
-        return found if isinstance(found, LanesDecision) else None
-
-    @property
-    def classes(self) -> tuple[ClassReport, ...]:
-        """Each class of requests; () without classes."""
-        return () if self.lanes is None else self.lanes.classes
-
-    @property
-    def degradation(self) -> DegradationDecision | None:
-        """The share that goes to a fallback; None if none is asked for."""
-        found = self.knobs.get(ROUTE_WEIGHTS)
-        return found if isinstance(found, DegradationDecision) else None
+    def bound(self) -> WrittenBound | None:
+        """Where a bound in flight is written, and why; None if none is to be written."""
+        return next((one for knob in self.knobs.values() if (one := knob.bound)), None)
 
 
 def replace_knob(decision: Decision, name: str, knob: KnobDecision) -> Decision:

@@ -12,7 +12,7 @@ from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.models.fleet.latency import Objective
 from servingslo.policy.hpa_behavior import Behavior
-from servingslo.policy.routes import ClassTargets, DegradationTargets
+from servingslo.policy.routes import ClassTargets, Elsewhere
 from servingslo.reasons import Reason
 
 # Version of a recorded observation; other versions are not read.
@@ -209,8 +209,8 @@ class Targets:
     with several; None for its only one. stated_share_ratio: of requests that must meet every
     objective; None means the smallest percentile of the objectives. promise_period_seconds: over
     which the attained share is reported. gpus_per_replica: None if it is not stated. priority:
-    where GPUs are shared. degradation: None if no request
-    goes to a fallback. classes: of requests, with different routes; () for one kind of
+    where GPUs are shared. elsewhere: None if no
+    request is served by other pods. classes: of requests, with different routes; () for one kind of
     requests. objectives are those that replicas keep: of all classes that order some. features:
     what is stated of each feature, by its name.
     """
@@ -244,7 +244,7 @@ class Targets:
     gpus_per_replica: int | None = None
     priority: int = 0
     classes: tuple[ClassTargets, ...] = ()
-    degradation: DegradationTargets | None = None
+    elsewhere: Elsewhere | None = None
     features: Mapping[str, object] = field(default_factory=dict)
 
     @property

@@ -6,12 +6,11 @@ from servingslo.models.fleet.latency import Objective
 
 # A sanity bound: every class is a route with counters and a policy of its own.
 MOST_CLASSES = 8
-# Name of the knob and of its actuator.
-ROUTE_WEIGHTS = "route-weights"
-# Values in force: the fallback's share of the weights in thousandths; numbers of its rule and of
-# its backend in the route. FORMER is there only if the weights are the operator's.
-SHARE, RULE, BACKEND, FORMER = "share", "rule", "backend", "former"
-THOUSANDTHS = 1000
+# Name of the knob of bounds of classes, and of its actuator.
+LANES = "lanes"
+# Values in force of an actuator that names a backend of the route where other pods serve: numbers
+# of its rule and of itself.
+RULE, BACKEND = "rule", "backend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +19,7 @@ class ClassTargets:
 
     priority: of 0 or more orders replicas; below 0 is sheddable. route, policy: the HTTPRoute and
     the BackendTrafficPolicy that holds its bound, in the resource's namespace. objectives: of the
-    class, its own or the resource's. share_ratio: of the most replicas, up to which a sheddable
-    class orders some; 0 orders none.
+    class, its own or the resource's.
     """
 
     name: str
@@ -29,7 +27,6 @@ class ClassTargets:
     route: str
     policy: str
     objectives: tuple[Objective, ...] = ()
-    share_ratio: float = 0.0
 
     @property
     def target_ratio(self) -> float:
@@ -43,15 +40,12 @@ class ClassTargets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DegradationTargets:
-    """Where requests go that no further replica can be had for.
+class Elsewhere:
+    """A backend of the workload's route where other pods serve, counted apart by the gateway.
 
-    route: an HTTPRoute of the namespace. fallback: a Service among its backends. max_share_ratio:
-    the most of the requests that go there. counts_as_ratio: how much of a request within its
-    objectives one is that the fallback answered, for the promise.
+    service: its name. counts_as_ratio: how much of a request within its objectives one is that was
+    answered there, for the promise.
     """
 
-    route: str
-    fallback: str
-    max_share_ratio: float
+    service: str
     counts_as_ratio: float = 0.5

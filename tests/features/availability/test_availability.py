@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from tests.unit import api_cases
+from tests.unit.classed_world import WITH, story
 from tests.unit.policy_world import REPLICAS_ONLY, World, steady
-from tests.unit.test_policy_classes import WITH, story
 from tests.unit.world_gateway import behind_gateway
 
 from servingslo.adapters.gauges import metric_samples

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.policy_world import STATED_WINDOW, Run, World
+from tests.unit.policy_world import REPLICAS_ONLY as STATED_TARGETS
+from tests.unit.policy_world import STATED_WINDOW, Run, World, run, steady
 
 from servingslo.explain.conditions.condition import ConditionType
 from servingslo.explain.conditions.derived import verdicts
@@ -29,6 +30,7 @@ from servingslo.policy.replicas.sizing import Load, SizingCase, carried_rate_per
 from servingslo.policy.rules.batch_search import BatchCase, BatchLimits, best_limits
 from servingslo.policy.rules.step_down import count_tried
 from servingslo.reasons import Reason
+from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 
 LAW = ServiceLaw(
     step_fixed_seconds=6.5e-3, step_per_sequence_seconds=0.4e-3, prefill_per_token_seconds=0.03e-3
@@ -289,3 +291,20 @@ def test_where_no_limits_keep_an_objective_those_in_force_stay(others):
     assert {b.today.meets_objectives for b in judged} == {False}
     assert {b.replicas_saved for b in judged} <= {None, 0}
     assert not any(b.apply for b in judged)
+
+
+def test_no_pod_is_restarted_for_a_law_that_may_yet_be_refuted():
+    """Other batch limits are recommended at once and applied when a fit recommends them."""
+    auto = replace(
+        STATED_TARGETS,
+        service_law=engine_kind("l4-small").law,
+        replicas=ReplicaTargets(minimum=2, maximum=2),
+        batching=BatchingTargets(mode=BatchingMode.AUTO),
+    )
+    world = World(rate=steady(3.0), replicas=2, max_num_seqs=8)
+    tuned = run(world, auto, Limits(batching_apply_enabled=True)).until(150)
+    stated = [d for d in tuned.decisions if d.model.source == "spec"]
+    assert {d.batching.recommended_max_num_seqs for d in stated} != {8}
+    assert {d.batching.reason for d in stated} == {Reason.LAW_FROM_SPEC}
+    applied = [d for d in tuned.decisions if d.batching.apply]
+    assert {d.model.source for d in applied} == {"fit"}

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from tests.unit import api_cases
+from tests.unit.classed_world import WITH
 from tests.unit.policy_world import REPLICAS_ONLY as TARGETS
 from tests.unit.policy_world import World, run, steady
-from tests.unit.test_policy_classes import WITH
 
 from servingslo.adapters.gauges import metric_samples
 from servingslo.api.convert import targets_from_spec

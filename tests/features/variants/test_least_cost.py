@@ -9,8 +9,7 @@ from tests.unit.policy_world import TICK_SECONDS, World, reasons, steady
 from tests.unit.pools_world import PRICES
 from tests.unit.pools_world import two_prices as fleet
 
-from servingslo.features.variants.composition import Choice, Variant
-from servingslo.features.variants.report import SPLIT
+from servingslo.features.variants.composition import SPLIT, Choice, Variant
 from servingslo.features.variants.search import least_price_composition
 from servingslo.policy.inputs import Limits, ReplicaTargets
 from servingslo.policy.planner import observe

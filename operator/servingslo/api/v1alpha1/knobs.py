@@ -8,7 +8,6 @@ from servingslo.api.constraints import (
     Between,
     Count,
     DurationBetween,
-    Number,
     cel_rule,
     not_allowed,
 )
@@ -160,28 +159,6 @@ class AdmissionVia(ApiModel):
         return self
 
 
-class Degradation(ApiModel):
-    """Where requests go that no further replica can be had for."""
-
-    route: Annotated[str, DNS_NAME] = Field(
-        description="Name of the HTTPRoute in front of the workload, in this namespace. It must "
-        'carry the label servingslo.dev/managed: "true" and have one rule with backends, each of '
-        "them with a filter, so that the gateway counts it apart."
-    )
-    fallback: Annotated[str, DNS_LABEL] = Field(
-        description="Name of a Service among the backends of that rule, with weight 0: a smaller "
-        "model, a shorter context, another region."
-    )
-    max_share: Annotated[Number, Between(0.001, 1)] = Field(
-        0.5, description="Most of the requests that go there, 0.001 to 1, default 0.5."
-    )
-    degraded_counts_as: Annotated[Number, Between(0, 1)] = Field(
-        0.5,
-        description="How much of a request within the objectives one is that the fallback "
-        "answered, for the promised share: 0 (as a refusal) to 1, default 0.5.",
-    )
-
-
 class Admission(ApiModel):
     """What may be done with admission limits."""
 
@@ -193,8 +170,8 @@ class Admission(ApiModel):
     )
     via: AdmissionVia | None = Field(
         None,
-        description="Where the bound is written. Required when mode is Auto, unless there are "
-        "classes: then each class has a policy.",
+        description="Where the bound is written. Required when mode is Auto, unless each route "
+        "has a bound of its own.",
     )
     proxies: Annotated[Count, Between(1, MAX_PROXIES)] | None = Field(
         None,

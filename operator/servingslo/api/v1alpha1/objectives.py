@@ -1,6 +1,6 @@
-"""Latency objectives, of a resource or of one of its classes."""
+"""Latency objectives, of a resource or of one class of its requests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -15,9 +15,14 @@ from servingslo.api.constraints import (
     not_allowed,
 )
 from servingslo.api.spec_base import ApiModel
+from servingslo.models.fleet import latency
 from servingslo.models.objectives import LatencyMetric
+from servingslo.runtimes.catalogue import CATALOGUE
+from servingslo.units import parse_duration_seconds
 
 MAX_OBJECTIVES = 8
+# Metrics that no objective can be about on a runtime, by runtime.
+REFUSED = {one.name: [metric for metric, _ in one.refused] for one in CATALOGUE if one.refused}
 
 # The first objective whose metric and percentile stand elsewhere, too.
 _REPEATED = (
@@ -60,3 +65,22 @@ def check_objectives(objectives: Sequence[Objective]) -> None:
                 value=f"{objective.metric} p{objective.percentile:g}",
             )
         seen.add(key)
+
+
+def allowed_metrics(runtime: str) -> str:
+    """The metrics that objectives can be about on a runtime, in words."""
+    refused = REFUSED.get(runtime, ())
+    has = " or ".join(metric.value for metric in LatencyMetric if metric.value not in refused)
+    return f"{has} where runtime is {runtime}, which answers a request at once"
+
+
+def objectives_of(stated: Iterable[Objective]) -> tuple[latency.Objective, ...]:
+    """What the planner gets of them."""
+    return tuple(
+        latency.Objective(
+            metric=objective.metric,
+            percentile=float(objective.percentile),
+            threshold_seconds=parse_duration_seconds(objective.threshold),
+        )
+        for objective in stated
+    )

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_snake
 
 from servingslo.api.constraints import (
     MAX_REPLICAS,
@@ -24,21 +25,13 @@ from servingslo.api.v1alpha1.capacity import (
     ServiceLaw,
     Utilization,
 )
-from servingslo.api.v1alpha1.classes import (
-    CLASSES_RULES,
-    FEWEST_CLASSES,
-    RequestClass,
-    check_beside_classes,
-    check_classes,
-    check_metrics,
-    metrics_rule,
-)
-from servingslo.api.v1alpha1.classes import SPEC_RULES as CLASS_SPEC_RULES
-from servingslo.api.v1alpha1.knobs import Admission, Batching, Degradation, Engine
+from servingslo.api.v1alpha1.knobs import Admission, Batching, Engine
 from servingslo.api.v1alpha1.objectives import (
     MAX_OBJECTIVES,
     OBJECTIVES_SCHEMA,
+    REFUSED,
     Objective,
+    allowed_metrics,
     check_objectives,
 )
 from servingslo.api.v1alpha1.pools import (
@@ -62,51 +55,40 @@ from servingslo.api.v1alpha1.workload import (
     RuntimeName,
     TargetRef,
 )
-from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     Actuation,
+    AdmissionMode,
     FallbackBehavior,
     ForecastMode,
     Mode,
     SeasonStated,
 )
 from servingslo.policy.pools.inputs import MOST_POOLS
-from servingslo.policy.routes import MOST_CLASSES
-from servingslo.runtimes.catalogue import CATALOGUE
 
 MOST_PRIORITY = 1_000_000
 
-_NO_POOLS = "none with pools"
-_OWN_ROUTE = "the route that the gateway counts: gateway.name, by default the name of the target"
-
-# Metrics that no objective can be about on a runtime, as (runtime, metric).
-_REFUSED = tuple((one.name, metric) for one in CATALOGUE for metric, _ in one.refused)
+_NEEDS_VIA = "an object, required when mode is Auto"
+# Fields of one route, and those that state several, each with a bound of its own.
+_ONE_ROUTE = tuple(part.field_name for part in parts_within() if part.one_route)
+_SEVERAL_ROUTES = tuple(part.field_name for part in parts_within() if part.several_routes)
 _NOT_OF_RUNTIME = "self.objectives.filter(o, o.metric in {metrics})"
 
 
 def _metrics_rule(runtime: str) -> dict[str, Any]:
     """Objectives are about what the stated runtime, also of a pool, has."""
-    metrics = [metric for name, metric in _REFUSED if name == runtime]
-    found = _NOT_OF_RUNTIME.format(metrics=metrics)
+    found = _NOT_OF_RUNTIME.format(metrics=REFUSED[runtime])
     return cel_rule(
         f"(self.runtime != '{runtime}' && (!has(self.pools)"
         f" || self.pools.all(p, p.runtime != '{runtime}'))) || {found}.size() == 0",
-        allowed=_allowed_metrics(runtime),
+        allowed=allowed_metrics(runtime),
         got="%s",
         values=(f"{found}[0].metric",),
         field_path=".objectives",
     )
 
 
-def _class_metrics_rule(runtime: str) -> dict[str, Any]:
-    refused = [metric for name, metric in _REFUSED if name == runtime]
-    return metrics_rule(runtime, refused, _allowed_metrics(runtime))
-
-
-def _allowed_metrics(runtime: str) -> str:
-    refused = [metric for name, metric in _REFUSED if name == runtime]
-    has = " or ".join(metric.value for metric in LatencyMetric if metric.value not in refused)
-    return f"{has} where runtime is {runtime}, which answers a request at once"
+def _only_one_route(several: str) -> str:
+    return f"none with {several} yet: one route"
 
 
 class Forecast(ApiModel):
@@ -208,14 +190,6 @@ class _Stated(ApiModel):
         "at its own percentile.",
         json_schema_extra=OBJECTIVES_SCHEMA,
     )
-    classes: tuple[RequestClass, ...] | None = Field(
-        None,
-        min_length=FEWEST_CLASSES,
-        max_length=MOST_CLASSES,
-        description="Classes of requests on the same replicas, 2 to 8: what may wait or be refused "
-        "first, such as background work next to chat. Excludes pools.",
-        json_schema_extra={RULES: list(CLASSES_RULES), **keyed_by("name")},
-    )
     priority: Annotated[Count, Between(-MOST_PRIORITY, MOST_PRIORITY)] = Field(
         0,
         description="Who comes first where GPUs are shared, -1000000 to 1000000, default 0: a "
@@ -236,11 +210,6 @@ class _Stated(ApiModel):
     engine: Engine = workload.ENGINE
     batching: Batching = workload.BATCHING
     admission: Admission = Field(Admission(), description="Admission limits.")
-    degradation: Degradation | None = Field(
-        None,
-        description="A fallback for requests that no further replica can be had for; none by "
-        "default, and none with pools.",
-    )
     gateway: Gateway = Field(Gateway(), description="The gateway in front of the workload.")
 
 
@@ -269,26 +238,30 @@ class ServingSLOSpec(_WithFeatures):
             values=("self.replicas.max", "self.fallback.replicas"),
             field_path=".fallback.replicas",
         ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.pools)",
-            allowed=_NO_POOLS,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation",
-        ),
-        cel_rule(
-            "!has(self.degradation) || !has(self.targetRef)"
-            " || self.degradation.route == (has(self.gateway.name) ? self.gateway.name"
-            " : self.targetRef.name)",
-            allowed=_OWN_ROUTE,
-            got="%s",
-            values=("self.degradation.route",),
-            field_path=".degradation.route",
-        ),
-        *map(_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
-        *map(_class_metrics_rule, dict.fromkeys(name for name, _ in _REFUSED)),
+        *map(_metrics_rule, REFUSED),
         *SPEC_RULES,
-        *CLASS_SPEC_RULES,
+        cel_rule(
+            " || ".join(
+                (
+                    "self.admission.mode != 'Auto' || has(self.admission.via)",
+                    *(f"has(self.{several})" for several in _SEVERAL_ROUTES),
+                )
+            ),
+            allowed=_NEEDS_VIA,
+            got="nothing",
+            field_path=".admission.via",
+            reason="FieldValueRequired",
+        ),
+        *(
+            cel_rule(
+                f"!has(self.{several}) || !has(self.{field})",
+                allowed=_only_one_route(several),
+                got="a value",
+                field_path=f".{field}",
+            )
+            for several in _SEVERAL_ROUTES
+            for field in _ONE_ROUTE
+        ),
         *(rule for part in parts_within() for rule in part.rules),
     )
 
@@ -306,14 +279,12 @@ class ServingSLOSpec(_WithFeatures):
         runtimes = dict.fromkeys((self.runtime, *(pool.runtime for pool in self.pools or ())))
         for runtime in runtimes:
             for objective in self.objectives:
-                if (runtime, objective.metric.value) in _REFUSED:
+                if objective.metric.value in REFUSED.get(runtime, ()):
                     raise not_allowed(
-                        _allowed_metrics(runtime),
+                        allowed_metrics(runtime),
                         path=("objectives",),
                         value=objective.metric.value,
                     )
-            refused = [metric for name, metric in _REFUSED if name == runtime]
-            check_metrics(self.classes or (), refused, _allowed_metrics(runtime))
         return self
 
     @model_validator(mode="after")
@@ -325,24 +296,13 @@ class ServingSLOSpec(_WithFeatures):
         return self
 
     @model_validator(mode="after")
-    def _classes_agree(self) -> Self:
-        if self.classes is not None:
-            check_classes(self.classes)
-        check_beside_classes(
-            self.classes, self.pools, self.admission, self.gateway, self.degradation
-        )
-        return self
-
-    @model_validator(mode="after")
-    def _degrades_on_its_own_route(self) -> Self:
-        if self.degradation is None:
-            return self
-        route = self.degradation.route
-        if self.pools is not None:
-            raise not_allowed(_NO_POOLS, path=("degradation",), value=route)
-        target = None if self.target_ref is None else self.target_ref.name
-        if target is not None and route != (self.gateway.name or target):
-            raise not_allowed(_OWN_ROUTE, path=("degradation", "route"), value=route)
+    def _routes_agree(self) -> Self:
+        several = [one for one in _SEVERAL_ROUTES if getattr(self, to_snake(one)) is not None]
+        if not several and self.admission.mode is AdmissionMode.AUTO and not self.admission.via:
+            raise not_allowed(_NEEDS_VIA, path=("admission", "via"), value=None)
+        for field in _ONE_ROUTE:
+            if several and getattr(self, to_snake(field)) is not None:
+                raise not_allowed(_only_one_route(several[0]), path=(field,), value="a value")
         return self
 
     @model_validator(mode="after")

@@ -6,13 +6,13 @@ from pydantic import Field
 
 from servingslo.api.constraints import keyed_by
 from servingslo.api.status_base import (
+    MAX_REASON_LENGTH,
     PRESERVE_UNKNOWN,
     OpenStatusModel,
     StatusModel,
     Timestamp,
     rounded,
     told,
-    with_class_features,
     with_features,
 )
 from servingslo.api.v1alpha1.status_reserve import ReserveStatus
@@ -20,13 +20,11 @@ from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
 from servingslo.policy.replicas.ownership import ADVICE_ONLY
-from servingslo.policy.routes import MOST_CLASSES
 from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
 MAX_DECISION_LINES = 9
 MAX_SUMMARY_LENGTH = 512
-MAX_REASON_LENGTH = 1024
 # Of 64 KiB of JSON, which is what eight pools have at most.
 MAX_PACKED_LENGTH = 65_536
 MAX_LINE_LENGTH = 1024
@@ -61,11 +59,6 @@ def predicted_count(decision: Decision) -> PredictedCount | None:
 def _utilization(decision: Decision) -> float | None:
     found = predicted_count(decision)
     return None if found is None else found.utilization_ratio
-
-
-def _fallback_share(decision: Decision) -> float | None:
-    decided = decision.degradation
-    return None if decided is None or decided.unread else decided.after
 
 
 class ReplicaStatus(StatusModel):
@@ -271,24 +264,6 @@ class AdmissionStatus(StatusModel):
     proxies: int | None = told("gateway_limit.proxies", "Proxies that share the bound.")
 
 
-class DegradationStatus(StatusModel):
-    """What goes to the fallback of spec.degradation."""
-
-    share: float | None = told(
-        _fallback_share,
-        "Share of the requests that the route sends to the fallback, 0 to 1.",
-        gauge="servingslo_fallback_share_ratio",
-    )
-    degraded_per_second: float | None = told(
-        "demand.ledger.degraded_per_second", "Requests per second that the fallback answered."
-    )
-    reason: str | None = told(
-        "degradation.reason",
-        max_length=MAX_REASON_LENGTH,
-        description="Why the share is what it is.",
-    )
-
-
 class CostStatus(StatusModel):
     """What the desired count costs, in the currency of spec.cost."""
 
@@ -338,42 +313,6 @@ class PoolStatus(StatusModel):
     batching: BatchingStatus | None = Field(
         None, description="Batch limits in force and recommended."
     )
-
-
-class ClassStatus(StatusModel):
-    """One class of requests of a resource with classes."""
-
-    gauge_labels = (("class", "name"),)
-
-    name: str = told("name", "Name of the class.", default=...)
-    state: str = told(
-        "state",
-        "Open (let in), Full (some are refused), Closed (its lane is at its least), "
-        "Unbound (more is in flight than its lane allows) or Unseen (the gateway does not count "
-        "it).",
-        default=...,
-    )
-    offered_per_second: float | None = told(
-        "offered_per_second", "Requests of the class at the gateway, refused ones included."
-    )
-    refused_per_second: float | None = told("refused_per_second", "Those that the gateway refused.")
-    in_flight: float | None = told(
-        "in_flight", "Passed on and not answered yet.", gauge="servingslo_class_in_flight_requests"
-    )
-    mean_seconds: float | None = told(
-        "mean_seconds",
-        "Mean time from the gateway to the answer, seconds.",
-        gauge="servingslo_class_mean_seconds",
-    )
-    lane: int | None = told(
-        "after",
-        "Requests of the class that may be in flight at each proxy.",
-        gauge="servingslo_class_lane_requests",
-    )
-
-
-if not TYPE_CHECKING:
-    ClassStatus = with_class_features(ClassStatus)
 
 
 class Condition(StatusModel):
@@ -444,12 +383,6 @@ class _Decided(StatusModel):
         description="Each pool of spec.pools.",
         json_schema_extra=keyed_by("name"),
     )
-    classes: tuple[ClassStatus, ...] | None = told(
-        lambda decision: decision.classes or None,
-        max_length=MOST_CLASSES,
-        description="Each class of spec.classes.",
-        json_schema_extra=keyed_by("name"),
-    )
     binding_constraint: str | None = told(
         "binding", "The constraint that requires the most replicas."
     )
@@ -464,10 +397,6 @@ class _Decided(StatusModel):
     )
     admission: AdmissionStatus | None = told(
         "", "Admission limits that the ready replicas can keep."
-    )
-    degradation: DegradationStatus | None = told(
-        lambda decision: decision.degradation and decision,
-        "What goes to the fallback, if spec.degradation is set.",
     )
     cost: CostStatus | None = told("cost", "What the desired count costs.")
     reserve: ReserveStatus | None = told("reserve", "The reserve, if past demand asks for one.")

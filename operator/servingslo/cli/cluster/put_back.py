@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import typer
 
 from servingslo.adapters.kubernetes.api.client import KubeClient
-from servingslo.adapters.kubernetes.api.owned_fields import OwnedObject
+from servingslo.adapters.kubernetes.api.owned_fields import Owned, OwnedObject, OwnedValues, Value
 from servingslo.cli.flags import Command, spread
 from servingslo.errors import ClusterError, NotFoundError, WriteConflictError
 from servingslo.plugins import Aspect
@@ -62,6 +62,21 @@ async def put_back_each(
         except ClusterError as error:
             failed.append(f"{where}: {error}")
     return put_back, failed
+
+
+async def put_back_fields(
+    kind: str, field: OwnedValues[Value, Owned], told: Callable[[Value], str]
+) -> tuple[int, list[str]]:
+    """Put the field back in each object of a kind; how many, and what could not be."""
+
+    async def end(one: Value) -> str:
+        await field.put_back(one, released=True)
+        return told(one)
+
+    async def again(one: Value) -> Value:
+        return await field.read(one.namespace, one.name)
+
+    return await put_back_each(kind, field.owned(), end, again)
 
 
 async def _ended(

@@ -216,7 +216,6 @@ def means_of(
         workloads=workloads,
         namespaces=options.namespaces,
         limit_kinds=options.limit_kinds,
-        route_weights=options.route_weights,
         pod_templates=options.limits.pod_templates_patched,
         servers=options.limits.batching_apply_enabled,
         inventory=inventory,

@@ -107,14 +107,6 @@ def run(
             "default.",
         ),
     ] = None,
-    degradation: Annotated[
-        Switch,
-        typer.Option(
-            envvar="SERVINGSLO_DEGRADATION",
-            help="Whether weights of an HTTPRoute may be moved to the fallback that a ServingSLO "
-            "names.",
-        ),
-    ] = Switch.OFF,
     features: Flags = MappingProxyType({}),
     max_replicas: Annotated[
         int | None,
@@ -235,7 +227,6 @@ def run(
         ),
         namespaces=tuple(namespace or ()),
         limit_kinds=frozenset(kind.value for kind in admission_kind or ()),
-        route_weights=degradation is Switch.ON,
         features=on,
         health_host=health_host,
         health_port=health_port,

@@ -19,8 +19,7 @@ class RunOptions:
     gateway: whose counts are read; None for none. actuators: what may be changed, in the order in
     which a decision is carried out. read_config_maps: whether command lines that are made of
     ConfigMaps are read from them. limit_kinds: objects with a gateway's bound that may be written;
-    none by default. route_weights: whether weights of a route may be changed for a fallback.
-    features: what is started of each feature that is switched on.
+    none by default. features: what is started of each feature that is switched on.
     lease_namespace: of the Lease by which several pods elect one; None for a process alone.
     deciders: which processes of the release decide.
     """
@@ -38,7 +37,6 @@ class RunOptions:
     lease_terms: Terms
     deciders: Deciders = ONE_DECIDER
     limit_kinds: frozenset[str] = frozenset()
-    route_weights: bool = False
     features: tuple[Started, ...] = ()
     actuators: tuple[ActuatorRow, ...] = ACTUATORS
     read_config_maps: bool = False

@@ -1,17 +1,24 @@
 """The bound on requests in flight at a gateway, written into the object that holds it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from servingslo.adapters.kubernetes.api.client import KubeClient
+from servingslo.adapters.kubernetes.gateways.destination_rules import DestinationHosts
 from servingslo.adapters.kubernetes.gateways.limits import (
+    BACKEND_TRAFFIC_POLICY,
+    DESTINATION_RULE,
+    LimitForm,
     LimitHolder,
     LimitHolders,
+    limit_holders,
     taken,
 )
-from servingslo.adapters.kubernetes.gateways.routes import names_of_targets
+from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes, names_of_targets
 from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, forbidden, refusal
+from servingslo.controller.actuators.means import Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
     ClusterError,
@@ -37,6 +44,12 @@ from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
 from servingslo.policy.ports import WorkloadView
 from servingslo.policy.routes import ClassTargets
 from servingslo.reasons import Reason
+
+# Each kind of object that holds a gateway's bound, and how to find the bound's resource.
+_LIMITS: tuple[tuple[LimitForm, Callable[[KubeClient], LimitReach]], ...] = (
+    (BACKEND_TRAFFIC_POLICY, GatewayRoutes),
+    (DESTINATION_RULE, DestinationHosts),
+)
 
 
 @dataclass(slots=True)
@@ -69,8 +82,8 @@ class GatewayLimits:
         via = targets.admission_via
         if via.kind is LimitKind.ENGINE_ARGUMENTS:
             return InForce(refused=self._not_listed(via))
-        degradation = targets.degradation
-        fallback = None if degradation is None else degradation.fallback
+        elsewhere = targets.elsewhere
+        fallback = None if elsewhere is None else elsewhere.service
         return await self.look(ref, via, view, fallback=fallback)
 
     def wanted(self, assignment: Assignment) -> Change | None:
@@ -167,6 +180,20 @@ class GatewayLimits:
         return replace(standing, refused=replace(off, detail=f"{off.detail}{unread}"))
 
 
+def gateway_limits(means: Means) -> GatewayLimits:
+    """The actuator of every kind of object."""
+    return GatewayLimits(
+        {
+            form.kind: (
+                limit_holders(means.client, form, namespaces=means.namespaces),
+                reach(means.client),
+            )
+            for form, reach in _LIMITS
+        },
+        means.limit_kinds,
+    )
+
+
 def _standing(ref: ResourceRef, policy: LimitHolder) -> InForce:
     """The values in the object itself: its bound, and whether the operator may change it.
 
@@ -196,7 +223,7 @@ def _is_wanted(policy: LimitHolder, pools: Sequence[Targets]) -> bool:
         via
         for targets in pools
         if targets.admission_mode is AdmissionMode.AUTO
-        for via in (targets.admission_via, *map(lane_object, targets.classes))
+        for via in (targets.admission_via, *map(class_object, targets.classes))
     )
     return any(
         via is not None and (via.kind, via.name) == (policy.kind, policy.name) for via in vias
@@ -211,6 +238,6 @@ def _way_back(policy: LimitHolder) -> Change:
     return limit_change(policy.namespace, name, policy.title, limits, Reason.LIMIT_PUT_BACK)
 
 
-def lane_object(one: ClassTargets) -> LimitObject:
-    """The object that holds the lane of a class."""
+def class_object(one: ClassTargets) -> LimitObject:
+    """The object that holds the bound of a class."""
     return LimitObject(kind=LimitKind.BACKEND_TRAFFIC_POLICY, name=one.policy)

@@ -19,10 +19,9 @@ class Means:
     """Inputs for making actuators: the API server, its kinds, and the view of workloads.
 
     namespaces: those that are watched; none means all. limit_kinds: objects that hold a gateway's
-    bound and may be written, from the administrator's list. route_weights: may be changed for a
-    fallback. pod_templates: may be patched with batch limits. servers: may get limits while they
-    run. options: of the features that are switched on. What stands of a thing that may not be
-    changed any more is put back.
+    bound and may be written, from the administrator's list. pod_templates: may be patched with
+    batch limits. servers: may get limits while they run. options: of the features that are switched
+    on. What stands of a thing that may not be changed any more is put back.
     """
 
     client: KubeClient
@@ -30,7 +29,6 @@ class Means:
     workloads: RereadableWorkloads
     namespaces: tuple[str, ...] = ()
     limit_kinds: frozenset[str] = frozenset()
-    route_weights: bool = False
     pod_templates: bool = False
     servers: bool = False
     inventory: Inventory | None = None

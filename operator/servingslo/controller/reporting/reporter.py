@@ -23,12 +23,18 @@ from servingslo.controller.reporting.status_writer import StatusWriter
 from servingslo.controller.reporting.stored_state import learned_field
 from servingslo.errors import ClusterError, NotFoundError, NotLeaderError
 from servingslo.explain.changes import Change, change_event, change_line
-from servingslo.explain.classes import class_lines
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType, Verdict
 from servingslo.explain.conditions.derived import not_ready, stamped_conditions, verdicts
 from servingslo.explain.events import Event, EventType, events
 from servingslo.explain.headline import headline, shortened
-from servingslo.explain.log_line import fails, held_by, log_line, material_change, why_line
+from servingslo.explain.log_line import (
+    fails,
+    further_lines,
+    held_by,
+    log_line,
+    material_change,
+    why_line,
+)
 from servingslo.explain.pools import (
     fleet_answer,
     fleet_document,
@@ -131,7 +137,7 @@ class Reporter:
         differs = material and differs_from(said.logged, decision)
         if material:
             _LOG.log(logging.WARNING if fails(decision) else logging.INFO, "%s", log_line(decision))
-            for line in class_lines(decision):
+            for line in further_lines(decision):
                 _LOG.info("%s", line)
             said.logged = decision
         _explain_hold(said, decision)

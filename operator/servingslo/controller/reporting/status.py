@@ -29,8 +29,6 @@ _NOISY = frozenset(
         "model",
         "gpus",
         "admission",
-        "classes",
-        "degradation",
         "cost",
         "reserve",
         "summary",

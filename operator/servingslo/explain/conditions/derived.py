@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from servingslo.explain import features
 from servingslo.explain.conditions.cause import (
     NOT_READY_REASONS,
     blindness,
@@ -18,7 +19,6 @@ from servingslo.explain.conditions.condition import (
 from servingslo.explain.conditions.knobs import (
     admission_verdict,
     batching_verdict,
-    degradation_verdict,
 )
 from servingslo.explain.conditions.metrics import (
     blind_message,
@@ -126,7 +126,7 @@ def verdicts(decision: Decision) -> dict[ConditionType, Verdict]:
         ConditionType.SCALING_LIMITED: _scaling_limited(decision),
         ConditionType.BATCHING_IN_SYNC: batching_verdict(decision),
         ConditionType.ADMISSION_BOUND: admission_verdict(decision),
-        ConditionType.FALLBACK_USABLE: degradation_verdict(decision.degradation),
+        **features.verdicts(decision.knobs),
     }
     return {type_: verdict for type_, verdict in every.items() if verdict is not None}
 

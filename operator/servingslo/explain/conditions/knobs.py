@@ -1,10 +1,10 @@
-"""The conditions of batch limits, of the bound on admission and of a fallback."""
+"""The conditions of batch limits and of the bound on admission."""
 
 from servingslo.explain.conditions.cause import dependent_verdict
 from servingslo.explain.conditions.condition import ConditionStatus, Verdict
-from servingslo.explain.format import count, joined, percent
+from servingslo.explain.format import count, joined
 from servingslo.policy.decision import Decision
-from servingslo.policy.knobs.decisions import DegradationDecision
+from servingslo.policy.knobs.decisions import WrittenBound
 from servingslo.reasons import Reason
 
 _IN_SYNC = frozenset({Reason.BATCHING_IN_SYNC, Reason.BATCHING_GAIN_TOO_SMALL})
@@ -59,14 +59,6 @@ _BOUND = {
         "the capacity of a replica is unknown; the former value is restored",
     ),
 }
-_FALLBACK_MESSAGES = {
-    Reason.NOT_DEGRADED: "no request goes to the fallback",
-    Reason.DEGRADED: "requests go to the fallback, which takes them",
-    Reason.MAX_SHARE_REACHED: "maxShare is reached; what is beyond is refused or late",
-    Reason.FALLBACK_FULL: "the fallback is full and gets no more for a while",
-    Reason.FALLBACK_UNSEEN: "the gateway does not count the fallback apart, so it is not used",
-}
-_USABLE = frozenset({Reason.NOT_DEGRADED, Reason.DEGRADED, Reason.MAX_SHARE_REACHED})
 
 
 def differs(verdict: Verdict) -> bool:
@@ -99,12 +91,8 @@ def batching_verdict(decision: Decision) -> Verdict | None:
 
 def admission_verdict(decision: Decision) -> Verdict | None:
     """Whether status.admission has a bound and a gateway enforces it; None if this is off."""
-    if (limit := decision.gateway_limit) is not None:
-        where = f"{limit.kind}/{limit.object_name}"
-        return _bound_verdict(where, limit.reason, "no bound is written", limit.detail)
-    if (lanes := decision.lanes) is not None and lanes.written:
-        where = f"BackendTrafficPolicy {', '.join(one.policy for one in lanes.classes)}"
-        return _bound_verdict(where, lanes.reason, "no lane is written", lanes.detail)
+    if (bound := decision.bound) is not None:
+        return _bound_verdict(bound)
     reason = decision.admission.reason
     if reason is Reason.ADMISSION_OFF:
         return None
@@ -115,30 +103,10 @@ def admission_verdict(decision: Decision) -> Verdict | None:
     return Verdict(ConditionStatus.TRUE, reason, message)
 
 
-def _bound_verdict(where: str, reason: Reason, otherwise: str, detail: str) -> Verdict:
+def _bound_verdict(bound: WrittenBound) -> Verdict:
     """Whether a gateway's bound is written, and whether load has shown that it holds.
 
-    The bound itself changes often, so it is only in status.admission. otherwise: if none is.
+    The bound itself changes often, so it is only in status.admission.
     """
-    status, told = _BOUND.get(reason, (ConditionStatus.FALSE, otherwise))
-    return Verdict(status, reason, joined((where, told, detail), ": "))
-
-
-def degradation_verdict(decided: DegradationDecision | None) -> Verdict | None:
-    """Whether the fallback can be used; None if none is asked for.
-
-    The share changes often, so it is only in status.degradation.
-    """
-    if decided is None:
-        return None
-    said = _FALLBACK_MESSAGES.get(decided.reason, "no weight is changed")
-    if decided.reason not in _FALLBACK_MESSAGES and decided.after:
-        said = f"{percent(decided.after)} of the requests go there, and {said}"
-    # The requests of a usable fallback change with every tick.
-    told = decided.reason not in _FALLBACK_MESSAGES and decided.detail
-    message = f"Service/{decided.fallback}: {said}" + (f": {decided.detail}" if told else "")
-    usable = decided.reason in _USABLE
-    status = ConditionStatus.TRUE if usable else ConditionStatus.FALSE
-    if decided.reason not in _FALLBACK_MESSAGES and decided.reason is Reason.CLUSTER_UNAVAILABLE:
-        status = ConditionStatus.UNKNOWN
-    return Verdict(status, decided.reason, message)
+    status, told = _BOUND.get(bound.reason, (ConditionStatus.FALSE, bound.otherwise))
+    return Verdict(status, bound.reason, joined((bound.where, told, bound.detail), ": "))

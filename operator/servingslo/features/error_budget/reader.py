@@ -173,7 +173,7 @@ def _essence(asked: WorkloadQuestion) -> tuple[object, ...]:
     of = asked.targets
     return (
         asked.namespace, asked.runtime, asked.fallback, of.target, of.objectives, of.gateway_name,
-        of.classes, of.model, of.degradation, WINDOW.of(of.features),
+        of.classes, of.model, of.elsewhere, WINDOW.of(of.features),
     )  # fmt: skip
 
 

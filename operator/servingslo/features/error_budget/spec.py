@@ -32,7 +32,7 @@ def _seconds(stated: ErrorBudget) -> float:
     return int(stated.window.removesuffix("d")) * SECONDS_PER_DAY
 
 
-def _promise(stated: ErrorBudget) -> dict[str, Any]:
+def _promise(stated: ErrorBudget, _spec: object) -> dict[str, Any]:
     """The promised share and its period: those of the budget."""
     return {
         "stated_share_ratio": stated.target and ratio_of_share(stated.target),

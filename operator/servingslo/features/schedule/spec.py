@@ -176,7 +176,7 @@ PART = SpecPart(
         ),
     ),
     targets=_targets,
-    states=lambda stated: {"zero_at_times": any(one.min == 0 for one in stated)},
+    states=lambda stated, _replicas: {"zero_at_times": any(one.min == 0 for one in stated)},
     rules=RULES,
     check=_check,
 )

@@ -1,13 +1,30 @@
-"""Pools of unequal cards, and the demand that counts of them carry together."""
+"""Pools of unequal cards, the demand that counts of them carry together, and how it is split."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from servingslo.plugins import Key
 from servingslo.policy.pools.division import Counts, RateOf, carried_rate_per_second
 from servingslo.units import SECONDS_PER_HOUR
 
 # A replica in a larger pool carries at least as much, up to this part: a frontier is known to
 # 0.02 % of a rate, and pooling only helps.
 UNEVENNESS_RATIO = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitUse:
+    """How variants share the traffic.
+
+    rule: 'EvenByPod', or 'Observed' while a law is missing. shares_ratio: of the demand, by pool,
+    at the counts decided.
+    """
+
+    rule: str
+    shares_ratio: Mapping[str, float] = field(default_factory=dict)
+
+
+SPLIT: Key[SplitUse] = Key("split", SplitUse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 
 from servingslo.estimation.forecast.demand import Forecast
-from servingslo.features.variants.composition import Choice, Variant, shares
+from servingslo.features.variants.composition import SPLIT, Choice, SplitUse, Variant, shares
 from servingslo.features.variants.moves import (
     DemandAhead,
     MoveReason,
@@ -19,7 +19,6 @@ from servingslo.features.variants.moves import (
     Standing,
     next_order,
 )
-from servingslo.features.variants.report import SPLIT, SplitUse
 from servingslo.plugins import Key
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
@@ -51,26 +50,17 @@ _REASONS = {
 }
 
 
-class LeastCost(Divider):
+def divide_at_least_cost(
+    targets: FleetTargets, state: FleetState, seen: Mapping[str, Seen], now_seconds: float
+) -> tuple[Division, FleetState]:
     """Counts of least price if every law is proven, else the share that each pool receives."""
-
-    key = SPLIT
-
-    def divide(
-        self,
-        targets: FleetTargets,
-        state: FleetState,
-        seen: Mapping[str, Seen],
-        now_seconds: float,
-    ) -> tuple[Division, FleetState]:
-        """How the demand is divided at this tick, and the memory for the next."""
-        forecast = forecast_of(targets, state, now_seconds)
-        cases = {name: _case(one.context) for name, one in seen.items()}
-        known = {name: case for name, case in cases.items() if case is not None}
-        if not forecast.known or len(known) < len(seen):
-            return _by_observed_share(seen, forecast), state
-        rate_of = {name: _rate_of(case) for name, case in known.items()}
-        return _composed(targets, state, seen, forecast, rate_of, now_seconds)
+    forecast = forecast_of(targets, state, now_seconds)
+    cases = {name: _case(one.context) for name, one in seen.items()}
+    known = {name: case for name, case in cases.items() if case is not None}
+    if not forecast.known or len(known) < len(seen):
+        return _by_observed_share(seen, forecast), state
+    rate_of = {name: _rate_of(case) for name, case in known.items()}
+    return _composed(targets, state, seen, forecast, rate_of, now_seconds)
 
 
 def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
@@ -136,15 +126,10 @@ def _composed(
     demand = _demand_ahead(whole)
     if demand is None:
         return _by_observed_share(seen, forecast), state
-    uneven = _uneven_parts(seen)
+    uneven, due = _uneven_parts(seen), demand.greatest_per_second
     choice = Choice(
         variants=tuple(
-            _variant(
-                pool,
-                whole[pool.name],
-                rate_of,
-                demand.greatest_per_second * uneven.get(pool.name, 0.0),
-            )
+            _variant(pool, whole[pool.name], rate_of[pool.name], due * uneven.get(pool.name, 0.0))
             for pool in targets.pools
         ),
         gpus_max=targets.gpus_max,
@@ -157,13 +142,7 @@ def _composed(
     limit = _limit(choice, order.counts, demand)
     shared = _shared(seen, forecast, parts)
     requirements = {
-        name: _requirement(
-            one.context,
-            order,
-            name,
-            _safe_count(choice, order, whole, name),
-            limit,
-        )
+        name: _requirement(one.context, order, name, _safe_count(choice, order, whole, name), limit)
         for name, one in shared.items()
         if one.planned
     }
@@ -189,20 +168,19 @@ def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
 
 
 def _variant(
-    pool: PoolTargets, context: TickContext, rate_of: Mapping[str, RateOf], due_per_second: float
+    pool: PoolTargets, context: TickContext, rate_of: RateOf, due_per_second: float
 ) -> Variant:
     """The pool as a choice. due_per_second: what it gets more than evenly by pod, else 0.
 
     It keeps what that needs, though its last pod may leave.
     """
-    counts = range(context.bounds.maximum)
-    each, cost = rate_of[pool.name], pool.targets.cost
-    own = bisect_left(counts, 1, key=lambda count: int(each(count) >= due_per_second))
+    counts, cost = range(context.bounds.maximum), pool.targets.cost
+    own = bisect_left(counts, 1, key=lambda count: int(rate_of(count) >= due_per_second))
     least = own if own > 1 else 0
     return Variant(
         name=pool.name,
         price_hourly=1.0 if cost is None else cost.replica_hourly,
-        rate_of=each,
+        rate_of=rate_of,
         maximum=context.bounds.maximum,
         minimum=max(context.bounds.minimum, least),
         tolerated_failures=pool.targets.replicas.tolerated_failures,
@@ -236,11 +214,7 @@ def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Re
 
 
 def _requirement(
-    context: TickContext,
-    order: Order,
-    name: str,
-    safe: int,
-    limit: Reason | None,
+    context: TickContext, order: Order, name: str, safe: int, limit: Reason | None
 ) -> Proposal:
     """What a pool needs by itself for its share, with the count that was decided for all.
 
@@ -271,13 +245,9 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     if demand is None or case is None or order.counts[name] >= context.current:
         return context.current
     due = step_down_load(context.estimate, demand).rate_per_second
-    others = {
-        other: min(len(one.serving), order.counts[other])
-        for other, one in whole.items()
-        if other != name
-    }
+    left = {other: min(len(one.serving), order.counts[other]) for other, one in whole.items()}
     for count in range(order.counts[name], context.current):
-        left = {**others, name: min(count, len(context.serving))}
+        left[name] = min(count, len(context.serving))
         own, least = due * shares(left)[name], count + context.excluded
         known = within_reach(context, case, own, least, context.excluded) <= least
         if known and choice.carried_per_second(left) >= due:
@@ -285,4 +255,4 @@ def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], 
     return context.current
 
 
-PART = LeastCost()
+PART = Divider(key=SPLIT, divide=divide_at_least_cost)

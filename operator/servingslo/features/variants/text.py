@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from servingslo.explain.features import Reports, Text
 from servingslo.explain.format import percent
-from servingslo.features.variants.report import SPLIT
+from servingslo.features.variants.composition import SPLIT
 
 _RULES = {"EvenByPod": "evenly by pod", "Observed": "as observed"}
 

@@ -8,18 +8,14 @@ from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.facts import Facts, join_facts
 from servingslo.policy.inputs import Observation
 from servingslo.policy.knobs.decisions import BUILT_IN, KnobDecision
-from servingslo.policy.knobs.degradation.knob import DegradationKnob
 from servingslo.policy.knobs.in_flight.knob import AdmissionKnob, InFlightKnob
-from servingslo.policy.knobs.lanes.knob import LanesKnob
 from servingslo.policy.knobs.protocol import KNOB, Knob, Look, Turn
 from servingslo.policy.replicas.state import PlannerState
 
 KNOBS: tuple[Knob, ...] = (
-    *KNOB.parts(),
     AdmissionKnob(),
-    DegradationKnob(),
+    *KNOB.parts(),
     InFlightKnob(),
-    LanesKnob(),
 )
 
 # Where a knob's decision stands in documents: its name there, and its type.

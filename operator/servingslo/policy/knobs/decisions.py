@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from servingslo.plugins import Key
-from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.policy.rules.batch_search import LimitsPlan
 from servingslo.reasons import Reason
 
@@ -13,9 +12,17 @@ from servingslo.reasons import Reason
 BATCH_LIMITS = "batch-limits"
 ADMISSION = "admission"
 GATEWAY_LIMITS = "gateway-limits"
-LANES = "lanes"
 
 Decided = TypeVar("Decided", bound="KnobDecision")
+
+
+class WrittenBound(NamedTuple):
+    """Bounds in flight that are written: in which objects, why, and what is said if none is."""
+
+    where: str
+    reason: Reason
+    otherwise: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,21 @@ class KnobDecision:
     def saving(self) -> int | None:
         """Replicas that the recommendation saves; None if nothing is recommended."""
         return None
+
+    @property
+    def spares_refusals(self) -> bool:
+        """Whether more requests can be served than ready replicas take, so that none need wait."""
+        return False
+
+    @property
+    def bound(self) -> WrittenBound | None:
+        """The bound in flight that it writes; None if it writes none."""
+        return None
+
+    @property
+    def bounds(self) -> Mapping[str, int | None]:
+        """The new bounds of classes of requests, by class."""
+        return {}
 
     def hold(self) -> Self:
         """The decision if nothing may be written at this tick."""
@@ -128,33 +150,11 @@ class LimitDecision(KnobDecision):
     change_reason: Reason | None = None
     puts_back: bool | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegradationDecision(KnobDecision):
-    """The share of the requests that goes to a fallback.
-
-    reason: NOT_DEGRADED, DEGRADED, MAX_SHARE_REACHED, FALLBACK_FULL, FALLBACK_UNSEEN, or why no
-    weight is written. before, after: shares in force and to set, 0 to 1; equal if it stays. cause:
-    why no further replica can be had; None if one can, or none is needed. change_reason: why it
-    changes, None if it does not. puts_back: the owner's weights are restored exactly.
-    takes_more: more can go there than is known to be taken. unread: the share in force is not
-    known.
-    """
-
-    route: str
-    fallback: str
-    max_share_ratio: float
-    before: float = 0.0
-    after: float = 0.0
-    cause: Reason | None = None
-    change_reason: Reason | None = None
-    puts_back: bool = False
-    takes_more: bool = False
-    unread: bool = False
-
-    def hold(self) -> Self:
-        """Keep the weights in force."""
-        return replace(self, after=self.before, change_reason=None, puts_back=False)
+    @property
+    def bound(self) -> WrittenBound:
+        """The bound of the object."""
+        where = f"{self.kind}/{self.object_name}"
+        return WrittenBound(where, self.reason, "no bound is written", self.detail)
 
 
 # Where the decision of a built-in knob stands in documents: its name there, and its type.
@@ -162,5 +162,4 @@ BUILT_IN: Mapping[str, Key[KnobDecision]] = {
     BATCH_LIMITS: Key("batching", BatchingDecision),
     ADMISSION: Key("admission", AdmissionDecision),
     GATEWAY_LIMITS: Key("gateway_limit", LimitDecision),
-    ROUTE_WEIGHTS: Key("degradation", DegradationDecision),
 }

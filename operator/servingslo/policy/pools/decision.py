@@ -43,8 +43,7 @@ class FleetDecision:
     else of the pool whose constraint binds. binding_pool: the pool that the reason is about. gpus:
     of several pools, as all that follows. objectives: of prefill and decode, the objectives of the
     whole path as observed; else each pool reports its own. features: what each feature reports over
-    all pools. availability: of the whole route, None if no objective of it is stated. detail: for
-    people.
+    all pools. detail: for people.
     """
 
     time_seconds: float

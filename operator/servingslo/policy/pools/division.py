@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from servingslo.plugins import Aspect, Key
 from servingslo.policy.planner import Seen
@@ -30,22 +30,21 @@ class Division:
     features: Mapping[str, object] = field(default_factory=dict)
 
 
-class Divider(Protocol):
+# How the demand is divided at this tick, which has these seconds, and the memory for the next.
+Divide = Callable[
+    [FleetTargets, FleetState, Mapping[str, Seen], float], tuple[Division, FleetState]
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divider:
     """A feature that divides the demand among Combined pools.
 
     key: name and type of its report; the name is also that of its memory in `FleetState.features`.
     """
 
     key: Key[Any]
-
-    def divide(
-        self,
-        targets: FleetTargets,
-        state: FleetState,
-        seen: Mapping[str, Seen],
-        now_seconds: float,
-    ) -> tuple[Division, FleetState]:
-        """How the demand is divided at this tick, and the memory for the next."""
+    divide: Divide
 
 
 DIVIDER: Aspect[Divider] = Aspect("divider")

@@ -55,11 +55,11 @@ def misses_of(
 
 
 def with_degraded(seen: Misses, degraded: float, targets: Targets) -> Misses:
-    """The requests of a window with those that a fallback served, each by its own weight."""
-    asked = targets.degradation
-    if asked is None or degraded <= 0.0:
+    """The requests of a window with those served elsewhere, each by its own weight."""
+    elsewhere = targets.elsewhere
+    if elsewhere is None or degraded <= 0.0:
         return seen
-    missed = (1.0 - asked.counts_as_ratio) * degraded
+    missed = (1.0 - elsewhere.counts_as_ratio) * degraded
     return Misses(
         requests=seen.requests + degraded, least=seen.least + missed, most=seen.most + missed
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from servingslo.models.engine.adapter_slots import least_engines, waiting_ratio
 from servingslo.models.objectives import LatencyMetric
+from servingslo.plugins import Aspect
 from servingslo.policy.decision_parts import ConstraintNeed, StepValue
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import Demand
@@ -59,11 +60,15 @@ class Case:
     sizing: Sizing
 
 
+# The count that keeps the objectives with this much more load, in requests per second.
+CountFor = Callable[[float], int]
+# The count with what a feature lets order beyond what the load needs.
+MORE: Aspect[Callable[[TickContext, int, CountFor], int]] = Aspect("shares")
 Rule = Callable[[TickContext, Case | None], Need | None]
 
 
 def load_need(context: TickContext, case: Case | None) -> Need | None:
-    """What the law says that the load needs, with what sheddable classes may order."""
+    """What the law says that the load needs, with what features let order more."""
     if case is None:
         return None
     demand, sizing, ratio = case.demand, case.sizing, case.sizing_case.capacity_ratio
@@ -74,7 +79,8 @@ def load_need(context: TickContext, case: Case | None) -> Need | None:
         return size(case.sizing_case, more).replicas
 
     if context.trusted:
-        shared = count_with_shares(context, shared, count_for)
+        for with_shares in MORE.parts():
+            shared = with_shares(context, shared, count_for)
     return Need(
         constraint=sizing.binding,
         replicas=shared,
@@ -85,29 +91,10 @@ def load_need(context: TickContext, case: Case | None) -> Need | None:
             "lead_seconds": demand.lead_seconds,
             UTILIZATION_INPUT: case.sizing_case.utilization_target_ratio,
             **({"measured_capacity_ratio": ratio} if ratio < 1.0 else {}),
-            **(
-                {"sheddable_replicas": shared - sizing.replicas} if shared > sizing.replicas else {}
-            ),
+            **({"added_replicas": shared - sizing.replicas} if shared > sizing.replicas else {}),
         },
         sure=False,
     )
-
-
-def count_with_shares(context: TickContext, wanted: int, count_for: Callable[[float], int]) -> int:
-    """The count with what sheddable classes may order; `wanted` if none may, or if none is known.
-
-    wanted: for the classes that order all replicas that they need. count_for: the count that keeps
-    the objectives with this much more load, in requests per second. A class of a smaller share adds
-    its load only up to that share.
-    """
-    most, flows, added = context.targets.replicas.maximum, context.estimate.classes, 0.0
-    for one in sorted(context.targets.classes, key=lambda one: -one.share_ratio):
-        flow = flows.get(one.name)
-        if flow is None or flow.requests_per_second is None or most is None or not one.share_ratio:
-            continue
-        added += flow.requests_per_second
-        wanted = max(wanted, min(count_for(added), math.floor(one.share_ratio * most)))
-    return wanted
 
 
 def measured_need(context: TickContext, case: Case | None) -> Need | None:

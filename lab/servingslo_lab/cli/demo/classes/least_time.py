@@ -12,8 +12,8 @@ import numpy as np
 
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import Observation
-from servingslo.policy.knobs.decisions import LANES
 from servingslo.policy.knobs.in_flight.gateway import LIMIT
+from servingslo.policy.routes import LANES
 from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.sim.fleets.cluster import Wanted, simulate
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind

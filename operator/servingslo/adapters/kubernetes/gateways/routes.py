@@ -33,7 +33,7 @@ class GatewayRoutes:
         """Check that the policy's bound applies to exactly these pods.
 
         others: every policy of the namespace. fallback: a Service with a circuit breaker of its
-        own, as every backend of the rule has a filter (see `route_weights`).
+        own, as every backend of the rule has a filter.
         Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
         name = _route_of(policy)

@@ -14,7 +14,7 @@
 {{- end }}
 
 {{- define "servingslo.batch_limits.release" }}
-{{- if not (has "--canaries" .) }}
+{{- if and (eq .hook "pre-upgrade") (not (has "--canaries" .writes)) }}
             - --no-canaries
 {{- end }}
 {{- end }}

@@ -13,8 +13,8 @@
 
 {{- /* All that there may be: with fewer shards, those that are gone are emptied first. */ -}}
 {{- define "servingslo.shards.leases" }}
-- {{ include "servingslo.name" . }}-next
+      - {{ include "servingslo.name" . }}-next
 {{- range untilStep 1 8 1 }}
-- {{ include "servingslo.name" $ }}-{{ . }}
+      - {{ include "servingslo.name" $ }}-{{ . }}
 {{- end }}
 {{- end }}

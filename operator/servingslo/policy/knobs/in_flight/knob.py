@@ -5,23 +5,17 @@ A gateway enforces the bound, or it is changed together with the engines' batch 
 
 from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import InForce
-from servingslo.policy.knobs.decisions import (
-    ADMISSION,
-    GATEWAY_LIMITS,
-    AdmissionDecision,
-    DegradationDecision,
-)
+from servingslo.policy.knobs.decisions import ADMISSION, GATEWAY_LIMITS, AdmissionDecision
 from servingslo.policy.knobs.in_flight.admission import admission_decision
 from servingslo.policy.knobs.in_flight.engines import engine_limit, is_asked
 from servingslo.policy.knobs.in_flight.gateway import LimitMemory, limit_decision
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
-from servingslo.policy.routes import ROUTE_WEIGHTS
 from servingslo.reasons import Reason
 
-# The bound while a fallback can take more, as a ratio to the usual one. Simulated crowds that grow
-# or jump, five seeds each: with 1.25 a quarter to two fifths fewer requests are refused on ramps
-# and small jumps, and about as many are in time (4 % fewer at a jump to 2.2 times); with 1.5 up to
-# 30 % fewer are in time.
+# The bound while more can be served elsewhere, as a ratio to the usual one. Simulated crowds that
+# grow or jump, five seeds each: with 1.25 a quarter to two fifths fewer requests are refused on
+# ramps and small jumps, and about as many are in time (4 % fewer at a jump to 2.2 times); with 1.5
+# up to 30 % fewer are in time.
 ROOM_RATIO = 1.25
 _UNKNOWN = AdmissionDecision(reason=Reason.ADMISSION_UNKNOWN)
 
@@ -52,13 +46,8 @@ class InFlightKnob(PlainKnob):
         remembered = memory if isinstance(memory, LimitMemory) else None
         if is_asked(turn.context.targets):
             return Outcome(*engine_limit(turn.context, known, remembered, acting=turn.acting))
-        room = ROOM_RATIO if _can_degrade(turn) else 1.0
+        spared = any(one.spares_refusals for one in turn.earlier.values())
+        room = ROOM_RATIO if spared else 1.0
         return Outcome(
             *limit_decision(turn.context, known, remembered, acting=turn.acting, room_ratio=room)
         )
-
-
-def _can_degrade(turn: Turn) -> bool:
-    """Whether a fallback can take more requests, which ends the need to refuse them."""
-    degradation = turn.earlier.get(ROUTE_WEIGHTS)
-    return isinstance(degradation, DegradationDecision) and degradation.takes_more

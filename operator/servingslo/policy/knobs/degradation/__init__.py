@@ -1,5 +1,0 @@
-"""Which share of the requests goes to a fallback, because no further replica can be had?
-
-`knob` decides steps; `steps` verifies each by the fallback's own counts; `capacity` says how much.
-Must not import another knob.
-"""

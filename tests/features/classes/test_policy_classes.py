@@ -1,0 +1,147 @@
+"""Classes in the planner: who orders replicas, whose lane closes first, and what is reported."""
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.classed_world import THREE, WITH, story
+
+from servingslo.adapters.gauges import metric_samples
+from servingslo.estimation.requests.arrivals import ArrivalState, count_classes
+from servingslo.estimation.sample import GatewayInstance, GatewaySample
+from servingslo.explain.changes import change_line
+from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
+from servingslo.explain.conditions.derived import verdicts
+from servingslo.explain.events import events
+from servingslo.explain.log_line import further_lines
+from servingslo.explain.text import text
+from servingslo.features.classes.actuator import lanes_change
+from servingslo.features.classes.decision import LANES_DECIDED, SURGE_READINGS, LaneState
+from servingslo.policy.inputs import AdmissionMode, SignalProblem
+from servingslo.policy.knobs.in_flight.gateway import (
+    NOT_HELD_SECONDS,
+    STEP_SECONDS,
+)
+from servingslo.reasons import Reason
+from servingslo.runtimes.gateways import CountedWhen
+
+
+def lanes(decision):
+    """What was decided of the classes."""
+    return LANES_DECIDED.of(decision.knobs)
+
+
+def test_a_silent_gateway_keeps_the_last_known_part():
+    """The job does not order replicas because its counters are missing for a while."""
+    told = story(silent_from=600.0)
+    told.until(600.0)
+    assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
+
+
+def test_the_first_requests_of_a_job_wait_as_its_own():
+    """Envoy exports no queue of a route before its first request; then all wait at once."""
+
+    def samples(waiting):
+        chat = GatewayInstance(name="proxy", age_seconds=0.0, requests_total=50.0, queued=0.0)
+        job = replace(chat, requests_total=0.0, queued=waiting)
+        return {
+            name: GatewaySample(counted=CountedWhen.PASSED_ON, instances=(one,))
+            for name, one in (("chat", chat), ("job", job))
+        }
+
+    state, _ = count_classes(ArrivalState(), samples(None), frozenset({"job"}), 0.0, 60.0)
+    state, flows = count_classes(state, samples(90.0), frozenset({"job"}), 15.0, 60.0)
+    assert flows["job"].requests_per_second == pytest.approx(6.0)
+    assert state.sheddable is not None
+    assert state.sheddable.offered_ratio == 1.0
+
+
+def test_lanes_are_restored_when_they_may_not_be_written_any_more():
+    """And the reason of the actuator is reported."""
+    told = story()
+    told.until(600.0)
+    assert told.standing["job"] is not None
+    told.refusal = SignalProblem(reason=Reason.NOT_PERMITTED, detail="class job: no label")
+    decision = told.tick()
+    assert lanes(decision).puts_back
+    assert told.standing == {"chat": None, "job": None}
+    assert lanes(told.tick()).reason is Reason.NOT_PERMITTED
+    assert "class job: no label" in verdicts(decision)[ConditionType.ADMISSION_BOUND].message
+
+
+def test_a_first_lane_waits_for_readings():
+    """The first requests say little of the mix; a lane that is there at a restart stays."""
+    told = story()
+    told.until(900.0)
+    written = [d for d in told.decisions if lanes(d).classes[1].change_reason is not None]
+    assert told.decisions.index(written[0]) >= SURGE_READINGS - 1
+    again = replace(told, state=replace(told.state, knobs={}), decisions=[])
+    before = dict(told.standing)
+    again.tick()
+    assert lanes(again.decisions[0]).classes[1].before == before["job"]
+    assert not lanes(again.decisions[0]).puts_back
+
+
+def test_mode_recommend_reports_lanes_and_writes_none():
+    """The wanted lane stands beside what is in force."""
+    told = story(replace(WITH, admission_mode=AdmissionMode.RECOMMEND))
+    told.until(600.0)
+    assert told.standing == {}
+    chat, job = lanes(told.decisions[-1]).classes
+    assert (chat.before, job.change_reason) == (None, None)
+    assert chat.after > job.after
+
+
+def test_who_is_refused_is_reported_by_class():
+    """State, rates, lane: in the line, the text, the gauges and the change."""
+    told = story(THREE, rate=4.0, refused_per_second={"job": 5.0})
+    told.until(600.0)
+    last = told.decisions[-1]
+    chat, job = lanes(last).classes
+    assert (chat.state, job.state) == (LaneState.OPEN, LaneState.FULL)
+    assert job.refused_per_second == pytest.approx(5.0)
+    lines = list(further_lines(last))
+    assert "class=job priority=-10 state=Full" in lines[1]
+    assert "job (priority -10): Full" in text(last)
+    gauges = {
+        (one.labels["class"], one.labels["outcome"]): one.value
+        for one in metric_samples(last)
+        if one.name == "servingslo_class_requests_per_second"
+    }
+    assert gauges["job", "refused"] == pytest.approx(5.0)
+    written = next(d for d in told.decisions if lanes_change(d) is not None)
+    line = change_line(lanes_change(written))
+    assert "target=BackendTrafficPolicy/chat,job-lane knob=lanes lane_chat=unknown->" in line
+
+
+@pytest.mark.parametrize(
+    ("passed_by", "refused", "reported"),
+    [
+        pytest.param(-1.0, 5.0, False, id="held"),
+        pytest.param(1.0, 5.0, False, id="race-of-workers"),
+        pytest.param(40.0, 0.0, True, id="passed-by"),
+    ],
+)
+def test_a_lane_that_does_not_hold_is_reported(passed_by, refused, reported):
+    """After a minute of readings above it: state, condition, gauge and event name the class."""
+    told = story(THREE, rate=4.0, refused_per_second={"job": refused}, passed_by=passed_by)
+    told.until(600.0)
+    reasons = {lanes(one).reason for one in told.decisions}
+    assert (Reason.LIMIT_NOT_HELD in reasons) is reported
+    assert (
+        LaneState.UNBOUND in {lanes(one).classes[1].state for one in told.decisions}
+    ) is reported
+    if not reported:
+        return
+    first = next(
+        n for n, d in enumerate(told.decisions) if lanes(d).reason is Reason.LIMIT_NOT_HELD
+    )
+    before, now = told.decisions[first - 1], told.decisions[first]
+    written = [d.time_seconds for d in told.decisions[:first] if lanes(d).classes[1].change_reason]
+    assert now.time_seconds - written[-1] >= STEP_SECONDS + NOT_HELD_SECONDS
+    assert lanes(now).classes[0].state is not LaneState.UNBOUND
+    verdict = verdicts(now)[ConditionType.ADMISSION_BOUND]
+    assert verdict.status is ConditionStatus.FALSE
+    assert "more of class job is in flight" in verdict.message
+    gauges = [one for one in metric_samples(now) if one.name == "servingslo_admission_bound"]
+    assert [one.labels["reason"] for one in gauges] == ["LimitNotHeld"]
+    assert [one.reason for one in events(now, before)] == [Reason.LIMIT_NOT_HELD]
