@@ -167,7 +167,7 @@ images: setup ## print every image that the chart can run, for mirrors
 
 site: setup $(SITE)/tool/.installed ## the pages as a site with search, every link checked, served at 127.0.0.1:8000 until Ctrl-C; SERVE= to build it alone
 	$(BIN)/python -m tests.website.pages $(SITE)
-	NO_MKDOCS_2_WARNING=1 $(SITE)/tool/bin/mkdocs build --quiet --strict --config-file $(SITE)/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(SITE)/tool/bin/mkdocs build --strict --config-file $(SITE)/mkdocs.yml
 	$(if $(SERVE),@echo "site: http://$(SERVE)"; exec $(PYTHON) -m http.server --directory $(SITE)/html --bind $(subst :, ,$(SERVE)))
 
 $(SITE)/tool/.installed: requirements-site.lock
