@@ -8,6 +8,7 @@ import pytest
 from tests.unit.test_election import Server, Time
 
 from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, under_lease
+from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.lease.election import Election, Terms
 from servingslo.controller.lease.leadership import NamespaceFence, ReleaseFence
 from servingslo.errors import NotLeaderError
@@ -164,6 +165,19 @@ async def test_a_rollout_to_more_shards_moves_nothing_before_all_know_of_them():
     await last.stop()
 
 
+async def test_a_process_exports_which_shards_it_holds():
+    """At each scrape, as it is then."""
+    cluster, metrics = Cluster(), OperatorMetrics()
+    one = cluster.start("a", 2)
+    one.export(metrics)
+    await cluster.run(4.0)
+    value = metrics.registry.get_sample_value
+    assert value("servingslo_shard_held", {"shard": "1"}) == 1.0
+    await one.give_back(1)
+    held = [value("servingslo_shard_held", {"shard": shard}) for shard in "01"]
+    assert held == [1.0, 0.0]
+
+
 async def test_a_write_needs_the_lease_of_its_shard():
     """Of another one, of none, or while it is given back, it is refused."""
     cluster = Cluster()
@@ -237,3 +251,13 @@ async def test_whatever_happens_no_shard_has_two_holders_and_all_end_held(seed: 
     assert cluster.holders().keys() == {0, 1, 2}
     counts = cluster.counts()
     assert max(counts) <= 2 or len(counts) == 1
+
+
+async def test_with_one_shard_it_is_leader_or_standby():
+    """As without this feature: who leads is in `/readyz`, where the runbook looks for it."""
+    cluster = Cluster()
+    cluster.start("a", 1)
+    await cluster.run(4.0)
+    cluster.start("b", 1)
+    await cluster.run(4.0)
+    assert [cluster.live[name].detail() for name in "ab"] == ["leader a", "standby of a"]
