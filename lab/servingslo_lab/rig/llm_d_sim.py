@@ -30,6 +30,8 @@ class LlmDSim:
         self.process = place.family.add(
             f"{LLM_D_SIM.name}-{place.address}-{port}",
             [str(program), f"--port={port}", *place.arguments],
+            # Without it there is no simulated KV cache.
+            environment={"POD_IP": place.address},
         )
 
 
