@@ -45,14 +45,14 @@ ENGINE = Engine(
     question=completion(MODEL, prompt_words=(100, 300), output_tokens=(32, 96)),
 )
 PERCENTILE = 95.0
-TTFT_SECONDS, GAP_SECONDS = 1.0, 0.06
+TTFT_SECONDS, TPOT_SECONDS = 1.0, 0.06
 MOST_REPLICAS = 6
 SPEC = {
     "model": MODEL,
     "runtime": "vllm",
     "objectives": [
         {"metric": "ttft", "percentile": PERCENTILE, "threshold": f"{1000 * TTFT_SECONDS:.0f}ms"},
-        {"metric": "itl", "percentile": PERCENTILE, "threshold": f"{1000 * GAP_SECONDS:.0f}ms"},
+        {"metric": "tpot", "percentile": PERCENTILE, "threshold": f"{1000 * TPOT_SECONDS:.0f}ms"},
     ],
     "replicas": {"min": 1, "max": MOST_REPLICAS},
     "behavior": {"scaleDown": {"stabilizationWindowSeconds": 30}},
@@ -72,18 +72,18 @@ class SurgeFigures:
     surge: tuple[float, float]
     replicas: tuple[tuple[float, int], ...]
 
-    def phase(self, first: float, last: float, *, gaps: bool = False) -> Phase | None:
-        """Requests sent between two times by their first token, or by their mean gap."""
+    def phase(self, first: float, last: float, *, tpot: bool = False) -> Phase | None:
+        """Requests sent between two times by their first token, or by TPOT."""
         found = [
             Answer(
                 one.sent - self.began,
-                _gap_seconds(one) if gaps else one.first_seconds,
+                _tpot_seconds(one) if tpot else one.first_seconds,
                 one.status == 200,
             )
             for one in self.answers
             if first <= one.sent - self.began < last
         ]
-        return Phase.of(found, GAP_SECONDS if gaps else TTFT_SECONDS)
+        return Phase.of(found, TPOT_SECONDS if tpot else TTFT_SECONDS)
 
     @property
     def in_slo_ratio(self) -> float:
@@ -91,7 +91,7 @@ class SurgeFigures:
         good = [
             one.status == 200
             and one.first_seconds <= TTFT_SECONDS
-            and _gap_seconds(one) <= GAP_SECONDS
+            and _tpot_seconds(one) <= TPOT_SECONDS
             for one in self.answers
         ]
         return sum(good) / max(len(good), 1)
@@ -180,13 +180,13 @@ def table(figures: SurgeFigures) -> str:
     rows = [
         ("requests", f"{len(figures.answers)}, {figures.failed} failed"),
         *((f"TTFT {n}", phase_line(figures.phase(a, b), TTFT_SECONDS)) for n, a, b in phases),
-        ("mean gap, all", phase_line(figures.phase(0.0, float("inf"), gaps=True), GAP_SECONDS)),
+        ("TPOT all", phase_line(figures.phase(0.0, float("inf"), tpot=True), TPOT_SECONDS)),
         ("replicas", " → ".join(str(figures.most(a, b)) for _, a, b in phases[:3])),
         ("in SLO", f"{figures.in_slo_ratio:.1%}: objective {'kept' if kept else 'missed'}"),
     ]
     return "\n".join(f"{name:<26} {value}" for name, value in rows)
 
 
-def _gap_seconds(one: Answered) -> float:
+def _tpot_seconds(one: Answered) -> float:
     """Mean time between a request's tokens."""
     return (one.seconds - one.first_seconds) / max(one.output_tokens - 1, 1)
