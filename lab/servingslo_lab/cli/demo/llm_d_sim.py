@@ -48,7 +48,6 @@ PERCENTILE = 95.0
 TTFT_SECONDS, TPOT_SECONDS = 1.0, 0.06
 MOST_REPLICAS = 6
 SPEC = {
-    "model": MODEL,
     "runtime": "vllm",
     "objectives": [
         {"metric": "ttft", "percentile": PERCENTILE, "threshold": f"{1000 * TTFT_SECONDS:.0f}ms"},
