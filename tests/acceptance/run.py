@@ -248,6 +248,11 @@ CHECKS = (
         ),
     ),
     Check(
+        name="llm-d-sim",
+        shows="replicas of llm-d-inference-sim, read as vLLM, follow a surge and come back",
+        command=(*_TESTS, "tests/e2e/test_demo_llm_d_sim.py"),
+    ),
+    Check(
         name="engine-law",
         shows="the law of a real vLLM through the operator's own chain",
         command=("-m", "tests.validation.real_engine", "--out", "out/real-engine"),
