@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from policy_world import REPLICAS_ONLY as TARGETS
 from policy_world import World, reasons, run, stepped
+from tests.unit.world_gateway import Gated
 
-from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
 from servingslo.explain.text import text
@@ -20,51 +20,11 @@ from servingslo.policy.inputs import (
     SignalProblem,
 )
 from servingslo.reasons import Action, Reason
-from servingslo.runtimes.gateways import CountedWhen
-from servingslo_lab.sim.fleets.service import Service, WhenNoEngine
 
 IDLE_SECONDS = 600.0
 TARGETS_TO_ZERO = replace(
     TARGETS, replicas=ReplicaTargets(minimum=0, maximum=12, idle_seconds=IDLE_SECONDS)
 )
-
-
-class Gated(World):
-    """A world behind a gateway that counts requests as they pass, and holds what finds no engine.
-
-    silent: nothing is known of the gateway.
-    """
-
-    silent = False
-    not_woken = ""
-
-    def __post_init__(self):
-        super().__post_init__()
-        engines = self.service.engines
-        self.service = Service(when_no_engine=WhenNoEngine.WAIT)
-        for name in engines:
-            self.service.add(name, self._engine(), self.now)
-        self.offered = 0
-        offer = self.service.offer
-
-        def counted(**request):
-            self.offered += 1
-            offer(**request)
-
-        self.service.offer = counted
-
-    def observe(self, at):
-        """As the world shows it, with the gateway's counters."""
-        waiting = self.service.waiting_at_gateway
-        instance = GatewayInstance(
-            name="envoy-0",
-            age_seconds=1.0,
-            requests_total=float(self.offered - waiting),
-            queued=float(waiting),
-        )
-        instances = () if self.silent else (instance,)
-        sample = GatewaySample(counted=CountedWhen.PASSED_ON, instances=instances)
-        return replace(super().observe(at), gateway=sample, not_woken=self.not_woken)
 
 
 class Woken(World):

@@ -22,17 +22,25 @@ from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import PodSample
 from servingslo.estimation.windows.freshness import metrics_of
+from servingslo.models.fleet.latency import Objective
+from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.inputs import ScaleTarget, Targets
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateway_catalogue import gateway_profile
 from servingslo_lab.cli.past.exported import Question, read_exported
 from servingslo_lab.cli.past.history import prometheus_now_seconds, read_history
+from servingslo_lab.cli.past.workload import PastQuestion, PastWorkload
 
 URL = "http://store.test"
 MATCHERS = 'cluster="a", region=~"eu-.*"'
 GATEWAYS = ("envoy-gateway", "istio", "gateway-api-inference-extension")
-ASKS = {"past/exported.py", "past/history.py", "past/rates.py",
+ASKS = {"past/exported.py", "past/history.py", "past/ranges.py", "past/rates.py",
         "reading/crowds.py", "reading/reader.py"}  # fmt: skip
-_KEYWORDS = frozenset({"or", "and", "by", "on", "group_left"})
+_KEYWORDS = frozenset({"or", "and", "by", "on", "group_left", "unless"})
+SETS = Targets(
+    target=ScaleTarget(api_version="apps/v1", kind="StatefulSet", name="chat"),
+    objectives=(Objective(metric=LatencyMetric.TTFT, percentile=99.0, threshold_seconds=1.0),),
+)
 
 
 class Store(BaseHTTPRequestHandler):
@@ -52,9 +60,11 @@ class Store(BaseHTTPRequestHandler):
         query = parse_qs(text)["query"][0]
         self.asked.append(query)
         labels = {"namespace": "n", "pod": "p", "servingslo_group": "native/engine"}
-        one = {"metric": labels, "value": [1e9, "3"]}
-        result = [one] if query.startswith("label_replace(min") else []
-        data = {"resultType": "vector", "result": result}
+        ranged = "query_range" in self.path
+        one = {"metric": labels, "value": [1e9, "3"], "values": [[1e9, "3"]]}
+        del one["value" if ranged else "values"]
+        told = query.startswith(("label_replace(min", "max by (pod) ((kube_pod_created"))
+        data = {"resultType": "matrix" if ranged else "vector", "result": [one] if told else []}
         if query == "time()":
             data = {"resultType": "scalar", "result": [1e9, "1000000000"]}
         body = json.dumps({"status": "success", "data": data}).encode()
@@ -96,6 +106,11 @@ def ask_for_the_past(config: PrometheusConfig) -> None:
         namespace="n", name="x", end_seconds=int(now), interval_seconds=600, count=3
     )
     read_exported(config, question)
+    week = PastQuestion(
+        namespace="n", name="x", targets=SETS, start_seconds=int(now), end_seconds=int(now) + 60,
+        step_seconds=60,
+    )  # fmt: skip
+    list(PastWorkload(config=config, question=week).observations())
     rates = PastRates(config, days=1)
     rates._read()
     rates.close()
@@ -118,7 +133,9 @@ def test_every_query_of_every_path_has_the_matchers(store: str, gateway: str) ->
     asked = [query for query in Store.asked if query != "time()"]
     assert {query: found for query in asked if (found := unmatched(query))} == {}
     text = "\n".join(asked)
-    for part in ("DCGM_FI", "histogram_count", "servingslo_limited_by", "servingslo_owner",
+    for part in ("DCGM_FI", "kube_statefulset_replicas", "kube_pod_container_resource_requests",
+                 "kube_pod_status_ready_time",
+                 "histogram_count", "servingslo_limited_by", "servingslo_owner",
                  profile.metrics[0].names[0], "pod=~", "timestamp({"):  # fmt: skip
         assert part in text
     without = [unmatched(query.replace(MATCHERS, "")) for query in asked]

@@ -1,11 +1,13 @@
 """What an Envoy in front of a simulated world counts."""
 
 from bisect import bisect_left
+from dataclasses import replace
 
 from tests.unit.policy_world import World
 
 from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
 from servingslo.runtimes.gateways import CountedWhen
+from servingslo_lab.sim.fleets.service import Service, WhenNoEngine
 
 # Envoy's own edges; the last is open.
 EDGES = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, float("inf"))
@@ -33,3 +35,41 @@ def behind_gateway(world: World, delay) -> GatewaySample:
         ),
     )  # fmt: skip
     return GatewaySample(counted=CountedWhen.PASSED_ON, instances=(instance,))
+
+
+class Gated(World):
+    """A world behind a gateway that counts requests as they pass, and holds what finds no engine.
+
+    silent: nothing is known of the gateway.
+    """
+
+    silent = False
+    not_woken = ""
+
+    def __post_init__(self):
+        super().__post_init__()
+        engines = self.service.engines
+        self.service = Service(when_no_engine=WhenNoEngine.WAIT)
+        for name in engines:
+            self.service.add(name, self._engine(), self.now)
+        self.offered = 0
+        offer = self.service.offer
+
+        def counted(**request):
+            self.offered += 1
+            offer(**request)
+
+        self.service.offer = counted
+
+    def observe(self, at):
+        """As the world shows it, with the gateway's counters."""
+        waiting = self.service.waiting_at_gateway
+        instance = GatewayInstance(
+            name="envoy-0",
+            age_seconds=1.0,
+            requests_total=float(self.offered - waiting),
+            queued=float(waiting),
+        )
+        instances = () if self.silent else (instance,)
+        sample = GatewaySample(counted=CountedWhen.PASSED_ON, instances=instances)
+        return replace(super().observe(at), gateway=sample, not_woken=self.not_woken)

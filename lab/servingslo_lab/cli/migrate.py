@@ -1,4 +1,4 @@
-"""`servingslo migrate`: a ServingSLO in Recommend from an HPA or a ScaledObject."""
+"""`servingslo migrate`: a ServingSLO in Recommend from another autoscaler."""
 
 import asyncio
 import re
@@ -23,11 +23,13 @@ from servingslo_lab.cli.autoscalers.documents import autoscalers_of, objects_of
 from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION
 from servingslo_lab.cli.autoscalers.manifest_text import manifest
 from servingslo_lab.cli.autoscalers.migration import migrated
+from servingslo_lab.cli.autoscalers.pod_autoscaler import POD_AUTOSCALER_API_VERSION
 from servingslo_lab.cli.autoscalers.scaled_object import SCALED_OBJECT_API_VERSION
 from servingslo_lab.cli.sizing.inputs import parse_objectives
 
 _HPAS = HPA_API_VERSION, "horizontalpodautoscalers"
 _SCALED_OBJECTS = SCALED_OBJECT_API_VERSION, "scaledobjects"
+_POD_AUTOSCALERS = POD_AUTOSCALER_API_VERSION, "podautoscalers"
 # A version that is still served, where a manifest states it; comments and order stay.
 _FORMER = re.compile(
     rf"(\bapiVersion[\"']?\s*:\s*[\"']?){re.escape(GROUP)}/(?:{'|'.join(VERSIONS[1:])})\b"
@@ -40,6 +42,8 @@ _RESOURCES = {
     "so": _SCALED_OBJECTS,
     "scaledobject": _SCALED_OBJECTS,
     "scaledobjects": _SCALED_OBJECTS,
+    "podautoscaler": _POD_AUTOSCALERS,
+    "podautoscalers": _POD_AUTOSCALERS,
 }
 
 
@@ -47,7 +51,7 @@ def migrate(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|-|hpa/NAME|scaledobject/NAME",
+            metavar="FILE|-|hpa/NAME|scaledobject/NAME|podautoscaler/NAME",
             help="A manifest, standard input, or an object of the cluster.",
         ),
     ],
@@ -64,13 +68,14 @@ def migrate(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Write a ServingSLO in mode Recommend from an HPA or a KEDA ScaledObject.
+    """Write a ServingSLO in Recommend from an HPA, KEDA ScaledObject or AIBrix PodAutoscaler.
 
-    Target, bounds, behavior and fallback are taken over, also of one with the annotations of
-    llm-d's variant autoscaler; comments say what was not, and why. Nothing is changed on a cluster.
-    Objectives come from --objective, else from triggers that are a percentile of latency; else an
-    example is written. Of a file with resources of servingslo.dev, the apiVersion is set to the
-    present one, and nothing else is changed; exit code 2 names fields that are gone.
+    Target, bounds, windows of time, behavior and fallback are taken over, also of one with the
+    annotations of llm-d's variant autoscaler; comments say what was not, and why. Nothing is
+    changed on a cluster. Objectives come from --objective, else from triggers that are a percentile
+    of latency; else an example is written. Of a file with resources of servingslo.dev, the
+    apiVersion is set to the present one, and nothing else is changed; exit code 2 names fields that
+    are gone.
 
     Example: servingslo migrate hpa/llama-chat -n inference --objective ttft:p99:1s
     """

@@ -28,7 +28,7 @@ from servingslo_lab.sim.scenario import Cell
 FORMAT_VERSION = 2
 _RULES_OF_OTHERS = ("servingslo_lab.sim.baselines", "servingslo_lab.sim.peers")
 # The planner's own runs depend on all of it.
-_PLANNER = ("policy", "estimation", "models", "runtimes")
+_PLANNER = ("policy", "estimation", "models", "runtimes", "features")
 # Calculations outside the simulator that other autoscalers' rules use. Of laws and limits they only
 # use the numbers, and those are in the key.
 _SHARED = ("policy/hpa_behavior.py", "estimation/requests/histograms.py")

@@ -10,6 +10,7 @@ import numpy as np
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import Targets
 from servingslo.policy.pools.inputs import FleetTargets
+from servingslo.policy.replicas.bounds_in_force import greatest_maximum
 from servingslo_lab.sim.baselines.setting import Setting
 from servingslo_lab.sim.bounds.oracle import INTERVAL_SECONDS, interval_work
 from servingslo_lab.sim.fleets.cluster import Autoscaler
@@ -95,7 +96,7 @@ class Scenario:
     @property
     def bound(self) -> int | None:
         """The largest replica count that resource and fleet allow; None without a bound."""
-        stated = [self.fleet.max_replicas, self.targets.replicas.maximum if self.targets else None]
+        stated = [self.fleet.max_replicas, greatest_maximum(self.targets) if self.targets else None]
         return min((bound for bound in stated if bound is not None), default=None)
 
 

@@ -22,6 +22,8 @@ RULES = "x-kubernetes-validations"
 DURATION_PATTERN = r"^([0-9]{1,6}([.][0-9]{1,6})?(s|m|h)|[0-9]{1,9}([.][0-9]{1,6})?ms)+$"
 DURATION_MAX_LENGTH = 20
 QUANTITY_MAX_LENGTH = 32
+# A sanity bound, far above any fleet, so that no tenant can make a plan expensive.
+MAX_REPLICAS = 10_000
 MAX_QUANTITY = "1Pi"  # a sanity bound, far above the memory of any replica
 
 # Like in the API server, numbers are not read from strings or booleans.

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from servingslo.api.refusals import allowed, path_of, refused_value, shown
-from servingslo.api.spec_base import SPEC, features_of
+from servingslo.api.spec_base import OF_REPLICAS, SPEC, features_of, states_of
 from servingslo.api.v1alpha1 import ServingSLOSpec
 from servingslo.api.v1alpha1.behavior import ScaleDownRules, ScaleUpRules
 from servingslo.api.v1alpha1.capacity import DynamicBatching
@@ -113,6 +113,7 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
             else parse_duration_seconds(own.replicas.idle_after),
             maximum=own.replicas.max,
             tolerated_failures=own.replicas.tolerated_failures,
+            **states_of(own.replicas, OF_REPLICAS),
         ),
         utilization_target_ratio=(
             None if own.utilization.target is None else float(own.utilization.target)
@@ -163,7 +164,8 @@ def _targets(spec: ServingSLOSpec, own: ServingSLOSpec | Pool, target: TargetRef
         ),
         model=spec.model,
     )
-    return replace(targets, **features_of(spec))
+    features = features_of(spec) | features_of(own.replicas, OF_REPLICAS)
+    return replace(targets, features=features, **states_of(spec))
 
 
 def _seconds_unless_measured(text: str | None) -> float | None:

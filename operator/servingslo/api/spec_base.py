@@ -29,18 +29,19 @@ def _agrees(_spec: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecPart:
-    """What a feature adds to the spec: a field of the key's name.
+    """What a feature adds to the spec, or to its part `within`: a field of the key's name.
 
     key: of what the planner gets, in `Targets.features`. field: annotation and pydantic field.
     targets: what the planner gets of the field's value, in SI units. states: fields of `Targets`
-    that the value, in the spec, sets instead of the kernel. rules: CEL over the whole
-    spec; check: the same in Python, of the spec, raises `not_allowed`. of_route: with several pools
-    only the one that the route is read for has it. several_routes: it states several, each with a
-    bound of its own; what needs one_route then excludes it.
+    that the value, in the spec, sets instead of the kernel; within replicas, of `ReplicaTargets`.
+    rules: CEL over the whole spec or the part; check: the same in Python, raises `not_allowed`.
+    of_route: with several pools only the one that the route is read for has it. several_routes: it
+    states several, each with a bound of its own; what needs one_route then excludes it.
     """
 
     key: Key[Any]
     field: tuple[Any, Any]
+    within: str = ""
     targets: Callable[[Any], object]
     rules: tuple[dict[str, Any], ...] = ()
     check: Callable[[Any], None] = _agrees
@@ -58,22 +59,38 @@ class SpecPart:
 SPEC: Aspect[SpecPart] = Aspect("spec")
 
 
-def with_features(model: type[Model]) -> type[Model]:
+# The part of the spec with the bounds on counts, where a feature may add a field.
+OF_REPLICAS = "replicas"
+
+
+def parts_within(part: str = "") -> tuple[SpecPart, ...]:
+    """What features add to this part of the spec, '' for the spec itself."""
+    return tuple(one for one in SPEC.parts() if one.within == part)
+
+
+def with_features(model: type[Model], within: str = "") -> type[Model]:
     """The model with the field of each feature at its end."""
-    fields: dict[str, Any] = {part.key.name: part.field for part in SPEC.parts()}
+    fields: dict[str, Any] = {part.key.name: part.field for part in parts_within(within)}
     return create_model(model.__name__, __base__=model, **fields)
 
 
-def features_of(spec: BaseModel) -> dict[str, Any]:
-    """The fields of `Targets` that features fill: their own values by name, and what they state."""
-    every = ((part, getattr(spec, part.key.name)) for part in SPEC.parts())
-    stated = [(part, value) for part, value in every if value is not None]
-    found: dict[str, Any] = {
-        "features": {part.key.name: part.targets(value) for part, value in stated}
+def features_of(model: BaseModel, within: str = "") -> dict[str, object]:
+    """What the planner gets of the fields that features add to a part of the spec, by name."""
+    return {part.key.name: part.targets(value) for part, value in _stated(model, within)}
+
+
+def states_of(model: BaseModel, within: str = "") -> dict[str, Any]:
+    """Fields of the planner's targets that features state by their fields of a part."""
+    return {
+        name: found
+        for part, value in _stated(model, within)
+        for name, found in part.states(value, model).items()
     }
-    for part, value in stated:
-        found |= part.states(value, spec)
-    return found
+
+
+def _stated(model: BaseModel, within: str) -> list[tuple[SpecPart, Any]]:
+    every = ((part, getattr(model, part.key.name)) for part in parts_within(within))
+    return [(part, value) for part, value in every if value is not None]
 
 
 class ApiModel(BaseModel):

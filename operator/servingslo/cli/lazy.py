@@ -66,7 +66,7 @@ COMMANDS: dict[str, Entry] = {
         summary="Put back every bound that was written into a gateway.",
     ),
     "migrate": Entry(
-        summary="Write a ServingSLO from an HPA or a KEDA ScaledObject.",
+        summary="Write a ServingSLO from an HPA, a ScaledObject or a PodAutoscaler.",
     ),
     "crd": Entry(module="servingslo.cli.schema", summary="Print the CustomResourceDefinition."),
     "schema": Entry(

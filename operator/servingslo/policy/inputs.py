@@ -102,14 +102,15 @@ class ReplicaTargets:
     """Bounds on the replica count, and how many failed replicas the objectives must survive.
 
     idle_seconds: time without any request after which the last replica is removed, if the minimum
-    is 0. If the minimum is 1 or more, a target at 0 was switched off by a user. Raises:
-    InvalidInputError for a minimum below 0, or of 0 without idle_seconds.
+    is 0. zero_at_times: at another time it is. If it never is, a target at 0 was switched off by a
+    user. Raises: InvalidInputError for a minimum below 0, or of 0 without idle_seconds.
     """
 
     minimum: int = 1
     maximum: int | None = None
     tolerated_failures: int = 0
     idle_seconds: float | None = None
+    zero_at_times: bool = False
 
     def __post_init__(self) -> None:
         if self.minimum < 0:
@@ -119,8 +120,8 @@ class ReplicaTargets:
 
     @property
     def may_sleep(self) -> bool:
-        """Whether there may be no replica while no requests arrive."""
-        return self.minimum == 0
+        """Whether there may be no replica while no requests arrive, now or at another time."""
+        return self.minimum == 0 or self.zero_at_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

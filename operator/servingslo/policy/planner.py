@@ -23,7 +23,9 @@ from servingslo.policy.inputs import (
     Targets,
 )
 from servingslo.policy.knobs.catalogue import observe_knobs
+from servingslo.policy.replicas.bounds_in_force import with_bounds_in_force
 from servingslo.policy.replicas.context import TickContext, tick_context
+from servingslo.policy.replicas.demand import lead_seconds
 from servingslo.policy.replicas.findings import findings
 from servingslo.policy.replicas.ownership import CONFLICTS, acting_limit
 from servingslo.policy.replicas.proposal import REPLICAS_KNOB, Proposal
@@ -112,6 +114,8 @@ def observe(
     estimate = facts.mark_pods(estimate)
     if stages.view is not None:
         estimate = stages.view(estimate)
+    lead = lead_seconds(estimate, targets, limits)
+    targets = with_bounds_in_force(targets, lead, now_seconds)
     signals = drop_families(add_doubts(signals, estimate.doubts), estimate.lost_families)
     if asleep := zero.sleeps(observation, targets):
         signals = zero.sleeping_signals(signals, observation, estimate)

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.controller_fakes import NAME, NAMESPACE, UID, FakeResources, Operator, record_of
 
 from servingslo.adapters.kubernetes.api.fence import lease_of_context
+from servingslo.controller.grants import Grants
 from servingslo.controller.lease.lead import Lead
 from servingslo.controller.place import Place, place_of
 from servingslo.controller.reporting.stored_state import learned_of
@@ -75,9 +76,25 @@ class Shards(Lead):
         self.unwanted = None
 
 
-def process(resources: FakeResources, lead: Shards) -> Operator:
+class Joined(Grants):
+    """All resources share something, if it is known."""
+
+    known = True
+
+    def joined(self, resources, /):
+        """The same for each."""
+        return {one.record.ref.uid: ("shared",) for one in resources} if self.known else None
+
+
+class Unread(Joined):
+    """It is not known what they share."""
+
+    known = False
+
+
+def process(resources: FakeResources, lead: Shards, grants: type[Grants] = Grants) -> Operator:
     """One process on these resources."""
-    operator = Operator(resources=resources)
+    operator = Operator(resources=resources, make_grants=grants)
     operator.controller.lead = lead
     return operator
 
@@ -103,6 +120,23 @@ async def test_a_resource_is_moved_before_anything_is_decided_and_then_decided_b
     patches = len(resources.patches)
     await first.ticks(3)
     assert len(resources.patches) == patches
+
+
+@pytest.mark.parametrize(
+    ("grants", "shard"), [(Joined, shard_of("shared", SHARDS)), (Unread, None)]
+)
+async def test_resources_that_share_something_are_on_one_shard(grants, shard):
+    """Whatever their own would be; while it is not known nothing moves."""
+    resources = FakeResources()
+    held = 1 - shard_of("shared", SHARDS)
+    operator = process(resources, Shards({held}), grants)
+    status = {"shard": {"index": held, "moves": 1}}
+    for uid in UIDS.values():
+        target = {"kind": "Deployment", "name": uid}
+        operator.apply(replace(record_of(name=uid, uid=uid, targetRef=target), status=status))
+    await operator.tick()
+    places = {place_of(resources.status(uid)).lease for uid in UIDS.values()}
+    assert places == {held if shard is None else shard}
 
 
 async def test_what_was_learnt_moves_with_the_resource():

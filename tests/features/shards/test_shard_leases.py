@@ -8,6 +8,7 @@ import pytest
 from tests.unit.test_election import Server, Time
 
 from servingslo.adapters.kubernetes.api.fence import DeadMansSwitch, under_lease
+from servingslo.adapters.metrics_export import OperatorMetrics
 from servingslo.controller.lease.election import Election, Terms
 from servingslo.controller.lease.leadership import NamespaceFence, ReleaseFence
 from servingslo.errors import NotLeaderError
@@ -162,6 +163,19 @@ async def test_a_rollout_to_more_shards_moves_nothing_before_all_know_of_them():
     assert cluster.holders() == {0: "last"}
     assert cluster.leases["1"].record.holder == ""
     await last.stop()
+
+
+async def test_a_process_exports_which_shards_it_holds():
+    """At each scrape, as it is then."""
+    cluster, metrics = Cluster(), OperatorMetrics()
+    one = cluster.start("a", 2)
+    one.export(metrics)
+    await cluster.run(4.0)
+    value = metrics.registry.get_sample_value
+    assert value("servingslo_shard_held", {"shard": "1"}) == 1.0
+    await one.give_back(1)
+    held = [value("servingslo_shard_held", {"shard": shard}) for shard in "01"]
+    assert held == [1.0, 0.0]
 
 
 async def test_a_write_needs_the_lease_of_its_shard():

@@ -1,4 +1,4 @@
-"""Which documents of a manifest are an HPA or a ScaledObject."""
+"""Which documents of a manifest are an HPA, a ScaledObject or a PodAutoscaler."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -8,27 +8,34 @@ from pydantic import ValidationError
 from servingslo.api.refusals import first_refusal
 from servingslo.errors import InvalidInputError
 from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION, HPA_KIND, HorizontalPodAutoscaler
+from servingslo_lab.cli.autoscalers.pod_autoscaler import (
+    POD_AUTOSCALER_API_VERSION,
+    POD_AUTOSCALER_KIND,
+    PodAutoscaler,
+)
 from servingslo_lab.cli.autoscalers.scaled_object import (
     SCALED_OBJECT_API_VERSION,
     SCALED_OBJECT_KIND,
     ScaledObject,
 )
 
-Autoscaler = HorizontalPodAutoscaler | ScaledObject
+Autoscaler = HorizontalPodAutoscaler | ScaledObject | PodAutoscaler
 
-_MODELS: dict[str, type[HorizontalPodAutoscaler] | type[ScaledObject]] = {
+_MODELS: dict[str, type[HorizontalPodAutoscaler] | type[ScaledObject] | type[PodAutoscaler]] = {
     HPA_KIND: HorizontalPodAutoscaler,
     SCALED_OBJECT_KIND: ScaledObject,
+    POD_AUTOSCALER_KIND: PodAutoscaler,
 }
 _ALLOWED = (
-    f"{HPA_KIND} of {HPA_API_VERSION} or {SCALED_OBJECT_KIND} of {SCALED_OBJECT_API_VERSION}; "
+    f"{HPA_KIND} of {HPA_API_VERSION}, {SCALED_OBJECT_KIND} of {SCALED_OBJECT_API_VERSION} or "
+    f"{POD_AUTOSCALER_KIND} of {POD_AUTOSCALER_API_VERSION}; "
     "of a workload that llm-d's variant autoscaler scales, the one with its annotations"
 )
 _MOST_KINDS = 10
 
 
 def autoscalers_of(documents: Iterable[Any]) -> list[Autoscaler]:
-    """Each HPA and ScaledObject, also of a List; other kinds are left out.
+    """Each autoscaler, also of a List; other kinds are left out.
 
     So is the HPA that KEDA makes for a ScaledObject, if that is there too.
 

@@ -1,7 +1,7 @@
 """From another autoscaler's resource to a ServingSLO in mode Recommend.
 
 What has the same meaning is taken over. Everything else is reported with the reason: nothing that
-an HPA or a ScaledObject states is dropped in silence.
+the source states is dropped in silence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,10 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import FallbackBehavior, Mode
 from servingslo.units import SECONDS_PER_DAY, format_duration
-from servingslo_lab.cli.autoscalers import wva
+from servingslo_lab.cli.autoscalers import windows, wva
 from servingslo_lab.cli.autoscalers.documents import Autoscaler
 from servingslo_lab.cli.autoscalers.hpa import HPA_KIND, HorizontalPodAutoscaler, HpaSpec
+from servingslo_lab.cli.autoscalers.pod_autoscaler import PodAutoscaler, PodAutoscalerSpec
 from servingslo_lab.cli.autoscalers.query_objectives import is_latency, objective_of, written
 from servingslo_lab.cli.autoscalers.scaled_object import (
     SCALED_OBJECT_KIND,
@@ -92,7 +93,7 @@ class _Draft:
 def migrated(
     source: Autoscaler, objectives: Sequence[Objective] = (), namespace: str | None = None
 ) -> Migration:
-    """The ServingSLO that takes the place of an HPA or a ScaledObject, in mode Recommend.
+    """The ServingSLO that takes the place of another autoscaler, in mode Recommend.
 
     objectives: of the user, instead of those found in triggers. namespace: if the source has none.
     Raises: InvalidInputError if the source is made from another one, or has a bad annotation.
@@ -105,6 +106,8 @@ def migrated(
     draft.spec["objectives"] = []
     if isinstance(source, HorizontalPodAutoscaler):
         _from_hpa(draft, source.spec)
+    elif isinstance(source, PodAutoscaler):
+        _from_pod_autoscaler(draft, source.spec)
     else:
         _from_scaled_object(draft, source.spec, metadata)
     _from_wva(draft, metadata)
@@ -166,6 +169,56 @@ def _from_hpa(draft: _Draft, spec: HpaSpec) -> None:
         if metric.name == wva.DESIRED_METRIC:
             about = wva.COUNT
         draft.leave(f"spec.metrics[{index}]", value, about)
+
+
+def _from_pod_autoscaler(draft: _Draft, spec: PodAutoscalerSpec) -> None:
+    replicas: dict[str, Any] = {"min": spec.least, "max": spec.max_replicas}
+    draft.take("spec.minReplicas", spec.least, "replicas.min")
+    draft.take("spec.maxReplicas", spec.max_replicas, "replicas.max")
+    least = [spec.least, *(one.min_replicas for one in spec.schedules)]
+    if 0 in least:
+        _idle(draft, replicas, HPA_DOWN_WINDOW_SECONDS)
+    draft.spec["replicas"] = replicas
+    for index, one in enumerate(spec.schedules):
+        wanted = windows.window(
+            one.cron, one.timezone, one.seconds, min=one.min_replicas, max=one.max_replicas
+        )
+        value = f"{one.name}, {one.start_time} to {one.end_time}"
+        _window(draft, f"spec.schedules[{index}]", value, wanted)
+    for index, metric in enumerate(spec.metrics_sources):
+        value = f"{metric.target_metric}, {metric.target_value}"
+        about = _LATENCY if is_latency(metric.target_metric) else _THRESHOLD
+        draft.leave(f"spec.metricsSources[{index}]", value, about)
+    if spec.scaling_strategy:
+        draft.leave("spec.scalingStrategy", spec.scaling_strategy, _THRESHOLD)
+
+
+def _window(draft: _Draft, path: str, value: str, wanted: Mapping[str, Any]) -> None:
+    refused = windows.add_window(draft.spec["replicas"], wanted)
+    if refused:
+        draft.leave(path, value, refused)
+    else:
+        draft.take(path, value, "replicas.schedule: ordered one cold start earlier")
+
+
+def _cron(draft: _Draft, trigger: Trigger, path: str) -> None:
+    """KEDA takes the greatest count of its triggers, up to the maximum."""
+    said, replicas = trigger.metadata, draft.spec["replicas"]
+    start, end, wanted = (said.get(name, "") for name in ("start", "end", "desiredReplicas"))
+    value = f"cron start {start}, end {end}, desiredReplicas {wanted}"
+    seconds, why = windows.duration_seconds(start, end)
+    if not wanted.isdecimal():
+        why = "desiredReplicas is no count"
+    elif int(wanted) <= replicas["min"]:
+        why = "replicas.min is no less"
+    if why or seconds is None:
+        draft.leave(path, value, why)
+        return
+    least = min(int(wanted), replicas["max"])
+    if least < int(wanted):
+        draft.leave(f"{path}.metadata.desiredReplicas", wanted, f"at most replicas.max, {least}")
+    zone = said.get("timezone", "")
+    _window(draft, path, value, windows.window(start, zone, seconds, min=least))
 
 
 def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec, metadata: Metadata) -> None:
@@ -272,6 +325,9 @@ def _advanced(draft: _Draft, spec: ScaledObjectSpec) -> None:
 
 def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None:
     """alone: no formula stands over the triggers, with which KEDA ignores their thresholds."""
+    if trigger.type == "cron" and alone:
+        _cron(draft, trigger, path)
+        return
     query, threshold = trigger.metadata.get("query", ""), trigger.metadata.get("threshold", "")
     objective = objective_of(query, threshold) if alone else None
     if objective is not None and objective.key not in {one.key for one in draft.objectives}:
@@ -284,9 +340,7 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None
         return
     named = " ".join(trigger.metadata.get(key, "") for key in _NAMING)
     about = _LATENCY if is_latency(named) else _THRESHOLD
-    if trigger.type == "cron":
-        about = "times of day are learnt from history; a known season is forecast.season 1d or 7d"
-    elif wva.DESIRED_METRIC in query:
+    if wva.DESIRED_METRIC in query:
         about = wva.COUNT
     settings = ", ".join(
         f"{name} {trigger.metadata[name]}"
@@ -305,7 +359,7 @@ def _from_wva(draft: _Draft, metadata: Metadata) -> None:
 
 
 def _next_steps(source: Autoscaler) -> list[str]:
-    kind = "hpa" if source.kind == HPA_KIND else "scaledobject"
+    kind = "hpa" if source.kind == HPA_KIND else source.kind.lower()
     steps = [
         f"{source.kind} {source.metadata.name} keeps scaling; Recommend only reports a count.",
         f"To hand over: kubectl delete {kind} {source.metadata.name}, then mode: Auto.",

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from servingslo.api.constraints import Between, Count, not_allowed
-from servingslo.api.v1alpha1.capacity import MAX_REPLICAS
+from servingslo.api.constraints import MAX_REPLICAS, Between, Count, not_allowed
 from servingslo_lab.cli.autoscalers.shared import Behavior, Metadata, ReadModel, Target
 
 SCALED_OBJECT_KIND = "ScaledObject"

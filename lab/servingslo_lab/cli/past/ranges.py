@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from servingslo.adapters.prometheus.client import Answer, PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 
 # Points of one answer: about 10 MB of JSON, of the 32 that a client takes.
@@ -87,6 +88,12 @@ class PastAnswers:
         )
         if answer.warnings:
             raise MetricsUnavailableError("; ".join(answer.warnings))
+        try:
+            return self._by_time(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetricsUnavailableError(MALFORMED) from error
+
+    def _by_time(self, answer: Answer) -> Mapping[int, Answer]:
         found: dict[int, _Moment] = defaultdict(_Moment)
         points = 0
         for one in answer.result:

@@ -12,6 +12,7 @@ from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.units import parse_quantity_bytes
 from servingslo_lab.cli.autoscalers.documents import Autoscaler
 from servingslo_lab.cli.autoscalers.hpa import HorizontalPodAutoscaler, Metric
+from servingslo_lab.cli.autoscalers.pod_autoscaler import PodAutoscaler
 from servingslo_lab.cli.autoscalers.scaled_object import Trigger
 from servingslo_lab.cli.autoscalers.shared import Behavior as ReadBehavior
 from servingslo_lab.cli.autoscalers.shared import Rules
@@ -86,6 +87,8 @@ def rule_of(source: Autoscaler) -> Rule:
     Raises: InvalidInputError if a recording has none of its metrics.
     """
     name = f"{source.kind} {source.metadata.name}"
+    if isinstance(source, PodAutoscaler):
+        raise InvalidInputError("kind", source.kind, "an HPA or a ScaledObject")
     if isinstance(source, HorizontalPodAutoscaler):
         hpa = source.spec
         found = [_of_metric(one, f"spec.metrics[{i}]") for i, one in enumerate(hpa.metrics or ())]

@@ -1,10 +1,11 @@
 """What a workload may use (replicas, utilization, KV cache), and what its engine is known to do."""
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
 from servingslo.api.constraints import (
+    MAX_REPLICAS,
     Between,
     Count,
     DurationBetween,
@@ -13,11 +14,16 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
-from servingslo.api.spec_base import ApiModel, with_rules
+from servingslo.api.spec_base import (
+    OF_REPLICAS,
+    ApiModel,
+    parts_within,
+    with_features,
+    with_rules,
+)
 from servingslo.units import parse_quantity_bytes
 
 # Sanity bounds, far above any fleet or model in use, so that no tenant can make a plan expensive.
-MAX_REPLICAS = 10_000
 MAX_LAYERS = 1000
 MAX_HEADS = 1024
 MAX_HEAD_DIM = 4096
@@ -31,7 +37,36 @@ LONGEST_SHARE_SECONDS = 0.1
 LONGEST_CONTEXT_SHARE_SECONDS = 0.001
 
 
-class Replicas(ApiModel):
+class _Bounds(ApiModel):
+    """What every resource may state of the replica count."""
+
+    min: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
+        1,
+        description="Fewest replicas, 1 (default) to 10000, or 0: with idleAfter the last one goes "
+        "when no requests arrive, if the administrator configured a gateway that counts requests.",
+    )
+    idle_after: Annotated[str, DurationBetween("10s", "168h")] | None = Field(
+        None,
+        description="How long no request must have arrived before the last replica goes, 10s to "
+        "168h. Required when min is 0; else it has no effect.",
+    )
+    max: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
+        None, description="Most replicas, from min to 10000. Required when mode is Auto."
+    )
+    tolerated_failures: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
+        0,
+        description="Replicas that may fail while the objectives still hold; that many more are "
+        "kept. Default 0, less than max.",
+    )
+
+
+if TYPE_CHECKING:
+    _WithFeatures = _Bounds
+else:
+    _WithFeatures = with_features(_Bounds, OF_REPLICAS)
+
+
+class Replicas(_WithFeatures):
     """Bounds on the replica count."""
 
     model_config = with_rules(
@@ -56,25 +91,7 @@ class Replicas(ApiModel):
             field_path=".idleAfter",
             reason="FieldValueRequired",
         ),
-    )
-
-    min: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
-        1,
-        description="Fewest replicas, 1 (default) to 10000, or 0: with idleAfter the last one goes "
-        "when no requests arrive, if the administrator configured a gateway that counts requests.",
-    )
-    idle_after: Annotated[str, DurationBetween("10s", "168h")] | None = Field(
-        None,
-        description="How long no request must have arrived before the last replica goes, 10s to "
-        "168h. Required when min is 0; else it has no effect.",
-    )
-    max: Annotated[Count, Between(1, MAX_REPLICAS)] | None = Field(
-        None, description="Most replicas, from min to 10000. Required when mode is Auto."
-    )
-    tolerated_failures: Annotated[Count, Between(0, MAX_REPLICAS)] = Field(
-        0,
-        description="Replicas that may fail while the objectives still hold; that many more are "
-        "kept. Default 0, less than max.",
+        *(rule for part in parts_within(OF_REPLICAS) for rule in part.rules),
     )
 
     @model_validator(mode="after")
@@ -94,6 +111,12 @@ class Replicas(ApiModel):
         if self.min == 0 and self.idle_after is None:
             allowed = "a duration, required when min is 0"
             raise not_allowed(allowed, path=("idleAfter",), value=None)
+        return self
+
+    @model_validator(mode="after")
+    def _features_agree(self) -> Self:
+        for part in parts_within(OF_REPLICAS):
+            part.check(self)
         return self
 
 

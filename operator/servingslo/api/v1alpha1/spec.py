@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_snake
 
 from servingslo.api.constraints import (
+    MAX_REPLICAS,
     RULES,
     Between,
     Count,
@@ -15,11 +16,10 @@ from servingslo.api.constraints import (
     not_allowed,
 )
 from servingslo.api.patterns import MODEL_NAME
-from servingslo.api.spec_base import SPEC, ApiModel, with_features, with_rules
+from servingslo.api.spec_base import ApiModel, parts_within, with_features, with_rules
 from servingslo.api.v1alpha1 import workload
 from servingslo.api.v1alpha1.behavior import BehaviorRules
 from servingslo.api.v1alpha1.capacity import (
-    MAX_REPLICAS,
     KVCache,
     Replicas,
     ServiceLaw,
@@ -69,8 +69,8 @@ MOST_PRIORITY = 1_000_000
 
 _NEEDS_VIA = "an object, required when mode is Auto"
 # Fields of one route, and those that state several, each with a bound of its own.
-_ONE_ROUTE = tuple(part.field_name for part in SPEC.parts() if part.one_route)
-_SEVERAL_ROUTES = tuple(part.field_name for part in SPEC.parts() if part.several_routes)
+_ONE_ROUTE = tuple(part.field_name for part in parts_within() if part.one_route)
+_SEVERAL_ROUTES = tuple(part.field_name for part in parts_within() if part.several_routes)
 _NOT_OF_RUNTIME = "self.objectives.filter(o, o.metric in {metrics})"
 
 
@@ -262,7 +262,7 @@ class ServingSLOSpec(_WithFeatures):
             for several in _SEVERAL_ROUTES
             for field in _ONE_ROUTE
         ),
-        *(rule for part in SPEC.parts() for rule in part.rules),
+        *(rule for part in parts_within() for rule in part.rules),
     )
 
     fallback: Fallback = Field(Fallback(), description="What happens while metrics are missing.")
@@ -307,7 +307,7 @@ class ServingSLOSpec(_WithFeatures):
 
     @model_validator(mode="after")
     def _features_agree(self) -> Self:
-        for part in SPEC.parts():
+        for part in parts_within():
             part.check(self)
         return self
 

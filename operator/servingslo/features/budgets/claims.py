@@ -24,6 +24,7 @@ from servingslo.policy.pools.guards import fitting
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.ports import WorkloadSource, WorkloadView
+from servingslo.policy.replicas.bounds_in_force import with_bounds_in_force
 from servingslo.policy.replicas.ownership import NOT_CARRIED_OUT, acting_limit
 from servingslo.policy.replicas.proposal import DEMAND_STAGE, STEP_DOWN_STAGE, bounds_of
 from servingslo.policy.replicas.sizing import (
@@ -82,7 +83,13 @@ def wants_of(
         return replace(standing(total, held, 1), gpus_per_replica=step)
     current = sum(before.values())
     least = {
-        pool.name: bounds_of(pool.targets, limits, current=current).minimum
+        pool.name: bounds_of(
+            with_bounds_in_force(
+                pool.targets, decisions[pool.name].demand.lead_seconds or 0.0, fleet.time_seconds
+            ),
+            limits,
+            current=current,
+        ).minimum
         for pool in targets.pools
     }
     replicas = {name: wanted_replicas(decision) for name, decision in decisions.items()}

@@ -5,6 +5,7 @@ Each rule exists twice with the same words: in CEL for the API server, and in Py
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -105,14 +106,23 @@ class RequestClass(ApiModel):
         return self
 
 
-_NAMES = "each name once"
-_ROUTES = "each route once"
-_POLICIES = "each policy once (by default it is named like the route)"
+# What no two classes have alike: in CEL, as an attribute, and what is allowed.
+_ONCE = (
+    ("{0}.name", "name", "each name once"),
+    ("{0}.route", "route", "each route once"),
+    (
+        "(has({0}.policy) ? {0}.policy : {0}.route)",
+        "policy_name",
+        "each policy once (by default it is named like the route)",
+    ),
+)
 _ORDERS = "one class of priority 0 or more, for which replicas are ordered"
-_NO_POOLS = "none with classes yet: one targetRef"
-_NO_VIA = "none with classes: each class has a policy"
-_NO_NAME = "none with classes: each class has a route"
-_POLICY = "(has({0}.policy) ? {0}.policy : {0}.route)"
+# What is not stated with classes: what is allowed instead, and what was got.
+_ALONE = {
+    "pools": ("none with classes yet: one targetRef", "a value"),
+    "admission.via": ("none with classes: each class has a policy", "a value"),
+    "gateway.name": ("none with classes: each class has a route", "%s"),
+}
 
 
 def _once(value: str, allowed: str) -> dict[str, Any]:
@@ -127,9 +137,7 @@ def _once(value: str, allowed: str) -> dict[str, Any]:
 
 
 _CLASSES_RULES = (
-    _once("{0}.name", _NAMES),
-    _once("{0}.route", _ROUTES),
-    _once(_POLICY, _POLICIES),
+    *(_once(value, allowed) for value, _, allowed in _ONCE),
     cel_rule(
         "self.exists(c, c.priority >= 0)",
         allowed=_ORDERS,
@@ -150,21 +158,18 @@ def _metrics_rule(runtime: str, refused: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def _alone(field: str, allowed: str, got: str = "a value") -> dict[str, Any]:
-    return cel_rule(
-        f"!has(self.classes) || !has(self.{field})",
-        allowed=allowed,
-        got=got,
-        values=(f"self.{field}",) if "%s" in got else (),
-        field_path=f".{field}",
-    )
-
-
 _SPEC_RULES = (
     *(_metrics_rule(runtime, refused) for runtime, refused in REFUSED.items()),
-    _alone("pools", _NO_POOLS),
-    _alone("admission.via", _NO_VIA),
-    _alone("gateway.name", _NO_NAME, "%s"),
+    *(
+        cel_rule(
+            f"!has(self.classes) || !has(self.{field})",
+            allowed=allowed,
+            got=got,
+            values=(f"self.{field}",) if got == "%s" else (),
+            field_path=f".{field}",
+        )
+        for field, (allowed, got) in _ALONE.items()
+    ),
 )
 
 
@@ -178,24 +183,19 @@ def _check(spec: Any) -> None:
         if any(objective.metric.value in refused for objective in one.objectives or ()):
             value = f"another one in class {one.name}"
             raise not_allowed(allowed_metrics(spec.runtime), path=("classes",), value=value)
-    _differ([one.name for one in classes], _NAMES)
-    _differ([one.route for one in classes], _ROUTES)
-    _differ([one.policy_name for one in classes], _POLICIES)
+    for _, name, allowed in _ONCE:
+        values = [getattr(one, name) for one in classes]
+        for value in values:
+            if values.count(value) > 1:
+                raise not_allowed(allowed, path=("classes",), value=f"{value} more than once")
     priorities = [one.priority for one in classes]
     if max(priorities) < 0:
         raise not_allowed(_ORDERS, path=("classes",), value=priorities)
-    if spec.pools is not None:
-        raise not_allowed(_NO_POOLS, path=("pools",), value="a value")
-    if spec.admission.via is not None:
-        raise not_allowed(_NO_VIA, path=("admission", "via"), value="a value")
-    if spec.gateway.name is not None:
-        raise not_allowed(_NO_NAME, path=("gateway", "name"), value=spec.gateway.name)
-
-
-def _differ(values: Sequence[str], allowed: str) -> None:
-    for value in values:
-        if values.count(value) > 1:
-            raise not_allowed(allowed, path=("classes",), value=f"{value} more than once")
+    for field, (allowed, got) in _ALONE.items():
+        if (value := attrgetter(field)(spec)) is not None:
+            raise not_allowed(
+                allowed, path=tuple(field.split(".")), value=value if got == "%s" else got
+            )
 
 
 def _shares(classes: Sequence[RequestClass]) -> ClassShares:

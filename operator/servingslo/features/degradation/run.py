@@ -33,7 +33,7 @@ class WeightsRun:
     flags = WeightsFlags
     gives_counts = False
 
-    def options(self, flags: WeightsFlags, _shards: int) -> WeightsMoved | None:
+    def options(self, flags: WeightsFlags, _deciders: int) -> WeightsMoved | None:
         """What lets weights be moved."""
         return WeightsMoved() if flags.degradation is Switch.ON else None
 

@@ -45,7 +45,14 @@ class ShardLeadership(Leadership):
         """Also of each shard whether this process holds it, if there are several."""
         Leadership.export(self, metrics)
         if self.leases.count > 1:
-            shard_gauge(metrics, self.leases.count, self.held)
+            gauge = Gauge(
+                "servingslo_shard_held",
+                "1 on the process that decides the ServingSLOs of a shard, 0 on the others.",
+                ("shard",),
+                registry=metrics.registry,
+            )
+            for shard in range(self.leases.count):
+                gauge.labels(str(shard)).set_function(partial(self._holds, shard))
 
     def elections(self) -> Mapping[int, Election]:
         """Those for the shards."""
@@ -141,6 +148,9 @@ class ShardLeadership(Leadership):
             self._pending = pending
             self.on_turn()
 
+    def _holds(self, shard: int) -> float:
+        return float(shard in self.held())
+
     async def _follow_line(self) -> None:
         while True:
             try:
@@ -148,22 +158,6 @@ class ShardLeadership(Leadership):
             except ClusterError as error:
                 _LOG.debug("no answer about the process in line detail=%r", str(error))
             await asyncio.sleep(self.leases.line.terms.retry_seconds)
-
-
-def shard_gauge(metrics: OperatorMetrics, shards: int, held: Callable[[], Collection[int]]) -> None:
-    """Export of each shard whether this process holds it."""
-    gauge = Gauge(
-        "servingslo_shard_held",
-        "1 on the process that decides the ServingSLOs of a shard, 0 on the others.",
-        ("shard",),
-        registry=metrics.registry,
-    )
-    for shard in range(shards):
-        gauge.labels(str(shard)).set_function(partial(_held, held, shard))
-
-
-def _held(held: Callable[[], Collection[int]], shard: int) -> float:
-    return float(shard in held())
 
 
 def name_shard(record: logging.LogRecord) -> bool:

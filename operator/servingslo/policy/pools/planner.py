@@ -75,6 +75,7 @@ def plan_fleet(
         if pool.role is Role.DECODE and waits_for_room(found[pool.name]):
             state = replace(state, no_room_seconds=now_seconds)
     seen = {pool.name: found[pool.name] for pool in divided.pools}
+    targets = _with_bounds_in_force(targets, seen)
     history = next((one.history for one in observations.values() if one.history), None)
     state = learn_demand(targets, state, seen, now_seconds, history)
     if targets.disaggregated:
@@ -89,6 +90,16 @@ def plan_fleet(
     drafts = guard_pools(targets, division.seen, drafts)
     route = observations[writing_pool(targets)].gateway
     return _finish(targets, state, division, drafts, route, stages)
+
+
+def _with_bounds_in_force(targets: FleetTargets, seen: Mapping[str, Seen]) -> FleetTargets:
+    """The pools with the bounds that hold at this tick."""
+    return targets.with_targets(
+        {
+            pool.name: replace(pool.targets, replicas=seen[pool.name].context.targets.replicas)
+            for pool in targets.pools
+        }
+    )
 
 
 def _finish(

@@ -90,7 +90,7 @@ def put_to_sleep(context: TickContext, proposal: Proposal) -> Proposal:
         proposal.replicas == context.current <= context.bounds.minimum + allowed.tolerated_failures
     )
     idle = proposal.requirement.idle
-    if not allowed.may_sleep or not idle or not settled or step_down_blocks(context):
+    if allowed.minimum > 0 or not idle or not settled or step_down_blocks(context):
         return proposal
     if _told(context) is None:
         detail = _no_signal(context.observation)
