@@ -1,12 +1,11 @@
 """spec.backlog."""
 
 from typing import Annotated, Any, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from servingslo.api.constraints import DurationBetween, Matching, cel_rule, not_allowed
-from servingslo.api.patterns import SHARE, ratio_of_share
+from servingslo.api.patterns import SHARE, TIME_ZONE, ratio_of_share
 from servingslo.api.spec_base import ApiModel, SpecPart, with_rules
 from servingslo.features.backlog.deadlines import (
     TARGETS,
@@ -23,18 +22,8 @@ QUEUE = Matching(
     253,
 )
 _TIME = Matching(r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "a time of day such as 06:30", 8)
-_ZONE_WORDS = "a time zone of the IANA database, such as Europe/Berlin"
-_ZONE = Matching(r"^[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$", _ZONE_WORDS, 64)
 _EITHER = "within or at"
 _NO_POOLS = "none with pools: one targetRef"
-
-
-def _known(zone: str) -> str:
-    try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise not_allowed(_ZONE_WORDS) from None
-    return zone
 
 
 class BacklogSource(ApiModel):
@@ -59,7 +48,7 @@ class BacklogDeadline(ApiModel):
         None, description="Time from arrival, 1m to 168h."
     )
     at: Annotated[str, _TIME] | None = Field(None, description="Time of day, such as 06:30.")
-    time_zone: Annotated[str, _ZONE, AfterValidator(_known)] = Field(
+    time_zone: TIME_ZONE = Field(
         "UTC", description="Time zone of at, such as Europe/Berlin; UTC by default."
     )
 

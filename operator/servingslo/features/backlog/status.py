@@ -26,7 +26,7 @@ class BacklogStatus(StatusModel):
         ),
         GaugeRow(
             name="servingslo_backlog_left",
-            help="What of the backlog waits in its queue.",
+            help="Length of the queue, in the unit of the backlog.",
             labels=("unit",),
             values=_left,
         ),
@@ -36,10 +36,10 @@ class BacklogStatus(StatusModel):
     rate_per_second: float | None = told(
         "rate_per_second", "What may be sent now, beyond live demand; 0 while that is unknown."
     )
-    left: float | None = told("left", "What waits in the queue.")
+    left: float | None = told("left", "Length of the queue.")
     late: float | None = told(
         "late_ratio",
-        "Share of what waits that will be late, 0 to 1.",
+        "Share of the queue that will be late, 0 to 1.",
         gauge="servingslo_backlog_late_ratio",
     )
     replicas: int | None = told(
