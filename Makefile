@@ -21,7 +21,10 @@ STORIES ?= 0:1667
 LIVE ?=
 export CHANGED_SINCE ?=
 ENVIRONMENT ?=
+REPOSITORY ?=
+SERVE ?= 127.0.0.1:8000
 DEMO ?=
+SITE := out/site
 SBOM ?= dist/servingslo.cdx.json
 FUZZ_EXAMPLES ?= 100000
 # One lock for every platform and Python; without --upgrade it keeps the pins that still fit.
@@ -29,7 +32,7 @@ COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-has
 HASHED = pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes --only-binary :all:
 
 .DEFAULT_GOAL := help
-.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd join chart-docs dashboard pictures lock chaos acceptance matrix release-gate interop real-engine image-check sbom clean
+.PHONY: help setup rig demo test floors check lint types layers unit fuzz integration contracts validate bench benchmark benchmark-search benchmark-full benchmark-peers guard guard-baseline golden crd join chart-docs images site dashboard pictures lock chaos acceptance matrix release-gate interop real-engine image-check sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,10 +155,24 @@ crd: setup ## generate crds/ and the chart's copy from the pydantic models
 join: setup ## write what features say into the chart, its rules and the pages
 	$(BIN)/python -m tests.features.join
 	$(BIN)/python -m tests.charts.reference
+	$(BIN)/python -m tests.charts.metadata
 	$(BIN)/python -m tests.dashboards.servingslo
 
-chart-docs: setup ## write the chart's README and the descriptions of its schema from values.yaml
+chart-docs: setup ## write the chart's README, schema and metadata from values.yaml, CRDs and changelog; REPOSITORY=https://... of a release
 	$(BIN)/python -m tests.charts.reference
+	$(BIN)/python -m tests.charts.metadata $(if $(REPOSITORY),--repository $(REPOSITORY))
+
+images: setup ## print every image that the chart can run, for mirrors
+	@$(BIN)/python -m tests.charts.metadata --images
+
+site: setup $(SITE)/tool/.installed ## the pages as a site with search, every link checked, served at 127.0.0.1:8000 until Ctrl-C; SERVE= to build it alone
+	$(BIN)/python -m tests.website.pages $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(SITE)/tool/bin/mkdocs build --strict --config-file $(SITE)/mkdocs.yml
+	$(if $(SERVE),@echo "site: http://$(SERVE)"; exec $(PYTHON) -m http.server --directory $(SITE)/html --bind $(subst :, ,$(SERVE)))
+
+$(SITE)/tool/.installed: requirements-site.lock
+	$(PYTHON) -m venv --clear $(SITE)/tool && $(SITE)/tool/bin/$(HASHED) -r requirements-site.lock
+	@touch $@
 
 dashboard: setup ## write the Grafana dashboard of the chart anew
 	$(BIN)/python -m tests.dashboards.servingslo
@@ -169,6 +186,7 @@ lock: setup ## pin the dependencies again, each at its newest release
 	$(COMPILE) --upgrade pyproject.toml lab/pyproject.toml --group dev --extra keda --extra report --extra compiled --no-emit-package servingslo -o requirements-dev.lock
 	$(COMPILE) --upgrade --group build --constraints requirements-dev.lock -o requirements-build.lock
 	$(COMPILE) --upgrade --group sbom -o requirements-sbom.lock
+	$(COMPILE) --upgrade --group site -o requirements-site.lock
 
 clean: ## remove what was made in this checkout; the rig's binaries stay in the user's cache
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache operator/*.egg-info lab/*.egg-info lab/build

@@ -89,7 +89,7 @@ def _chart(root: Path) -> Iterator[tuple[Path, str]]:
         )
         for hook in HOOKS
     )
-    head = "{{- /* Of features, from their folders. */}}"
+    head = "{{- /* Of features, from their folders: made by `make join`, not edited. */}}"
     text = "\n\n".join((head, *hooks, *(one.rstrip("\n") for one in templates.values())))
     yield root / TEMPLATES, f"{text}\n"
 

@@ -30,6 +30,7 @@ LOCKS = {
     "requirements-keda.lock": (True, ("keda",), ()),
     "requirements-build.lock": (False, (), ("build",)),
     "requirements-sbom.lock": (False, (), ("sbom",)),
+    "requirements-site.lock": (False, (), ("site",)),
     DEVELOPMENT: (True, tuple(EXTRAS), ("dev",)),
 }
 PYTHONS = ("3.11", "3.12", "3.13")

@@ -91,3 +91,37 @@ def test_the_chart_gets_the_image_that_was_pushed(tmp_path: Path) -> None:
     assert yaml.safe_load(copy.read_text(encoding="utf-8"))["image"]["repository"] == (
         "registry.example/operator"
     )
+
+
+def test_the_notes_say_how_it_is_installed_verified_and_mirrored(tmp_path: Path) -> None:
+    """After the entries of the version alone, with nothing left to fill in but the mirror."""
+    text = "# Changelog\n\n## [0.9.0] - 2026-12-01\n\n- ours\n\n## [0.8.0] - 2026-11-01\n\n- old\n"
+    (tmp_path / "CHANGELOG.md").write_text(text, encoding="utf-8")
+    environment = {
+        "VERSION": "0.9.0",
+        "IMAGE": "ghcr.io/team/project/operator",
+        "IMAGE_DIGEST": "sha256:ab",
+        "CHARTS": "oci://ghcr.io/team/project/charts",
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_WORKFLOW_REF": "team/project/.github/workflows/release.yaml@refs/tags/v0.9.0",
+        "PATH": "/usr/bin:/bin",
+    }
+    command = ["bash", "-euc", "\n".join(script("Notes"))]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    notes = (tmp_path / "notes.md").read_text(encoding="utf-8")
+    assert "- ours" in notes
+    assert "- old" not in notes
+    assert "    helm push servingslo-operator-0.9.0.tgz oci://REGISTRY/charts\n" in notes
+    assert "helm install servingslo oci://ghcr.io/team/project/charts/servingslo-operator" in notes
+    assert "cosign verify ghcr.io/team/project/operator@sha256:ab --certificate-identity" in notes
+    assert "$" not in notes
+
+
+def test_all_files_are_signed_by_one_list_of_sums(tmp_path: Path) -> None:
+    """The list does not name itself, and cosign signs it."""
+    (tmp_path / "chart.tgz").write_text("chart", encoding="utf-8")
+    sums, signed = script("One signature")
+    subprocess.run(["bash", "-euc", sums], cwd=tmp_path, check=True)
+    written = (tmp_path / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[1] for line in written] == ["chart.tgz"]
+    assert signed.split()[-1] == "SHA256SUMS"

@@ -1,4 +1,4 @@
-{{- /* Of features, from their folders. */}}
+{{- /* Of features, from their folders: made by `make join`, not edited. */}}
 
 {{- define "servingslo.features.deciders" }}
 {{- include "servingslo.shards.deciders" . }}

@@ -251,3 +251,13 @@ async def test_whatever_happens_no_shard_has_two_holders_and_all_end_held(seed: 
     assert cluster.holders().keys() == {0, 1, 2}
     counts = cluster.counts()
     assert max(counts) <= 2 or len(counts) == 1
+
+
+async def test_with_one_shard_it_is_leader_or_standby():
+    """As without this feature: who leads is in `/readyz`, where the runbook looks for it."""
+    cluster = Cluster()
+    cluster.start("a", 1)
+    await cluster.run(4.0)
+    cluster.start("b", 1)
+    await cluster.run(4.0)
+    assert [cluster.live[name].detail() for name in "ab"] == ["leader a", "standby of a"]

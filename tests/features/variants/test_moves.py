@@ -2,8 +2,12 @@
 
 import pytest
 from tests.features.variants.choices import choice, h100, l4
+from tests.unit.pools_world import two_prices
 
 from servingslo.features.variants.moves import DemandAhead, MoveReason, Standing, next_order
+from servingslo.policy.pools.division import DIVIDER
+from servingslo.policy.pools.state import FleetState
+from servingslo.policy.pools.stored import carried_on
 
 # An h100 carries 10/s for 2.5, an l4 3/s for 0.8: together each pod carries 3/s.
 PAID_LONG = 0.0
@@ -151,3 +155,10 @@ class TestMoves:
         pools = choice(h100(), l4(tolerated_failures=1))
         assert ordered(standing(l4=7), ahead(12.0), pools=pools).counts["l4"] == 5
         assert ordered(standing(l4=4), ahead(12.0), pools=pools).counts["l4"] == 5
+
+
+def test_a_move_waits_anew_under_a_changed_spec() -> None:
+    """What it waited for is of the former prices and objectives; other memory stays."""
+    state = FleetState(features={DIVIDER.parts()[0].key.name: 100.0, "other": 1.0})
+    pools = two_prices()
+    assert carried_on(state, pools, pools).features == {"other": 1.0}

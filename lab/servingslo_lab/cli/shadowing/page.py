@@ -1,12 +1,15 @@
 """A shadow as one page of HTML: pictures inside, nothing from elsewhere, light or dark."""
 
 import html
+import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 
 from servingslo.explain.format import number
-from servingslo.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, timestamp_from_seconds
+from servingslo.units import SECONDS_PER_DAY, format_duration, timestamp_from_seconds
 from servingslo_lab.cli.backtesting.charts import Axis, Series, line_chart
-from servingslo_lab.cli.shadowing.play import SEEN, SERVINGSLO, Tick
+from servingslo_lab.cli.shadowing.play import SERVINGSLO, Tick
 from servingslo_lab.cli.shadowing.summary import Figure, Shadow, kept_ratio
 from servingslo_lab.cli.shadowing.text import (
     HEAD,
@@ -66,16 +69,17 @@ svg path.ours { stroke: var(--ours); stroke-width: 2.2 }
 li { margin: .15rem 0 } ul { padding-left: 1.2rem }
 @media print { body { margin: 0; max-width: none } figure, tr { break-inside: avoid } }
 """
-# Bins of a picture of shares, in which a hundred requests and more have ended.
-_BIN_SECONDS = SECONDS_PER_HOUR
+# A week in hours: each is wide enough for a step of a line.
+_PARTS, _MINUTE_SECONDS = 168, 60.0
 
 
 def page(shadow: Shadow) -> str:
     """The page."""
     name = f"{shadow.resource}: {shadow.rule} and {SERVINGSLO}"
+    start = timestamp_from_seconds(shadow.start_seconds)
     sections = [
         f"<h1>{_text(name)}</h1>",
-        f'<p class="faint">{_text(title(shadow))}, from {_when(shadow.start_seconds)}</p>',
+        f'<p class="faint">{_text(title(shadow))}, from {start}</p>',
         *_cards(shadow),
         *(f"<p><b>{_text(one)}</b></p>" for one in verdict(shadow)),
         *_figures(shadow),
@@ -174,81 +178,93 @@ def _mood(cell: str) -> str:
 
 def _charts(shadow: Shadow) -> Iterator[str]:
     """Replicas, load and misses over the time, broken where nothing was read."""
-    ticks, names = shadow.ticks, [one.name for one in shadow.outcomes]
-    start = shadow.start_seconds
-    yield "<h2>Over the time</h2>"
+    names = [one.name for one in shadow.outcomes]
+    measured = any(one.measured for one in shadow.outcomes)
+    parts = _Parts(shadow.ticks)
+    every = format_duration(parts.seconds)
+    yield f"<h2>Over the time, in steps of {every}</h2>"
     keys = "".join(
         f'<span><i class="{kind}" aria-hidden="true"></i>{_text(name)}</span>'
         for kind, name in zip(_CLASSES, names, strict=True)
     )
     yield f'<p class="keys">{keys}</p>'
-    xs = [(tick.time_seconds - start) / SECONDS_PER_DAY for tick in ticks]
-    last = max(xs[-1], 1e-3)
-    replicas = [
-        _line(name, kind, *_broken(ticks, xs, [float(tick.replicas[name]) for tick in ticks]))
-        for name, kind in zip(names, _CLASSES, strict=True)
-    ]
-    yield _figure("Replicas that were ordered", replicas, Axis(label="replicas"), last)
-    load = _broken(ticks, xs, [tick.arrival_rate_per_second for tick in ticks])
     yield _figure(
-        "Load: requests that arrived, a second", [_line("load", "seen", *load)],
-        Axis(label="requests/s"), last,
-    )  # fmt: skip
-    measured = any(one.measured for one in shadow.outcomes)
+        "Replicas that were ordered",
+        [
+            parts.line(kind, name, partial(_mean_replicas, name=name))
+            for kind, name in zip(_CLASSES, names, strict=True)
+        ],
+        Axis(label="replicas"),
+        parts.last_day,
+    )
     yield _figure(
-        "Requests that missed an objective, by the hour, in %. Dashed: what the promise allows",
-        [_line(name, kind, *_missed(ticks, name, start, measured=measured)) for name, kind in
-         zip(names, _CLASSES, strict=True)],
-        Axis(label="missed, %", threshold=100 * (1 - shadow.target_share_ratio)), last,
-    )  # fmt: skip
+        "Load: requests that arrived, a second",
+        [parts.line("seen", "load", _mean_rate)],
+        Axis(label="requests/s"),
+        parts.last_day,
+    )
+    yield _figure(
+        "Requests that missed an objective, in %. Dashed line: what the promise allows",
+        [
+            parts.line(kind, name, partial(_missed_percent, name=name, measured=measured))
+            for kind, name in zip(_CLASSES, names, strict=True)
+        ],
+        Axis(label="missed, %", threshold=100 * (1 - shadow.target_share_ratio)),
+        parts.last_day,
+    )
 
 
-def _broken(
-    ticks: Sequence[Tick], xs: Sequence[float], ys: Sequence[float | None]
-) -> tuple[list[float], list[float | None]]:
-    """Points of a line, broken where no observation follows at once."""
-    places: list[float] = []
-    values: list[float | None] = []
-    for tick, x, y, following in zip(ticks, xs, ys, [*xs[1:], xs[-1]], strict=True):
-        places.append(x)
-        values.append(y)
-        step = tick.seconds / SECONDS_PER_DAY
-        # A picture has one point of many, so a gap needs as many as it lacks.
-        missing = round((following - x) / step) - 1 if step else 0
-        places += [x + step * (place + 1) for place in range(missing)]
-        values += [None] * missing
-    return places, values
+class _Parts:
+    """Equal parts of the time, as many as a picture shows, each with its ticks."""
+
+    def __init__(self, ticks: Sequence[Tick]) -> None:
+        start, last = ticks[0].time_seconds, ticks[-1]
+        end = last.time_seconds + last.seconds - start
+        self.seconds = max(math.ceil(end / _PARTS / _MINUTE_SECONDS), 1) * _MINUTE_SECONDS
+        self.last_day = max(end, _MINUTE_SECONDS) / SECONDS_PER_DAY
+        self._ticks: list[list[Tick]] = [[] for _ in range(max(math.ceil(end / self.seconds), 1))]
+        for tick in ticks:
+            place = int((tick.time_seconds - start) // self.seconds)
+            self._ticks[min(place, len(self._ticks) - 1)].append(tick)
+
+    def line(self, kind: str, name: str, of: Callable[[Sequence[Tick]], float | None]) -> Series:
+        """A line with one value a part; None breaks it."""
+        values = [of(ticks) if ticks else None for ticks in self._ticks]
+        width, points = self.seconds / SECONDS_PER_DAY, []
+        for place, (value, following) in enumerate(pairwise([*values, None])):
+            points.append((place * width, value))
+            if following is None:
+                # Up to the end of the part, that of a gap or of the time.
+                points.append((min((place + 1) * width, self.last_day), value))
+        return Series(
+            name=name,
+            x=[x for x, _ in points],
+            y=[y for _, y in points],
+            color="currentColor",
+            group=kind,
+            stepped=True,
+            dashed=kind == "rule",
+        )
 
 
-def _missed(
-    ticks: Sequence[Tick], name: str, start: float, *, measured: bool
-) -> tuple[list[float], list[float | None]]:
-    """Shares by the hour; None of an hour without judged requests."""
-    bins: dict[int, list[Tick]] = {}
-    for tick in ticks:
-        bins.setdefault(int((tick.time_seconds - start) // _BIN_SECONDS), []).append(tick)
-    places = range(max(bins) + 1)
-    kept = [kept_ratio(bins.get(place, ()), name, measured=measured) for place in places]
-    per_day = SECONDS_PER_DAY / _BIN_SECONDS
-    values = [None if ratio is None else 100 * (1 - ratio) for ratio in kept]
-    end = (ticks[-1].time_seconds - start) / SECONDS_PER_DAY
-    return [*(place / per_day for place in places), end], [*values, values[-1]]
+def _mean_replicas(ticks: Sequence[Tick], name: str) -> float:
+    return sum(tick.replicas[name] for tick in ticks) / len(ticks)
 
 
-def _line(name: str, kind: str, xs: Sequence[float], ys: Sequence[float | None]) -> Series:
-    return Series(
-        name=name, x=xs, y=ys, color="currentColor", group=kind,
-        stepped=kind != "seen" or name == SEEN, dashed=kind == "rule",
-    )  # fmt: skip
+def _mean_rate(ticks: Sequence[Tick]) -> float | None:
+    rates = [tick.arrival_rate_per_second for tick in ticks]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _missed_percent(ticks: Sequence[Tick], name: str, *, measured: bool) -> float | None:
+    kept = kept_ratio(ticks, name, measured=measured)
+    return None if kept is None else 100 * (1 - kept)
 
 
 def _figure(words: str, series: Sequence[Series], axis: Axis, last: float) -> str:
     picture = line_chart(series, axis, x_label="days", x_max=last)
     return f"<figure><figcaption>{_text(words)}</figcaption>{picture}</figure>"
-
-
-def _when(seconds: float) -> str:
-    return timestamp_from_seconds(seconds)
 
 
 def _text(words: str) -> str:

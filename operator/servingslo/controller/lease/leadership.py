@@ -147,11 +147,12 @@ class Leadership(Lead):
 
     def in_words(self) -> str:
         """Who leads the release."""
-        if self.release is None:
+        first = self.elections().get(0)
+        if first is None:
             return "the only process of its release"
         if self.leads():
-            return f"leader {self.release.identity}"
-        return f"standby of {self.release.holder or 'nobody'}"
+            return f"leader {first.identity}"
+        return f"standby of {first.holder or 'nobody'}"
 
     async def attempt(self, number: int) -> None:
         """Take or renew a Lease of the release, if that is allowed."""

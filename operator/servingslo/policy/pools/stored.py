@@ -12,6 +12,7 @@ from servingslo.estimation import stored_estimator as estimator_memory
 from servingslo.estimation.estimator import EstimatorState
 from servingslo.estimation.stored_fields import is_number
 from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.pools.division import DIVIDER
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.stored_state import LEARNED_VERSION, learned, lost_parts, restore
@@ -76,6 +77,7 @@ def carried_on(state: FleetState, before: FleetTargets, now: FleetTargets) -> Fl
     if before.only is not None and now.only is not None:
         return state
     demand = state.demand if before.only is None else state.of(before.only.name).estimator.forecast
+    dividers = {one.key.name for one in DIVIDER.parts()}
     known = {
         pool.targets.target: state.pools[pool.name]
         for pool in before.pools
@@ -90,6 +92,8 @@ def carried_on(state: FleetState, before: FleetTargets, now: FleetTargets) -> Fl
         },
         demand=demand,
         limits_seconds={},
+        # What waits for a move between pools waits anew.
+        features={name: one for name, one in state.features.items() if name not in dividers},
     )
     if now.only is None:
         return carried
