@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from servingslo.features.backlog.deadlines import (
     MOST_COHORTS,
-    BacklogMemory,
     BacklogReading,
     Deadline,
     Work,
@@ -174,4 +173,4 @@ def test_a_time_of_day_that_is_now_is_that_of_tomorrow():
     """Work that arrives at the deadline has a day."""
     deadline = Deadline(hour=6, zone="UTC")
     assert deadline.due_seconds(6 * 3600.0) == 30 * 3600.0
-    assert BacklogMemory(at_seconds=0.0).cohorts == ()
+    assert Deadline(within_seconds=60.0, hour=6, zone="UTC").due_seconds(0.0) == 60.0

@@ -36,7 +36,10 @@ class Preset(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """A duration from arrival, or the next time of day in a zone: one of both."""
+    """A duration from arrival, the next time of day in a zone, or the earlier of both.
+
+    within_seconds: 0 without a duration. zone: '' without a time of day.
+    """
 
     within_seconds: float = 0.0
     hour: int = 0
@@ -50,12 +53,14 @@ class Deadline:
 
     def due_seconds(self, arrived_seconds: float) -> float:
         """When work that arrived then is due, in seconds since the epoch."""
-        if self.within_seconds:
-            return arrived_seconds + self.within_seconds
+        within = arrived_seconds + self.within_seconds
+        if not self.zone:
+            return within
         local = datetime.fromtimestamp(arrived_seconds, ZoneInfo(self.zone))
         due = local.replace(hour=self.hour, minute=self.minute, second=0, microsecond=0)
         # A day later on the clock of the zone, also over a change of it.
-        return (due if due > local else due + timedelta(days=1)).timestamp()
+        at = (due if due > local else due + timedelta(days=1)).timestamp()
+        return min(within, at) if self.within_seconds else at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ QUEUE = Matching(
     253,
 )
 _TIME = Matching(r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "a time of day such as 06:30", 8)
-_EITHER = "within or at"
+_EITHER = "within, at or both"
 _NO_POOLS = "none with pools: one targetRef"
 
 
@@ -38,10 +38,10 @@ class BacklogSource(ApiModel):
 
 
 class BacklogDeadline(ApiModel):
-    """When work is due: a while after it arrived, or at the next such time of day."""
+    """When work is due: a while after it arrived, at the next such time of day, or the earlier."""
 
     model_config = with_rules(
-        cel_rule("has(self.within) != has(self.at)", allowed=_EITHER, got="both or neither")
+        cel_rule("has(self.within) || has(self.at)", allowed=_EITHER, got="neither")
     )
 
     within: Annotated[str, DurationBetween("1m", "168h")] | None = Field(
@@ -53,8 +53,8 @@ class BacklogDeadline(ApiModel):
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.within is None) == (self.at is None):
+    def _is_stated(self) -> Self:
+        if self.within is None and self.at is None:
             raise not_allowed(_EITHER)
         return self
 
@@ -83,7 +83,7 @@ def _targets(stated: Backlog) -> BacklogTargets:
             within_seconds=0.0 if due.within is None else parse_duration_seconds(due.within),
             hour=hour,
             minute=minute,
-            zone=due.time_zone,
+            zone=due.time_zone if due.at else "",
         ),
         on_time_ratio=ratio_of_share(stated.slo),
     )
