@@ -53,8 +53,8 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml lab/pyproject.toml
 rig: setup ## build once, into the user's cache, all that `make test` and `make demo` need (about twenty minutes on two cores)
 	$(BIN)/python -m servingslo_lab.rig.build
 
-demo: setup ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers, SCENARIO=disaggregated MINUTES=10 for prefill and decode pools, SCENARIO=classes MINUTES=32 for chat and a background job
-	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
+demo: setup ## the whole system on this machine, watched live; MINUTES=6 TRACE=file.csv to change, ENGINE=llm-d-sim for llm-d-inference-sim, SCENARIO=flash-crowd SEED=0 for a crowd with admission off and on, SCENARIO=batch-limits MINUTES=12 for limits too low, too high and harmful, SCENARIO=triton MINUTES=8 for limits of real Triton servers, SCENARIO=disaggregated MINUTES=10 for prefill and decode pools, SCENARIO=classes MINUTES=32 for chat and a background job
+	$(BIN)/servingslo demo --minutes $(MINUTES) $(if $(TRACE),--trace $(TRACE)) $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(SEED),--seed $(SEED))
 
 test: setup ## the tests that the change since origin/main touches, or all if that is not certain: tests/touched.py; CHANGED_SINCE=commit for another base, CHANGED_SINCE=none for all
 	@$(BIN)/python -m tests.touched || $(MAKE) --no-print-directory rig
@@ -167,7 +167,7 @@ images: setup ## print every image that the chart can run, for mirrors
 
 site: setup $(SITE)/tool/.installed ## the pages as a site with search, every link checked, served at 127.0.0.1:8000 until Ctrl-C; SERVE= to build it alone
 	$(BIN)/python -m tests.website.pages $(SITE)
-	NO_MKDOCS_2_WARNING=1 $(SITE)/tool/bin/mkdocs build --quiet --strict --config-file $(SITE)/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(SITE)/tool/bin/mkdocs build --strict --config-file $(SITE)/mkdocs.yml
 	$(if $(SERVE),@echo "site: http://$(SERVE)"; exec $(PYTHON) -m http.server --directory $(SITE)/html --bind $(subst :, ,$(SERVE)))
 
 $(SITE)/tool/.installed: requirements-site.lock

@@ -168,6 +168,11 @@ CHECKS = (
         command=("-m", "tests.validation.closed_loop"),
     ),
     Check(
+        name="shadow",
+        shows="hours of a real Prometheus: what was ordered, an HPA's rule, and ServingSLO",
+        command=(*_TESTS, "tests/integration/test_shadow_week.py"),
+    ),
+    Check(
         name="zero",
         shows="no replica, one, none, one, none: woken by what a real Envoy refuses",
         command=(*_TESTS, "tests/integration/test_zero.py"),
@@ -246,6 +251,11 @@ CHECKS = (
             "tests/integration/test_triton.py",
             "tests/integration/test_triton_model_repository.py",
         ),
+    ),
+    Check(
+        name="llm-d-sim",
+        shows="replicas of llm-d-inference-sim, read as vLLM, follow a surge and come back",
+        command=(*_TESTS, "tests/e2e/test_demo_llm_d_sim.py"),
     ),
     Check(
         name="engine-law",

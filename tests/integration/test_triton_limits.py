@@ -12,8 +12,9 @@ import pytest
 from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.pod_servers import Clients, PodServers
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo_lab.rig.triton_pods import Clients, TritonPods
+from servingslo_lab.rig.triton_pods import infer, triton_behind
 
 pytestmark = [
     pytest.mark.rig,
@@ -49,12 +50,12 @@ def operator_settings(keys: Path) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def engines(rig: Rig) -> Iterator[TritonPods]:
+def engines(rig: Rig) -> Iterator[PodServers]:
     """A real server behind each pod instead of a simulated engine, scraped every three seconds."""
     if missing := missing_for_triton():
         pytest.skip(missing)
     with rig.scrape_plan_kept():
-        pods = TritonPods(rig, "app=embed", (EMBED,))
+        pods = PodServers(rig, "app=embed", triton_behind(EMBED))
         pods.start()
         rig.configure_prometheus(http_sd_url=pods.url, scrape_interval_seconds=3.0)
         yield pods
@@ -62,15 +63,15 @@ def engines(rig: Rig) -> Iterator[TritonPods]:
 
 
 @pytest.fixture
-def clients(engines: TritonPods) -> Iterator[Clients]:
+def clients(engines: PodServers) -> Iterator[Clients]:
     """Poisson clients."""
-    running = Clients(engines, "embed")
+    running = Clients(engines, infer("embed"))
     running.start()
     yield running
     running.stop()
 
 
-def config(engines: TritonPods, pod: str) -> dict[str, Any]:
+def config(engines: PodServers, pod: str) -> dict[str, Any]:
     """What `curl POD:8000/v2/models/embed/config` says."""
     url = f"{engines.address(pod)}/v2/models/embed/config"
     with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own server
@@ -78,12 +79,12 @@ def config(engines: TritonPods, pod: str) -> dict[str, Any]:
     return found
 
 
-def largest(engines: TritonPods) -> dict[str, int]:
+def largest(engines: PodServers) -> dict[str, int]:
     """max_batch_size of each pod that is routed to."""
     return {pod: config(engines, pod)["max_batch_size"] for pod in engines.routed}
 
 
-def all_have_them(engines: TritonPods) -> bool:
+def all_have_them(engines: PodServers) -> bool:
     """Whether both pods, or more, are routed to and none has the file's limit."""
     found = largest(engines).values()
     return len(found) >= 2 and min(found) > 2
@@ -91,7 +92,7 @@ def all_have_them(engines: TritonPods) -> bool:
 
 @pytest.mark.acceptance
 def test_limits_are_set_on_one_pod_then_on_all_and_again_on_a_successor(
-    tenant: Tenant, operator: Operator, engines: TritonPods, clients: Clients
+    tenant: Tenant, operator: Operator, engines: PodServers, clients: Clients
 ) -> None:
     """Under load, with no request failed; gone with the ServingSLO."""
     tenant.create_deployment("embed", replicas=2, container=CONTAINER)
@@ -133,9 +134,9 @@ def test_limits_are_set_on_one_pod_then_on_all_and_again_on_a_successor(
         assert config(engines, pod) == before
     clients.rate_per_second = 0.0
     time.sleep(2.0)
-    took = [seconds for _, seconds, _ in clients.answers]
+    took = [one.seconds for one in clients.answers]
     print(f"p95 {np.percentile(took, 95):.3f} s of {len(took)}")  # noqa: T201
-    assert {status for _, _, status in clients.answers} == {200}
+    assert {one.status for one in clients.answers} == {200}
     told_back = operator.log_lines("changed", tenant.namespace, "knob=dynamic-batching")
     assert "reason=BatchingCanaryStarted" in told_back[0]
     assert "outcome=rolled-back" in told_back[-1]
@@ -146,7 +147,7 @@ def told(found: dict[str, Any]) -> dict[str, Any]:
     return {"max_batch_size": found["max_batch_size"], **found["dynamic_batching"]}
 
 
-def succeeded(tenant: Tenant, operator: Operator, engines: TritonPods) -> None:
+def succeeded(tenant: Tenant, operator: Operator, engines: PodServers) -> None:
     """A pod is killed: its successor has the limits before it counts."""
     victim = engines.routed[0]
     wanted = largest(engines)[engines.routed[-1]]
@@ -173,7 +174,7 @@ def succeeded(tenant: Tenant, operator: Operator, engines: TritonPods) -> None:
     print(left_out[0])  # noqa: T201
 
 
-def drifted(tenant: Tenant, engines: TritonPods) -> None:
+def drifted(tenant: Tenant, engines: PodServers) -> None:
     """Somebody loads other limits: they are mended."""
     pod = engines.routed[0]
     wanted = config(engines, pod)
@@ -183,7 +184,7 @@ def drifted(tenant: Tenant, engines: TritonPods) -> None:
     tenant.wait(lambda: largest(engines)[pod] > 1, what="drift is mended", timeout_seconds=90)
 
 
-def load(engines: TritonPods, pod: str, wanted: dict[str, Any]) -> None:
+def load(engines: PodServers, pod: str, wanted: dict[str, Any]) -> None:
     """Load the model with this configuration."""
     body = json.dumps({"parameters": {"config": json.dumps(wanted)}}).encode()
     url = f"{engines.address(pod)}/v2/repository/models/embed/load"

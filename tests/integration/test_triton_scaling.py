@@ -8,8 +8,9 @@ import pytest
 from tests.integration.operator_under_test import Operator, Tenant
 
 from servingslo_lab.rig.cluster import Rig
+from servingslo_lab.rig.pod_servers import Clients, PodServers
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo_lab.rig.triton_pods import Clients, TritonPods
+from servingslo_lab.rig.triton_pods import infer, triton_behind
 
 pytestmark = [pytest.mark.rig, pytest.mark.acceptance, pytest.mark.timeout(900)]
 # T(b) = 150 ms + 25 ms·b: 22.9 requests per second of full batches.
@@ -22,12 +23,12 @@ CALM_PER_SECOND, BUSY_PER_SECOND = 5.0, 24.0
 
 
 @pytest.fixture(scope="module")
-def engines(rig: Rig) -> Iterator[TritonPods]:
+def engines(rig: Rig) -> Iterator[PodServers]:
     """A real server behind each pod instead of a simulated engine, scraped every three seconds."""
     if missing := missing_for_triton():
         pytest.skip(missing)
     with rig.scrape_plan_kept():
-        pods = TritonPods(rig, "app=embed", (EMBED,))
+        pods = PodServers(rig, "app=embed", triton_behind(EMBED))
         pods.start()
         rig.configure_prometheus(http_sd_url=pods.url, scrape_interval_seconds=3.0)
         yield pods
@@ -35,16 +36,16 @@ def engines(rig: Rig) -> Iterator[TritonPods]:
 
 
 @pytest.fixture
-def clients(engines: TritonPods) -> Iterator[Clients]:
+def clients(engines: PodServers) -> Iterator[Clients]:
     """Poisson clients."""
-    running = Clients(engines, "embed")
+    running = Clients(engines, infer("embed"))
     running.start()
     yield running
     running.stop()
 
 
 def test_replicas_of_a_real_triton_follow_its_load(
-    tenant: Tenant, operator: Operator, engines: TritonPods, clients: Clients
+    tenant: Tenant, operator: Operator, engines: PodServers, clients: Clients
 ) -> None:
     """One, then two or more, then one again; nothing fails, and the law is the model's."""
     container = {"name": "triton", "image": "tritonserver:2.51", "args": []}
@@ -84,5 +85,5 @@ def test_replicas_of_a_real_triton_follow_its_load(
     tenant.wait(lambda: tenant.replicas("embed") == 1, what="a scale-down", timeout_seconds=240)
     clients.rate_per_second = 0.0
     time.sleep(2.0)
-    assert {status for _, _, status in clients.answers} == {200}
+    assert {one.status for one in clients.answers} == {200}
     assert at_full == pytest.approx(FIXED + PER_REQUEST * LARGEST, rel=0.25)

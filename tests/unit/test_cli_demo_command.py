@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import servingslo_lab
-from servingslo_lab.cli.demo.command import NEEDS, Scenario
-from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS, ENVOY
+from servingslo_lab.cli.demo.scenarios import NEEDS, DemoEngine, Scenario
+from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS, ENVOY, LLM_D_SIM
 
 LAB = Path(servingslo_lab.__file__).parent
 RUNS = {
@@ -20,6 +20,7 @@ RUNS = {
     Scenario.TRITON: "triton",
     Scenario.DISAGGREGATED: "disaggregated/run",
     Scenario.CLASSES: "classes/run",
+    DemoEngine.LLM_D_SIM: "llm_d_sim",
 }
 
 
@@ -39,14 +40,15 @@ def imported(path: Path, known: set[Path]) -> set[Path]:
     return known
 
 
-@pytest.mark.parametrize("scenario", Scenario)
-def test_a_scenario_builds_what_its_code_runs(scenario: Scenario) -> None:
-    """Envoy and its CRDs only behind a gateway, Triton's wheels only with Triton."""
+@pytest.mark.parametrize("scenario", RUNS)
+def test_a_scenario_builds_what_its_code_runs(scenario: Scenario | DemoEngine) -> None:
+    """Envoy and its CRDs only behind a gateway, an engine's program only with this engine."""
     tools, *more = NEEDS.get(scenario, (DEFAULT_TOOLS,))
     labels = {one.label for found in more for one in found}
     modules = {str(p) for p in imported(LAB / f"cli/demo/{RUNS[scenario]}.py", set())}
     behind_envoy = str(LAB / "rig/gateways/envoy_front.py") in modules
     assert (ENVOY in tools) is behind_envoy
+    assert (LLM_D_SIM in tools) is (scenario is DemoEngine.LLM_D_SIM)
     assert set(DEFAULT_TOOLS) <= set(tools)
     assert any("Triton" in one or "triton" in one for one in labels) is (
         scenario is Scenario.TRITON

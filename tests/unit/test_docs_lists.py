@@ -25,7 +25,7 @@ from servingslo.policy.knobs.protocol import KNOB
 from servingslo.policy.rules.needs import BOUNDED_CEILING, UTILIZATION_CEILING
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.gateway_catalogue import GATEWAYS, NO_GATEWAY
-from servingslo_lab.cli.demo.command import Scenario
+from servingslo_lab.cli.demo.scenarios import DemoEngine, Scenario
 from servingslo_lab.cli.top import SortBy
 
 CHART = ROOT / "charts" / "servingslo-operator"
@@ -293,10 +293,11 @@ def test_the_costs_on_the_install_page_are_those_that_were_measured() -> None:
 
 
 def test_every_scenario_of_the_demo_is_told() -> None:
-    """In the table of the rig's page; the surge is the demo without one."""
+    """In the table of the rig's page, with each engine; the surge is the demo without one."""
     rows = table("how-to/test-rig.md", "`make demo`")
-    told = [re.findall(r"SCENARIO=([\w-]+)", row[0])[0] for row in rows]
-    assert told == [one.value for one in Scenario if one is not Scenario.SURGE]
+    told = {re.findall(r"(?:SCENARIO|ENGINE)=([\w-]+)", row[0])[0] for row in rows}
+    shown = {*Scenario, *DemoEngine} - {Scenario.SURGE, DemoEngine.SIMULATED}
+    assert told == {one.value for one in shown}
 
 
 def test_ceilings_of_utilization_are_those_of_the_code() -> None:

@@ -156,6 +156,7 @@ class TritonServer:
         self.address = address
         http, metrics = port or free_port(), free_port()
         self.url = f"http://{address}:{http}"
+        self.ready_url = f"{self.url}/v2/health/ready"
         self.metrics_url = f"http://{address}:{metrics}/metrics"
         program = package / "bin" / "tritonserver"
         program.chmod(0o755)
@@ -181,7 +182,7 @@ class TritonServer:
     def start(self) -> None:
         """Start it and wait until its models are loaded. Raises: RigError when they are not."""
         self.process.start()
-        self.process.wait_ready(f"{self.url}/v2/health/ready")
+        self.process.wait_ready(self.ready_url)
 
     def _write(self, model: TritonModel, installed: Path) -> None:
         directory = self.directory / "models" / model.name

@@ -1,193 +1,35 @@
-"""A real Triton behind each Ready pod of a Deployment, its discovery, and Poisson clients."""
+"""Triton behind pods: its server for each pod, requests to it, and its limits."""
 
-import asyncio
-import contextlib
 import json
 import random
-import threading
-import time
-from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable
 
-import aiohttp
-import kubernetes
-
-from servingslo_lab.rig.cluster import Rig
-from servingslo_lab.rig.processes import ProcessFamily
+from servingslo_lab.rig.pod_servers import Place, Question
 from servingslo_lab.rig.triton import TritonModel, TritonServer
 from servingslo_lab.rig.waiting import http_get
 
 HTTP_PORT = 8000
-_LOOK_SECONDS = 0.5
 _BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]})
 
 
-class TritonPods:
-    """Servers of the pods with a label, each on its pod's loopback address.
-
-    A server starts with its pod, at Triton's default port, and gets requests once both are ready.
-    When its pod is deleted, it gets no new requests, finishes the running ones, and ends.
-    """
-
-    def __init__(self, rig: Rig, selector: str, models: Sequence[TritonModel]) -> None:
-        self._rig, self._selector, self._models = rig, selector, models
-        self._family = ProcessFamily(work_dir=rig.work_dir, remove_work_dir=False)
-        self._servers: dict[str, TritonServer] = {}
-        self._urls: dict[str, str] = {}
-        self._ended = threading.Event()
-        self.in_flight: dict[str, int] = {}
-        self.routed: tuple[str, ...] = ()
-        self.targets: list[dict[str, Any]] = []
-        owner = self
-
-        class Discovery(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                """Return the targets in Prometheus' discovery format."""
-                body = json.dumps(owner.targets).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing."""
-
-        self._discovery = ThreadingHTTPServer(("127.0.0.1", 0), Discovery)
-        self.url = f"http://127.0.0.1:{self._discovery.server_address[1]}"
-        self._threads = [
-            threading.Thread(target=self._discovery.serve_forever, daemon=True),
-            threading.Thread(target=self._follow, daemon=True),
-        ]
-
-    def start(self) -> None:
-        """Follow the pods from now on."""
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """End everything."""
-        self._ended.set()
-        self._threads[1].join()
-        self._discovery.shutdown()
-        self._family.stop()
-
-    def kill(self, pod: str) -> None:
-        """Kill a pod's server like a crash: at once, with its requests."""
-        self._servers[pod].process.stop(kill=True)
-
-    def address(self, pod: str) -> str:
-        """The current or last address of a pod's server."""
-        return self._urls[pod]
-
-    def _follow(self) -> None:
-        core = kubernetes.client.CoreV1Api(self._rig.api_client())
-        while not self._ended.wait(_LOOK_SECONDS):
-            with contextlib.suppress(kubernetes.client.ApiException, OSError):
-                self._look(core.list_pod_for_all_namespaces(label_selector=self._selector).items)
-
-    def _look(self, pods: Sequence[Any]) -> None:
-        living = {p.metadata.name: p for p in pods if not p.metadata.deletion_timestamp}
-        gone = {server.address for name, server in self._servers.items() if name not in living}
-        addressed = {
-            name
-            for name, pod in living.items()
-            # The earlier server at this address first finishes its requests.
-            if pod.status.pod_ip and pod.status.pod_ip not in gone
-        }
-        for name in addressed - self._servers.keys():
-            server = TritonServer(
-                work_dir=self._rig.work_dir,
-                family=self._family,
-                models=self._models,
-                address=living[name].status.pod_ip,
-                port=HTTP_PORT,
-            )
-            server.process.start()
-            self._urls[name], self.in_flight[name] = server.url, 0
-            self._servers[name] = server
-        served = sorted(self._servers.keys() & living.keys())
-        ready = tuple(name for name in served if self._ready(name, living[name]))
-        self.routed = ready
-        self.targets = [
-            {
-                "targets": [self._servers[name].metrics_url.split("/")[2]],
-                "labels": {
-                    "namespace": living[name].metadata.namespace,
-                    "pod": name,
-                    "container": "triton",
-                },
-            }
-            for name in ready
-        ]
-        for name in self._servers.keys() - living.keys():
-            if not self.in_flight[name]:
-                self._servers.pop(name).process.stop()
-
-    def _ready(self, name: str, pod: Any) -> bool:
-        conditions = {one.type: one.status for one in (pod.status.conditions or [])}
-        if conditions.get("Ready") != "True":
-            return False
-        return http_get(f"{self._servers[name].url}/v2/health/ready") is not None
+def triton_behind(*models: TritonModel) -> Callable[[Place], TritonServer]:
+    """Makes a pod's server of these models, at Triton's default port."""
+    return lambda place: TritonServer(
+        work_dir=place.work_dir,
+        family=place.family,
+        models=models,
+        address=place.address,
+        port=HTTP_PORT,
+    )
 
 
-class Clients:
-    """Poisson clients of a model that are spread over its servers at random."""
-
-    def __init__(self, pods: TritonPods, model: str) -> None:
-        self._pods, self._model = pods, model
-        self.rate_per_second = 0.0
-        # Send time, duration and status (0: no answer) of each request.
-        self.answers: list[tuple[float, float, int]] = []
-        self._ended = False
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-
-    def start(self) -> None:
-        """Begin; no requests are sent while the rate is 0."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop sending, and wait for requests in flight."""
-        self._ended = True
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def since(self, began: float) -> list[tuple[float, int]]:
-        """Duration and status of requests sent since then, on the monotonic clock."""
-        return [(seconds, status) for sent, seconds, status in self.answers if sent >= began]
-
-    async def _run(self) -> None:
-        gaps, tasks = random.Random(5), set()  # noqa: S311 - traffic, not a secret
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            due = time.monotonic()
-            while not self._ended:
-                if self.rate_per_second <= 0.0 or not self._pods.routed:
-                    await asyncio.sleep(0.1)
-                    due = time.monotonic()
-                    continue
-                due += gaps.expovariate(self.rate_per_second)
-                await asyncio.sleep(max(due - time.monotonic(), 0.0))
-                task = asyncio.create_task(self._ask(session, gaps.choice(self._pods.routed)))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            await asyncio.gather(*tasks)
-
-    async def _ask(self, session: aiohttp.ClientSession, pod: str) -> None:
-        began, status = time.monotonic(), 0
-        self._pods.in_flight[pod] += 1
-        try:
-            url = f"{self._pods.address(pod)}/v2/models/{self._model}/infer"
-            async with session.post(url, data=_BODY) as answer:
-                await answer.read()
-                status = answer.status
-        except (aiohttp.ClientError, OSError):
-            pass
-        finally:
-            self._pods.in_flight[pod] -= 1
-        self.answers.append((began, time.monotonic() - began, status))
+def infer(model: str) -> Callable[[random.Random], Question]:
+    """Makes requests to a model, all of them equal."""
+    question = Question(f"/v2/models/{model}/infer", _BODY)
+    return lambda _numbers: question
 
 
-def max_batch_size(pods: TritonPods, pod: str, model: str) -> int | None:
+def max_batch_size(url: str, model: str) -> int | None:
     """max_batch_size in a model's current configuration; None if the server does not answer."""
-    page = http_get(f"{pods.address(pod)}/v2/models/{model}/config")
+    page = http_get(f"{url}/v2/models/{model}/config")
     return None if page is None else int(json.loads(page)["max_batch_size"])

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -26,6 +25,8 @@ from servingslo_lab.cli.demo.batch_limits import run_limits
 from servingslo_lab.cli.demo.classes.run import run_classes
 from servingslo_lab.cli.demo.disaggregated.run import run_disaggregated
 from servingslo_lab.cli.demo.flash_crowd import run_crowd
+from servingslo_lab.cli.demo.llm_d_sim import run_llm_d_sim
+from servingslo_lab.cli.demo.scenarios import NEEDS, DemoEngine, Scenario
 from servingslo_lab.cli.demo.system import (
     CHART,
     EXAMPLE,
@@ -40,8 +41,7 @@ from servingslo_lab.cli.demo.triton import run_triton
 from servingslo_lab.cli.sizing.answer import Question, sized
 from servingslo_lab.cli.sizing.inputs import busiest_minute_per_second, traced_workload
 from servingslo_lab.rig.build import resolve_tools
-from servingslo_lab.rig.programs.downloads import TRITON_WHEELS, UPSTREAM_CRDS, Download
-from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS, GATEWAY_TOOLS, Tool
+from servingslo_lab.rig.programs.versions import DEFAULT_TOOLS
 from servingslo_lab.rig.simulated.engine_pods import DEFAULT_KIND
 from servingslo_lab.sim.fleets.engine_kinds import engine_kind
 from servingslo_lab.sim.traces.trace import read_trace
@@ -64,27 +64,6 @@ FIRST_DECISION_WORD = "decided "
 LEAST_RUN_SECONDS = SECONDS_PER_MINUTE
 # Requests in flight at the end may finish within this time; those that do not are missed.
 GRACE_SECONDS = 30.0
-
-
-class Scenario(StrEnum):
-    """What happens in the demo."""
-
-    SURGE = "surge"
-    FLASH_CROWD = "flash-crowd"
-    BATCH_LIMITS = "batch-limits"
-    TRITON = "triton"
-    DISAGGREGATED = "disaggregated"
-    CLASSES = "classes"
-
-
-_BEHIND_ENVOY = ((*DEFAULT_TOOLS, *GATEWAY_TOOLS), (UPSTREAM_CRDS,))
-# What is built and fetched for a scenario, if it is more than the control plane.
-NEEDS: Mapping[Scenario, tuple[Sequence[Tool], Sequence[Download]]] = {
-    Scenario.FLASH_CROWD: _BEHIND_ENVOY,
-    Scenario.BATCH_LIMITS: _BEHIND_ENVOY,
-    Scenario.CLASSES: _BEHIND_ENVOY,
-    Scenario.TRITON: (DEFAULT_TOOLS, (TRITON_WHEELS,)),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +183,10 @@ def demo(
             "classes: chat and a background job, with classes and without."
         ),
     ] = Scenario.SURGE,
+    engine: Annotated[
+        DemoEngine,
+        typer.Option(help="Of surge: our simulated engines, or llm-d-inference-sim's processes."),
+    ] = DemoEngine.SIMULATED,
     seed: Annotated[
         int,
         typer.Option(help="Of all but surge and triton: which requests come."),
@@ -224,14 +207,20 @@ def demo(
     _check_out(out)
     if trace is not None and scenario is not Scenario.SURGE:
         raise InvalidInputError("--trace", str(trace), f"only with --scenario {Scenario.SURGE}")
+    real = engine is DemoEngine.LLM_D_SIM
+    if real and (trace is not None or scenario is not Scenario.SURGE):
+        allowed = f"only with --scenario {Scenario.SURGE} and without --trace"
+        raise InvalidInputError("--engine", engine.value, allowed)
     seconds = minutes * SECONDS_PER_MINUTE
     surge = surge_run(root / TRACE, seconds)
     # A bad file is an error before anything starts.
     run = surge if trace is None else trace_run(trace, seconds, root / EXAMPLE)
     with _ending_on_termination():
-        _build(root, scenario)
+        _build(root, engine if real else scenario)
     with _ending_on_termination(out):
-        if scenario is Scenario.SURGE:
+        if real:
+            print(run_llm_d_sim(root, minutes=minutes, out=out, tell=Reporter()))
+        elif scenario is Scenario.SURGE:
             _run(root, run, out, Reporter())
         elif scenario is Scenario.FLASH_CROWD:
             print(
@@ -290,8 +279,8 @@ def _wait_for_requests(system: DemoSystem, tell: Reporter) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _build(root: Path, scenario: Scenario) -> None:
-    """Build what the scenario lacks; meanwhile the planner is played on the demo's traffic."""
+def _build(root: Path, scenario: Scenario | DemoEngine) -> None:
+    """Build what it lacks; meanwhile the planner is played on the demo's traffic."""
     traffic = surge_run(root / TRACE, PLAYED_SECONDS).traffic
 
     def meanwhile(say: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:

@@ -5,21 +5,14 @@ reads and sets limits by the servers' own API, one pod first, and scales replica
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import kubernetes
-
 from servingslo.units import SECONDS_PER_MINUTE
+from servingslo_lab.cli.demo.real_engines import Engine, RealEngines, real_engines
 from servingslo_lab.cli.demo.report import concluded
-from servingslo_lab.cli.demo.system import (
-    SCRAPE_INTERVAL_SECONDS,
-    Reporter,
-    install_chart,
-    start_operator,
-)
+from servingslo_lab.cli.demo.system import Reporter
 from servingslo_lab.cli.demo.triton_verdict import (
     CHECKED,
     Answer,
@@ -30,9 +23,8 @@ from servingslo_lab.cli.demo.triton_verdict import (
     table,
 )
 from servingslo_lab.errors import RigError
-from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
-from servingslo_lab.rig.triton_pods import Clients, TritonPods, max_batch_size
+from servingslo_lab.rig.triton_pods import infer, max_batch_size, triton_behind
 
 NAME = "rank"
 # T(b) = 150 ms + 25 ms·b: full batches of two answer 10 requests per second, of sixteen 29.
@@ -41,7 +33,6 @@ MODEL = TritonModel(
 )
 PERCENTILE, THRESHOLD_SECONDS = 95.0, 0.8
 MOST_REPLICAS = 4
-NODE_COUNT = 2
 FULL_MINUTES = 8.0
 BASE_PER_SECOND, SURGE_PER_SECOND = 12.0, 36.0
 # Shares of the time: limits of the file alone, then the operator; a surge; and the base again.
@@ -49,10 +40,37 @@ ASKED, SURGE_BEGINS, SURGE_ENDS = 0.08, 0.62, 0.8
 # What waited before is answered, and latencies are those of the limits, after so many seconds.
 SETTLED_SECONDS = 20.0
 STARTED_SECONDS = 5.0
-READY_DELAY = "5s"
 _LOOK_SECONDS = 1.0
 _TELL_SECONDS = 10.0
-_READY_SECONDS = 120.0
+ENGINE = Engine(
+    name=NAME,
+    container={"name": "triton", "image": "tritonserver:2.51"},
+    server_at=triton_behind(MODEL),
+    question=infer(NAME),
+    settings=(
+        "engines.ranges[0]=127.0.0.0/8",
+        "batching.apply.enabled=true",
+        "batching.apply.serversOnly=true",
+    ),
+    flags=(
+        "--engine-range=127.0.0.0/8",
+        "--batching-apply=true",
+        "--batching-servers-only=true",
+    ),
+)
+SPEC = {
+    "model": NAME,
+    "objectives": [
+        {
+            "metric": "latency",
+            "percentile": PERCENTILE,
+            "threshold": f"{1000 * THRESHOLD_SECONDS:.0f}ms",
+        }
+    ],
+    "replicas": {"min": 1, "max": MOST_REPLICAS},
+    "batching": {"mode": "Auto", "maxSequences": 16, "minInterval": "30s"},
+    "behavior": {"scaleDown": {"stabilizationWindowSeconds": 15}},
+}
 
 
 @dataclass(slots=True)
@@ -67,16 +85,17 @@ def run_triton(root: Path, *, minutes: float, out: Path, tell: Reporter) -> str:
     if missing := missing_for_triton():
         raise RigError(f"triton: {missing}")
     seconds, seen = minutes * SECONDS_PER_MINUTE, Seen()
-    with _system(root, tell) as (rig, pods, clients, namespace):
+    with real_engines(root, ENGINE, tell) as system:
         tell(f"{minutes:g} minutes of Poisson clients, {BASE_PER_SECOND:g} requests a second")
         began = time.monotonic()
-        clients.rate_per_second = BASE_PER_SECOND
-        _watch(rig, pods, clients, namespace, seen=seen, seconds=seconds, tell=tell)
-        clients.stop()
+        system.clients.rate_per_second = BASE_PER_SECOND
+        _watch(system, seen=seen, seconds=seconds, tell=tell)
+        system.clients.stop()
         answers = [
-            Answer(at - began, took, status == 200) for at, took, status in sorted(clients.answers)
+            Answer(one.sent - began, one.seconds, one.status == 200)
+            for one in sorted(system.clients.answers)
         ]
-        changes = _changes(rig, namespace)
+        changes = system.log_lines("changed")
     figures = _figures(answers, seen, changes, seconds)
     out.mkdir(parents=True, exist_ok=True)
     text = table(figures)
@@ -88,118 +107,19 @@ def run_triton(root: Path, *, minutes: float, out: Path, tell: Reporter) -> str:
     return concluded(text, missed(figures), CHECKED, full=full, file=out / "triton.txt")
 
 
-@contextmanager
-def _system(root: Path, tell: Reporter) -> Iterator[tuple[Rig, TritonPods, Clients, str]]:
-    tell("starting the control plane, KWOK and Prometheus")
-    with Rig.start(RigOptions(scrape_interval_seconds=SCRAPE_INTERVAL_SECONDS)) as rig:
-        rig.add_nodes(NODE_COUNT)
-        pods = TritonPods(rig, f"app={NAME}", (MODEL,))
-        pods.start()
-        clients = Clients(pods, NAME)
-        try:
-            rig.configure_prometheus(http_sd_url=pods.url)
-            tell("helm install servingslo, which may speak to pods of the rig")
-            install_chart(
-                rig,
-                root,
-                "engines.ranges[0]=127.0.0.0/8",
-                "batching.apply.enabled=true",
-                "batching.apply.serversOnly=true",
-            )
-            tell("a real tritonserver behind the pod of a Deployment")
-            namespace = rig.create_namespace("triton-demo")
-            _deploy(rig, namespace)
-            rig.wait_for(lambda: bool(pods.routed), what="a server", timeout_seconds=_READY_SECONDS)
-            tell("starting the operator with its ServiceAccount's token")
-            start_operator(
-                rig,
-                "--engine-range=127.0.0.0/8",
-                "--batching-apply=true",
-                "--batching-servers-only=true",
-            )
-            clients.start()
-            yield rig, pods, clients, namespace
-        finally:
-            clients.stop()
-            pods.stop()
-
-
-def _deploy(rig: Rig, namespace: str) -> None:
-    template = {
-        "metadata": {
-            "labels": {"app": NAME},
-            "annotations": {"rig.servingslo.dev/ready-delay": READY_DELAY},
-        },
-        "spec": {
-            "containers": [
-                {
-                    "name": "triton",
-                    "image": "tritonserver:2.51",
-                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                }
-            ]
-        },
-    }
-    body = {
-        "metadata": {"name": NAME},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": {"app": NAME}},
-            "template": template,
-        },
-    }
-    apps = kubernetes.client.AppsV1Api(rig.api_client())
-    apps.create_namespaced_deployment(namespace, body)
-
-
-def _ask(rig: Rig, namespace: str) -> None:
-    """Create the ServingSLO."""
-    slo = {
-        "apiVersion": "servingslo.dev/v1beta1",
-        "kind": "ServingSLO",
-        "metadata": {"name": NAME},
-        "spec": {
-            "targetRef": {"kind": "Deployment", "name": NAME},
-            "model": NAME,
-            "objectives": [
-                {
-                    "metric": "latency",
-                    "percentile": PERCENTILE,
-                    "threshold": f"{1000 * THRESHOLD_SECONDS:.0f}ms",
-                }
-            ],
-            "replicas": {"min": 1, "max": MOST_REPLICAS},
-            "batching": {"mode": "Auto", "maxSequences": 16, "minInterval": "30s"},
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 15}},
-        },
-    }
-    kubernetes.client.CustomObjectsApi(rig.api_client()).create_namespaced_custom_object(
-        "servingslo.dev", "v1beta1", namespace, "servingslos", slo
-    )
-
-
-def _watch(
-    rig: Rig,
-    pods: TritonPods,
-    clients: Clients,
-    namespace: str,
-    *,
-    seen: Seen,
-    seconds: float,
-    tell: Reporter,
-) -> None:
+def _watch(system: RealEngines, *, seen: Seen, seconds: float, tell: Reporter) -> None:
     """Send what is due and look, until the time is over."""
-    apps = kubernetes.client.AppsV1Api(rig.api_client())
+    pods = system.pods
     began, told, asked = time.monotonic(), 0.0, False
     while (now := time.monotonic() - began) < seconds:
         if not asked and now >= ASKED * seconds:
             tell("kubectl apply: a ServingSLO with batching.mode Auto")
-            _ask(rig, namespace)
+            system.ask(SPEC)
             asked = True
         surge = SURGE_BEGINS * seconds <= now < SURGE_ENDS * seconds
-        clients.rate_per_second = SURGE_PER_SECOND if surge else BASE_PER_SECOND
-        replicas = apps.read_namespaced_deployment(NAME, namespace).spec.replicas or 0
-        found = {pod: max_batch_size(pods, pod, NAME) for pod in pods.routed}
+        system.clients.rate_per_second = SURGE_PER_SECOND if surge else BASE_PER_SECOND
+        replicas = system.replicas()
+        found = {pod: max_batch_size(pods.address(pod), NAME) for pod in pods.routed}
         limits = {pod: size for pod, size in found.items() if size is not None}
         seen.looks.append((now, replicas, limits))
         if now - told >= _TELL_SECONDS:
@@ -207,14 +127,6 @@ def _watch(
             print(f"{now:6.1f}s {replicas} replicas, batches of at most {sizes}", flush=True)
             told = now
         time.sleep(_LOOK_SECONDS)
-
-
-def _changes(rig: Rig, namespace: str) -> Sequence[str]:
-    """Changes that the operator logged of this workload."""
-    log = (rig.work_dir / "logs" / "operator.log").read_text(encoding="utf-8")
-    wanted = ("changed ", f"namespace={namespace} ")
-    lines = [line for line in log.splitlines() if all(word in line for word in wanted)]
-    return [line[line.index("changed ") :] for line in lines]
 
 
 def _figures(

@@ -40,6 +40,14 @@ class Phase:
         )
 
 
+def phase_line(phase: Phase | None, threshold_seconds: float) -> str:
+    """One phase for people."""
+    if phase is None:
+        return "no requests"
+    within = f"{phase.within_ratio:.1%} of {phase.requests} within {threshold_seconds:g} s"
+    return f"{within}, p95 {phase.p95_seconds:.2f} s"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonFigures:
     """One run.
@@ -95,11 +103,10 @@ def missed(figures: TritonFigures) -> tuple[str, ...]:
 
 def table(figures: TritonFigures) -> str:
     """The figures for people."""
-    threshold = f"{figures.threshold_seconds:g} s"
     rows = [
         ("requests", f"{len(figures.answers)}, {figures.failed} failed"),
         *(
-            (name, _phase(phase, threshold))
+            (name, phase_line(phase, figures.threshold_seconds))
             for name, phase in (
                 ("with the file's limits", figures.before),
                 ("with those that were set", figures.after),
@@ -148,13 +155,6 @@ def draw(
         ("serving", [len(found) for _, _, found in looks]),
     )
     return png(plt, figure)
-
-
-def _phase(phase: Phase | None, threshold: str) -> str:
-    if phase is None:
-        return "no requests"
-    within = f"{phase.within_ratio:.1%} of {phase.requests} within {threshold}"
-    return f"{within}, p95 {phase.p95_seconds:.2f} s"
 
 
 def _p95(seconds: Sequence[float]) -> float:

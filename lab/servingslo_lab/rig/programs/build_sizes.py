@@ -18,6 +18,7 @@ PACKAGES: Mapping[str, int] = {
     "egctl": 1918,
     "helm3": 435,
     "promtool": 8,
+    "llm-d-sim": 124,
 }
 # Fetched, not compiled: CRDs and wheels.
 FETCHED = frozenset({"envoy", "CRDs", "Triton"})

