@@ -84,9 +84,8 @@ def real_engines(root: Path, engine: Engine, tell: Reporter) -> Iterator[RealEng
         clients = Clients(pods, engine.question)
         try:
             rig.configure_prometheus(http_sd_url=pods.url)
-            tell(
-                " ".join(["helm install servingslo", *(f"--set {one}" for one in engine.settings)])
-            )
+            values = [f"--set {one}" for one in engine.settings]
+            tell(" ".join(["helm install servingslo", *values]))
             install_chart(rig, root, *engine.settings)
             tell(f"a real {engine.container['name']} behind the pod of a Deployment")
             namespace = rig.create_namespace(f"{engine.container['name']}-demo")
