@@ -24,6 +24,7 @@ class Constraint(StrEnum):
     ADAPTER_SLOTS = "adapter-slots"
     SATURATION = "saturation"
     RESERVE = "reserve"
+    DEADLINE = "deadline"
     MIN_REPLICAS = "min-replicas"
 
 
@@ -41,6 +42,7 @@ class Reason(StrEnum):
     ADAPTER_SLOTS_BOUND = "AdapterSlotsBound"
     SATURATION_BOUND = "SaturationBound"
     RESERVE_BOUND = "ReserveBound"
+    DEADLINE_BOUND = "DeadlineBound"
     TOLERATED_FAILURES = "ToleratedFailures"
     IDLE = "Idle"
     ASLEEP = "Asleep"
@@ -234,5 +236,6 @@ BOUND_REASON = {
     Constraint.ADAPTER_SLOTS: Reason.ADAPTER_SLOTS_BOUND,
     Constraint.SATURATION: Reason.SATURATION_BOUND,
     Constraint.RESERVE: Reason.RESERVE_BOUND,
+    Constraint.DEADLINE: Reason.DEADLINE_BOUND,
     Constraint.MIN_REPLICAS: Reason.MIN_REPLICAS_REACHED,
 }

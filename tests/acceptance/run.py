@@ -168,6 +168,11 @@ CHECKS = (
         command=("-m", "tests.validation.closed_loop"),
     ),
     Check(
+        name="shadow",
+        shows="hours of a real Prometheus: what was ordered, an HPA's rule, and ServingSLO",
+        command=(*_TESTS, "tests/integration/test_shadow_week.py"),
+    ),
+    Check(
         name="zero",
         shows="no replica, one, none, one, none: woken by what a real Envoy refuses",
         command=(*_TESTS, "tests/integration/test_zero.py"),

@@ -41,6 +41,7 @@ _AFTER = "| `servingslo_within_objective_greatest_ratio` |"
 _JOINED = "  # Of features, from their folders.\n"
 _OF_VALUES = "# Of features, from their folders.\n"
 _MARK = re.compile(r"^\|.*<!--\w+--> \|\n", re.MULTILINE)
+_NUMBER = re.compile(r"\| \[(\d+)-")
 
 
 def shared(name: str, root: Path = ROOT) -> dict[str, Any]:
@@ -122,6 +123,8 @@ def _marked(page: str, root: Path) -> Iterable[tuple[str, str]]:
             for model in (part.model, part.of_class)
             for row in _gauges(model)
         ]
+    # Numbered examples in their order, the others in that of the features.
+    rows.sort(key=lambda one: int(found[1]) if (found := _NUMBER.match(one[1])) else 0)
     return rows[::-1]
 
 

@@ -49,12 +49,12 @@ def test_the_files_that_are_listed_exist(title):
 
 
 def test_an_actuator_is_one_file_and_one_row():
-    """Each file of the folder is one row of the catalogue; no other code names an actuator."""
+    """Each file of the folder is one row of the catalogue; the kernel names none elsewhere."""
     files = {path.stem for path in (ROOT / ACTUATORS).glob("*.py")} - SHARED
     assert len(catalogue.ACTUATORS) == len(files) + len(ACTUATOR.parts())
     named = re.compile(r"actuators\.(\w+) import")
     for path in (ROOT / "operator" / "servingslo").rglob("*.py"):
-        if path.parent.name != "actuators":
+        if path.parent.name != "actuators" and "features" not in path.parts:
             found = set(named.findall(path.read_text(encoding="utf-8")))
             assert not found & files, f"{path} names an actuator"
     rows = (ROOT / ACTUATORS / "catalogue.py").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_targets_and_figures_of_the_page_are_those_of_the_code():
     targets = set(re.findall(r"`make ([a-z-]+)", page))
     assert {"setup", "check", "test", "guard", "golden", "crd"} <= targets
     assert [one for one in targets if not re.search(rf"^{one}:", makefile, re.MULTILINE)] == []
-    words = {4: "four", 9: "nine", 13: "thirteen"}
+    words = {4: "four", 9: "nine", 11: "eleven"}
     assert f"are of {words[len(KINDS)]} kinds ({', '.join(KINDS)})" in page
     assert f"played with {words[len(GUARD_SEEDS)]} seeds" in page
     assert f"below {TARGET_PERCENT:g} % is lost" in page

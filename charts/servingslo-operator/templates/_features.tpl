@@ -61,7 +61,30 @@
 {{- end }}
 
 {{- define "servingslo.features.objects" }}
+{{- include "servingslo.backlog.objects" . }}
 {{- include "servingslo.keda_scaler.objects" . }}
+{{- end }}
+
+{{- define "servingslo.backlog.objects" }}
+{{- with (.Values.backlog).queries }}
+---
+# A tenant names a queue of its namespace and writes no query: these are the administrator's.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: {{ include "servingslo.name" $ }}-backlog
+  namespace: {{ $.Release.Namespace }}
+  labels: {{- include "servingslo.labels" $ | nindent 4 }}
+spec:
+  groups:
+    - name: servingslo-backlog
+      rules:
+        {{- range . }}
+        - record: servingslo:backlog_left
+          expr: {{ printf "max(%s)" .expr | toJson }}
+          labels: {namespace: {{ .namespace | toJson }}, queue: {{ .queue | toJson }}}
+        {{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "servingslo.keda_scaler.args" }}

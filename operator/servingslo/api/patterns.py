@@ -1,6 +1,11 @@
 """What names and shares of the spec look like."""
 
-from servingslo.api.constraints import Matching
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator
+
+from servingslo.api.constraints import Matching, not_allowed
 from servingslo.runtimes.catalogue import AUTO_RUNTIME
 
 DNS_LABEL = Matching(
@@ -38,6 +43,22 @@ LABEL_VALUE = Matching(
     "the value of a label (up to 63 letters, digits, -, _ and .)",
     63,
 )
+_ZONE_WORDS = "a time zone of the IANA database, such as Europe/Berlin"
+
+
+def _known_zone(zone: str) -> str:
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise not_allowed(_ZONE_WORDS) from None
+    return zone
+
+
+TIME_ZONE = Annotated[
+    str,
+    Matching(r"^[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$", _ZONE_WORDS, 64),
+    AfterValidator(_known_zone),
+]
 CURRENCY_CODE = Matching(r"^[A-Z]{3}$", "a currency of three capital letters such as USD", 8)
 
 

@@ -33,6 +33,7 @@ CONSTRAINTS = {
     Constraint.BACKLOG: "the backlog to be drained",
     Constraint.SATURATION: "measured saturation",
     Constraint.RESERVE: "the reserve that past arrivals ask for",
+    Constraint.DEADLINE: "work with a deadline",
     Constraint.MIN_REPLICAS: "replicas.min",
 }
 _QUIET = {

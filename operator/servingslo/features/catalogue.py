@@ -5,6 +5,7 @@ FEATURES: tuple[str, ...] = (
     "error_budget",
     "latency_budget",
     "availability",
+    "backlog",
     "variants",
     "keda_scaler",
     "budgets",

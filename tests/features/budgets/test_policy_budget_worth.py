@@ -9,8 +9,9 @@ from tests.unit.pools_world import DECODE, PREFILL, PRICES, pools_record, two_pr
 from tests.unit.test_policy_budget_guard import GROWING, GrantedWorld, granted
 
 from servingslo.controller.registry import checked
+from servingslo.features.budgets import claims
 from servingslo.features.budgets.claims import kept_per_gpu, wants_of
-from servingslo.policy.inputs import Limits
+from servingslo.policy.inputs import Limits, ReplicaTargets
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
 from servingslo.policy.pools.planner import plan_fleet
@@ -133,3 +134,19 @@ def test_wants_are_those_before_the_budget():
     assert 0.0 < wants.kept_per_gpu <= saturation / 2
     stopped = wants_of(fleet, targets, Limits(recommend_only=True), {"": 5}, state)
     assert (stopped.acts, stopped.wanted_gpus, stopped.minimum_gpus) == (False, 8, 0)
+
+
+def test_wants_are_judged_by_the_bounds_in_force(monkeypatch):
+    """Replicas up to the usual minima keep requests too while lower minima hold."""
+    fleet, targets, state = combined()
+    after = {name: one.replicas_after for name, one in fleet.pools.items()}
+    usual = {
+        pool.name: replace(pool.targets, replicas=ReplicaTargets(minimum=after[pool.name]))
+        for pool in targets.pools
+    }
+    monkeypatch.setattr(
+        claims, "with_bounds_in_force", lambda one, *_: replace(one, replicas=ReplicaTargets())
+    )
+    wants = wants_of(fleet, targets.with_targets(usual), Limits(), after, state)
+    assert wants.minimum_gpus < wants.ordered_gpus
+    assert wants.kept_per_gpu > 0.0

@@ -60,6 +60,7 @@ def test_a_cron_trigger_becomes_a_window(cli: CLI, start: str, end: str, duratio
     [
         pytest.param(cron("0 8 * * *", "0 18 * * 1-5"), "differ in length", id="uneven"),
         pytest.param(cron("0 8,12 * * *", "0 18 * * *"), "differ in length", id="twice"),
+        pytest.param(cron("0 8 * * *", "0 8 * * *"), "start and end are equal", id="equal"),
         pytest.param(cron("@daily", "0 18 * * *"), "no cron of five fields", id="descriptor"),
         pytest.param(cron("0 8 * * *", "0 18 * * *", "2"), "replicas.min is no less", id="low"),
         pytest.param(cron("0 8 * * *", "0 18 * * *", "x"), "is no count", id="no-count"),
@@ -73,6 +74,12 @@ def test_a_cron_trigger_that_is_no_window_is_reported(cli: CLI, trigger: Any, wh
     done = called(cli, keda(trigger))
     assert why in done.out
     assert "schedule:" not in done.out
+
+
+def test_a_cron_is_written_in_the_words_of_the_api(cli: CLI) -> None:
+    """KEDA also reads more blanks, and `?` for any day."""
+    (found,) = spec_of(cli, keda(cron(" 0  8 ? * 1-5", "0 18 ? * 1-5 ")))["replicas"]["schedule"]
+    assert (found["cron"], found["duration"]) == ("0 8 * * 1-5", "10h")
 
 
 def test_a_count_above_the_maximum_is_cut_as_keda_does(cli: CLI) -> None:

@@ -1,12 +1,15 @@
 """When windows begin: cron in local time, daylight saving both ways, against every minute."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servingslo.features.schedule import windows
 from servingslo.features.schedule.windows import Window, coming, in_force, last_begun, next_begun
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -75,12 +78,12 @@ def test_a_duration_is_time_that_passes(night: str, local_end: str) -> None:
 
 def test_a_window_is_in_force_from_its_beginning_to_before_its_end() -> None:
     """Begun at the second, over at the second; between two of them none is."""
-    windows = (window("0 8 * * 1-5", 9.0),)
+    stated = (window("0 8 * * 1-5", 9.0),)
     begin, end = at("2026-03-02T08:00"), at("2026-03-02T17:00")
-    assert in_force(windows, begin - 1.0) == ()
-    assert [one.ends_seconds for one in in_force(windows, begin)] == [end]
-    assert in_force(windows, end - 1.0) != ()
-    assert in_force(windows, end) == ()
+    assert in_force(stated, begin - 1.0) == ()
+    assert [one.ends_seconds for one in in_force(stated, begin)] == [end]
+    assert in_force(stated, end - 1.0) != ()
+    assert in_force(stated, end) == ()
 
 
 def test_the_next_of_several_windows_comes_first() -> None:
@@ -93,6 +96,25 @@ def test_a_day_of_the_month_that_seldom_comes_is_found() -> None:
     """The 29th of February, four years apart."""
     found = coming((window("0 0 29 2 *"),), at("2026-03-01T00:00"))
     assert [one.begins_seconds for one in found] == [at("2028-02-29T00:00")]
+
+
+@pytest.mark.parametrize("cron", ["* * * * *", "0-59 0-23 * * *", "*/5 2 * * *", "0 0 29 2 *"])
+def test_the_newest_and_the_next_beginning_are_found_in_a_few_steps(
+    cron: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it begins: a tick looks them up many times."""
+    steps: list[datetime] = []
+
+    class Counted(CronSim):
+        def __next__(self) -> datetime:
+            steps.append(super().__next__())
+            return steps[-1]
+
+    monkeypatch.setattr(windows, "CronSim", Counted)
+    moment = at("2026-07-01T12:00:30")
+    last_begun(window(cron), moment)
+    next_begun(window(cron), moment)
+    assert len(steps) <= 4
 
 
 ZONES = (BERLIN, ZoneInfo("America/New_York"), ZoneInfo("Australia/Lord_Howe"), ZoneInfo("UTC"))
@@ -130,6 +152,32 @@ def test_begun_and_coming_windows_are_those_of_the_calendar(
     today = datetime.fromtimestamp(moment, zone).replace(tzinfo=None, hour=0, minute=0, second=0)
     days = [today + timedelta(days=n) for n in (-2, -1, 0, 1, 2)]
     starts = sorted(start for day in days for start in local_starts(minutes, hours, zone, day))
+    before, after = (
+        last_begun(window(cron, zone=zone), moment),
+        next_begun(window(cron, zone=zone), moment),
+    )
+    assert before is not None
+    assert after is not None
+    assert before.begins_seconds == max(start for start in starts if start <= moment)
+    assert after.begins_seconds == min(start for start in starts if start > moment)
+
+
+# Of half an hour: `cronsim` passes the first `*` after such a change going forward only.
+HALF_HOUR = (ZoneInfo("Australia/Lord_Howe"),)
+
+
+@given(
+    moment=CHANGES,
+    cron=st.sampled_from(("* * * * *", "*/20 2 * * *", "0 */2 * * *", "30 * * * *", "7 1-3 * * *")),
+    zone=st.sampled_from([zone for zone in ZONES if zone not in HALF_HOUR]),
+)
+def test_begun_and_coming_windows_are_those_of_one_sequence(
+    moment: int, cron: str, zone: ZoneInfo
+) -> None:
+    """Wherever they are looked up from, also inside the hours of a clock change."""
+    early = datetime.fromtimestamp(moment - 2 * 86_400, zone)
+    found = (start.timestamp() for start in CronSim(cron, early))
+    starts = [*itertools.takewhile(lambda start: start < moment + 2 * 86_400, found)]
     before, after = (
         last_begun(window(cron, zone=zone), moment),
         next_begun(window(cron, zone=zone), moment),

@@ -205,6 +205,7 @@ def _cron(draft: _Draft, trigger: Trigger, path: str) -> None:
     """KEDA takes the greatest count of its triggers, up to the maximum."""
     said, replicas = trigger.metadata, draft.spec["replicas"]
     start, end, wanted = (said.get(name, "") for name in ("start", "end", "desiredReplicas"))
+    start, end = windows.plain(start), windows.plain(end)
     value = f"cron start {start}, end {end}, desiredReplicas {wanted}"
     seconds, why = windows.duration_seconds(start, end)
     if not wanted.isdecimal():

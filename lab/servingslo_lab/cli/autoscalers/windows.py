@@ -23,11 +23,18 @@ _COMPARED = 400
 _FIRST = datetime(2024, 1, 1)  # noqa: DTZ001 - local time of any zone
 
 
+def plain(cron: str) -> str:
+    """A cron of KEDA as the API has it: single blanks, `*` for `?`."""
+    return " ".join(cron.replace("?", "*").split())
+
+
 def duration_seconds(start: str, end: str) -> tuple[float | None, str]:
     """The time from each start to the next end by local time, if it is the same each time.
 
     Else None, and why.
     """
+    if start == end:
+        return None, "KEDA refuses it: start and end are equal"
     try:
         starts = [*islice(CronSim(start, _FIRST), _COMPARED)]
         lengths = [next(CronSim(end, begin)) - begin for begin in starts]

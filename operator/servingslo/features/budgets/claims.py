@@ -82,14 +82,16 @@ def wants_of(
     if not all(_carried_out(one, first, limits) for one in decisions.values()):
         return replace(standing(total, held, 1), gpus_per_replica=step)
     current = sum(before.values())
-    least = {
-        pool.name: bounds_of(
-            with_bounds_in_force(
+    targets = targets.with_targets(
+        {
+            pool.name: with_bounds_in_force(
                 pool.targets, decisions[pool.name].demand.lead_seconds or 0.0, fleet.time_seconds
-            ),
-            limits,
-            current=current,
-        ).minimum
+            )
+            for pool in targets.pools
+        }
+    )
+    least = {
+        pool.name: bounds_of(pool.targets, limits, current=current).minimum
         for pool in targets.pools
     }
     replicas = {name: wanted_replicas(decision) for name, decision in decisions.items()}

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, model_validator
@@ -17,6 +16,7 @@ from servingslo.api.constraints import (
     cel_rule,
     not_allowed,
 )
+from servingslo.api.patterns import TIME_ZONE
 from servingslo.api.spec_base import OF_REPLICAS, ApiModel, SpecPart, with_rules
 from servingslo.features.schedule.bounds import SCHEDULE, Schedule
 from servingslo.features.schedule.windows import Window
@@ -34,7 +34,7 @@ _VALUES = (
     f"(?:0?[1-9]|1[0-2]|{_MONTHS})",
     f"(?:[0-7]|{_DAYS})",
 )
-_LONGEST_CRON, _LONGEST_ZONE = 100, 64
+_LONGEST_CRON = 100
 
 
 def _field(value: str) -> str:
@@ -47,8 +47,6 @@ _CRON_WORDS = (
     "0 8 * * MON-FRI)"
 )
 _CRON = Matching(f"^(?i:{' +'.join(map(_field, _VALUES))})$", _CRON_WORDS, _LONGEST_CRON)
-_ZONE_WORDS = "a time zone of the IANA database, such as Europe/Berlin"
-_ZONE = Matching(r"^[A-Z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$", _ZONE_WORDS, _LONGEST_ZONE)
 _BOUND = "min, max or both"
 _MIN = "at most max, of the window or else of replicas"
 _MAX = "at least min, of the window or else of replicas"
@@ -63,14 +61,6 @@ def _comes_true(cron: str) -> str:
     except CronSimError:
         pass
     raise not_allowed(_CRON_WORDS)
-
-
-def _known(zone: str) -> str:
-    try:
-        ZoneInfo(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise not_allowed(_ZONE_WORDS) from None
-    return zone
 
 
 class ScheduledBounds(ApiModel):
@@ -91,7 +81,7 @@ class ScheduledBounds(ApiModel):
         description="When it begins: minute, hour, day of month, month and day of week, such as "
         "0 8 * * MON-FRI. Its replicas are ordered one cold start earlier."
     )
-    time_zone: Annotated[str, _ZONE, AfterValidator(_known)] = Field(
+    time_zone: TIME_ZONE = Field(
         "UTC", description="Time zone of cron, such as Europe/Berlin; UTC by default."
     )
     duration: Annotated[str, DurationBetween("1m", "168h")] = Field(

@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-# No clock of the time zone database is set back by more since 1970: a search that begins so far
-# away passes every local time that comes twice.
+# No clock of the time zone database is set back by more since 1970. Inside the hours that come
+# twice, starts of later local times have been: a search that begins so far ahead passes them.
 _SET_BACK_SECONDS = 3 * 3600.0
 
 
@@ -44,15 +44,15 @@ class Occurrence(NamedTuple):
 
 def last_begun(window: Window, at_seconds: float) -> Occurrence | None:
     """The newest occurrence that began at this time or before; None if there was none."""
-    late = _local(window, at_seconds + _SET_BACK_SECONDS)
+    again = _local(window, at_seconds).fold
+    late = _local(window, at_seconds + (_SET_BACK_SECONDS if again else 1.0))
     starts = _seconds(CronSim(window.cron, late, reverse=True))
     return _occurrence(window, next((one for one in starts if one <= at_seconds), None))
 
 
 def next_begun(window: Window, at_seconds: float) -> Occurrence | None:
     """The first occurrence that begins later; None if none does."""
-    early = _local(window, at_seconds - _SET_BACK_SECONDS)
-    starts = _seconds(CronSim(window.cron, early))
+    starts = _seconds(CronSim(window.cron, _local(window, at_seconds)))
     return _occurrence(window, next((one for one in starts if one > at_seconds), None))
 
 

@@ -65,6 +65,8 @@ CountFor = Callable[[float], int]
 # The count with what a feature lets order beyond what the load needs.
 MORE: Aspect[Callable[[TickContext, int, CountFor], int]] = Aspect("shares")
 Rule = Callable[[TickContext, Case | None], Need | None]
+# Rules of features, after those of the kernel.
+NEEDS: Aspect[Rule] = Aspect("need")
 
 
 def load_need(context: TickContext, case: Case | None) -> Need | None:

@@ -12,6 +12,7 @@ from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.proposal import DEMAND_STAGE, Proposal, Requirement
 from servingslo.policy.replicas.sizing import Sized, SizingCase, size, size_of_serving
 from servingslo.policy.rules.needs import (
+    NEEDS,
     Case,
     Need,
     Rule,
@@ -93,7 +94,8 @@ def sizing_case(context: TickContext, prepared: PreparedModel) -> SizingCase:
 
 
 def _asked(context: TickContext, case: Case | None) -> tuple[Need, ...]:
-    return tuple(need for rule in RULES if (need := rule(context, case)) is not None)
+    rules = (*RULES, *NEEDS.parts())
+    return tuple(need for rule in rules if (need := rule(context, case)) is not None)
 
 
 def _greatest(needs: Sequence[Need]) -> Need:

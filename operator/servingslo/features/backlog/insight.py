@@ -1,0 +1,80 @@
+"""The backlog at each tick, and when what waits has arrived."""
+
+from collections.abc import Mapping
+
+from servingslo.features.backlog.deadlines import (
+    MEMORY,
+    MOST_COHORTS,
+    TARGETS,
+    BacklogMemory,
+    Cohort,
+    remember,
+    work_of,
+)
+from servingslo.features.backlog.report import (
+    REPORT,
+    BacklogReport,
+    backlog_report,
+    fresh_reading,
+    units_per_request,
+)
+from servingslo.policy.insights import Insight
+from servingslo.policy.replicas.context import TickContext
+
+
+class BacklogInsight(Insight):
+    """What waits, what it needs, and what may be sent."""
+
+    key = REPORT
+
+    def look(self, context: TickContext) -> BacklogReport | None:
+        """The report; None without a backlog in the spec."""
+        stated = TARGETS.of(context.targets.features)
+        if stated is None:
+            return None
+        each = units_per_request(context, stated.unit)
+        memory = _memory(context, context.state.features)
+        cohorts = () if memory is None or each is None else memory.cohorts
+        work = work_of(cohorts, stated.deadline, 1.0 / (each or 1.0), context.now_seconds)
+        return backlog_report(context, stated, work)
+
+    def learn(self, context: TickContext, memories: Mapping[str, object]) -> BacklogMemory | None:
+        """What waits by the last reading."""
+        return _memory(context, memories)
+
+    def dump(self, memory: object) -> dict[str, object] | None:
+        """When what waits has arrived."""
+        if not isinstance(memory, BacklogMemory) or not memory.cohorts:
+            return None
+        each = [[round(one.arrived_seconds), one.left] for one in memory.cohorts]
+        return {"at": memory.at_seconds, "waiting": each}
+
+    def load(self, stored: object, _now_seconds: float) -> BacklogMemory | None:
+        """The stored cohorts; None for a malformed value."""
+        try:
+            at, each = stored["at"], stored["waiting"]  # type: ignore[index]
+            cohorts = tuple(
+                Cohort(arrived_seconds=float(arrived), left=float(left)) for arrived, left in each
+            )
+            memory = BacklogMemory(at_seconds=float(at), cohorts=cohorts)
+        except (TypeError, KeyError, ValueError):
+            return None
+        sane = len(cohorts) <= MOST_COHORTS and all(one.left > 0.0 for one in cohorts)
+        return memory if sane else None
+
+
+def _memory(context: TickContext, memories: Mapping[str, object]) -> BacklogMemory | None:
+    """The memory with this tick's reading, if it is a new one."""
+    memory, stated = MEMORY.of(memories), TARGETS.of(context.targets.features)
+    if stated is None:
+        return None
+    reading = fresh_reading(context)
+    if reading is None or (memory is not None and reading.time_seconds <= memory.at_seconds):
+        return memory
+    seconds = 0.0 if memory is None else reading.time_seconds - memory.at_seconds
+    each = units_per_request(context, stated.unit) or 0.0
+    sent = context.estimate.sheddable_per_second * seconds * each
+    return remember(memory, reading, sent, stated.deadline.span_seconds)
+
+
+PART = BacklogInsight()
