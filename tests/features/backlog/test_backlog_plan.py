@@ -105,6 +105,39 @@ def test_when_work_arrived_survives_a_restart():
         assert PART.load(bad, 100.0) is None
 
 
+def test_as_much_is_done_in_time_as_is_stated():
+    """What is known to be sent is noisy: that makes no work younger than it is."""
+    due = 900.0
+    told = story(steady(4.0), {300.0: 5_000.0}, stated(due)).until(300.0 + due)
+    in_time = sum(part for arrived, sent, part in told.done if sent - arrived <= due)
+    assert in_time >= 0.99 * 5_000.0
+    assert max(d.replicas_after for d in told.decisions) <= 6
+
+
+def test_an_exporter_that_starts_again_makes_no_work_younger():
+    """For two readings nothing exports the length: the plan goes on by what waited."""
+    told = story(steady(4.0), {300.0: 6_000.0}, stated(1800.0)).until(600.0)
+    held, due = told.decisions[-1].replicas_after, backlog(told.decisions[-1]).due_seconds
+    told.silent = True
+    told.until(630.0)
+    told.silent = False
+    told.until(645.0)
+    for decision in told.decisions[-3:]:
+        report = backlog(decision)
+        assert (report.problem, decision.replicas_after) == ("", held)
+        assert report.left > 0.0
+    assert backlog(told.decisions[-1]).due_seconds == pytest.approx(due - 45.0, abs=1.0)
+
+
+def test_what_no_order_can_reach_orders_nothing():
+    """The dispatcher was away until the last minute: a replica would serve too late."""
+    told = story(steady(4.0), {300.0: 400.0}, stated(600.0), sends=False).until(870.0)
+    report = backlog(told.decisions[-1])
+    assert report.infeasible
+    assert report.late_ratio > 0.5
+    assert report.replicas <= 4
+
+
 DAY = 7200.0
 QUIET = replace(CLASSED, replicas=ReplicaTargets(minimum=2, maximum=12))
 
