@@ -13,7 +13,7 @@ from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.features.backlog.deadlines import BacklogMemory, Cohort, Unit
 from servingslo.features.backlog.insight import PART
-from servingslo.features.backlog.report import NO_CLASS, NO_LAW, REPORT
+from servingslo.features.backlog.report import AT_ZERO, NO_CLASS, NO_LAW, REPORT
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.reasons import Constraint, Reason
 
@@ -127,6 +127,16 @@ def test_an_exporter_that_starts_again_makes_no_work_younger():
         assert (report.problem, decision.replicas_after) == ("", held)
         assert report.left > 0.0
     assert backlog(told.decisions[-1]).due_seconds == pytest.approx(due - 45.0, abs=1.0)
+
+
+def test_at_zero_it_is_said_what_waits_and_that_nothing_is_woken():
+    """A backlog orders no first replica."""
+    asleep = ReplicaTargets(minimum=0, maximum=12, idle_seconds=60.0)
+    targets = stated(3600.0, targets=replace(CLASSED, replicas=asleep))
+    told = story(lambda at: 4.0 if at < 300.0 else 0.0, {1200.0: 50.0}, targets).until(1230.0)
+    report = backlog(told.decisions[-1])
+    assert told.decisions[-1].replicas_after == 0
+    assert (report.problem, report.left, report.rate_per_second) == (AT_ZERO, 50.0, 0.0)
 
 
 def test_what_no_order_can_reach_orders_nothing():

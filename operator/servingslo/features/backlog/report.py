@@ -37,6 +37,7 @@ RELEASE_RATIO = 1.125
 LATE_LEADS = 2.0
 NO_CLASS = "no class of requests below priority 0 carries it"
 NO_LAW = "the latency law is not trusted yet"
+AT_ZERO = "there are no replicas, and a backlog wakes none"
 NO_LENGTH = "nothing exports the queue's length: it is empty, or its name is wrong"
 UNREAD = "the queue's length was not read"
 NO_METRICS = "metrics of the engines are missing"
@@ -92,6 +93,8 @@ def problem_of(context: TickContext) -> str:
     """Why a backlog is not planned for; '' if it is."""
     if context.targets.classes == () or all(one.orders for one in context.targets.classes):
         return NO_CLASS
+    if context.current == 0:
+        return AT_ZERO
     if context.signals.no_metrics is not None:
         return NO_METRICS
     known = context.demand is not None and context.prepared is not None
@@ -103,11 +106,11 @@ def backlog_report(
 ) -> BacklogReport:
     """What may be sent now, and what the work needs."""
     each, prepared = units_per_request(context, stated.unit), context.prepared
-    if (problem := problem_of(context)) or prepared is None or each is None:
-        return BacklogReport(unit=stated.unit, problem=problem or NO_LAW)
-    case = sizing_case(context, prepared)
-    reading, found = fresh_reading(context), BacklogReport(unit=stated.unit)
+    reading = fresh_reading(context)
     left = None if reading is None else reading.left
+    if (problem := problem_of(context)) or prepared is None or each is None:
+        return BacklogReport(unit=stated.unit, left=left, problem=problem or NO_LAW)
+    case, found = sizing_case(context, prepared), BacklogReport(unit=stated.unit)
     if work:
         waits = sum(one.requests for one in work) * each
         found = replace(_planned(context, stated, work, case), left=waits if left is None else left)
