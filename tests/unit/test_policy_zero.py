@@ -169,6 +169,15 @@ def test_a_target_that_somebody_set_to_zero_sleeps_where_it_may():
         assert (max(counts(story, 330, 400)) > 0) is woken
 
 
+def test_a_target_first_seen_asleep_sleeps_again_after_it_was_woken():
+    """What was fresh before was the gateway's alone: pods are watched from their first metrics."""
+    fallback = FallbackTargets(stale_after_seconds=300.0)
+    world = Gated(rate=stepped((0, 0.0), (300, 3.0), (330, 0.0)), replicas=0)
+    story = run(world, replace(TARGETS_TO_ZERO, fallback=fallback)).until(2400)
+    assert max(counts(story, 300, 400)) > 0
+    assert story.decisions[-1].replicas_after == 0
+
+
 def test_the_administrators_step_holds_for_waking_too():
     """No decision orders more than it allows."""
     world = Gated(rate=quiet_from(600, (3000, 60.0)), replicas=1)

@@ -215,7 +215,9 @@ def _update_estimate(  # noqa: PLR0913 - what a sample is made of
         return replace(state, estimator=estimator_state), estimate
     sighted = now_seconds if state.first_fresh_seconds is None else state.first_fresh_seconds
     fresh, before = now_seconds - (signals.age_seconds or 0.0), state.fresh_seconds
-    broken = before is None or fresh - before > targets.fallback.stale_after_seconds
+    gap = before is None or fresh - before > targets.fallback.stale_after_seconds
+    # Without pods a gateway's count alone is fresh.
+    broken = gap or state.watched_since_seconds is None
     since = state.idle_since_seconds
     busy = bool(
         estimate.arrival_rate_per_second or estimate.running_requests or estimate.waiting_requests

@@ -107,6 +107,11 @@ class SurgeFigures:
         """The most replicas between two times."""
         return max((count for at, count in self.replicas if first <= at < last), default=0)
 
+    @property
+    def least_after(self) -> int:
+        """The fewest replicas after the surge; later the reserve may order more again."""
+        return min((count for at, count in self.replicas if at >= self.surge[1]), default=0)
+
 
 CHECKED = (
     "no request failed",
@@ -158,14 +163,13 @@ def missed(figures: SurgeFigures) -> Sequence[str]:
     """What this run did not show; nothing where all went as it should."""
     begins, ends = figures.surge
     before, most = figures.most(0.0, begins), figures.most(begins, ends)
-    last = figures.replicas[-1][1] if figures.replicas else 0
     found = []
     if figures.failed:
         found.append(f"{figures.failed} requests failed")
     if most <= before:
-        found.append(f"{before} replicas before the surge and {most} in it")
-    if last >= most:
-        found.append(f"{most} replicas in the surge and {last} at the end")
+        found.append(f"replicas did not rise: {_replicas(figures)}")
+    if figures.least_after > before:
+        found.append(f"replicas did not come back: {_replicas(figures)}")
     return tuple(f"llm-d-sim: {one}" for one in found)
 
 
@@ -183,10 +187,16 @@ def table(figures: SurgeFigures) -> str:
         ("requests", f"{len(figures.answers)}, {figures.failed} failed"),
         *((f"TTFT {n}", phase_line(figures.phase(a, b), TTFT_SECONDS)) for n, a, b in phases),
         ("TPOT all", phase_line(figures.phase(0.0, float("inf"), tpot=True), TPOT_SECONDS)),
-        ("replicas", " → ".join(str(figures.most(a, b)) for _, a, b in phases[:3])),
+        ("replicas", _replicas(figures)),
         ("in SLO", f"{figures.in_slo_ratio:.1%}: objective {'kept' if kept else 'missed'}"),
     ]
     return "\n".join(f"{name:<26} {value}" for name, value in rows)
+
+
+def _replicas(figures: SurgeFigures) -> str:
+    begins, ends = figures.surge
+    before, most = figures.most(0.0, begins), figures.most(begins, ends)
+    return f"{before} before, {most} in the surge, {figures.least_after} after it"
 
 
 def _tpot_seconds(one: Answered) -> float:
