@@ -82,7 +82,7 @@ spec:
         {{- range . }}
         - record: servingslo:backlog_left
           expr: {{ printf "max(%s)" .expr | toJson }}
-          labels: {namespace: {{ .namespace | toJson }}, queue: {{ .queue | toJson }}}
+          labels: {{ dict $.Values.prometheus.labels.namespace .namespace "queue" .queue | toJson }}
         {{- end }}
 {{- end }}
 {{- end }}

@@ -44,7 +44,7 @@ class BacklogRun(Run):
     """live: its rate at a time. arrivals: of work, by the time at which it comes, in requests.
 
     waiting: [arrived, requests] of what is in the queue, oldest first. done: (arrived, sent,
-    requests). sends: whether a dispatcher sends any.
+    requests). sends: whether a dispatcher sends any. silent: nothing exports the length.
     """
 
     live: object = None
@@ -52,6 +52,7 @@ class BacklogRun(Run):
     waiting: list = field(default_factory=list)
     done: list = field(default_factory=list)
     sends: bool = True
+    silent: bool = False
     job_per_second: float = 0.0
     counts: dict = field(default_factory=lambda: {"chat": 0.0, "job": 0.0})
     replica_seconds: float = 0.0
@@ -93,11 +94,12 @@ class BacklogRun(Run):
             )
             for name, count in self.counts.items()
         }  # fmt: skip
+        length = None if self.silent else self.left()
         observation = replace(
             observation,
             classes=classes,
             gateway=whole_sample(classes.values()),
-            features={READING.name: BacklogReading(time_seconds=at, left=self.left())},
+            features={READING.name: BacklogReading(time_seconds=at, left=length)},
         )
         decision, self.state = plan(observation, self.targets, self.limits, self.state, at)
         self.decisions.append(decision)

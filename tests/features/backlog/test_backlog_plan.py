@@ -13,7 +13,7 @@ from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.features.backlog.deadlines import BacklogMemory, Cohort, Unit
 from servingslo.features.backlog.insight import PART
-from servingslo.features.backlog.report import NO_CLASS, NO_LAW, REPORT
+from servingslo.features.backlog.report import AT_ZERO, NO_CLASS, NO_LAW, REPORT
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.reasons import Constraint, Reason
 
@@ -103,6 +103,49 @@ def test_when_work_arrived_survives_a_restart():
     assert PART.load(PART.dump(memory), 100.0) == memory
     for bad in (None, 3, {}, {"at": 1.0, "waiting": [[1.0]]}, {"at": 1.0, "waiting": [[1, -1]]}):
         assert PART.load(bad, 100.0) is None
+
+
+def test_as_much_is_done_in_time_as_is_stated():
+    """What is known to be sent is noisy: that makes no work younger than it is."""
+    due = 900.0
+    told = story(steady(4.0), {300.0: 5_000.0}, stated(due)).until(300.0 + due)
+    in_time = sum(part for arrived, sent, part in told.done if sent - arrived <= due)
+    assert in_time >= 0.99 * 5_000.0
+    assert max(d.replicas_after for d in told.decisions) <= 6
+
+
+def test_an_exporter_that_starts_again_makes_no_work_younger():
+    """For two readings nothing exports the length: the plan goes on by what waited."""
+    told = story(steady(4.0), {300.0: 6_000.0}, stated(1800.0)).until(600.0)
+    held, due = told.decisions[-1].replicas_after, backlog(told.decisions[-1]).due_seconds
+    told.silent = True
+    told.until(630.0)
+    told.silent = False
+    told.until(645.0)
+    for decision in told.decisions[-3:]:
+        report = backlog(decision)
+        assert (report.problem, decision.replicas_after) == ("", held)
+        assert report.left > 0.0
+    assert backlog(told.decisions[-1]).due_seconds == pytest.approx(due - 45.0, abs=1.0)
+
+
+def test_at_zero_it_is_said_what_waits_and_that_nothing_is_woken():
+    """A backlog orders no first replica."""
+    asleep = ReplicaTargets(minimum=0, maximum=12, idle_seconds=60.0)
+    targets = stated(3600.0, targets=replace(CLASSED, replicas=asleep))
+    told = story(lambda at: 4.0 if at < 300.0 else 0.0, {1200.0: 50.0}, targets).until(1230.0)
+    report = backlog(told.decisions[-1])
+    assert told.decisions[-1].replicas_after == 0
+    assert (report.problem, report.left, report.rate_per_second) == (AT_ZERO, 50.0, 0.0)
+
+
+def test_what_no_order_can_reach_orders_nothing():
+    """The dispatcher was away until the last minute: a replica would serve too late."""
+    told = story(steady(4.0), {300.0: 400.0}, stated(600.0), sends=False).until(870.0)
+    report = backlog(told.decisions[-1])
+    assert report.infeasible
+    assert report.late_ratio > 0.5
+    assert report.replicas <= 4
 
 
 DAY = 7200.0

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from servingslo.features.backlog.deadlines import (
     MOST_COHORTS,
     BacklogReading,
+    Cohort,
     Deadline,
     Work,
     remember,
@@ -25,6 +26,7 @@ from servingslo.features.backlog.demand_bound import (
     Outlook,
     late_requests,
     least_count,
+    least_late_count,
     served_by,
     times_ahead,
 )
@@ -174,3 +176,48 @@ def test_a_time_of_day_that_is_now_is_that_of_tomorrow():
     deadline = Deadline(hour=6, zone="UTC")
     assert deadline.due_seconds(6 * 3600.0) == 30 * 3600.0
     assert Deadline(within_seconds=60.0, hour=6, zone="UTC").due_seconds(0.0) == 60.0
+
+
+def test_noise_of_what_was_sent_does_not_make_old_work_young():
+    """A tenth too much is known to be sent, then a tenth too little, for an hour."""
+    memory, left = remember(None, BacklogReading(time_seconds=0.0, left=30_000.0), 0.0, 7200.0), 3e4
+    for tick in range(1, 241):
+        left -= 100.0
+        sent = 110.0 if tick % 2 else 90.0
+        reading = BacklogReading(time_seconds=15.0 * tick, left=left)
+        memory = remember(memory, reading, sent, 7200.0)
+    assert sum(one.left for one in memory.cohorts if one.arrived_seconds > 0.0) <= 20.0
+
+
+def test_noise_of_the_length_does_not_make_old_work_young():
+    """Two exporters in turn, one of them behind, and nothing is sent."""
+    memory = None
+    for tick in range(240):
+        reading = BacklogReading(time_seconds=15.0 * tick, left=1000.0 - 20.0 * (tick % 2))
+        memory = remember(memory, reading, 0.0, 7200.0)
+    assert [one.arrived_seconds for one in memory.cohorts] == [0.0]
+
+
+def test_work_that_is_late_is_due_before_what_waits_behind_it():
+    """It is sent first: the newer work waits for it."""
+    cohorts = (Cohort(arrived_seconds=0.0, left=100.0), Cohort(arrived_seconds=600.0, left=50.0))
+    assert work_of(cohorts, Deadline(within_seconds=3600.0), 1.0, 3900.0) == (
+        Work(due_seconds=300.0, requests=100.0, late=True),
+        Work(due_seconds=300.0, requests=50.0),
+    )
+
+
+@given(WORK, LIVE, SERVING)
+def test_no_replica_is_ordered_that_makes_no_work_less_late(work, live, serving):
+    """At the least of these counts no more is late than at all of them; at one fewer more is."""
+    again, ahead = tuple(replace(one, late=False) for one in work), outlook(work, live)
+
+    def late(n):
+        return late_requests(again, ahead, served_by(ahead, EACH * serving, EACH * n))
+
+    def carried(n):
+        return EACH * n
+
+    count = least_late_count(work, ahead, carried=carried, serving=serving, most=MOST)
+    assert late(count) <= late(MOST)
+    assert count == 1 or late(count - 1) > late(MOST)

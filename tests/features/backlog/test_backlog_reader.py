@@ -4,12 +4,14 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.features.backlog.backlog_world import stated
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.features.backlog import reader
 from servingslo.features.backlog.deadlines import TARGETS, BacklogReading, Preset
 from servingslo.features.backlog.reader import METRICS, Backlogs, query_of
 from servingslo.policy.ports import WorkloadQuestion
@@ -55,12 +57,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def read(url: str, asked: WorkloadQuestion = ASKED) -> BacklogReading | None:
     """What a reader has of a question after one reading."""
-    reader = Backlogs(PrometheusConfig(url=url, retries=0))
-    assert reader.take("uid", asked, ()) is None
-    reader.tick()
-    reader._executor.shutdown(wait=True)
-    found = reader.take("uid", asked, ())
-    reader.close()
+    backlogs = Backlogs(PrometheusConfig(url=url, retries=0))
+    assert backlogs.take("uid", asked, ()) is None
+    backlogs.tick()
+    backlogs._executor.shutdown(wait=True)
+    found = backlogs.take("uid", asked, ())
+    backlogs.close()
     return found
 
 
@@ -106,3 +108,13 @@ def test_a_tenant_reads_its_own_namespace_alone(preset: Preset) -> None:
         f'max({metric}{{namespace="team-a", {label}="night", cluster="a"}})'
     )
     assert METRICS[preset][0]
+
+
+def test_the_charts_queries_have_the_label_that_is_asked_for() -> None:
+    """Its name is the administrator's, as that of the flag --prometheus-namespace-label."""
+    chart = (Path(reader.__file__).parent / "chart" / "templates.tpl").read_text()
+    assert 'labels: {{ dict $.Values.prometheus.labels.namespace .namespace "queue"' in chart
+    config = PrometheusConfig(url="http://store.test", namespace_label="kubernetes_namespace")
+    backlog = TARGETS.of(ASKED.targets.features)
+    assert backlog is not None
+    assert '{kubernetes_namespace="team-a", ' in query_of(config, "team-a", backlog)

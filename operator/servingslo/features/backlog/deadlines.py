@@ -1,9 +1,11 @@
 """When waiting work is due, remembered by when it arrived: a queue's length does not say it.
 
 A reading that is longer than what is left of the last one has new work at its end; the oldest work
-is sent first. Work whose time has passed is late, and due again one deadline later.
+is sent first. Work whose time has passed is late, and due again one deadline later, or before what
+waits behind it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,6 +18,11 @@ from servingslo.plugins import Key
 _TOGETHER_RATIO = 1.0 / 32.0
 # The oldest ones are joined beyond it, as if all had arrived with the first: an earlier deadline.
 MOST_COHORTS = 64
+# What is known to be sent is a mean of about a minute, four readings; and lengths are noisy. What
+# left the queue beyond it, up to these, is no reason to take as much for new work afterwards:
+# otherwise each error makes old work young, and its deadline is missed unseen.
+_LAGGING_READINGS = 4.0
+_NOISE_RATIO = 0.05
 
 
 class Unit(StrEnum):
@@ -92,10 +99,14 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogMemory:
-    """What waits, oldest first, by the reading of this time."""
+    """What waits, oldest first, by the reading of this time.
+
+    unexplained: what left the queue and was not known to be sent, and may be noise.
+    """
 
     at_seconds: float
     cohorts: tuple[Cohort, ...] = ()
+    unexplained: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,38 +128,45 @@ def remember(
 ) -> BacklogMemory:
     """The memory with a reading. sent: since the last one, in the queue's unit, 0 or more."""
     left, now = reading.left or 0.0, reading.time_seconds
-    before = () if memory is None else memory.cohorts
+    before, unexplained = ((), 0.0) if memory is None else (memory.cohorts, memory.unexplained)
     waiting = sum(one.left for one in before)
-    arrived = max(left - max(waiting - sent, 0.0), 0.0)
+    more = left - max(waiting - sent, 0.0)
+    arrived = max(more - unexplained, 0.0) if before else left
+    noise = _LAGGING_READINGS * sent + _NOISE_RATIO * left
+    unexplained = min(max(unexplained + arrived - more, 0.0), noise)
     kept = _without_oldest(before, waiting - (left - arrived))
-    if arrived <= 0.0:
-        return BacklogMemory(at_seconds=now, cohorts=kept)
+    if arrived > 0.0:
+        kept = _with_newest(kept, Cohort(arrived_seconds=now, left=arrived), span_seconds)
+    return BacklogMemory(at_seconds=now, cohorts=kept, unexplained=unexplained)
+
+
+def _with_newest(kept: tuple[Cohort, ...], new: Cohort, span_seconds: float) -> tuple[Cohort, ...]:
     newest = kept[-1] if kept else None
-    if newest and now - newest.arrived_seconds < _TOGETHER_RATIO * span_seconds:
-        joined = Cohort(arrived_seconds=newest.arrived_seconds, left=newest.left + arrived)
-        return BacklogMemory(at_seconds=now, cohorts=(*kept[:-1], joined))
-    kept = (*kept, Cohort(arrived_seconds=now, left=arrived))
-    return BacklogMemory(at_seconds=now, cohorts=_bounded(kept))
+    if newest and new.arrived_seconds - newest.arrived_seconds < _TOGETHER_RATIO * span_seconds:
+        joined = Cohort(arrived_seconds=newest.arrived_seconds, left=newest.left + new.left)
+        return (*kept[:-1], joined)
+    return _bounded((*kept, new))
 
 
 def work_of(
     cohorts: Sequence[Cohort], deadline: Deadline, requests_per_unit: float, now_seconds: float
 ) -> tuple[Work, ...]:
-    """The work of a queue as requests, by when it is due."""
-    found = []
-    for one in cohorts:
+    """The work of a queue, oldest first, as requests: none is sent after what arrived later."""
+    found, behind = [], math.inf
+    for one in reversed(cohorts):
         due = deadline.due_seconds(one.arrived_seconds)
         late = due <= now_seconds
-        due = deadline.due_seconds(now_seconds) if late else due
+        behind = min(behind, deadline.due_seconds(now_seconds) if late else due)
         requests = one.left * requests_per_unit
-        found.append(Work(due_seconds=due - now_seconds, requests=requests, late=late))
-    return tuple(sorted(found, key=lambda work: work.due_seconds))
+        found.append(Work(due_seconds=behind - now_seconds, requests=requests, late=late))
+    return tuple(reversed(found))
 
 
 def _without_oldest(cohorts: tuple[Cohort, ...], gone: float) -> tuple[Cohort, ...]:
+    """What is left. gone: below 0, what was taken for gone is still there."""
     kept = []
     for one in cohorts:
-        part = min(max(gone, 0.0), one.left)
+        part = min(gone, one.left)
         gone -= part
         if one.left > part:
             kept.append(Cohort(arrived_seconds=one.arrived_seconds, left=one.left - part))

@@ -76,8 +76,7 @@ def least_count(
     carried: the fleet rate within the objectives at a count, which grows with it. Work that is late
     already must end by its second deadline. None if no such count is enough.
     """
-    again = tuple(Work(due_seconds=one.due_seconds, requests=one.requests) for one in work)
-    now = carried(serving)
+    again, now = _due_again(work), carried(serving)
 
     def enough(count: int) -> bool:
         served = served_by(outlook, now, carried(count))
@@ -90,3 +89,22 @@ def least_count(
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle + 1, high)
     return low
+
+
+def least_late_count(
+    work: Sequence[Work],
+    outlook: Outlook,
+    *,
+    carried: Callable[[int], float],
+    serving: int,
+    most: int,
+) -> int:
+    """The least count at which no more becomes late than at `most`: others would help nothing."""
+    served = served_by(outlook, carried(serving), carried(most))
+    allowed = late_requests(_due_again(work), outlook, served)
+    found = least_count(work, outlook, allowed=allowed, carried=carried, serving=serving, most=most)
+    return most if found is None else found
+
+
+def _due_again(work: Sequence[Work]) -> tuple[Work, ...]:
+    return tuple(Work(due_seconds=one.due_seconds, requests=one.requests) for one in work)

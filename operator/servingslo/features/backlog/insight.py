@@ -16,6 +16,7 @@ from servingslo.features.backlog.report import (
     BacklogReport,
     backlog_report,
     fresh_reading,
+    is_recent,
     units_per_request,
 )
 from servingslo.policy.insights import Insight
@@ -34,7 +35,8 @@ class BacklogInsight(Insight):
             return None
         each = units_per_request(context, stated.unit)
         memory = _memory(context, context.state.features)
-        cohorts = () if memory is None or each is None else memory.cohorts
+        known = memory is not None and each is not None and is_recent(context, memory.at_seconds)
+        cohorts = memory.cohorts if memory is not None and known else ()
         work = work_of(cohorts, stated.deadline, 1.0 / (each or 1.0), context.now_seconds)
         return backlog_report(context, stated, work)
 
@@ -70,6 +72,9 @@ def _memory(context: TickContext, memories: Mapping[str, object]) -> BacklogMemo
         return None
     reading = fresh_reading(context)
     if reading is None or (memory is not None and reading.time_seconds <= memory.at_seconds):
+        return memory
+    if memory is not None and reading.left is None and is_recent(context, memory.at_seconds):
+        # An exporter that starts again does not make old work young.
         return memory
     seconds = 0.0 if memory is None else reading.time_seconds - memory.at_seconds
     each = units_per_request(context, stated.unit) or 0.0

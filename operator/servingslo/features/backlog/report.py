@@ -16,6 +16,7 @@ from servingslo.features.backlog.demand_bound import (
     Outlook,
     late_requests,
     least_count,
+    least_late_count,
     served_by,
     times_ahead,
 )
@@ -32,8 +33,11 @@ OLDEST_READING_SECONDS = 300.0
 FILLED_RATIO = 0.9
 # Replicas are released only if fewer would finish so much more: else they are back in minutes.
 RELEASE_RATIO = 1.125
+# What no order can reach in time any more is done in one lead after that of an order.
+LATE_LEADS = 2.0
 NO_CLASS = "no class of requests below priority 0 carries it"
 NO_LAW = "the latency law is not trusted yet"
+AT_ZERO = "there are no replicas, and a backlog wakes none"
 NO_LENGTH = "nothing exports the queue's length: it is empty, or its name is wrong"
 UNREAD = "the queue's length was not read"
 NO_METRICS = "metrics of the engines are missing"
@@ -45,9 +49,9 @@ class BacklogReport:
 
     rate_per_second: what may be sent now. left: what waits. due_seconds: in how many seconds the
     first of it is due. late_ratio: of what waits, at these replicas. replicas: the least that
-    finish it in time, or all that are allowed if `infeasible`: then enough_replicas is the count
-    that would do, None if none of those examined does. problem: why nothing is planned; '' if it
-    is.
+    finish it in time, or if `infeasible` the least with which no more is late than with all that
+    are allowed: then enough_replicas is the count that would do, None if none of those examined
+    does. problem: why nothing is planned; '' if it is.
     """
 
     unit: Unit
@@ -67,9 +71,12 @@ REPORT: Key[BacklogReport] = Key(TARGETS.name, BacklogReport)
 def fresh_reading(context: TickContext) -> BacklogReading | None:
     """The last reading; None without one of these minutes."""
     found = READING.of(context.observation.features)
-    if found is None or context.now_seconds - found.time_seconds > OLDEST_READING_SECONDS:
-        return None
-    return found
+    return found if found is not None and is_recent(context, found.time_seconds) else None
+
+
+def is_recent(context: TickContext, time_seconds: float) -> bool:
+    """Whether the length at that time still says what waits."""
+    return context.now_seconds - time_seconds <= OLDEST_READING_SECONDS
 
 
 def units_per_request(context: TickContext, unit: Unit) -> float | None:
@@ -86,6 +93,8 @@ def problem_of(context: TickContext) -> str:
     """Why a backlog is not planned for; '' if it is."""
     if context.targets.classes == () or all(one.orders for one in context.targets.classes):
         return NO_CLASS
+    if context.current == 0:
+        return AT_ZERO
     if context.signals.no_metrics is not None:
         return NO_METRICS
     known = context.demand is not None and context.prepared is not None
@@ -97,16 +106,18 @@ def backlog_report(
 ) -> BacklogReport:
     """What may be sent now, and what the work needs."""
     each, prepared = units_per_request(context, stated.unit), context.prepared
+    reading = fresh_reading(context)
+    left = None if reading is None else reading.left
     if (problem := problem_of(context)) or prepared is None or each is None:
-        return BacklogReport(unit=stated.unit, problem=problem or NO_LAW)
-    case = sizing_case(context, prepared)
-    reading, found = fresh_reading(context), BacklogReport(unit=stated.unit)
-    if reading is None or reading.left is None:
+        return BacklogReport(unit=stated.unit, left=left, problem=problem or NO_LAW)
+    case, found = sizing_case(context, prepared), BacklogReport(unit=stated.unit)
+    if work:
+        waits = sum(one.requests for one in work) * each
+        found = replace(_planned(context, stated, work, case), left=waits if left is None else left)
+    elif left is None:
         found = replace(found, problem=UNREAD if reading is None else NO_LENGTH)
-    elif not work:
-        found = replace(found, left=0.0)
     else:
-        found = replace(_planned(context, stated, work, case), left=reading.left)
+        found = replace(found, left=left)
     return replace(found, rate_per_second=_spare_per_second(context, case, found) * each)
 
 
@@ -134,21 +145,42 @@ def _planned(
         serving=serving,
     )
     replicas, enough = search(work, most=most), None
-    if replicas is None:
+    if infeasible := replicas is None:
         enough = search(work, most=max(case.largest_count, most))
+        replicas = _least_late(context, work, carried, serving)
     elif replicas < context.current:
         more = tuple(replace(one, requests=RELEASE_RATIO * one.requests) for one in work)
         held = search(more, most=context.current)
         replicas = min(context.current, most) if held is None else min(held, most)
-    at = most if replicas is None else replicas
-    late = late_requests(work, outlook, served_by(outlook, carried(serving), carried(at)))
+    late = late_requests(work, outlook, served_by(outlook, carried(serving), carried(replicas)))
     return BacklogReport(
         unit=stated.unit,
         due_seconds=min(one.due_seconds for one in work),
         late_ratio=late / whole,
-        replicas=at,
-        infeasible=replicas is None,
+        replicas=replicas,
+        infeasible=infeasible,
         enough_replicas=enough,
+    )
+
+
+def _least_late(
+    context: TickContext, work: Sequence[Work], carried: Callable[[int], float], serving: int
+) -> int:
+    """The least count at which as little is late as at all that are allowed.
+
+    What is due before an order serves is done soon after: in the time of two orders.
+    """
+    soon = LATE_LEADS * context.lead_seconds
+    after = tuple(replace(one, due_seconds=max(one.due_seconds, soon)) for one in work)
+    return max(
+        least_late_count(
+            one,
+            outlook_of(context, one),
+            carried=carried,
+            serving=serving,
+            most=context.bounds.maximum,
+        )
+        for one in (work, after)
     )
 
 

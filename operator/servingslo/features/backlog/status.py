@@ -44,7 +44,7 @@ class BacklogStatus(StatusModel):
     )
     replicas: int | None = told(
         "replicas",
-        "Replicas that finish it in time, or all that are allowed.",
+        "Replicas that finish it in time, or leave least late.",
         gauge="servingslo_backlog_replicas",
     )
     feasible: bool | None = told(
