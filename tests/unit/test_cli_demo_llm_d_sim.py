@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from servingslo_lab.cli.demo.llm_d_sim import ENGINE, SurgeFigures, missed, table
+from servingslo_lab.cli.demo.engines.llm_d_sim import ENGINE, SurgeFigures, missed, table
 from servingslo_lab.rig.pod_servers import Answered
 
 GOOD = SurgeFigures(

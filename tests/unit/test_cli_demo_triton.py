@@ -4,7 +4,13 @@ import dataclasses
 
 import pytest
 
-from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, TritonFigures, missed, table
+from servingslo_lab.cli.demo.engines.triton_verdict import (
+    Answer,
+    Phase,
+    TritonFigures,
+    missed,
+    table,
+)
 
 GOOD = TritonFigures(
     percentile=95.0, threshold_seconds=0.7,

@@ -102,7 +102,7 @@ SWITCHES: dict[str, Off | list[Off] | str] = {
     "max_step": "as max_replicas",
     "max_priority": "as max_replicas",
     "record": "appends to a file, and to nothing on the cluster",
-    **{flag: why for one in _OF_FEATURES for flag, why in one["flags"].items()},
+    **{flag: why for one in _OF_FEATURES for flag, why in one.get("flags", {}).items()},
     **dict.fromkeys(
         (
             "gateway_profile_name", "gateway_workload_label",
@@ -126,12 +126,12 @@ VALUES = {
     "limits.maxReplicas": "max_replicas",
     "limits.maxStep": "max_step",
     "limits.maxPriority": "max_priority",
-    **{path: flag for one in _OF_FEATURES for path, flag in one["values"].items()},
+    **{path: flag for one in _OF_FEATURES for path, flag in one.get("values", {}).items()},
 }
 # replicaCount, extraArgs and extraScalableKinds: test_switched_off_by_helm, as far as they write.
 # budgets: a right to read; counts stay.
 PLAIN = """
-affinity budgets commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds
+affinity commonLabels crds expectedPods extraArgs extraEnv extraScalableKinds
 extraVolumeMounts
 extraVolumes fullnameOverride gateway global image imagePullSecrets leaderElection logFormat
 logLevel metrics metricsAuthorization monitoring nameOverride networkPolicy nodeSelector
@@ -140,6 +140,7 @@ podDisruptionBudget podLabels podSecurityContext priorityClassName prometheus rb
 resources revisionHistoryLimit runtimes securityContext serviceAccount tickSeconds tolerations
 topologySpreadConstraints
 """
+_PLAIN_OF_FEATURES = {name for each in _OF_FEATURES for name in each.get("plain", ())}
 
 
 def _targets(kind: str, name: str, **stated: Any) -> Targets:
@@ -417,7 +418,8 @@ def _leaves(values: Any, path: str = "") -> list[str]:
 def test_every_value_of_the_chart_has_a_row() -> None:
     """It is passed on as an option with a row, or its section writes nothing."""
     leaves = _leaves(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
-    others = {leaf for leaf in leaves if leaf.partition(".")[0] not in PLAIN.split()}
+    plain = {*PLAIN.split(), *_PLAIN_OF_FEATURES}
+    others = {leaf for leaf in leaves if leaf.partition(".")[0] not in plain}
     assert others == set(VALUES)
     assert set(VALUES.values()) <= set(SWITCHES)
     files = ("_helpers.tpl", "_features.tpl")

@@ -24,8 +24,9 @@ from servingslo_lab.cli.demo import dashboard, playback, report, story, view
 from servingslo_lab.cli.demo.batch_limits import run_limits
 from servingslo_lab.cli.demo.classes.run import run_classes
 from servingslo_lab.cli.demo.disaggregated.run import run_disaggregated
+from servingslo_lab.cli.demo.engines.llm_d_sim import run_llm_d_sim
+from servingslo_lab.cli.demo.engines.triton import run_triton
 from servingslo_lab.cli.demo.flash_crowd import run_crowd
-from servingslo_lab.cli.demo.llm_d_sim import run_llm_d_sim
 from servingslo_lab.cli.demo.scenarios import NEEDS, DemoEngine, Scenario
 from servingslo_lab.cli.demo.system import (
     CHART,
@@ -37,7 +38,6 @@ from servingslo_lab.cli.demo.system import (
     demo_system,
 )
 from servingslo_lab.cli.demo.timeline import DemoObjective, DemoSample, Timeline
-from servingslo_lab.cli.demo.triton import run_triton
 from servingslo_lab.cli.sizing.answer import Question, sized
 from servingslo_lab.cli.sizing.inputs import busiest_minute_per_second, traced_workload
 from servingslo_lab.rig.build import resolve_tools

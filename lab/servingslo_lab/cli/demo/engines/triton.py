@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servingslo.units import SECONDS_PER_MINUTE
-from servingslo_lab.cli.demo.real_engines import Engine, RealEngines, real_engines
-from servingslo_lab.cli.demo.report import concluded
-from servingslo_lab.cli.demo.system import Reporter
-from servingslo_lab.cli.demo.triton_verdict import (
+from servingslo_lab.cli.demo.engines.system import Engine, RealEngines, real_engines
+from servingslo_lab.cli.demo.engines.triton_verdict import (
     CHECKED,
     Answer,
     Phase,
@@ -22,6 +20,8 @@ from servingslo_lab.cli.demo.triton_verdict import (
     missed,
     table,
 )
+from servingslo_lab.cli.demo.report import concluded
+from servingslo_lab.cli.demo.system import Reporter
 from servingslo_lab.errors import RigError
 from servingslo_lab.rig.triton import TritonModel, affine, missing_for_triton
 from servingslo_lab.rig.triton_pods import infer, max_batch_size, triton_behind

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servingslo.units import SECONDS_PER_MINUTE
-from servingslo_lab.cli.demo.real_engines import Engine, RealEngines, real_engines
+from servingslo_lab.cli.demo.engines.system import Engine, RealEngines, real_engines
+from servingslo_lab.cli.demo.engines.triton_verdict import Answer, Phase, phase_line
 from servingslo_lab.cli.demo.report import concluded
 from servingslo_lab.cli.demo.system import Reporter
-from servingslo_lab.cli.demo.triton_verdict import Answer, Phase, phase_line
 from servingslo_lab.rig.llm_d_sim import LlmDSim, completion
 from servingslo_lab.rig.pod_servers import Answered
 
