@@ -1,16 +1,14 @@
 """A HorizontalPodAutoscaler of autoscaling/v2, as far as it says something about replicas."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from servingslo.api.constraints import MAX_REPLICAS, Between, Count, not_allowed
-from servingslo_lab.cli.autoscalers.shared import Behavior, Metadata, ReadModel, Target
+from servingslo.api.constraints import not_allowed
+from servingslo_lab.cli.autoscalers.shared import Behavior, BoundedSpec, Metadata, ReadModel
 
 HPA_KIND = "HorizontalPodAutoscaler"
 HPA_API_VERSION = "autoscaling/v2"
-# Source: pkg/apis/autoscaling/v2/defaults.go.
-DEFAULT_MIN_REPLICAS = 1
 
 
 class MetricTarget(ReadModel):
@@ -82,26 +80,11 @@ class Metric(ReadModel):
         return source.name or ("" if source.metric is None else source.metric.name)
 
 
-class HpaSpec(ReadModel):
+class HpaSpec(BoundedSpec):
     """The spec: target, bounds, metrics, behavior."""
 
-    scale_target_ref: Target
-    min_replicas: Annotated[Count, Between(0, MAX_REPLICAS)] | None = None
-    max_replicas: Annotated[Count, Between(1, MAX_REPLICAS)]
     metrics: tuple[Metric, ...] | None = None
     behavior: Behavior | None = None
-
-    @model_validator(mode="after")
-    def _bounds_agree(self) -> Self:
-        if self.least > self.max_replicas:
-            allowed = f"at most maxReplicas, {self.max_replicas}"
-            raise not_allowed(allowed, path=("minReplicas",), value=self.least)
-        return self
-
-    @property
-    def least(self) -> int:
-        """The lower bound."""
-        return DEFAULT_MIN_REPLICAS if self.min_replicas is None else self.min_replicas
 
 
 class HorizontalPodAutoscaler(ReadModel):

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Self
 from pydantic import model_validator
 
 from servingslo.api.constraints import MAX_REPLICAS, Between, Count, Matching, not_allowed
-from servingslo_lab.cli.autoscalers.shared import Metadata, ReadModel, Target
+from servingslo_lab.cli.autoscalers.shared import BoundedSpec, Metadata, ReadModel
 
 POD_AUTOSCALER_KIND = "PodAutoscaler"
 POD_AUTOSCALER_API_VERSION = "autoscaling.aibrix.ai/v1alpha1"
-DEFAULT_MIN_REPLICAS = 1
 _TIME = Matching(r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "a time of day (such as 08:30)", 5)
 _DAY = Matching("^(?i:mon|tue|wed|thu|fri|sat|sun)$", "a day of the week (such as Mon)", 3)
 
@@ -55,27 +54,12 @@ class MetricSource(ReadModel):
     target_value: str = ""
 
 
-class PodAutoscalerSpec(ReadModel):
+class PodAutoscalerSpec(BoundedSpec):
     """The spec: target, bounds, schedules, metrics."""
 
-    scale_target_ref: Target
-    min_replicas: Annotated[Count, Between(0, MAX_REPLICAS)] | None = None
-    max_replicas: Annotated[Count, Between(1, MAX_REPLICAS)]
     schedules: tuple[Schedule, ...] = ()
     metrics_sources: tuple[MetricSource, ...] = ()
     scaling_strategy: str = ""
-
-    @model_validator(mode="after")
-    def _bounds_agree(self) -> Self:
-        if self.least > self.max_replicas:
-            allowed = f"at most maxReplicas, {self.max_replicas}"
-            raise not_allowed(allowed, path=("minReplicas",), value=self.least)
-        return self
-
-    @property
-    def least(self) -> int:
-        """The lower bound."""
-        return DEFAULT_MIN_REPLICAS if self.min_replicas is None else self.min_replicas
 
 
 class PodAutoscaler(ReadModel):

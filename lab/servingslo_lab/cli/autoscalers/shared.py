@@ -4,17 +4,19 @@ Fields that are not read are ignored: both resources come from a live cluster, w
 Sources: Kubernetes v1.36 pkg/apis/autoscaling/validation; KEDA v2.21 apis/keda/v1alpha1.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from servingslo.api.constraints import Between, Count
+from servingslo.api.constraints import MAX_REPLICAS, Between, Count, not_allowed
 from servingslo.api.patterns import API_VERSION_NAME, DNS_LABEL, DNS_NAME, KIND_NAME
 from servingslo.api.v1alpha1.behavior import MAX_POLICIES, MAX_WINDOW_SECONDS, ScalingPolicy
 from servingslo.policy.hpa_behavior import SelectPolicy
 
 DEFAULT_API_VERSION = "apps/v1"
+# Source: Kubernetes pkg/apis/autoscaling/v2/defaults.go.
+DEFAULT_MIN_REPLICAS = 1
 
 
 class ReadModel(BaseModel):
@@ -79,3 +81,23 @@ class Behavior(ReadModel):
 def stated(model: BaseModel) -> dict[str, Any]:
     """What is stated of a model, under the names of a manifest."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class BoundedSpec(ReadModel):
+    """Target and bounds, as an HPA and AIBrix's PodAutoscaler state them."""
+
+    scale_target_ref: Target
+    min_replicas: Annotated[Count, Between(0, MAX_REPLICAS)] | None = None
+    max_replicas: Annotated[Count, Between(1, MAX_REPLICAS)]
+
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> Self:
+        if self.least > self.max_replicas:
+            allowed = f"at most maxReplicas, {self.max_replicas}"
+            raise not_allowed(allowed, path=("minReplicas",), value=self.least)
+        return self
+
+    @property
+    def least(self) -> int:
+        """The lower bound."""
+        return DEFAULT_MIN_REPLICAS if self.min_replicas is None else self.min_replicas
