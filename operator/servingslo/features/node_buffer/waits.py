@@ -1,0 +1,82 @@
+"""How long a node takes, from this workload's own pods: those that waited for one.
+
+The wait is from a pod's creation until it is scheduled, of pods that were seen unschedulable. A pod
+that is old when it is first seen so was held by a gate, or waited before this memory began: its
+wait is not counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servingslo.estimation.sample import PodSample
+from servingslo.features.node_buffer.decision import TARGETS
+from servingslo.plugins import Key
+
+REMEMBERED_WAITS = 8
+# Nodes with eight cards take minutes, up to a quarter of an hour. A longer wait is a shortage,
+# which no order ahead ends. Judgement; measured by waits in clusters that send theirs.
+LONGEST_WAIT_SECONDS = 1800.0
+# Ages, in ticks, at which a pod that waits is seen for the first time.
+SEEN_TICKS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWaits:
+    """Pods that wait for a node, and the last waits that ended.
+
+    waiting: by pod, whether nodes were ordered ahead when its wait began. not_counted: pods that
+    wait and are not counted. seconds: waits, oldest first.
+    """
+
+    waiting: tuple[tuple[str, bool], ...] = ()
+    not_counted: frozenset[str] = frozenset()
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def lead_seconds(self) -> float | None:
+        """The median wait; None before one was measured."""
+        return sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else None
+
+
+WAITS: Key[NodeWaits] = Key(TARGETS.name, NodeWaits)
+
+
+def observe(
+    state: NodeWaits, pods: Sequence[PodSample], tick_seconds: float, *, ordered_ahead: bool
+) -> NodeWaits:
+    """The waits with this tick's pods. ordered_ahead: nodes are, so that a wait may be a rest."""
+    waiting, ended, not_counted = dict(state.waiting), list(state.seconds), set[str]()
+    still: dict[str, bool] = {}
+    for pod in pods:
+        if pod.unschedulable_reason is not None and not pod.deleting:
+            known = pod.name in waiting
+            late = pod.age_seconds is None or pod.age_seconds > SEEN_TICKS * tick_seconds
+            if pod.name in state.not_counted or (late and not known):
+                not_counted.add(pod.name)
+            else:
+                still[pod.name] = waiting.get(pod.name, ordered_ahead)
+        elif pod.name in waiting and pod.scheduled_after_seconds is not None:
+            wait, lead = pod.scheduled_after_seconds, state.lead_seconds
+            # A node that was ordered ahead comes sooner: such a wait shows only a longer lead.
+            whole = not waiting[pod.name] or lead is None or wait > lead
+            if whole and 0.0 < wait <= LONGEST_WAIT_SECONDS:
+                ended.append(wait)
+    return NodeWaits(
+        waiting=tuple(still.items()),
+        not_counted=frozenset(not_counted),
+        seconds=tuple(ended[-REMEMBERED_WAITS:]),
+    )
+
+
+def dump(state: NodeWaits) -> list[int] | None:
+    """The waits that survive a restart, in whole seconds."""
+    return [round(one) for one in state.seconds] or None
+
+
+def load(stored: object) -> NodeWaits | None:
+    """The reverse of `dump`; None for a malformed value."""
+    if not isinstance(stored, list) or not 0 < len(stored) <= REMEMBERED_WAITS:
+        return None
+    if not all(type(one) is int and 0 <= one <= LONGEST_WAIT_SECONDS for one in stored):
+        return None
+    return NodeWaits(seconds=tuple(map(float, stored)))
