@@ -24,12 +24,11 @@ SEEN_TICKS = 2.0
 class NodeWaits:
     """Pods that wait for a node, and the last waits that ended.
 
-    waiting: by pod, whether nodes were ordered ahead when its wait began. not_counted: pods that
-    wait and are not counted. seconds: waits, oldest first.
+    waiting: by pod, whether nodes were ordered ahead when its wait began. seconds: waits, oldest
+    first.
     """
 
     waiting: tuple[tuple[str, bool], ...] = ()
-    not_counted: frozenset[str] = frozenset()
     seconds: tuple[float, ...] = ()
 
     @property
@@ -45,15 +44,12 @@ def observe(
     state: NodeWaits, pods: Sequence[PodSample], tick_seconds: float, *, ordered_ahead: bool
 ) -> NodeWaits:
     """The waits with this tick's pods. ordered_ahead: nodes are, so that a wait may be a rest."""
-    waiting, ended, not_counted = dict(state.waiting), list(state.seconds), set[str]()
+    waiting, ended = dict(state.waiting), list(state.seconds)
     still: dict[str, bool] = {}
     for pod in pods:
         if pod.unschedulable_reason is not None and not pod.deleting:
-            known = pod.name in waiting
             late = pod.age_seconds is None or pod.age_seconds > SEEN_TICKS * tick_seconds
-            if pod.name in state.not_counted or (late and not known):
-                not_counted.add(pod.name)
-            else:
+            if pod.name in waiting or not late:
                 still[pod.name] = waiting.get(pod.name, ordered_ahead)
         elif pod.name in waiting and pod.scheduled_after_seconds is not None:
             wait, lead = pod.scheduled_after_seconds, state.lead_seconds
@@ -61,11 +57,7 @@ def observe(
             whole = not waiting[pod.name] or lead is None or wait > lead
             if whole and 0.0 < wait <= LONGEST_WAIT_SECONDS:
                 ended.append(wait)
-    return NodeWaits(
-        waiting=tuple(still.items()),
-        not_counted=frozenset(not_counted),
-        seconds=tuple(ended[-REMEMBERED_WAITS:]),
-    )
+    return NodeWaits(waiting=tuple(still.items()), seconds=tuple(ended[-REMEMBERED_WAITS:]))
 
 
 def dump(state: NodeWaits) -> list[int] | None:
