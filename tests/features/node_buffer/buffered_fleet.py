@@ -79,10 +79,12 @@ def trace_of(course: RateCourse, seed: int) -> Trace:
     return generated(course, lengths, np.random.default_rng(seed))
 
 
-def targets_of(*, buffer: bool = False, cold_start: float | None = None) -> Targets:
+def targets_of(
+    *, buffer: bool = False, lead: float | None = None, cold_start: float | None = None
+) -> Targets:
     """Two objectives, and how nodes are dealt with."""
     targets = replace(benchmark_targets(max_replicas=24), cold_start_seconds=cold_start)
-    named = {TARGETS.name: NodeTargets(buffer="fleet")} if buffer else {}
+    named = {TARGETS.name: NodeTargets(buffer="fleet", lead_seconds=lead)} if buffer else {}
     return replace(targets, features=named)
 
 
@@ -96,7 +98,8 @@ def played(targets: Targets, course: RateCourse, seed: int) -> tuple[RunResult, 
 WAYS = {
     "nothing": targets_of(),
     "coldStart": targets_of(cold_start=NODE_SECONDS + POD_SECONDS),
-    "buffer": targets_of(buffer=True),
+    "measured": targets_of(buffer=True),
+    "stated": targets_of(buffer=True, lead=NODE_SECONDS),
 }
 
 
@@ -109,7 +112,9 @@ def main() -> None:
             share = np.mean([run.share_in_slo(1.0, 0.05) for run, _ in runs])
             hours = np.mean([run.replica_hours for run, _ in runs])
             writes = np.mean([_writes(one) for _, one in runs])
-            print(f"{name:8} {way:10} {share:7.2%} {hours:6.2f} node-hours {writes:5.1f} writes")
+            sys.stdout.write(
+                f"{name:6} {way:10} {share:7.2%} {hours:6.2f} h {writes:5.1f} writes\n"
+            )
             sys.stdout.flush()
 
 

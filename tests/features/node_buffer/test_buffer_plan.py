@@ -1,7 +1,7 @@
 """The buffer in the planner: nothing without a lead, sized and bounded, held, released, told."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -29,16 +29,16 @@ from servingslo.policy.inputs import InForce, Limits, Mode, Observation, SignalP
 from servingslo.policy.planner import plan
 from servingslo.reasons import Reason
 
-LEAD = 240.0
+LEAD = 180.0
 STATED = NodeTargets(buffer="llama", lead_seconds=LEAD)
-BEGINS, RISEN, ENDS = 900.0, 1500.0, 2400.0
+BEGINS, RISEN, ENDS = 450.0, 870.0, 1200.0
 
 
 def rising(seconds: float) -> float:
-    """Two requests per second, ten after ten minutes of growth, two again."""
+    """Two requests per second, eight after seven minutes of growth, two again."""
     if seconds >= ENDS:
         return 2.0
-    return 2.0 + 8.0 * min(max((seconds - BEGINS) / (RISEN - BEGINS), 0.0), 1.0)
+    return 2.0 + 6.0 * min(max((seconds - BEGINS) / (RISEN - BEGINS), 0.0), 1.0)
 
 
 def asking(stated: NodeTargets = STATED, **changed: Any) -> Targets:
@@ -46,37 +46,41 @@ def asking(stated: NodeTargets = STATED, **changed: Any) -> Targets:
     return replace(REPLICAS_ONLY, features={TARGETS.name: stated}, **changed)
 
 
-class BufferedRun(Run):
-    """A run whose buffer takes what is decided. own: the owner's replicas. most: allowed."""
+@dataclass
+class BufferedWorld(World):
+    """With a CapacityBuffer. own: the owner's replicas. allowed: the administrator's most."""
 
-    own, most, replicas = 0, 8, 0
+    own: int = 0
+    allowed: int = 8
+    buffer: int = 0
     refused: SignalProblem | None = None
-    standing: Mapping[str, int] | None = None
+
+    def observe(self, at: float) -> Observation:
+        """The observation with what stands of the buffer."""
+        ours = {OURS: 1} if self.buffer != self.own else {}
+        values = {REPLICAS: self.buffer, OWN: self.own, MOST: self.allowed, **ours}
+        held = InForce(values=values, refused=self.refused)
+        observation: Observation = super().observe(at)
+        return replace(observation, in_force={NODE_BUFFER: held})
+
+
+class BufferedRun(Run):
+    """A run whose buffer takes what is decided."""
+
+    world: BufferedWorld
 
     def tick(self) -> Decision:
-        """One tick with the buffer in the observation."""
-        world, observe = self.world, self.world.observe
-
-        def observed(at: float) -> Observation:
-            ours = {OURS: 1} if self.replicas != self.own else {}
-            values = {REPLICAS: self.replicas, OWN: self.own, MOST: self.most, **ours}
-            held = InForce(values=values, refused=self.refused)
-            return replace(observe(at), in_force={NODE_BUFFER: held})
-
-        world.observe = observed
-        try:
-            decision = super().tick()
-        finally:
-            world.observe = observe
-        if (decided := buffer_of(decision.knobs)) is not None:
-            self.replicas = decided.after
+        """One tick."""
+        decision: Decision = super().tick()
+        if (found := buffer_of(decision.knobs)) is not None:
+            self.world.buffer = found.after
         return decision
 
 
 def story(targets: Targets | None = None, until: float = BEGINS, **world: Any) -> BufferedRun:
     """A run under rising demand."""
     stated = {"rate": rising, "replicas": 2, **world}
-    return BufferedRun(World(**stated), targets or asking(), Limits()).until(until)
+    return BufferedRun(BufferedWorld(**stated), targets or asking(), Limits()).until(until)
 
 
 def decided(decision: Decision) -> BufferDecision:
@@ -89,7 +93,7 @@ def decided(decision: Decision) -> BufferDecision:
 @pytest.fixture(scope="module")
 def played() -> BufferedRun:
     """The whole rise and fall."""
-    return story(until=ENDS + 900.0)
+    return story(until=ENDS + 600.0)
 
 
 def test_without_the_field_nothing_is_decided_nor_stored() -> None:
@@ -139,18 +143,20 @@ def test_it_is_the_same_rule_with_more_time(played: BufferedRun) -> None:
 
 def test_steady_demand_writes_little() -> None:
     """Noise moves the buffer at most once in a node lead."""
-    run = story(until=3600.0, rate=steady(5.0), replicas=4)
-    times = [one.time_seconds for one in run.decisions[60:] if decided(one).change_reason]
-    assert len(times) <= 2 + 2 * (3600.0 - 900.0) / LEAD / 2
+    run = story(until=2400.0, rate=steady(4.0), replicas=4)
+    times = [one.time_seconds for one in run.decisions[40:] if decided(one).change_reason]
+    assert len(times) <= 2 * (2400.0 - 600.0) / LEAD
 
 
 @pytest.mark.parametrize(("stated", "allowed", "most"), [(1, 8, 1), (None, 2, 2), (5, 1, 1)])
 def test_the_least_of_both_bounds_holds(stated: int | None, allowed: int, most: int) -> None:
     """The tenant's and the administrator's; that more is needed is told."""
     targets = asking(replace(STATED, max_replicas=stated))
-    run = BufferedRun(World(rate=stepped((0.0, 2.0), (600.0, 9.0)), replicas=2), targets, Limits())
-    run.most = allowed
-    run.until(900.0)
+    run = BufferedRun(
+        BufferedWorld(rate=stepped((0.0, 2.0), (450.0, 8.0)), replicas=2), targets, Limits()
+    )
+    run.world.allowed = allowed
+    run.until(660.0)
     assert max(decided(one).after for one in run.decisions) == most
     reasons = {decided(one).reason for one in run.decisions}
     assert Reason.MAX_BUFFER_REACHED in reasons
@@ -158,27 +164,34 @@ def test_the_least_of_both_bounds_holds(stated: int | None, allowed: int, most: 
 
 def test_the_owner_s_replicas_are_the_least_and_are_not_cut() -> None:
     """Also above the administrator's bound, because the owner wrote them."""
-    run = BufferedRun(World(rate=steady(2.0), replicas=2), asking(), Limits())
-    run.own = run.replicas = 3
-    run.most = 1
+    run = BufferedRun(BufferedWorld(rate=steady(2.0), replicas=2), asking(), Limits())
+    run.world.own = run.world.buffer = 3
+    run.world.allowed = 1
     run.until(300.0)
     assert {decided(one).after for one in run.decisions} == {3}
     assert {decided(one).change_reason for one in run.decisions} == {None}
 
 
-def raised() -> BufferedRun:
-    """A run in mid-rise, with nodes ordered ahead."""
+@pytest.fixture(scope="module")
+def in_mid_rise() -> BufferedRun:
+    """Lived once, for tests that each go on from a copy."""
     run = story(until=BEGINS + 60.0)
-    while not run.replicas and run.world.now < RISEN:
+    while not run.world.buffer and run.world.now < RISEN:
         run.tick()
-    assert run.replicas > 0
+    assert run.world.buffer > 0
     return run
 
 
-def test_what_may_not_be_written_any_more_is_put_back() -> None:
+@pytest.fixture
+def raised(in_mid_rise: BufferedRun) -> BufferedRun:
+    """A run in mid-rise, with nodes ordered ahead."""
+    return copy.deepcopy(in_mid_rise)
+
+
+def test_what_may_not_be_written_any_more_is_put_back(raised: BufferedRun) -> None:
     """The label is gone: the owner's replicas are back, and the reason is reported."""
-    run = raised()
-    run.refused = SignalProblem(reason=Reason.NOT_PERMITTED, detail="no label")
+    run = raised
+    run.world.refused = SignalProblem(reason=Reason.NOT_PERMITTED, detail="no label")
     decision = run.tick()
     told = decided(decision)
     assert told.change_reason is Reason.BUFFER_PUT_BACK
@@ -188,10 +201,10 @@ def test_what_may_not_be_written_any_more_is_put_back() -> None:
     assert decided(run.tick()).change_reason is None
 
 
-def test_without_metrics_it_is_released_after_a_node_lead() -> None:
+def test_without_metrics_it_is_released_after_a_node_lead(raised: BufferedRun) -> None:
     """Nothing asks for the nodes any more; until then they are held."""
-    run = raised()
-    held = run.replicas
+    run = raised
+    held = run.world.buffer
     run.world.frozen_at = run.world.now
     since = run.world.now
     run.until(since + 150.0)
@@ -199,7 +212,7 @@ def test_without_metrics_it_is_released_after_a_node_lead() -> None:
     assert blind
     assert decided(blind[0]).after == held
     run.until(since + LEAD + 300.0)
-    assert run.replicas == 0
+    assert run.world.buffer == 0
 
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
@@ -212,9 +225,9 @@ def test_nothing_is_written_where_nothing_is_carried_out(mode: Mode) -> None:
     assert any(one.needed for one in told)
 
 
-def test_it_is_told_in_status_log_gauges_and_words() -> None:
+def test_it_is_told_in_status_log_gauges_and_words(raised: BufferedRun) -> None:
     """With the lead and its source."""
-    run = raised()
+    run = raised
     decision = run.decisions[-1]
     told = decided(decision)
     fields = status_fields(decision)["nodes"]
