@@ -264,4 +264,4 @@ def test_a_lead_is_measured_and_survives_a_restart() -> None:
         replace(observed, time_seconds=now + 15.0), run.targets, run.limits, state, now + 15.0
     )
     told = decided(decision)
-    assert (told.lead_seconds, told.lead_source, told.waits) == (240.0, "measured", 1)
+    assert (told.lead_seconds, told.lead_source) == (240.0, "measured")

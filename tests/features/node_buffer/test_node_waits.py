@@ -5,13 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servingslo.estimation.sample import PodSample
+from servingslo.features.node_buffer.insight import PART
 from servingslo.features.node_buffer.steps import Wanted, next_buffer
 from servingslo.features.node_buffer.waits import (
     LONGEST_WAIT_SECONDS,
     REMEMBERED_WAITS,
     NodeWaits,
-    dump,
-    load,
     observe,
 )
 
@@ -32,7 +31,7 @@ def seen(*ticks: tuple[PodSample, ...], state: NodeWaits | None = None, ahead: b
     """The waits after these ticks."""
     state = state or NodeWaits()
     for pods in ticks:
-        state = observe(state, pods, TICK, ordered_ahead=ahead)
+        state = observe(state, pods, ordered_ahead=ahead)
     return state
 
 
@@ -77,13 +76,13 @@ def test_a_rest_of_a_wait_shows_no_shorter_lead() -> None:
 def test_waits_survive_a_restart() -> None:
     """What is stored is read back."""
     state = waited(240.0, 250.4)
-    assert load(dump(state)) == NodeWaits(seconds=(240.0, 250.0))
+    assert PART.load(PART.dump(state), 0.0) == NodeWaits(seconds=(240.0, 250.0))
 
 
-@pytest.mark.parametrize("stored", [None, [], {}, "240", [True], [-1], [1e9], [240.5], [1] * 9])
+@pytest.mark.parametrize("stored", [None, {}, "240", [True], [-1], [1e9], [240.5], [1] * 9])
 def test_a_malformed_store_is_none(stored: object) -> None:
     """A status may have been edited by hand."""
-    assert load(stored) is None
+    assert PART.load(stored, 0.0) is None
 
 
 counts = st.lists(st.integers(0, 30), min_size=1, max_size=60)

@@ -141,7 +141,8 @@ CAPACITY_BUFFER = UpstreamCRDs(
     tool="karpenter",
     files="autoscaling.x-k8s.io_capacitybuffers.yaml",
 )
-# Those of Karpenter, Kueue, KServe and of the inference extension are downloaded by the tests that run them.
+# Those of Karpenter, Kueue, KServe and of the inference extension are downloaded by the tests that
+# run them.
 
 ALL = (GATEWAY_API, ENVOY_GATEWAY, ISTIO, ARGO_ROLLOUTS, KEDA, LEADER_WORKER_SET)
 

@@ -23,10 +23,9 @@ from servingslo.features.node_buffer.decision import (
     OWN,
     REPLICAS,
     TARGETS,
-    BufferDecision,
     buffer_of,
 )
-from servingslo.features.node_buffer.run import BuffersWritten
+from servingslo.features.node_buffer.run import BufferFlags
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import InForce, ScaleTarget, SignalProblem, Targets
 from servingslo.policy.ports import WorkloadView
@@ -81,7 +80,10 @@ class NodeBuffer:
             return None
         resource = (assignment.decision.namespace, assignment.decision.name)
         change = _change(resource, decided.buffer, decided.before, decided.after)
-        return replace(change, reason=decided.change_reason, detail=_because(decided))
+        seconds, detail = decided.ahead_seconds, decided.detail
+        if decided.ahead_replicas is not None and seconds is not None:
+            detail = f"{decided.ahead_replicas} replicas in {seconds:.0f} s"
+        return replace(change, reason=decided.change_reason, detail=detail)
 
     async def change(self, assignment: Assignment) -> bool | None:
         """Write the replicas, or restore the owner's, if the buffer is as it was when planned."""
@@ -155,15 +157,9 @@ def _change(resource: tuple[str, str], buffer: str, before: int, after: int) -> 
     )
 
 
-def _because(decided: BufferDecision) -> str:
-    if decided.ahead_replicas is None or decided.ahead_seconds is None:
-        return decided.detail
-    return f"{decided.ahead_replicas} replicas in {decided.ahead_seconds:.0f} s"
-
-
 def _actuator(means: Means) -> NodeBuffer:
-    written = means.option(BuffersWritten)
-    most = 0 if written is None else written.max_replicas
+    flags = means.option(BufferFlags) or BufferFlags()
+    most = flags.node_buffer_max_replicas
     return NodeBuffer(capacity_buffers(means.client, namespaces=means.namespaces), most)
 
 

@@ -30,11 +30,6 @@ def required_ahead(context: TickContext, ahead_seconds: float) -> int | None:
     return stay_within_grant(later, clamp(later, required_replicas(later))).replicas
 
 
-def ordered(context: TickContext, required: int) -> int:
-    """The count that is ordered, or will be at this tick. required: by the demand at pod lead."""
-    return max(context.current, min(required, context.bounds.maximum))
-
-
 def _demand_ahead(context: TickContext, demand: Demand, ahead_seconds: float) -> Demand:
     forecast = context.estimate.forecast
     high = max(

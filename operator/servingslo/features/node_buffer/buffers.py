@@ -62,23 +62,14 @@ class Buffer(OwnedValue[BufferOwner]):
 
     def check(self, target: ScaleTarget) -> None:
         """Check that it has the pods of this target. Raises: LimitNotEnforceableError if not."""
-        scaled = self.spec.get("scalableRef") or {}
+        scaled, group = self.spec.get("scalableRef") or {}, target.api_version.rpartition("/")[0]
+        found = (scaled.get("apiGroup") or _APPS, scaled.get("kind"), scaled.get("name"))
+        of_another = bool(scaled) and found != (group, target.kind, target.name)
+        percentage = self.spec.get("percentage") is not None
         refuse(
             (self.replicas is None, "it states no replicas"),
-            (
-                self.spec.get("percentage") is not None,
-                "it states a percentage, of which and of replicas the greater counts",
-            ),
-        )
-        if not scaled:
-            return
-        found = (scaled.get("apiGroup") or _APPS, scaled.get("kind"), scaled.get("name"))
-        group = target.api_version.rpartition("/")[0]
-        refuse(
-            (
-                found != (group, target.kind, target.name),
-                f"it is for {found[1]}/{found[2]}, not for {target.kind}/{target.name}",
-            )
+            (percentage, "it states a percentage, of which and of replicas the greater counts"),
+            (of_another, f"it is for {found[1]}/{found[2]}, not for {target.kind}/{target.name}"),
         )
 
 

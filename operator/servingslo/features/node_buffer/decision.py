@@ -53,7 +53,6 @@ class BufferDecision(KnobDecision):
     ahead_seconds: float | None = None
     lead_seconds: float | None = None
     lead_source: str | None = None
-    waits: int = 0
     change_reason: Reason | None = None
     puts_back: bool = False
     unread: bool = False

@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 
 from servingslo.features.node_buffer.decision import NODE_BUFFER, OURS, TARGETS
-from servingslo.features.node_buffer.waits import WAITS, NodeWaits, dump, load, observe
+from servingslo.features.node_buffer.waits import (
+    LONGEST_WAIT_SECONDS,
+    REMEMBERED_WAITS,
+    WAITS,
+    NodeWaits,
+    observe,
+)
 from servingslo.policy.insights import Insight
 from servingslo.policy.replicas.context import TickContext
 
@@ -21,17 +27,20 @@ class WaitsInsight(Insight):
         return observe(
             WAITS.of(memories) or NodeWaits(),
             context.observation.pods,
-            context.limits.tick_seconds,
             ordered_ahead=standing is not None and OURS in standing.values,
         )
 
     def dump(self, memory: object) -> list[int] | None:
-        """The waits in seconds."""
-        return dump(memory) if isinstance(memory, NodeWaits) else None
+        """The waits, in whole seconds."""
+        return [round(one) for one in memory.seconds] if isinstance(memory, NodeWaits) else None
 
     def load(self, stored: object, _now_seconds: float) -> NodeWaits | None:
         """The reverse; None for a malformed value."""
-        return load(stored)
+        if not isinstance(stored, list) or len(stored) > REMEMBERED_WAITS:
+            return None
+        if not all(type(one) is int and 0 <= one <= LONGEST_WAIT_SECONDS for one in stored):
+            return None
+        return NodeWaits(seconds=tuple(map(float, stored)))
 
 
 PART = WaitsInsight()

@@ -5,7 +5,7 @@ Never fewer than its owner states: what the operator adds is what it takes back.
 
 from dataclasses import replace
 
-from servingslo.features.node_buffer.ahead import ordered, required_ahead
+from servingslo.features.node_buffer.ahead import required_ahead
 from servingslo.features.node_buffer.decision import (
     MEASURED,
     MOST,
@@ -43,7 +43,8 @@ class NodeBufferKnob(PlainKnob):
             return Outcome(None)
         told = _told(asked, standing, WAITS.of(context.state.features) or NodeWaits())
         wanted, lead = Wanted(), told.lead_seconds
-        count = ordered(context, turn.requirement.replicas)
+        required = min(turn.requirement.replicas, context.bounds.maximum)
+        count = max(context.current, required)
         if lead is not None:
             known = memory if isinstance(memory, Wanted) else wanted
             ahead = required_ahead(context, context.lead_seconds + lead)
@@ -63,7 +64,8 @@ class NodeBufferKnob(PlainKnob):
         reason = None if blind is None else blind.reason
         if lead is None:
             reason = Reason.NODE_LEAD_UNKNOWN
-        most = _most(asked, standing)
+        allowed = standing.values.get(MOST) or 0
+        most = allowed if asked.max_replicas is None else min(asked.max_replicas, allowed)
         after = min(next_buffer(told.before, told.needed or 0, wanted.peak, count), most)
         return Outcome(_moved(told, max(after, told.own), most, reason), wanted)
 
@@ -82,15 +84,8 @@ def _told(asked: NodeTargets, standing: InForce, waits: NodeWaits) -> BufferDeci
         own=own,
         lead_seconds=lead,
         lead_source=None if lead is None else source,
-        waits=len(waits.seconds) if source == MEASURED else 0,
         unread=REPLICAS not in standing.values,
     )
-
-
-def _most(asked: NodeTargets, standing: InForce) -> int:
-    """The most replicas that resource and administrator allow; the owner's own are not cut."""
-    allowed = standing.values.get(MOST) or 0
-    return allowed if asked.max_replicas is None else min(asked.max_replicas, allowed)
 
 
 def _moved(told: BufferDecision, after: int, most: int, because: Reason | None) -> BufferDecision:

@@ -24,25 +24,17 @@ class BufferFlags:
     ] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuffersWritten:
-    """The option that its actuator looks for."""
-
-    max_replicas: int
-
-
 class BuffersRun:
     """Whether its actuator may write; nothing is started."""
 
     flags = BufferFlags
     gives_counts = False
 
-    def options(self, flags: BufferFlags, _deciders: int) -> BuffersWritten | None:
-        """What lets buffers be written."""
-        most = flags.node_buffer_max_replicas
-        return BuffersWritten(max_replicas=most) if most > 0 else None
+    def options(self, flags: BufferFlags, _deciders: int) -> BufferFlags | None:
+        """The flags, which let buffers be written."""
+        return flags if flags.node_buffer_max_replicas > 0 else None
 
-    async def start(self, _options: BuffersWritten, _serving: Serving) -> None:
+    async def start(self, _options: BufferFlags, _serving: Serving) -> None:
         """Its actuator writes at each tick."""
 
 

@@ -1,33 +1,11 @@
 """The part of the status about nodes that are ordered ahead, and its gauges."""
 
-from collections.abc import Iterator
-
-from servingslo.api.status_base import (
-    MAX_REASON_LENGTH,
-    GaugeRow,
-    GaugeValue,
-    StatusModel,
-    StatusPart,
-    told,
-)
-from servingslo.features.node_buffer.decision import TARGETS, BufferDecision, buffer_of
-
-
-def _reasons(decided: BufferDecision) -> Iterator[GaugeValue]:
-    yield {"reason": decided.reason}, 1
+from servingslo.api.status_base import MAX_REASON_LENGTH, StatusModel, StatusPart, told
+from servingslo.features.node_buffer.decision import TARGETS, buffer_of
 
 
 class NodesStatus(StatusModel):
     """What is ordered ahead by spec.nodes."""
-
-    gauge_rows = (
-        GaugeRow(
-            name="servingslo_node_buffer",
-            help="1 for the reason of condition NodeBufferUsable, if a buffer is named.",
-            labels=("reason",),
-            values=_reasons,
-        ),
-    )
 
     buffer: int | None = told(
         lambda decided: None if decided.unread else decided.after,

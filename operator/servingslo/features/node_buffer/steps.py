@@ -22,11 +22,8 @@ class Wanted:
     def after(self, count: int | None, now_seconds: float, hold_seconds: float) -> "Wanted":
         """With the count of this tick, and without those that are older than the hold."""
         first = now_seconds - hold_seconds
-        kept = tuple(one for one in self.counts if one[0] >= first)
-        if count is None:
-            return Wanted(counts=kept)
-        kept = tuple(one for one in kept if one[1] > count)
-        return Wanted(counts=(*kept, (now_seconds, count)))
+        kept = (one for one in self.counts if one[0] >= first and one[1] > (count or 0))
+        return Wanted(counts=(*kept, *([] if count is None else [(now_seconds, count)])))
 
 
 def next_buffer(before: int, needed: int, peak: int, ordered: int) -> int:

@@ -6,7 +6,7 @@ from servingslo.explain.conditions.condition import ConditionStatus, ConditionTy
 from servingslo.explain.features import Reports, Text
 from servingslo.explain.format import counted, seconds
 from servingslo.features.node_buffer.buffers import KIND
-from servingslo.features.node_buffer.decision import MEASURED, BufferDecision, buffer_of
+from servingslo.features.node_buffer.decision import BufferDecision, buffer_of
 from servingslo.reasons import Reason
 
 _MESSAGES = {
@@ -16,7 +16,6 @@ _MESSAGES = {
     Reason.NODE_LEAD_UNKNOWN: "how long a node takes is unknown: no pod waited for one yet, and "
     "spec.nodes.lead is not stated",
 }
-# Nothing is wrong before the first wait.
 _UNKNOWN = frozenset({Reason.NODE_LEAD_UNKNOWN, Reason.CLUSTER_UNAVAILABLE})
 
 
@@ -42,7 +41,7 @@ class NodeBufferText(Text):
         now = "unknown replicas" if decided.unread else counted(decided.after, "replica")
         yield f"Nodes: {decided.reason.value}, {now} of {KIND}/{decided.buffer}{_ahead(decided)}"
         if decided.lead_seconds is not None:
-            yield f"  a node takes {seconds(decided.lead_seconds)}, {_source(decided)}"
+            yield f"  a node takes {seconds(decided.lead_seconds)}, {decided.lead_source}"
         if decided.detail:
             yield f"  {decided.detail}"
 
@@ -69,12 +68,6 @@ def _ahead(decided: BufferDecision) -> str:
         return ""
     count = counted(decided.ahead_replicas, "replica")
     return f"; {count} needed in {seconds(decided.ahead_seconds)}"
-
-
-def _source(decided: BufferDecision) -> str:
-    if decided.lead_source != MEASURED:
-        return "as stated"
-    return f"measured from {counted(decided.waits, 'pod')} that waited"
 
 
 PART = NodeBufferText()

@@ -16,8 +16,8 @@ REMEMBERED_WAITS = 8
 # Nodes with eight cards take minutes, up to a quarter of an hour. A longer wait is a shortage,
 # which no order ahead ends. Judgement; measured by waits in clusters that send theirs.
 LONGEST_WAIT_SECONDS = 1800.0
-# Ages, in ticks, at which a pod that waits is seen for the first time.
-SEEN_TICKS = 2.0
+# Age at which a pod that waits is seen for the first time: two ticks, as they are by default.
+SEEN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +40,13 @@ class NodeWaits:
 WAITS: Key[NodeWaits] = Key(TARGETS.name, NodeWaits)
 
 
-def observe(
-    state: NodeWaits, pods: Sequence[PodSample], tick_seconds: float, *, ordered_ahead: bool
-) -> NodeWaits:
+def observe(state: NodeWaits, pods: Sequence[PodSample], *, ordered_ahead: bool) -> NodeWaits:
     """The waits with this tick's pods. ordered_ahead: nodes are, so that a wait may be a rest."""
     waiting, ended = dict(state.waiting), list(state.seconds)
     still: dict[str, bool] = {}
     for pod in pods:
         if pod.unschedulable_reason is not None and not pod.deleting:
-            late = pod.age_seconds is None or pod.age_seconds > SEEN_TICKS * tick_seconds
+            late = pod.age_seconds is None or pod.age_seconds > SEEN_SECONDS
             if pod.name in waiting or not late:
                 still[pod.name] = waiting.get(pod.name, ordered_ahead)
         elif pod.name in waiting and pod.scheduled_after_seconds is not None:
@@ -58,17 +56,3 @@ def observe(
             if whole and 0.0 < wait <= LONGEST_WAIT_SECONDS:
                 ended.append(wait)
     return NodeWaits(waiting=tuple(still.items()), seconds=tuple(ended[-REMEMBERED_WAITS:]))
-
-
-def dump(state: NodeWaits) -> list[int] | None:
-    """The waits that survive a restart, in whole seconds."""
-    return [round(one) for one in state.seconds] or None
-
-
-def load(stored: object) -> NodeWaits | None:
-    """The reverse of `dump`; None for a malformed value."""
-    if not isinstance(stored, list) or not 0 < len(stored) <= REMEMBERED_WAITS:
-        return None
-    if not all(type(one) is int and 0 <= one <= LONGEST_WAIT_SECONDS for one in stored):
-        return None
-    return NodeWaits(seconds=tuple(map(float, stored)))
