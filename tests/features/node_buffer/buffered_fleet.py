@@ -47,7 +47,7 @@ FLEET = FleetSpec(
     max_replicas=24,
 )
 COURSES: dict[str, RateCourse] = {
-    "ramp": ramp(3.0, 12.0, up_seconds=900, hold_seconds=900, down_seconds=600, rest_seconds=1200),
+    "ramp": ramp(3.0, 15.0, up_seconds=900, hold_seconds=900, down_seconds=600, rest_seconds=1200),
     "crowd": flash_crowd(3.0, 3.0, at_seconds=1800, rise_seconds=300, hold_seconds=900,
                          duration_seconds=4800),
     "calm": constant(6.0, 3600.0),
@@ -74,8 +74,8 @@ class Buffered(Production):
 
 
 def trace_of(course: RateCourse, seed: int) -> Trace:
-    """Requests along a course."""
-    lengths = uniform_lengths((200, 900), (60, 240))
+    """Requests along a course, with answers so long that a replica carries one or two a second."""
+    lengths = uniform_lengths((200, 900), (200, 600))
     return generated(course, lengths, np.random.default_rng(seed))
 
 

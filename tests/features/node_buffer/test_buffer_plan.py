@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from tests.unit.policy_world import REPLICAS_ONLY, Run, World, steady, stepped
+from tests.unit.policy_world import REPLICAS_ONLY, Run, World, steady
 
 from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
@@ -30,6 +30,8 @@ from servingslo.policy.planner import plan
 from servingslo.reasons import Reason
 
 LEAD = 180.0
+# Long answers, so that a replica carries little.
+LONG_TOKENS = 360.0
 STATED = NodeTargets(buffer="llama", lead_seconds=LEAD)
 BEGINS, RISEN, ENDS = 450.0, 870.0, 1200.0
 
@@ -79,7 +81,7 @@ class BufferedRun(Run):
 
 def story(targets: Targets | None = None, until: float = BEGINS, **world: Any) -> BufferedRun:
     """A run under rising demand."""
-    stated = {"rate": rising, "replicas": 2, **world}
+    stated = {"rate": rising, "replicas": 2, "output_median": LONG_TOKENS, **world}
     return BufferedRun(BufferedWorld(**stated), targets or asking(), Limits()).until(until)
 
 
@@ -152,11 +154,9 @@ def test_steady_demand_writes_little() -> None:
 def test_the_least_of_both_bounds_holds(stated: int | None, allowed: int, most: int) -> None:
     """The tenant's and the administrator's; that more is needed is told."""
     targets = asking(replace(STATED, max_replicas=stated))
-    run = BufferedRun(
-        BufferedWorld(rate=stepped((0.0, 2.0), (450.0, 8.0)), replicas=2), targets, Limits()
-    )
+    run = story(targets, until=0.0)
     run.world.allowed = allowed
-    run.until(660.0)
+    run.until(RISEN)
     assert max(decided(one).after for one in run.decisions) == most
     reasons = {decided(one).reason for one in run.decisions}
     assert Reason.MAX_BUFFER_REACHED in reasons
@@ -208,7 +208,8 @@ def test_without_metrics_it_is_released_after_a_node_lead(raised: BufferedRun) -
     run.world.frozen_at = run.world.now
     since = run.world.now
     run.until(since + 150.0)
-    blind = [one for one in run.decisions if decided(one).ahead_replicas is None]
+    later = (one for one in run.decisions if one.time_seconds > since)
+    blind = [one for one in later if decided(one).ahead_replicas is None]
     assert blind
     assert decided(blind[0]).after == held
     run.until(since + LEAD + 300.0)
@@ -230,7 +231,7 @@ def test_it_is_told_in_status_log_gauges_and_words(raised: BufferedRun) -> None:
     run = raised
     decision = run.decisions[-1]
     told = decided(decision)
-    fields = status_fields(decision)["nodes"]
+    fields = status_fields(decision, generation=1, last_batch_change_seconds=None)["nodes"]
     assert fields["buffer"] == told.after
     assert fields["leadSeconds"] == LEAD
     assert fields["leadSource"] == "stated"
