@@ -291,10 +291,12 @@ class Cluster:
         self.bound_queues(wanted.max_queued, wanted.max_waiting)
         if self.lanes is not None:
             self.lanes.set_bounds(wanted.lanes)
+        if self.nodes is not None and wanted.nodes_ahead is not None:
+            # Node autoscalers look every few seconds: they see both changes at once.
+            self.nodes.ahead = wanted.nodes_ahead
         if wanted.replicas is not None and wanted.replicas != self.desired:
             self.scale(wanted.replicas)
-        if self.nodes is not None and wanted.nodes_ahead is not None:
-            self.nodes.ahead = wanted.nodes_ahead
+        if self.nodes is not None:
             self._schedule_pods()
 
     def change_limits(self, limits: EngineLimits) -> None:
