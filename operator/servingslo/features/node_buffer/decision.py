@@ -7,7 +7,6 @@ from servingslo.plugins import Key
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.reasons import Reason
 
-# Name of the knob and of its actuator.
 NODE_BUFFER = "node-buffer"
 # Values in force: replicas of the CapacityBuffer now, those that its owner states, and the most
 # that the administrator allows. OURS is there only if those of now are the operator's.
