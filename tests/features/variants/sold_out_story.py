@@ -17,7 +17,7 @@ from servingslo.reasons import Reason
 
 CHEAP, DEAR = "llama-cheap", "llama-dear"
 PRICES = {CHEAP: 1.0, DEAR: 4.0}
-# Shortages that last beyond the wait for a node, beside the drawn ones.
+# Shortages that last beyond the wait for a node, beside the drawn faults.
 SHORTAGES = 3
 
 
@@ -47,11 +47,13 @@ class SoldOutStory(Story):
             ],
         }
         ticks = STORM_TICKS // SHORTAGES
-        longer = [
-            Fault(kind="gpu-shortage", start=n * ticks, ticks=ticks, seed=2 * rng.getrandbits(30))
-            for n in range(SHORTAGES)
-        ]
-        self.told.faults.extend(longer)
+        for start in range(0, SHORTAGES * ticks, ticks):
+            # An even seed strikes the cheap target; its lost pods find no card.
+            lasting = {"start": start, "seed": 2 * rng.getrandbits(30)}
+            self.told.faults += [
+                Fault(kind="gpu-shortage", ticks=ticks, **lasting),
+                Fault(kind="node-gone", ticks=1, **lasting),
+            ]
         self.spilt, post = 0, cluster.post
 
         async def noted(ref, event, now):

@@ -10,7 +10,10 @@ moves back as in any other move.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from servingslo.estimation.pods.cold_start import LONGEST_NODE_SECONDS
+from servingslo.estimation.pods.cold_start import (
+    LONGEST_NODE_SECONDS,
+    LONGEST_SCHEDULING_SECONDS,
+)
 from servingslo.features.variants.composition import Choice
 from servingslo.features.variants.moves import Standing, available
 from servingslo.features.variants.search import least_price_composition
@@ -95,8 +98,11 @@ def not_coming(context: TickContext) -> int:
 def longest_wait_seconds(context: TickContext) -> float:
     """How long a pod may wait for a node that comes.
 
-    While no node of the pool was measured: in that time a pod of another pool would serve.
+    While no node of the pool was measured, a cold start: in that time a pod of another pool serves.
     """
     node = context.estimate.cold_start.node_median_seconds
-    known = context.cold_start_seconds if node is None else node
-    return min(LATE_STARTS * known, LONGEST_NODE_SECONDS)
+    if node is None:
+        wait = max(context.cold_start_seconds, LONGEST_SCHEDULING_SECONDS)
+    else:
+        wait = LATE_STARTS * node
+    return min(wait, LONGEST_NODE_SECONDS)
