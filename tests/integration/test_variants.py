@@ -192,7 +192,8 @@ def test_what_a_quota_refuses_is_ordered_in_the_other_pool_until_it_is_gone(
         what="the cheap pool comes back", timeout_seconds=PLANNED_WITHIN_SECONDS,
     )  # fmt: skip
     tenant.wait(
-        lambda: "OtherPoolShort" not in _reasons(tenant, "dear"), what="nothing is lacking",
+        lambda: "OtherPoolShort" not in _reasons(tenant, "dear"),
+        what="nothing is lacking",
     )
 
 

@@ -1,13 +1,10 @@
 """A storm of faults over one model at two prices, of which the cheap one is often sold out.
 
-    python -m tests.features.variants.sold_out_story 0 17
-
 In addition to what holds of every story: no count is lowered below what serves, as long as what
 serves is needed; pods that wait for a place are not counted.
 """
 
 import random
-import sys
 
 from tests.chaos.checker import need, violations
 from tests.chaos.faults import Fault
@@ -26,7 +23,7 @@ class SoldOutStory(Story):
 
     def __init__(self, seed: int, fault_count: int = FAULTS, only: tuple[str, ...] = ()) -> None:
         super().__init__(seed, fault_count, only)
-        rng, cluster = random.Random(f"sold-out/{seed}"), self.cluster
+        rng, cluster = random.Random(f"sold-out/{seed}"), self.cluster  # noqa: S311  a story
         self._broken: list[str] = []
         cluster.worlds = {
             name: _world(rng, lambda at, name=name: self._part(name) * self.rate(at), named=name)
@@ -47,13 +44,12 @@ class SoldOutStory(Story):
             ],
         }
         ticks = STORM_TICKS // SHORTAGES
-        for start in range(0, SHORTAGES * ticks, ticks):
-            # An even seed strikes the cheap target; its lost pods find no card.
-            lasting = {"start": start, "seed": 2 * rng.getrandbits(30)}
-            self.told.faults += [
-                Fault(kind="gpu-shortage", ticks=ticks, **lasting),
-                Fault(kind="node-gone", ticks=1, **lasting),
-            ]
+        # An even seed strikes the cheap target.
+        self._lasting = [
+            Fault(kind="gpu-shortage", start=start, ticks=ticks, seed=2 * rng.getrandbits(30))
+            for start in range(0, SHORTAGES * ticks, ticks)
+        ]
+        self.told.faults += self._lasting
         self.spilt, post = 0, cluster.post
 
         async def noted(ref, event, now):
@@ -72,6 +68,14 @@ class SoldOutStory(Story):
         ready = {one: len(world.service.engines) for one, world in self.cluster.worlds.items()}
         whole = sum(ready.values())
         return ready[name] / whole if whole else 1.0 / len(ready)
+
+    def _begin(self, fault: Fault) -> None:
+        super()._begin(fault)
+        if fault in self._lasting:
+            # Cards are taken away, with the pods that had them.
+            cards = fault.rng().choice((0, 1, 1))
+            self.cluster.room(cards)
+            self.cluster.lose_pods(max(len(self.cluster.world.pods) - cards, 0))
 
     def _at_point(self, point: str) -> None:
         if point == "written":
@@ -96,13 +100,3 @@ def lived(seed: int, faults: int = FAULTS) -> tuple[SoldOutStory, tuple[str, ...
     story = SoldOutStory(seed, faults)
     told = story.run()
     return story, (*violations(told), *story.broken)
-
-
-if __name__ == "__main__":
-    count = spilt = 0
-    for number in range(*map(int, sys.argv[1:3])):
-        found, wrong = lived(number)
-        count += len(found.told.faults)
-        spilt += found.spilt
-        print(number, len(found.told.writes), found.spilt, *wrong, flush=True)
-    print(f"{count} faults, {spilt} events of a pool that serves for another")

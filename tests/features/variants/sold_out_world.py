@@ -7,6 +7,7 @@ import numpy as np
 
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import (
+    Limits,
     Observation,
     ReplicaTargets,
     ScaleTarget,
@@ -17,7 +18,6 @@ from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
-from servingslo.policy.inputs import Limits
 from servingslo.reasons import Reason
 from servingslo.units import SECONDS_PER_HOUR
 from servingslo_lab.sim.fleets.cluster import Wanted

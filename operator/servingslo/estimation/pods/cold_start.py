@@ -15,8 +15,8 @@ PRIOR = "prior"
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: longer scheduling times are left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
-# A longer wait for a node is a shortage of nodes. Source: Kubernetes, cluster-autoscaler, default of
-# --max-node-provision-time; the same as Karpenter's time until a node has to be registered.
+# A longer wait for a node is a shortage of nodes.
+# Source: Kubernetes, cluster-autoscaler, default of --max-node-provision-time.
 LONGEST_NODE_SECONDS = 900.0
 # A Ready condition that flipped back much later than its siblings' is not a start.
 OUTLIER_FACTOR = 3.0

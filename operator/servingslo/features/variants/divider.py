@@ -233,7 +233,7 @@ def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Re
     return Reason.GPUS_REACHED if least > room else None
 
 
-def _requirement(  # noqa: PLR0913 - what all pools decide, and this one
+def _requirement(
     context: TickContext, order: Order, short: Shortage, name: str, safe: int, limit: Reason | None
 ) -> Proposal:
     """What a pool needs by itself for its share, with the count that was decided for all.
@@ -261,7 +261,7 @@ def _requirement(  # noqa: PLR0913 - what all pools decide, and this one
     )
 
 
-def _safe_count(  # noqa: PLR0913 - what all pools decide, and this one
+def _safe_count(
     choice: Choice,
     order: Order,
     short: Shortage,
