@@ -16,6 +16,8 @@ CHEAP, DEAR = "llama-cheap", "llama-dear"
 PRICES = {CHEAP: 1.0, DEAR: 4.0}
 # Shortages that last beyond the wait for a node, beside the drawn faults.
 SHORTAGES = 3
+# Of the rates of other stories, so that one card is too few.
+CROWD = 3.0
 
 
 class SoldOutStory(Story):
@@ -25,6 +27,8 @@ class SoldOutStory(Story):
         super().__init__(seed, fault_count, only)
         rng, cluster = random.Random(f"sold-out/{seed}"), self.cluster  # noqa: S311  a story
         self._broken: list[str] = []
+        whole = self.rate
+        self.rate = lambda seconds: CROWD * whole(seconds)
         cluster.worlds = {
             name: _world(rng, lambda at, name=name: self._part(name) * self.rate(at), named=name)
             for name in PRICES
