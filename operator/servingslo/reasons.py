@@ -73,6 +73,7 @@ class Reason(StrEnum):
     SLOW_PODS = "SlowPods"
     POOL_UNSEEN = "PoolUnseen"
     OTHER_POOL_AWAKE = "OtherPoolAwake"
+    OTHER_POOL_SHORT = "OtherPoolShort"
     GPUS_REACHED = "GPUsReached"
     BUDGET_REACHED = "BudgetReached"
     BUDGET_MOVED = "BudgetMoved"

@@ -70,6 +70,11 @@ def gpus_of(spec: Mapping[str, Any]) -> float:
     return spec.get("gpus") or math.inf
 
 
+def serve_together(spec: Mapping[str, Any]) -> bool:
+    """Whether each of several targets serves whole requests, so that one may serve for another."""
+    return "pools" in spec and all("role" not in pool for pool in spec["pools"])
+
+
 def counted(rate: float) -> float:
     """The greatest rate that a scrape may count where this is the true one."""
     return rate + DEVIATIONS * math.sqrt(rate / SCRAPE_SECONDS)
@@ -124,9 +129,10 @@ def _of_step_down(write: Write) -> Iterator[str]:
         yield f"fewer while pods are unseen: {', '.join(write.unseen)}"
     if write.gross:
         yield f"fewer on numbers that cannot be: {', '.join(write.gross)}"
-    least = need(write.lasting, write.target)
+    least, ordered = need(write.lasting, write.target), sum(write.ordered.values())
+    left = ordered if serve_together(write.spec or {}) else write.after
     # At the bound on GPUs a pool gives some to the one that is shorter.
-    if write.after < least and sum(write.ordered.values()) < gpus_of(write.spec or {}) - 1:
+    if left < least and ordered < gpus_of(write.spec or {}) - 1:
         yield f"fewer than {least} for {write.lasting:.2f}/s"
 
 
@@ -208,7 +214,8 @@ def _of_end(told: Told) -> Iterator[str]:
         low = min(max(need(end.rate, target), bounds["min"]), bounds["max"])
         if target == PREFILL and end.rate < LEAST_RATE_OF_A_LAW:
             top = bounds["max"]
-        short = count < low and ordered < gpus
+        there = ordered if serve_together(end.spec) else count
+        short = there < low and ordered < gpus
         if short or count > min(top, bounds["max"]):
             yield f"{calm} {target} has {count} for {end.rate:.2f}/s, not {low} to {top}"
     found = {entry["type"]: entry for entry in end.status.get("conditions") or ()}

@@ -34,11 +34,12 @@ PLANNED_WITHIN_SECONDS = 150.0
 
 @dataclass(frozen=True)
 class Card:
-    """A pool: its Deployment, its law, and its price."""
+    """A pool: its Deployment, its law, and its price. cpu: of a pod, '' for none."""
 
     name: str
     kind: str
     price: float
+    cpu: str = ""
 
     @property
     def target(self) -> str:
@@ -69,11 +70,17 @@ class Card:
         template = manifest["spec"]["template"]["metadata"]
         template["labels"] |= labels
         template["annotations"][KIND_ANNOTATION] = self.kind
+        if self.cpu:
+            (container,) = manifest["spec"]["template"]["spec"]["containers"]
+            container["resources"]["requests"] = {"cpu": self.cpu}
         manifest["spec"]["selector"] = {"matchLabels": labels}
         return manifest
 
 
 CARDS = (Card("fast", "h100-8b", 4.0), Card("slow", "l4-small", 0.8))
+# One card at two prices; a quota may be of the pods that request CPU alone.
+PRICES = (Card("spot", "l4-small", 0.8, cpu="1m"), Card("dear", "l4-small", 4.0))
+CROWD_PER_SECOND = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +90,15 @@ def operator_settings() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def front(rig: Rig, tenant: Tenant) -> Iterator[EnvoyFront]:
+def cards() -> tuple[Card, ...]:
+    """The pools."""
+    return CARDS
+
+
+@pytest.fixture
+def front(rig: Rig, tenant: Tenant, cards: tuple[Card, ...]) -> Iterator[EnvoyFront]:
     """Envoy before both Deployments."""
-    for card in CARDS:
+    for card in cards:
         tenant.apps.create_namespaced_deployment(tenant.namespace, card.deployment())
     found = EnvoyFront(rig, tenant.namespace)
     found.create(NAME)
@@ -137,6 +150,51 @@ def test_a_mix_of_cards_serves_while_one_of_them_loses_pods(
     good = [one for one in records if one.meets(TTFT_SECONDS, TPOT_SECONDS)]
     assert len(records) > 0.9 * RATE_PER_SECOND * SECONDS
     assert len(good) > 0.95 * len(records)
+
+
+@pytest.mark.parametrize("cards", [PRICES])
+def test_what_a_quota_refuses_is_ordered_in_the_other_pool_until_it_is_gone(
+    rig: Rig, tenant: Tenant, front: EnvoyFront, cards: tuple[Card, ...], tmp_path: Path
+) -> None:
+    """A quota of no more cheap pods, and a crowd: the dear pool serves it, with the price."""
+    hard = {"hard": {"pods": "0"}, "scopes": ["NotBestEffort"]}
+    quota = {"metadata": {"name": "spot"}, "spec": hard}
+    tenant.core.create_namespaced_resource_quota(tenant.namespace, quota)
+    alone = {"targetRef": None, "replicas": None, "coldStart": None}
+    tenant.create_slo(
+        NAME, **alone, gateway={"name": NAME}, pools=[card.pool() for card in cards]
+    )  # fmt: skip
+    trace = steady_trace(
+        tmp_path / "crowd.csv", rate=CROWD_PER_SECOND, seconds=60.0, spread=LENGTH_SPREAD
+    )
+    plan = {
+        "url": front.url, "retries": 3, "timeout_seconds": 60.0,
+        "traffic": {
+            "name": NAME, "namespace": tenant.namespace, "selector": {}, "trace": str(trace),
+            "duration_seconds": 3.0 * PLANNED_WITHIN_SECONDS,
+        },
+    }  # fmt: skip
+    start_clients(rig, NAME, plan)
+    tenant.wait(
+        lambda: "OtherPoolShort" in _reasons(tenant, "dear"),
+        what="the dear pool serves for the cheap one", timeout_seconds=PLANNED_WITHIN_SECONDS,
+    )  # fmt: skip
+    assert "QuotaReached" in _reasons(tenant, "spot")
+    split = tenant.decision(NAME)["split"]
+    assert split["lacking"]["spot"] > 0
+    assert split["extraHourly"] > 0.0
+    assert len(_pods(tenant, "spot")) == 1
+    assert tenant.replicas(cards[0].target) == 2
+    tenant.wait(lambda: tenant.ready_replicas(cards[1].target) > 1, what="dear pods serve")
+    tenant.core.delete_namespaced_resource_quota("spot", tenant.namespace)
+    tenant.wait(
+        lambda: tenant.ready_replicas(cards[0].target) > 1,
+        what="the cheap pool comes back", timeout_seconds=PLANNED_WITHIN_SECONDS,
+    )  # fmt: skip
+    tenant.wait(
+        lambda: "OtherPoolShort" not in _reasons(tenant, "dear"),
+        what="nothing is lacking",
+    )
 
 
 def _pods(tenant: Tenant, card: str) -> list[str]:

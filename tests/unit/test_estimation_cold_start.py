@@ -27,6 +27,18 @@ def test_cold_start_is_measured_without_waiting_for_a_gpu() -> None:
     assert found.mean_seconds == pytest.approx(5.0 + (90.0 + 85.0 + 90.0) / 3)
 
 
+@pytest.mark.parametrize(
+    ("waits", "median"), [((5.0, 60.0), None), ((5.0, 180.0, 240.0, 901.0), 240.0)]
+)
+def test_the_wait_for_a_node_is_that_of_pods_that_waited(
+    waits: tuple[float, ...], median: float | None
+) -> None:
+    """A minute is scheduling, more than a quarter of an hour a shortage."""
+    pods = [_started(str(number), wait + 90.0, wait) for number, wait in enumerate(waits)]
+    found = cold_start.estimate(cold_start.observe(ColdStartState(), pods))
+    assert found.node_median_seconds == median
+
+
 def test_of_many_pods_the_newest_count_and_the_measure_stands_still() -> None:
     """Forty old pods took 60 s, ten new ones 170 s, in whatever order they are listed."""
     old = [_started_at(f"old-{number:02d}", 60.0, age=9000.0 - number) for number in range(40)]

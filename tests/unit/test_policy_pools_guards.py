@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 from tests.unit.policy_world import TARGETS, TICK_SECONDS, World, steady
+from tests.unit.pools_world import two_prices
 
 from servingslo.errors import InvalidInputError
 from servingslo.policy.inputs import (
@@ -109,6 +110,25 @@ def test_a_target_that_is_gone_counts_as_unseen():
     """As a pool whose engines are not read."""
     seen = world(2, 4, decode={"problem": Reason.TARGET_NOT_FOUND})
     assert counts_of(hold_while_unseen(seen, drafts_of(seen, 1, 4))) == (2, 4)
+
+
+@pytest.mark.parametrize(("placeless", "after"), [(True, 3), (False, 4)])
+def test_a_combined_pool_without_a_place_hides_no_requests(placeless: bool, after: int):
+    """All of its pods wait for a card, so the other steps down; not while they start."""
+    targets, seen = two_prices(), {}
+    for name, waits in (("dear", False), ("spot", True)):
+        found = _observation(4)
+        reason = "no GPU" if placeless else None
+        pods = [
+            replace(pod, ready=False, engines=(), unschedulable_reason=reason) if waits else pod
+            for pod in found.pods
+        ]
+        observation = replace(found, pool=name, desired_replicas=4, pods=tuple(pods))
+        own = targets.pool(name).targets
+        seen[name] = observe(observation, own, Limits(), PlannerState(), TICK_SECONDS)
+    drafts = {name: draft_count(one) for name, one in seen.items()}
+    drafts["dear"] = replace(drafts["dear"], replicas=3)
+    assert guard_pools(targets, seen, drafts)["dear"].replicas == after
 
 
 @pytest.mark.parametrize(("partial", "after"), [(4, 2), (3, 1)])

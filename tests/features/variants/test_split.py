@@ -21,3 +21,18 @@ def test_the_split_is_named_with_the_share_of_each_pool(rule: str, words: str) -
     assert again.features == fleet.features
     for one in (fleet, again):
         assert f"Split: {words}: h100 75.0 %, l4 25.0 %" in list(fleet_lines(one))
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [(9.0, "other pools serve it for 9 more an hour"), (None, "the other pools do not carry that")],
+)
+def test_what_a_sold_out_pool_lacks_is_said_with_its_price(extra: float | None, words: str) -> None:
+    """Of a status too; nothing is said while nothing is sold out."""
+    split = SplitUse(rule="EvenByPod", lacking={"h100": 3}, extra_hourly=extra)
+    fleet = replace(combined_fleet(("h100", "l4")), features={"split": split})
+    again = fleet_of(fleet_document(fleet), fleet.namespace, fleet.name)
+    assert again.features == fleet.features
+    assert f"Sold out: h100 lacks 3 replicas; {words}" in list(fleet_lines(again))
+    quiet = replace(fleet, features={"split": SplitUse(rule="EvenByPod")})
+    assert not any("Sold out" in line for line in fleet_lines(quiet))

@@ -15,6 +15,9 @@ PRIOR = "prior"
 REMEMBERED_PODS = 16
 # Waiting for a GPU is shortage, not cold start: longer scheduling times are left out.
 LONGEST_SCHEDULING_SECONDS = 60.0
+# A longer wait for a node is a shortage of nodes.
+# Source: Kubernetes, cluster-autoscaler, default of --max-node-provision-time.
+LONGEST_NODE_SECONDS = 900.0
 # A Ready condition that flipped back much later than its siblings' is not a start.
 OUTLIER_FACTOR = 3.0
 
@@ -45,7 +48,8 @@ class ColdStartEstimate:
 
     The parts of the mean: scheduling; image, until the containers started; loading, until they were
     ready. If the start of containers is unknown, image is None and loading includes it. All are
-    None before a start was measured.
+    None before a start was measured. node_median_seconds: of the waits for a new node, None before
+    one was measured.
     """
 
     mean_seconds: float
@@ -54,6 +58,7 @@ class ColdStartEstimate:
     scheduling_mean_seconds: float | None = None
     image_mean_seconds: float | None = None
     loading_mean_seconds: float | None = None
+    node_median_seconds: float | None = None
 
 
 def observe(state: ColdStartState, pods: Sequence[PodSample]) -> ColdStartState:
@@ -105,6 +110,7 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
     ]
     scheduled = sum(scheduling) / len(scheduling) if scheduling else 0.0
     mean = sum(loading) / len(loading)
+    waits = sorted(s.scheduling_seconds for s in state.starts if _is_for_a_node(s))
     images = _without_outliers(
         [s.image_seconds for s in state.starts if s.image_seconds is not None]
     )
@@ -116,7 +122,13 @@ def estimate(state: ColdStartState) -> ColdStartEstimate:
         scheduling_mean_seconds=scheduled,
         image_mean_seconds=image,
         loading_mean_seconds=mean if image is None else max(mean - image, 0.0),
+        node_median_seconds=waits[len(waits) // 2] if waits else None,
     )
+
+
+def _is_for_a_node(start: StartRecord) -> bool:
+    """Return whether the pod waited for longer than scheduling takes, and for no shortage."""
+    return LONGEST_SCHEDULING_SECONDS < start.scheduling_seconds <= LONGEST_NODE_SECONDS
 
 
 def _image_seconds(pod: PodSample) -> float | None:

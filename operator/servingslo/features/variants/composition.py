@@ -17,11 +17,14 @@ class SplitUse:
     """How variants share the traffic.
 
     rule: 'EvenByPod', or 'Observed' while a law is missing. shares_ratio: of the demand, by pool,
-    at the counts decided.
+    at the counts decided. lacking: replicas that sold-out pools would have, by pool. extra_hourly:
+    what the others cost more an hour for it; None without, and if they do not carry it.
     """
 
     rule: str
     shares_ratio: Mapping[str, float] = field(default_factory=dict)
+    lacking: Mapping[str, int] = field(default_factory=dict)
+    extra_hourly: float | None = None
 
 
 SPLIT: Key[SplitUse] = Key("split", SplitUse)

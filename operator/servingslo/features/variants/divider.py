@@ -17,7 +17,14 @@ from servingslo.features.variants.moves import (
     MoveReason,
     Order,
     Standing,
+    available,
     next_order,
+)
+from servingslo.features.variants.sold_out import (
+    Shortage,
+    is_placeable,
+    not_coming,
+    shortage,
 )
 from servingslo.plugins import Key
 from servingslo.policy.planner import Seen
@@ -27,7 +34,6 @@ from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import step_down_load
-from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.sizing import SizingCase
 from servingslo.policy.replicas.sizing import carried_rate_per_second as carried_of_case
@@ -139,18 +145,30 @@ def _composed(
         choice, standing, demand, PAYS_SINCE_SECONDS.of(state.features), now_seconds
     )
     parts = shares(order.counts)
-    limit = _limit(choice, order.counts, demand)
+    limit = _limit(available(choice, standing), order.counts, demand)
+    # What a pool keeps because it gets more than its pods' part is no reason to want no other.
+    plain = choice.bounded(least={name: one.bounds.minimum for name, one in whole.items()})
+    short = shortage(plain, standing, order.counts, due)
     shared = _shared(seen, forecast, parts)
     requirements = {
-        name: _requirement(one.context, order, name, _safe_count(choice, order, whole, name), limit)
+        name: _requirement(
+            one.context,
+            order,
+            short,
+            name,
+            _safe_count(choice, order, short, whole, name, standing[name]),
+            limit,
+        )
         for name, one in shared.items()
         if one.planned
     }
-    division = Division(
-        seen=shared,
-        requirements=requirements,
-        features={SPLIT.name: SplitUse(rule="EvenByPod", shares_ratio=parts)},
+    use = SplitUse(
+        rule="EvenByPod",
+        shares_ratio=parts,
+        lacking=short.lacking,
+        extra_hourly=short.extra_hourly,
     )
+    division = Division(seen=shared, requirements=requirements, features={SPLIT.name: use})
     since = None if pays_since is None else float(pays_since)
     memories = {**state.features, PAYS_SINCE_SECONDS.name: since}
     return division, replace(state, features=memories)
@@ -191,10 +209,12 @@ def _variant(
 
 def _standing(context: TickContext) -> Standing:
     """The pool as it is; pods without a place keep new ones from being ordered there."""
+    sold_out = not_coming(context)
     return Standing(
-        ordered=context.current,
+        ordered=context.current - sold_out,
         serving=len(context.serving),
-        placeable=not context.pods.of(Condition.UNSCHEDULABLE, Condition.QUEUED),
+        placeable=is_placeable(context),
+        sold_out=sold_out,
     )
 
 
@@ -214,21 +234,25 @@ def _limit(choice: Choice, counts: Mapping[str, int], demand: DemandAhead) -> Re
 
 
 def _requirement(
-    context: TickContext, order: Order, name: str, safe: int, limit: Reason | None
+    context: TickContext, order: Order, short: Shortage, name: str, safe: int, limit: Reason | None
 ) -> Proposal:
     """What a pool needs by itself for its share, with the count that was decided for all.
 
     limit: what keeps all pools from growing.
     """
     own = required_replicas(context)
-    wanted = order.counts[name] + context.excluded
+    wanted = short.ordered(name, order.counts[name]) + context.excluded
+    reason, inputs = _REASONS.get(order.reason, Reason.LEAST_COST), short.inputs
+    if inputs and order.counts[name] > short.counts[name]:
+        reason = Reason.OTHER_POOL_SHORT
     proposal = own.required(
         STAGE,
         wanted,
-        _REASONS.get(order.reason, Reason.LEAST_COST),
+        reason,
         decided=order.reason.value,
         saving_hourly=order.saving_hourly,
         price_hourly=order.target.price_hourly,
+        **(inputs if reason is Reason.OTHER_POOL_SHORT else {}),
     )
     return replace(
         proposal,
@@ -237,11 +261,23 @@ def _requirement(
     )
 
 
-def _safe_count(choice: Choice, order: Order, whole: Mapping[str, TickContext], name: str) -> int:
-    """The least count of a pool with which those that serve carry what may come within a lead."""
+def _safe_count(
+    choice: Choice,
+    order: Order,
+    short: Shortage,
+    whole: Mapping[str, TickContext],
+    name: str,
+    standing: Standing,
+) -> int:
+    """The least count of a pool with which those that serve carry what may come within a lead.
+
+    Replicas that do not come are no loss; Kubernetes removes pods without a place first.
+    """
     context = whole[name]
     demand = context.demand
     case = _case(context)
+    if standing.sold_out and order.counts[name] >= standing.ordered:
+        return short.ordered(name, order.counts[name]) + context.excluded
     if demand is None or case is None or order.counts[name] >= context.current:
         return context.current
     due = step_down_load(context.estimate, demand).rate_per_second

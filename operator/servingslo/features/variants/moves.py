@@ -38,12 +38,14 @@ class MoveReason(StrEnum):
 class Standing:
     """A pool as it is: replicas ordered, and those of them that serve.
 
-    placeable: whether new pods find a place now.
+    placeable: whether new pods find a place now. sold_out: so many more are ordered and do not
+    come; 0 unless the pool is sold out.
     """
 
     ordered: int
     serving: int
     placeable: bool = True
+    sold_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,7 @@ def next_order(
     """
     ordered = {one.name: standing[one.name].ordered for one in choice.variants}
     fleet = _Fleet(
-        choice=_present(choice, standing),
+        choice=available(choice, standing),
         demand=demand,
         ordered=ordered,
         serving={name: min(standing[name].serving, count) for name, count in ordered.items()},
@@ -131,14 +133,21 @@ def next_order(
     return order, since if pays else None
 
 
-def _present(choice: Choice, standing: Mapping[str, Standing]) -> Choice:
-    """The choice with these replicas present, and no room where pods find no place."""
-    variants = []
+def available(choice: Choice, standing: Mapping[str, Standing]) -> Choice:
+    """The choice with these replicas present, and no room where pods find no place.
+
+    A sold-out pool has no minimum beyond what it has. The pod that waits there holds its GPUs of
+    the bound, because it may get a place at any moment.
+    """
+    variants, waiting = [], 0
     for one in choice.variants:
         at = standing[one.name]
-        most = one.maximum if at.placeable else max(min(one.maximum, at.ordered), one.minimum)
-        variants.append(replace(one, present=at.ordered, maximum=most))
-    return replace(choice, variants=tuple(variants))
+        least = min(one.minimum, at.ordered) if at.sold_out else one.minimum
+        most = one.maximum if at.placeable else max(min(one.maximum, at.ordered), least)
+        waiting += one.gpus_per_replica if at.sold_out else 0
+        variants.append(replace(one, present=at.ordered, minimum=least, maximum=most))
+    most_gpus = None if choice.gpus_max is None else choice.gpus_max - waiting
+    return replace(choice, variants=tuple(variants), gpus_max=most_gpus)
 
 
 def _rise(fleet: _Fleet) -> Counts | None:

@@ -5,12 +5,13 @@ together. Within a bound on GPUs a pool grows only into GPUs that no pod holds a
 and decode the one that the path lacks has them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from servingslo.policy.decision import Decision
 from servingslo.policy.planner import Seen
 from servingslo.policy.pools.decision import GpuUse
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
+from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.sizing import carried_rate_per_second
 from servingslo.policy.rules.guards import limit_step, shortage
@@ -29,14 +30,20 @@ CarriedOf = Callable[[int], float]
 
 def guard_pools(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -> Drafts:
     """The drafts after all guards over pools."""
-    drafts = hold_while_unseen(seen, drafts)
+    empty = frozenset() if targets.disaggregated else _without_a_place(seen)
+    drafts = hold_while_unseen(seen, drafts, empty)
     drafts = sleep_together(targets, drafts)
     return within_gpus(targets, seen, drafts)
 
 
-def hold_while_unseen(seen: Mapping[str, Seen], drafts: Drafts) -> Drafts:
-    """No pool steps down while another cannot be observed or used."""
-    unseen = _unseen(seen)
+def hold_while_unseen(
+    seen: Mapping[str, Seen], drafts: Drafts, empty: Collection[str] = ()
+) -> Drafts:
+    """No pool steps down while another cannot be observed or used.
+
+    empty: pools that serve nothing, and may be left out.
+    """
+    unseen = [name for name in _unseen(seen) if name not in empty]
     found = dict(drafts)
     for name, draft in drafts.items():
         current = seen[name].context.current
@@ -198,6 +205,19 @@ def _unseen(seen: Mapping[str, Seen]) -> list[str]:
         for name, one in seen.items()
         if (not one.planned and not one.asleep) or _all_partial(one)
     ]
+
+
+def _without_a_place(seen: Mapping[str, Seen]) -> frozenset[str]:
+    """Pools of which no pod has a place: none of their requests is unseen."""
+    waiting = (Condition.UNSCHEDULABLE, Condition.QUEUED)
+    return frozenset(
+        name
+        for name, one in seen.items()
+        if one.context.owner is None
+        and one.context.signals.no_metrics is not None
+        and one.context.signals.no_metrics.reason is Reason.PENDING_PODS
+        and one.context.pods.total == len(one.context.pods.of(*waiting))
+    )
 
 
 def _all_partial(seen: Seen) -> bool:
