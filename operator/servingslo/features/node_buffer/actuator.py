@@ -133,16 +133,15 @@ def standing_buffer(ref: ResourceRef, buffer: Buffer, target: ScaleTarget) -> In
     return InForce(values={REPLICAS: replicas, OWN: own, **ours}, refused=problem)
 
 
-def _is_wanted(buffer: Buffer, pools: Sequence[Targets]) -> bool:
+def _is_wanted(buffer: Buffer, _: BufferOwner, pools: Sequence[Targets]) -> bool:
     named = (TARGETS.of(targets.features) for targets in pools)
     return any(asked is not None and asked.buffer == buffer.name for asked in named)
 
 
-def _way_back(buffer: Buffer) -> Change:
-    owner, now = buffer.owner, buffer.replicas or 0
-    name = "" if owner is None else owner.name
-    former = owner.former if owner is not None and buffer.is_ours else now
-    return _change((buffer.namespace, name), buffer.name, now, former)
+def _way_back(buffer: Buffer, owner: BufferOwner) -> Change:
+    now = buffer.replicas or 0
+    former = owner.former if buffer.is_ours else now
+    return _change((buffer.namespace, owner.name), buffer.name, now, former)
 
 
 def _change(resource: tuple[str, str], buffer: str, before: int, after: int) -> Change:
