@@ -22,7 +22,7 @@ results = cache(matrix_summary.results)
 
 
 def test_the_summary_is_that_of_the_results():
-    """Each row that is shown is that of results.json, those that miss the target first.
+    """Each row that is shown is that of results.json, recorded traffic first.
 
     `python -m tests.benchmarks.matrix_page` writes them again.
     """
