@@ -69,6 +69,7 @@ _FILES = {
     "parts.csv": "the planner without each of its parts, share in SLO @ cost over the oracle's",
     "days.csv": "error budgets over a day",
     "offices.csv": "days with office hours",
+    "peers.csv": "[other autoscalers' own code](benchmarks-peers.md)",
 }
 
 
