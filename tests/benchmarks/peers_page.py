@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
+from operator import itemgetter
 from statistics import mean
 
 from tests.benchmarks.matrix import ROOT
@@ -151,8 +152,9 @@ def results(lines: Sequence[Line]) -> list[RowResult]:
 
 def page_tables(rows: Sequence[RowResult]) -> Iterator[str]:
     """Lines of the page between its marks."""
-    known = {(one.version, one.date) for row in rows for one in row.best}
-    yield f"Versions: {'; '.join(f'{one} ({date})' for one, date in sorted(known))}."
+    known = {(one.date, one.version) for row in rows for one in row.best}
+    for date, of in groupby(sorted(known), key=itemgetter(0)):
+        yield f"- Run on {date}: {'; '.join(version for _, version in of)}."
     winners = [row.winner for row in rows]
     ours = sum(row.winner is row.ours for row in rows)
     yield ""
