@@ -224,6 +224,18 @@ class Reason(StrEnum):
     DEGRADATION_LOWERED = "DegradationLowered"
     WEIGHTS_PUT_BACK = "WeightsPutBack"
 
+    # Nodes before pods
+    NODES_SUFFICIENT = "NodesSufficient"
+    NODES_BUFFERED = "NodesBuffered"
+    MAX_BUFFER_REACHED = "MaxBufferReached"
+    NODE_LEAD_UNKNOWN = "NodeLeadUnknown"
+    BUFFER_NOT_USABLE = "BufferNotUsable"
+    BUFFER_SET_BY_ANOTHER = "BufferSetByAnother"
+    BUFFER_RELEASED = "BufferReleased"
+    BUFFER_RAISED = "BufferRaised"
+    BUFFER_LOWERED = "BufferLowered"
+    BUFFER_PUT_BACK = "BufferPutBack"
+
 
 BOUND_REASON = {
     Constraint.UTILIZATION: Reason.UTILIZATION_BOUND,

@@ -183,11 +183,15 @@ def _of_log(told: Told) -> Iterator[str]:
 
 
 def _parts(told: Told) -> int:
-    """Targets, classes and a fallback: each speaks for itself."""
+    """Targets, classes, a fallback, a buffer of nodes: each speaks for itself."""
     if told.ending is None:
         return 1
     spec = told.ending.spec
-    return len(told.ending.counts) + len(spec.get("classes") or ()) + ("degradation" in spec)
+    return (
+        len(told.ending.counts)
+        + len(spec.get("classes") or ())
+        + sum(one in spec for one in ("degradation", "nodes"))
+    )
 
 
 def _of_end(told: Told) -> Iterator[str]:

@@ -8,6 +8,7 @@ all objects are as their owners had them.
 """
 
 import random
+from typing import Any
 
 from tests.chaos.checker import MOST_PER_ENGINE
 from tests.chaos.cluster import NAME
@@ -21,12 +22,53 @@ KINDS = tuple(one for one in ("classes", "degradation") if one in FEATURES)
 CROWD = 1.3
 # The administrator's switches, with a new process.
 OFF = "switched off"
+FAREWELLS = ("deleted", "paused", "recommend", OFF)
 # Ticks after the end in which what was written is put back.
 LAST_TICKS = 4
 
 
-class GatewayStory(Story):
-    """A story with a gateway, that ends with the resource or the administrator turning it off."""
+class OwnersStory(Story):
+    """A story with objects of other owners, that ends with the resource or the operator turned off.
+
+    objects: with the operator's actuators on them, and what must hold of them. farewell: how it
+    ends.
+    """
+
+    objects: Any
+    farewell: str
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What did not hold of the objects."""
+        return tuple(self.objects.broken)
+
+    def made(self) -> Operator:
+        """An operator that may write into the objects."""
+        return Operator(self.cluster, self.objects)
+
+    async def _live(self) -> None:
+        await super()._live()
+        cluster, objects = self.cluster, self.objects
+        objects.permitted = self.farewell != OFF
+        self.operator = self.made()
+        for tick in range(LAST_TICKS):
+            if tick == 1 and self.farewell != OFF:
+                self._person(self.farewell, self.rng)
+            cluster.pass_to(cluster.now + TICK_SECONDS)
+            await self.operator.tick()
+            objects.check(cluster.now)
+        self.operator.end()
+        if self.farewell != "deleted":
+            assert NAME in cluster.records
+        objects.broken += [f"after it was {self.farewell}: {one}" for one in objects.left()]
+
+    def _set(self, tick: int) -> None:
+        self.objects.check(self.cluster.now)
+        super()._set(tick)
+
+
+class GatewayStory(OwnersStory):
+    """A story with a gateway."""
 
     def __init__(
         self, seed: int, fault_count: int = FAULTS, only: tuple[str, ...] = (), *, kind: str
@@ -39,8 +81,8 @@ class GatewayStory(Story):
             most = rng.choice((1, 2))
             self.spec = degradation_of(self.spec, most)
             self._crowd(CROWD * most * MOST_PER_ENGINE)
-        self.gateway = Gateway(self.cluster, kind, rng)
-        self.farewell = rng.choice(("deleted", "paused", "recommend", OFF))
+        self.objects = self.gateway = Gateway(self.cluster, kind, rng)
+        self.farewell = rng.choice(FAREWELLS)
 
     def _crowd(self, most: float) -> None:
         """The same demand over time, with this greatest rate."""
@@ -48,32 +90,3 @@ class GatewayStory(Story):
         times = range(int(TICK_SECONDS * self.told.ticks))
         factor = most / max(whole(float(at)) for at in times)
         self.rate = self.cluster.world.rate = lambda seconds: factor * whole(seconds)
-
-    @property
-    def broken(self) -> tuple[str, ...]:
-        """What did not hold of the gateway's objects."""
-        return tuple(self.gateway.broken)
-
-    def made(self) -> Operator:
-        """An operator that reads the gateway and may write into its objects."""
-        return Operator(self.cluster, self.gateway)
-
-    async def _live(self) -> None:
-        await super()._live()
-        cluster, gateway = self.cluster, self.gateway
-        gateway.permitted = self.farewell != OFF
-        self.operator = self.made()
-        for tick in range(LAST_TICKS):
-            if tick == 1 and self.farewell != OFF:
-                self._person(self.farewell, self.rng)
-            cluster.pass_to(cluster.now + TICK_SECONDS)
-            await self.operator.tick()
-            gateway.check(cluster.now)
-        self.operator.end()
-        if self.farewell != "deleted":
-            assert NAME in cluster.records
-        gateway.broken += [f"after it was {self.farewell}: {one}" for one in gateway.left()]
-
-    def _set(self, tick: int) -> None:
-        self.gateway.check(self.cluster.now)
-        super()._set(tick)

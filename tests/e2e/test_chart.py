@@ -340,6 +340,7 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     assert jobs[0]["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
         "release", "--all", "--admission-kind=BackendTrafficPolicy", "--no-degradation",
+        "--no-node-buffers",
     ]  # fmt: skip
     patched, flags, jobs = parts("admission.kinds[0]=DestinationRule")
     assert "destinationrules" in patched
@@ -348,6 +349,7 @@ def test_bounds_may_be_written_only_into_listed_kinds(rig: Rig) -> None:
     assert flags == []
     assert jobs[0]["spec"]["template"]["spec"]["containers"][0]["args"] == [
         "release", "--all", "--admission-kind=EngineArguments", "--no-degradation",
+        "--no-node-buffers",
     ]  # fmt: skip
 
 

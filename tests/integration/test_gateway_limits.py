@@ -14,7 +14,7 @@ from servingslo_lab.rig.cluster import Rig
 
 RELEASE = (
     sys.executable, "-m", "servingslo.cli", "release", "--all",
-    "--admission-kind=BackendTrafficPolicy", "--no-degradation",
+    "--admission-kind=BackendTrafficPolicy", "--no-degradation", "--no-node-buffers",
 )  # fmt: skip
 
 

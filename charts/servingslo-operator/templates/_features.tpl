@@ -12,6 +12,7 @@
 {{- include "servingslo.keda_scaler.args" . }}
 {{- include "servingslo.shards.args" . }}
 {{- include "servingslo.degradation.args" . }}
+{{- include "servingslo.node_buffer.args" . }}
 {{- include "servingslo.dynamic_batches.args" . }}
 {{- end }}
 
@@ -32,6 +33,7 @@
 {{- define "servingslo.features.rights" }}
 {{- include "servingslo.batch_limits.rights" . }}
 {{- include "servingslo.degradation.rights" . }}
+{{- include "servingslo.node_buffer.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -53,11 +55,13 @@
 {{- define "servingslo.features.writes" }}
 {{- include "servingslo.batch_limits.writes" . }}
 {{- include "servingslo.degradation.writes" . }}
+{{- include "servingslo.node_buffer.writes" . }}
 {{- end }}
 
 {{- define "servingslo.features.release" }}
 {{- include "servingslo.batch_limits.release" . }}
 {{- include "servingslo.degradation.release" . }}
+{{- include "servingslo.node_buffer.release" . }}
 {{- end }}
 
 {{- define "servingslo.features.objects" }}
@@ -279,6 +283,36 @@ subjects:
 - apiGroups: [""]
   resources: [services]
   verbs: [get]
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.node_buffer.args" }}
+{{- if (.Values.nodeBuffer).maxReplicas }}
+- --node-buffer-max-replicas={{ .Values.nodeBuffer.maxReplicas | int }}
+{{- end }}
+{{- end }}
+
+{{- /* Of the operator's arguments; whatever the number is, what was written stays. */ -}}
+{{- define "servingslo.node_buffer.writes" }}
+{{- range . }}
+{{- if hasPrefix "--node-buffer-max-replicas=" . }}
+- --node-buffers
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.node_buffer.release" }}
+{{- if not (has "--node-buffers" .writes) }}
+            - --no-node-buffers
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.node_buffer.rights" }}
+{{- if (.Values.nodeBuffer).maxReplicas }}
+# Replicas of buffers that their owners labelled.
+- apiGroups: [autoscaling.x-k8s.io]
+  resources: [capacitybuffers]
+  verbs: [get, list, patch]
 {{- end }}
 {{- end }}
 

@@ -46,6 +46,7 @@ _WATCHED = (
     ConditionType.SLO_MET,
     ConditionType.ADMISSION_BOUND,
     ConditionType.FALLBACK_USABLE,
+    ConditionType.NODE_BUFFER_USABLE,
 )
 _EXPECTED = frozenset({Reason.PENDING_PODS, Reason.WARMING_UP, Reason.ADMISSION_RECOMMENDED})
 _TOLD_STEPS = frozenset(

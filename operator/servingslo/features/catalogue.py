@@ -12,6 +12,7 @@ FEATURES: tuple[str, ...] = (
     "shards",
     "batch_limits",
     "degradation",
+    "node_buffer",
     "dynamic_batches",
     "classes",
 )

@@ -134,7 +134,15 @@ INFERENCE_SERVICE = UpstreamCRDs(
     tool="kserve",
     files="serving.kserve.io_inferenceservices.yaml",
 )
-# Those of Kueue, KServe and of the inference extension are downloaded by the tests that run them.
+CAPACITY_BUFFER = UpstreamCRDs(
+    name="karpenter",
+    module="sigs.k8s.io/karpenter",
+    folder="pkg/apis/crds",
+    tool="karpenter",
+    files="autoscaling.x-k8s.io_capacitybuffers.yaml",
+)
+# Those of Karpenter, Kueue, KServe and of the inference extension are downloaded by the tests that
+# run them.
 
 ALL = (GATEWAY_API, ENVOY_GATEWAY, ISTIO, ARGO_ROLLOUTS, KEDA, LEADER_WORKER_SET)
 

@@ -21,6 +21,7 @@ from servingslo_lab.sim.fleets.columns import client_table, request_columns, sin
 from servingslo_lab.sim.fleets.events import publish
 from servingslo_lab.sim.fleets.fleet import FleetSpec
 from servingslo_lab.sim.fleets.lanes import gateway_fields, lanes_of
+from servingslo_lab.sim.fleets.nodes import Nodes
 from servingslo_lab.sim.fleets.observing import engine_sample
 from servingslo_lab.sim.fleets.pods import (
     WORKLOAD_NAME,
@@ -56,7 +57,7 @@ class Wanted:
 
     max_queued: bound on running + waiting of each engine, max_waiting: on waiting only, both
     enforced from now on. limits: of all engines; a change restarts all pods by a rolling update.
-    lanes: the bounds of classes that change.
+    lanes: the bounds of classes that change. nodes_ahead: that are kept free.
     """
 
     replicas: int | None = None
@@ -64,6 +65,7 @@ class Wanted:
     max_waiting: int | None = None
     limits: EngineLimits | None = None
     lanes: Mapping[str, int | None] = field(default_factory=dict)
+    nodes_ahead: int | None = None
 
 
 class Autoscaler(Protocol):
@@ -103,7 +105,19 @@ class Cluster:
         self._reclaims = np.random.default_rng([seed, 4])
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._event_number = 0
+        self.nodes = self._nodes(np.random.default_rng([seed, 5]))
         self._await_reclaim()
+
+    def _nodes(self, random: np.random.Generator) -> Nodes | None:
+        if (spec := self.fleet.nodes) is None:
+            return None
+        return Nodes(
+            spec=spec,
+            at=self._at,
+            draw=lambda: spec.start.drawn(float(random.standard_normal())),
+            placed=self._schedule_pods,
+            most=self.fleet.gpu_quota,
+        )
 
     # Pods
 
@@ -125,6 +139,8 @@ class Cluster:
             pod.ordered = pod.scheduled = self.now - WARM_SECONDS
             self._ready(pod)
             pod.ready = pod.ordered + self._cold_start()
+        if self.nodes is not None:
+            self.nodes.up = replicas
 
     def _new_pod(self) -> SimulatedPod:
         pod = SimulatedPod(
@@ -140,6 +156,12 @@ class Cluster:
         self._schedule_pods()
 
     def _schedule_pods(self) -> None:
+        self._place_pods()
+        if self.nodes is not None:
+            waiting = sum(pod.phase is PodPhase.UNSCHEDULABLE for pod in self.live)
+            self.nodes.balance(self.now, self.holding, waiting)
+
+    def _place_pods(self) -> None:
         free = self._free_gpus()
         for pod in self.live:
             if pod.phase is PodPhase.UNSCHEDULABLE and free > 0:
@@ -154,6 +176,8 @@ class Cluster:
         return sum(pod.holds_gpu for pod in self.pods)
 
     def _free_gpus(self) -> float:
+        if self.nodes is not None:
+            return self.nodes.up - self.holding
         return math.inf if (quota := self.fleet.gpu_quota) is None else quota - self.holding
 
     def _cold_start(self) -> float:
@@ -248,7 +272,12 @@ class Cluster:
         self._backend.lose(self.requests, self.clients, self.rows, place, self._gateway, self.now)
 
     def billed_seconds(self, end: float) -> float:
-        """Paid replica time until `end`: from when a pod gets its GPU until its removal."""
+        """Paid replica time until `end`: from when a pod gets its GPU until its removal.
+
+        Of nodes that have to be ordered: from their order until they go.
+        """
+        if self.nodes is not None:
+            return self.nodes.paid_seconds(end)
         return sum(paid_seconds(pod, end) for pod in self.pods)
 
     def tick(self) -> Tick:
@@ -262,8 +291,13 @@ class Cluster:
         self.bound_queues(wanted.max_queued, wanted.max_waiting)
         if self.lanes is not None:
             self.lanes.set_bounds(wanted.lanes)
+        if self.nodes is not None and wanted.nodes_ahead is not None:
+            # Node autoscalers look every few seconds: they see both changes at once.
+            self.nodes.ahead = wanted.nodes_ahead
         if wanted.replicas is not None and wanted.replicas != self.desired:
             self.scale(wanted.replicas)
+        if self.nodes is not None:
+            self._schedule_pods()
 
     def change_limits(self, limits: EngineLimits) -> None:
         """Roll out new limits: each old pod is removed when its replacement is ready."""

@@ -47,6 +47,19 @@ class ColdStart:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """Nodes of one replica each, ordered by pods that wait for one and by what is kept free.
+
+    start: from the order of a node until a pod begins its own start there. idle_seconds: after
+    which a node that nothing needs goes; cluster-autoscaler waits 10 minutes by default.
+    """
+
+    start: ColdStart = ColdStart(mean_seconds=240.0)
+    idle_seconds: _NotNegative = 60.0
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
     """How long clients wait, and how they retry.
 
@@ -139,7 +152,8 @@ class FleetSpec:
     a trace's classes mean nothing.
     mean_seconds_to_failure: of one pod, exponential; its replacement is ordered at once. spot: pods
     that vanish several at a time, None for never.
-    gpu_quota: pods beyond it stay pending. scrape_interval_seconds: interval of the autoscaler's
+    gpu_quota: pods beyond it stay pending. nodes: that have to be ordered and are paid instead of
+    pods; None if they are there. scrape_interval_seconds: interval of the autoscaler's
     observations; each shows the scrape of scrape_lag_seconds before.
     """
 
@@ -153,6 +167,7 @@ class FleetSpec:
     initial_replicas: _Count = 1
     max_replicas: _Count | None = None
     gpu_quota: _Count | None = None
+    nodes: NodeSpec | None = None
     cold_start: ColdStart = ColdStart()
     routing: Routing = Routing.LEAST_LOADED
     scheduling: Scheduling = Scheduling.FCFS

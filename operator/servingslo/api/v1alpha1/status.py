@@ -320,7 +320,7 @@ class Condition(StatusModel):
 
     type: str = Field(
         description="Ready, MetricsFresh, ModelTrusted, SLOMet, ScalingLimited, BatchingInSync, "
-        "AdmissionBound, FallbackUsable or Stalled (only a person mends it).",
+        "AdmissionBound, FallbackUsable, NodeBufferUsable or Stalled (only a person mends it).",
         max_length=316,
     )
     status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")

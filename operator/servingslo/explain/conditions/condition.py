@@ -17,6 +17,7 @@ class ConditionType(StrEnum):
     BATCHING_IN_SYNC = "BatchingInSync"
     ADMISSION_BOUND = "AdmissionBound"
     FALLBACK_USABLE = "FallbackUsable"
+    NODE_BUFFER_USABLE = "NodeBufferUsable"
     STALLED = "Stalled"
 
 

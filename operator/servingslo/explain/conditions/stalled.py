@@ -34,7 +34,12 @@ GRACE_SECONDS = 120.0
 _MAY_PASS = frozenset({Reason.TARGET_NOT_FOUND, Reason.TARGET_CONFLICT})
 
 # Batch limits are not in sync only while others are found better.
-_STEADY = (ConditionType.READY, ConditionType.ADMISSION_BOUND, ConditionType.FALLBACK_USABLE)
+_STEADY = (
+    ConditionType.READY,
+    ConditionType.ADMISSION_BOUND,
+    ConditionType.FALLBACK_USABLE,
+    ConditionType.NODE_BUFFER_USABLE,
+)
 
 
 def stalled_verdict(
