@@ -1,204 +1,209 @@
-"""The tables of docs/benchmarks-peers.md and the one of README, from the runs that are kept."""
+"""The tables of docs/benchmarks-peers.md and the one of README, from docs/benchmarks/peers.csv."""
 
+import csv
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from operator import itemgetter
+from statistics import mean
 
-import numpy as np
 from tests.benchmarks.matrix import ROOT
-from tests.benchmarks.peers import PeerRun, settings_of
+from tests.benchmarks.matrix_search import today
+from tests.benchmarks.matrix_tables import table
+from tests.benchmarks.peers import PeerRun, first_rows
 
 from servingslo_lab.sim.peers import aibrix, dynamo, hpa, knative
-from servingslo_lab.sim.policies import OURS, REAL, REAL_RULES
+from servingslo_lab.sim.policies import OURS, REAL
 from servingslo_lab.sim.standard import SHARE_TARGET
 
+DATA = ROOT / "docs" / "benchmarks" / "peers.csv"
 PAGE, README = ROOT / "docs" / "benchmarks-peers.md", ROOT / "README.md"
 BEGIN, END = "<!-- made by make benchmark-peers -->", "<!-- end -->"
-# README shows the rows that a peer wins, the least share of ours, and these two of the page: the
-# recorded conversation, and a crowd.
-USUAL_ROWS = ("h100 azure-conv", "h100 flash")
-_PERCENT = 100.0
-# Of the replica-hours, for each point of share below the target.
-PRICE_OF_A_POINT = 0.10
+TARGET_PERCENT = 100.0 * SHARE_TARGET
+# README shows the recorded traffic, the rows that a peer wins, the least share of ours, and this.
+USUAL_ROW = "h100 flash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mean:
-    """A policy on a row, mean over the seeds."""
+class Line:
+    """A policy on a row, mean over the seeds, as the data have it."""
 
+    row: str
+    seeds: str
     policy: str
-    seeds: tuple[int, ...]
-    share_ratio: float
+    in_slo_percent: float
     replica_hours: float
+    version: str
+    date: str
 
     @property
-    def price(self) -> float:
-        """Replica-hours and the shortfall; share above the target earns nothing."""
-        missing = _PERCENT * max(SHARE_TARGET - self.share_ratio, 0.0)
-        return self.replica_hours * (1.0 + PRICE_OF_A_POINT * missing)
+    def is_kept(self) -> bool:
+        """Whether the promise is kept."""
+        return self.in_slo_percent >= TARGET_PERCENT
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The promise first, then the cost; of those that break it, the share."""
+        return not self.is_kept, self.replica_hours if self.is_kept else -self.in_slo_percent
+
+    @property
+    def peer(self) -> str:
+        """'hpa'; of ours its name."""
+        return self.policy.removeprefix(f"{REAL}:").partition(":")[0]
 
     @property
     def text(self) -> str:
-        """Share in SLO, % @ replica-hours."""
-        return f"{_PERCENT * self.share_ratio:.1f} @ {self.replica_hours:.1f}"
+        """Share in SLO, % @ replica-hours (setting)."""
+        setting = self.policy.partition("=")[2]
+        shown = f"{self.in_slo_percent:.1f} @ {self.replica_hours:.1f}"
+        return f"{shown} ({setting})" if setting else shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
-    """Ours and every peer on a row; best: in hindsight, of peers whose whole grid was run."""
+    """Ours, and every peer at its best in hindsight and at its defaults, each by rank."""
 
-    row: str
-    ours: Mean
-    defaults: dict[str, Mean]
-    best: dict[str, Mean]
+    ours: Line
+    best: tuple[Line, ...]
+    default: tuple[Line, ...]
+
+    @property
+    def winner(self) -> Line | None:
+        """The cheapest of those that keep the promise; None if nobody does."""
+        first = min((self.ours, *self.best), key=lambda line: line.rank)
+        return first if first.is_kept else None
 
     @property
     def is_won_by_a_peer(self) -> bool:
-        """Whether one at its best has the lower price and, up to the target, no smaller share.
-
-        By the price alone a fleet that is released wins in the worst crowds.
-        """
-        least = min(self.ours.share_ratio, SHARE_TARGET)
-        return any(
-            one.price < self.ours.price and one.share_ratio >= least for one in self.best.values()
-        )
+        """Whether a peer at its best keeps the promise, and ours does not or costs more."""
+        return self.winner not in {None, self.ours}
 
 
-def best_of(means: Sequence[Mean]) -> Mean:
-    """Of those that reach the target the one with the fewest hours; else the largest share."""
-    reached = [one for one in means if one.share_ratio >= SHARE_TARGET]
-    if reached:
-        return min(reached, key=lambda one: one.replica_hours)
-    return max(means, key=lambda one: one.share_ratio)
+def store_runs(runs: Sequence[PeerRun]) -> None:
+    """Put means over the seeds of these runs in place of the lines of the same row and peer."""
+    new = lines_of(runs)
+    made = {(line.row, line.peer) for line in new}
+    kept = [line for line in stored() if (line.row, line.peer) not in made]
+    with DATA.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [one.name for one in fields(Line)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(asdict, sorted((*kept, *new), key=lambda one: (one.row, one.policy))))
 
 
-def results(runs: Sequence[PeerRun]) -> list[RowResult]:
-    """Rows with ours, on the seeds that ours was run with; won by a peer first."""
+def stored() -> list[Line]:
+    """Every line of the data."""
+    with DATA.open(encoding="utf-8") as file:
+        return [
+            Line(
+                in_slo_percent=float(row.pop("in_slo_percent")),
+                replica_hours=float(row.pop("replica_hours")),
+                **row,
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def lines_of(runs: Sequence[PeerRun]) -> list[Line]:
+    """A line for each policy on each row."""
     found = []
-    for row in dict.fromkeys(run.row for run in runs):
-        here = [run for run in runs if run.row == row]
-        seeds = tuple(run.seed for run in here if run.policy == OURS)
-        if not seeds:
-            continue
-        ours = _mean(here, OURS, seeds)
-        assert ours is not None
-        defaults, best = {}, {}
-        for peer in REAL_RULES:
-            means = [_mean(here, one, seeds) for one in settings_of(peer)]
-            known = [mean for mean in means if mean is not None]
-            if means[0] is not None:
-                defaults[peer] = means[0]
-            if len(known) == len(means):
-                best[peer] = best_of(known)
-        found.append(RowResult(row=row, ours=ours, defaults=defaults, best=best))
-    return sorted(found, key=lambda one: not one.is_won_by_a_peer)
+    runs = sorted(runs, key=lambda run: (run.row, run.policy, run.seed))
+    for (row, policy), group in groupby(runs, key=lambda run: (run.row, run.policy)):
+        of = list(group)
+        found.append(
+            Line(
+                row=row,
+                seeds="-".join(str(seed) for seed in dict.fromkeys((of[0].seed, of[-1].seed))),
+                policy=policy,
+                in_slo_percent=round(100.0 * mean(run.share_ratio for run in of), 2),
+                replica_hours=round(mean(run.replica_hours for run in of), 2),
+                version=version_of(policy.removeprefix(f"{REAL}:")),
+                date=today(),
+            )
+        )
+    return found
 
 
-def _mean(runs: Sequence[PeerRun], policy: str, seeds: Sequence[int]) -> Mean | None:
-    """None unless the policy was run with all of these seeds."""
-    of = {run.seed: run for run in runs if run.policy == policy}
-    if any(seed not in of for seed in seeds):
-        return None
-    chosen = [of[seed] for seed in seeds]
-    return Mean(
-        policy=policy,
-        seeds=tuple(seeds),
-        share_ratio=float(np.mean([run.share_ratio for run in chosen])),
-        replica_hours=float(np.mean([run.replica_hours for run in chosen])),
-    )
+def version_of(peer: str) -> str:
+    """What was driven; empty for ours."""
+    known = {OURS: "", "hpa": hpa.VERSION, "aibrix": aibrix.VERSION, "knative": knative.VERSION}
+    return known[name] if (name := re.split("[-:]", peer)[0]) in known else dynamo.sources()
+
+
+def results(lines: Sequence[Line]) -> list[RowResult]:
+    """Rows with ours: recorded traffic first, then those that a peer wins."""
+    found = []
+    for ours in (line for line in lines if line.policy == OURS):
+        of = sorted((one for one in lines if one.row == ours.row), key=lambda one: one.rank)
+        best: dict[str, Line] = {}
+        for one in of:
+            best.setdefault(one.peer, one)
+        best.pop(OURS)
+        default = tuple(one for one in of if one.policy == f"{REAL}:{one.peer}")
+        found.append(RowResult(ours=ours, best=tuple(best.values()), default=default))
+    first = [*first_rows()]
+
+    def place(row: RowResult) -> tuple[int, bool]:
+        name = row.ours.row
+        return first.index(name) if name in first else len(first), not row.is_won_by_a_peer
+
+    return sorted(found, key=place)
 
 
 def page_tables(rows: Sequence[RowResult]) -> Iterator[str]:
     """Lines of the page between its marks."""
-    yield f"Versions: {'; '.join(versions())}."
-    for title, of in (
-        ("At its best setting on that very row", lambda row: row.best),
-        ("At its defaults", lambda row: row.defaults),
-    ):
-        peers = [peer for peer in REAL_RULES if any(peer in of(row) for row in rows)]
-        names = [peer.removeprefix(f"{REAL}:") for peer in peers]
-        yield from ("", f"### {title}", "")
-        yield f"| row | seeds | servingslo | {' | '.join(names)} |"
-        yield "|" + "---|" * (len(names) + 3)
-        for row in rows:
-            cells = [_cell(of(row).get(peer)) for peer in peers]
-            seeds = _range(row.ours.seeds)
-            yield f"| {row.row} | {seeds} | {row.ours.text} | {' | '.join(cells)} |"
+    known = {(one.date, one.version) for row in rows for one in row.best}
+    for date, of in groupby(sorted(known), key=itemgetter(0)):
+        yield f"- Run on {date}: {'; '.join(version for _, version in of)}."
+    winners = [row.winner for row in rows]
+    ours = sum(row.winner is row.ours for row in rows)
+    yield ""
+    yield (
+        f"**Of {len(rows)} rows ours keeps {TARGET_PERCENT:g} % on"
+        f" {sum(row.ours.is_kept for row in rows)}, for the least on {ours}; a peer at its best"
+        f" does for the least on {sum(row.is_won_by_a_peer for row in rows)}, and nobody keeps it"
+        f" on {winners.count(None)}.**"
+    )
+    head = ["row", "seeds", OURS, f"peers that keep {TARGET_PERCENT:g} %, cheapest first", "others"]
+    for title, best in (("its best setting on that very row", True), ("its defaults", False)):
+        yield from ("", f"### At {title}", "")
+        body = [[row.ours.row, row.ours.seeds, row.ours.text, *_peers(row, best=best)]
+                for row in rows]  # fmt: skip
+        yield from table([head, *body])
 
 
-def _range(seeds: Sequence[int]) -> str:
-    """Seeds that follow each other: '61' or '61-66'."""
-    return str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
-
-
-def _cell(mean: Mean | None) -> str:
-    if mean is None:
-        return "not run"
-    setting = mean.policy.removeprefix(f"{REAL}:").partition(":")[2].partition("=")[2]
-    return f"{mean.text} ({setting})" if setting else mean.text
-
-
-def versions() -> list[str]:
-    """What was driven."""
-    found = []
-    for name in dynamo.DISTRIBUTIONS:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            found.append(f"{name} not installed here")
-    return [*found, aibrix.VERSION, knative.VERSION, hpa.VERSION]
-
-
-def strongest(rows: Sequence[RowResult]) -> str | None:
-    """The peer that at its best reaches the target on the most rows; None without one.
-
-    Then the one with the larger mean share, above the target not counted, then the cheapest. Only
-    of peers that were run on every row.
-    """
-    peers = [peer for peer in REAL_RULES if rows and all(peer in row.best for row in rows)]
-
-    def rank(peer: str) -> tuple[int, float, float]:
-        shares = [min(row.best[peer].share_ratio, SHARE_TARGET) for row in rows]
-        costs = [row.best[peer].replica_hours / row.ours.replica_hours for row in rows]
-        reached = sum(share == SHARE_TARGET for share in shares)
-        return -reached, -float(np.mean(shares)), float(np.mean(costs))
-
-    return min(peers, key=rank, default=None)
+def _peers(row: RowResult, *, best: bool) -> tuple[str, str]:
+    """Those that keep the promise, and the others; with a star those of fewer seeds."""
+    lines = row.best if best else row.default
+    texts = [f"{one.peer} {one.text}{'*' * (one.seeds != row.ours.seeds)}" for one in lines]
+    kept = sum(one.is_kept for one in lines)
+    return "; ".join(texts[:kept]) or "none", "; ".join(texts[kept:]) or "-"
 
 
 def readme_table(rows: Sequence[RowResult]) -> Iterator[str]:
-    """Ours and the strongest peer, on some rows on which a peer's whole grid was run.
-
-    Those that a peer wins come first, then our least share and the usual rows.
-    """
-    whole = [row for row in rows if row.best]
-    peer = strongest(whole)
-    if peer is None:
-        return
-    name = peer.removeprefix(f"{REAL}:")
-    yield (
-        f"| in SLO, % @ replica-hours (seeds) | ServingSLO |"
-        f" {name}, at its defaults | at its best on that row |"
-    )
-    yield "|---|---|---|---|"
-    worst = min(whole, key=lambda row: row.ours.share_ratio)
-    chosen = [row for row in whole if row.is_won_by_a_peer or row is worst]
-    chosen += [row for row in whole if row.row in USUAL_ROWS and row not in chosen]
-    for row in chosen:
-        label, default, best = f"{row.row} ({len(row.ours.seeds)})", row.defaults, row.best
-        yield f"| {label} | {row.ours.text} | {default[peer].text} | {_cell(best[peer])} |"
+    """Ours, the HPA at its defaults, and the first of all peers at its best in hindsight."""
+    worst = min(rows, key=lambda row: row.ours.in_slo_percent)
+    columns = "ServingSLO | our form of the HPA, defaults | best peer, in hindsight"
+    yield from (f"| in SLO, % @ replica-hours (seeds) | {columns} |", "|---|---|---|---|")
+    for row in rows:
+        name, seeds = row.ours.row, row.ours.seeds
+        if name in {*first_rows(), USUAL_ROW} or row is worst or row.is_won_by_a_peer:
+            default = next(one.text for one in row.default if one.peer == "hpa")
+            first = next(one for one in row.best if one.seeds == seeds)
+            count = int(seeds[-2:]) - int(seeds[:2]) + 1
+            yield f"| {name} ({count}) | {row.ours.text} | {default} | {first.peer} {first.text} |"
 
 
-def write_page(runs: Sequence[PeerRun]) -> None:
+def write_page() -> None:
     """Write the tables between the marks of both pages."""
-    rows = results(runs)
+    rows = results(stored())
     for page, lines in ((PAGE, page_tables(rows)), (README, readme_table(rows))):
         text = page.read_text(encoding="utf-8")
         before, _, rest = text.partition(BEGIN)
         _, _, after = rest.partition(END)
-        page.write_text(f"{before}{BEGIN}\n{_joined(lines)}{END}{after}", encoding="utf-8")
+        shown = "".join(f"{line}\n" for line in ("", *lines, ""))
+        page.write_text(f"{before}{BEGIN}\n{shown}{END}{after}", encoding="utf-8")
 
 
-def _joined(lines: Iterator[str]) -> str:
-    """Lines of Markdown; an empty one before the closing mark, so that a table ends."""
-    return "".join(f"{line}\n" for line in ("", *lines, ""))
+if __name__ == "__main__":
+    write_page()

@@ -5,7 +5,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from tests.benchmarks import matrix_summary
+from tests.benchmarks import matrix_summary, peers_page
 from tests.benchmarks.matrix_tables import table
 
 from servingslo_lab.sim.policies import OURS
@@ -22,7 +22,7 @@ results = cache(matrix_summary.results)
 
 
 def test_the_summary_is_that_of_the_results():
-    """Each row that is shown is that of results.json, those that miss the target first.
+    """Each row that is shown is that of results.json, recorded traffic first.
 
     `python -m tests.benchmarks.matrix_page` writes them again.
     """
@@ -47,28 +47,19 @@ def test_the_rows_that_ours_misses_are_counted():
         for one in policies
         if one.policy == OURS and f"\n| {name} |" in BENCHMARKS
     ]
-    best = PEERS.partition("### At its defaults")[0]
-    rows = [float(one) for one in re.findall(r"\| 61-\d\d \| ([\d.]+) @", best)]
+    rows = [row.ours.in_slo_percent for row in peers_page.results(peers_page.stored())]
     text = re.sub(r"\]\([^)]*\)|\[", "", " ".join(README.split()))
     found = re.findall(r"on (\d+) of (\d+) [a-z ]+, with (\d+) to ([\d.]+) %", text)
     said = [(int(below), int(all_), low, high) for below, all_, low, high in found]
     assert said == [missed(summary), missed(rows)]
 
 
-def test_the_rows_of_peers_are_those_of_their_page():
-    """Every cell of README's table, and every other peer that it names."""
-    page = re.split("### At its (?:best setting on that very row|defaults)", PEERS)
-    rows = re.findall(
-        r"^\| (\w+ [a-z -]+) \((\d)\) \| (.*) \| (.*) \| (.*) \|$", README, re.MULTILINE
-    )
-    assert len(rows) > 3
-    for name, seeds, ours, default, best in rows:
-        begins = rf"^\| {name} \| 61-{60 + int(seeds)} \| {re.escape(ours)} \| .*"
-        for cell, part in ((best, page[1]), (default, page[2])):
-            assert re.search(rf"{begins}\| {re.escape(cell)} \|$", part, re.MULTILINE), (name, cell)
-    others = re.findall(r"(?:kept|Knative|bursts\):)\s(\d[\d.]* @ \d+\.\d)", README)
-    assert len(others) == 3
-    assert [one for one in others if one not in PEERS] == []
+def test_the_tables_of_peers_are_those_of_their_data():
+    """Both, and how many rows a peer wins; `python -m tests.benchmarks.peers_page` writes them."""
+    rows = peers_page.results(peers_page.stored())
+    assert "\n".join(peers_page.page_tables(rows)) in PEERS
+    assert "\n".join(peers_page.readme_table(rows)) in README
+    assert f"on {sum(row.is_won_by_a_peer for row in rows)} of these" in README
 
 
 def test_the_decisions_shown_were_recorded():

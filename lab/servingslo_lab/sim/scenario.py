@@ -175,5 +175,6 @@ def autoscaler_of(policy: Policy, scenario: Scenario, fleet: FleetSpec, trace: T
             law=fleet.engine_law,
             limits=fleet.engine_limits,
             cold_start_seconds=fleet.cold_start.mean_seconds,
+            engine=fleet.engine,
         )
     )

@@ -14,7 +14,7 @@ class Setting:
     """Bounds on replicas, thresholds of the objectives in seconds, and a profile of the engine.
 
     percentile: at which the thresholds hold. law, limits: the exact values, for rules that profile
-    engines in advance.
+    engines in advance. engine: the kind's name, for rules that know some cards.
     cold_start_seconds: mean. Rules that learn everything ignore them.
     """
 
@@ -26,6 +26,7 @@ class Setting:
     law: ServiceLaw
     limits: EngineLimits
     cold_start_seconds: float
+    engine: str = ""
 
     def clamped(self, replicas: int) -> int:
         """A count within the bounds."""

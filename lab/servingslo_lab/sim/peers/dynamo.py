@@ -3,10 +3,11 @@
 Aggregated engines. With its SLA target: both loops, the load loop alone, the throughput loop alone.
 Or thresholds of KV use; the default ones are those of its default target.
 What its adapters would give it, it gets at the times at which they would: the last step of each
-engine and the worker counts every 5 s, requests started and lengths every 180 s. It begins with a
-profile of the engine (`dynamo_profile`). Its targets are means, so `factor` scales the objectives.
-Source: ai-dynamo 1.6.1, dynamo/planner/core/state_machine.py, offline/replay_adapter.py (worker
-counts, steps), plugins/builtins/local_planner.py (order of the loops), config/defaults.py.
+engine and the worker counts every 5 s, requests started and lengths every 180 s. It begins with its
+own estimates for the card and the model (`ais_perf_model`) where its package has them, elsewhere
+with an exact profile (`dynamo_profile`). Its targets are means, so `factor` scales the objectives.
+Source: ai-dynamo 1.7.0.dev20261026, dynamo/planner/core/state_machine.py, core/perf_model, offline/
+replay_adapter.py (worker counts, steps), plugins/builtins/local_planner.py (order of the loops).
 """
 
 import importlib
@@ -31,6 +32,11 @@ GRID = {"factor": (0.35, 0.5, 0.7, 0.85, 1.0)}
 # _DECODE_THROUGHPUT_SCALE_UP and _DOWN of core/load_scaling.py.
 THRESHOLD_DEFAULTS = {"up_percent": 100.0, "down_ratio": 0.6}
 THRESHOLD_GRID = {"up_percent": (15.0, 20.0, 30.0, 40.0, 60.0, 100.0)}
+# Systems and models of its package, by our kinds; it has no measured kernels of the others.
+ESTIMATED = {
+    "h100-llama-8b": ("h100_sxm", "meta-llama/Meta-Llama-3.1-8B"),
+    "l40s-llama-8b": ("l40s", "meta-llama/Meta-Llama-3.1-8B"),
+}
 _MILLISECONDS = 1000.0
 _UNBOUNDED = -1  # its default budget is 8 GPUs; the fleet's bound is applied to its decision
 
@@ -64,7 +70,7 @@ def planner() -> dict[str, Any]:
             loaded = importlib.import_module(module)
             found |= {name: getattr(loaded, name) for name in names}
     except ImportError as error:
-        allowed = f"an environment with ai-dynamo 1.6.1, see docs/benchmarks-peers.md ({error})"
+        allowed = f"an environment with ai-dynamo, see docs/benchmarks-peers.md ({error})"
         raise InvalidInputError("policy", "real:dynamo", allowed) from error
     finally:
         logging.getLogger().handlers[:], level = before
@@ -111,6 +117,10 @@ def threshold_config(setting: Setting, parameters: Parameters) -> Any:
 
 
 def _config(setting: Setting, **chosen: object) -> Any:
+    if setting.engine in ESTIMATED:
+        system, model = ESTIMATED[setting.engine]
+        role = {"model": model, "system": system, "backend": "vllm"}
+        chosen["ais_perf_model"] = {"roles": {"aggregated": role}}
     return planner()["PlannerConfig"](
         mode="agg",
         environment="virtual",
@@ -140,11 +150,11 @@ class Planner:
                 )
             ),
         )
-        self._state.load_benchmark_fpms(
-            agg_fpms=[
-                self._metrics("profile", step) for step in profiled_steps(setting.law, limits)
-            ]
-        )
+        if setting.engine not in ESTIMATED:
+            profile = profiled_steps(setting.law, limits)
+            self._state.load_benchmark_fpms(
+                agg_fpms=[self._metrics("profile", step) for step in profile]
+            )
         predictor = self._types["LOAD_PREDICTORS"][self._config.load_predictor]
         self._predictors = [predictor(self._config) for _ in range(3)]
         self._view = View()
