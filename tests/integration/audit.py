@@ -24,7 +24,10 @@ _TOLD_ELSEWHERE = {"events", "leases"}
 _KNOBS = {
     **dict.fromkeys(("backendtrafficpolicies", "destinationrules"), GATEWAY_LIMITS),
     "httproutes": "route-weights",
+    **dict.fromkeys(("deployments", "statefulsets", "leaderworkersets"), "batch-limits"),
 }
+# Knobs of features that write replicas of another kind, by whichever name.
+_OTHER = "other"
 _PLURALS = {"BackendTrafficPolicy": "backendtrafficpolicies"}
 _BOUND = "max_parallel_requests"
 _SHARE, _WEIGHTS_RECORD = "fallback_thousandths", "/metadata/annotations/servingslo.dev~1weights"
@@ -76,7 +79,7 @@ def timed_writes(lines: Iterable[str]) -> Iterator[tuple[float, Write]]:
             Write(
                 namespace=reference["namespace"],
                 target=f"{resource}/{reference['name']}",
-                knob="replicas" if subresource == "scale" else _KNOBS.get(resource, "batch-limits"),
+                knob="replicas" if subresource == "scale" else _KNOBS.get(resource, _OTHER),
                 values=tuple(sorted(_patched(entry["requestObject"]))),
             ),
         )
@@ -95,6 +98,10 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
             yield from _told_lanes(pairs)
             continue
         kind, name = pairs["target"].split("/")
+        knob = pairs["knob"]
+        if knob not in {"replicas", *_KNOBS.values()}:
+            pairs["replicas"] = next(pairs[key] for key in pairs if key.endswith("_replicas"))
+            knob = _OTHER
         removed = pairs.get("flags_removed", "").split(",")
         values = {
             key: int(pairs[key].split("->")[-1])
@@ -104,7 +111,7 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         write = Write(
             namespace=pairs["namespace"],
             target=f"{_PLURALS.get(kind, f'{kind.lower()}s')}/{name}",
-            knob=pairs["knob"],
+            knob=knob,
             values=tuple(sorted(values.items())),
         )
         yield pairs["outcome"], write

@@ -61,11 +61,11 @@ def _patch(tenant: Tenant, patch: dict[str, Any]) -> None:
     )
 
 
-def _as_operator(operator: Operator, act: Callable[[KubeClient], Awaitable[None]]) -> None:
-    """Do something with the token of the operator's ServiceAccount."""
+def _as_another(rig: Rig, act: Callable[[KubeClient], Awaitable[None]]) -> None:
+    """Do something that the operator's log does not tell."""
 
     async def run() -> None:
-        client = await connect(kubeconfig=str(operator.kubeconfig))
+        client = await connect(kubeconfig=str(rig.admin_kubeconfig))
         try:
             await act(client)
         finally:
@@ -88,10 +88,10 @@ def test_why_a_buffer_is_not_used_is_told_until_it_can_be(tenant: Tenant) -> Non
     assert _buffer(tenant)["spec"]["replicas"] == 1
 
 
-def test_replicas_are_written_with_the_chart_s_rights_and_put_back(
-    tenant: Tenant, operator: Operator
+def test_replicas_of_a_former_wish_are_put_back_with_the_chart_s_rights(
+    rig: Rig, tenant: Tenant, operator: Operator
 ) -> None:
-    """By the operator's own writer and account; the ServingSLO asks for none of it."""
+    """Set by the operator's own writer; the ServingSLO asks for none of it."""
     tenant.create_deployment()
     _create(tenant, **MANAGED)
 
@@ -100,7 +100,7 @@ def test_replicas_are_written_with_the_chart_s_rights_and_put_back(
         owner = BufferOwner(name="chat", uid="u", replicas=5, former=1)
         await buffers.write(await buffers.read(tenant.namespace, "chat"), owner)
 
-    _as_operator(operator, write)
+    _as_another(rig, write)
     found = _buffer(tenant)
     tenant.create_slo()
     tenant.wait(lambda: _buffer(tenant)["spec"]["replicas"] == 1, what="the owner's replicas")
