@@ -76,7 +76,7 @@ def test_an_impossible_deadline_is_said_at_once_with_the_count_that_would_do():
     assert report.replicas == 3
     assert report.enough_replicas > 3
     assert 0.1 < report.late_ratio < 1.0
-    assert "will be late at 3 replicas" in text(told.decisions[-1])
+    assert "is or will be late at 3 replicas" in text(told.decisions[-1])
     assert "backlog_late=" in log_line(told.decisions[-1])
 
 
@@ -146,6 +146,19 @@ def test_what_no_order_can_reach_orders_nothing():
     assert report.infeasible
     assert report.late_ratio > 0.5
     assert report.replicas <= 4
+
+
+def test_what_is_late_is_late_once_and_still_done_soon():
+    """The dispatcher was away over the deadline: all of it is late, and done in minutes."""
+    told = story(steady(4.0), {300.0: 3_000.0}, stated(900.0), sends=False).until(1230.0)
+    report = backlog(told.decisions[-1])
+    assert (report.late_ratio, report.infeasible, report.due_seconds) == (1.0, True, 0.0)
+    assert report.enough_replicas is None
+    assert "the first late: " in text(told.decisions[-1])
+    told.sends = True
+    told.until(1230.0 + 900.0)
+    assert told.left() == 0.0
+    assert max(d.replicas_after for d in told.decisions) <= 12
 
 
 DAY = 7200.0

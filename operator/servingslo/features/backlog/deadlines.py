@@ -1,8 +1,7 @@
 """When waiting work is due, remembered by when it arrived: a queue's length does not say it.
 
 A reading that is longer than what is left of the last one has new work at its end; the oldest work
-is sent first. Work whose time has passed is late, and due again one deadline later, or before what
-waits behind it.
+is sent first. Work whose time has passed is late once, and must still be done: soon.
 """
 
 import math
@@ -111,7 +110,7 @@ class BacklogMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Requests that are due in so many seconds, more than 0. late: their first deadline passed."""
+    """Requests that are due in so many seconds, more than 0. late: their deadline passed."""
 
     due_seconds: float
     requests: float
@@ -149,14 +148,21 @@ def _with_newest(kept: tuple[Cohort, ...], new: Cohort, span_seconds: float) -> 
 
 
 def work_of(
-    cohorts: Sequence[Cohort], deadline: Deadline, requests_per_unit: float, now_seconds: float
+    cohorts: Sequence[Cohort],
+    deadline: Deadline,
+    requests_per_unit: float,
+    now_seconds: float,
+    soon_seconds: float,
 ) -> tuple[Work, ...]:
-    """The work of a queue, oldest first, as requests: none is sent after what arrived later."""
+    """The work of a queue, oldest first, as requests: none is sent after what arrived later.
+
+    soon_seconds: in which late work is to be done.
+    """
     found, behind = [], math.inf
     for one in reversed(cohorts):
         due = deadline.due_seconds(one.arrived_seconds)
         late = due <= now_seconds
-        behind = min(behind, deadline.due_seconds(now_seconds) if late else due)
+        behind = min(behind, now_seconds + soon_seconds if late else due)
         requests = one.left * requests_per_unit
         found.append(Work(due_seconds=behind - now_seconds, requests=requests, late=late))
     return tuple(reversed(found))

@@ -12,6 +12,7 @@ from servingslo.features.backlog.deadlines import (
     work_of,
 )
 from servingslo.features.backlog.report import (
+    LATE_LEADS,
     REPORT,
     BacklogReport,
     backlog_report,
@@ -37,7 +38,8 @@ class BacklogInsight(Insight):
         memory = _memory(context, context.state.features)
         known = memory is not None and each is not None and is_recent(context, memory.at_seconds)
         cohorts = memory.cohorts if memory is not None and known else ()
-        work = work_of(cohorts, stated.deadline, 1.0 / (each or 1.0), context.now_seconds)
+        soon = LATE_LEADS * context.lead_seconds
+        work = work_of(cohorts, stated.deadline, 1.0 / (each or 1.0), context.now_seconds, soon)
         return backlog_report(context, stated, work)
 
     def learn(self, context: TickContext, memories: Mapping[str, object]) -> BacklogMemory | None:

@@ -14,6 +14,7 @@ from servingslo.features.backlog.deadlines import (
 )
 from servingslo.features.backlog.demand_bound import (
     Outlook,
+    late_already,
     late_requests,
     least_count,
     least_late_count,
@@ -33,7 +34,7 @@ OLDEST_READING_SECONDS = 300.0
 FILLED_RATIO = 0.9
 # Replicas are released only if fewer would finish so much more: else they are back in minutes.
 RELEASE_RATIO = 1.125
-# What no order can reach in time any more is done in one lead after that of an order.
+# What is late, or what no order can reach in time, is done in one lead after that of an order.
 LATE_LEADS = 2.0
 NO_CLASS = "no class of requests below priority 0 carries it"
 NO_LAW = "the latency law is not trusted yet"
@@ -48,7 +49,7 @@ class BacklogReport:
     """The backlog at a tick, in its unit.
 
     rate_per_second: what may be sent now. left: what waits. due_seconds: in how many seconds the
-    first of it is due. late_ratio: of what waits, at these replicas. replicas: the least that
+    first of it is due, 0 if it is late. late_ratio: of what waits, at these replicas. replicas: the least that
     finish it in time, or if `infeasible` the least with which no more is late than with all that
     are allowed: then enough_replicas is the count that would do, None if none of those examined
     does. problem: why nothing is planned; '' if it is.
@@ -137,16 +138,14 @@ def _planned(
     carried, serving = _carried_by(case), min(len(context.serving), context.current)
     outlook = outlook_of(context, work)
     whole, most = sum(one.requests for one in work), context.bounds.maximum
+    allowed = (1.0 - stated.on_time_ratio) * whole - late_already(work)
     search = partial(
-        least_count,
-        outlook=outlook,
-        allowed=(1.0 - stated.on_time_ratio) * whole,
-        carried=carried,
-        serving=serving,
+        least_count, outlook=outlook, allowed=max(allowed, 0.0), carried=carried, serving=serving
     )
     replicas, enough = search(work, most=most), None
-    if infeasible := replicas is None:
-        enough = search(work, most=max(case.largest_count, most))
+    infeasible = replicas is None or allowed < 0.0
+    if replicas is None:
+        enough = search(work, most=max(case.largest_count, most)) if allowed >= 0.0 else None
         replicas = _least_late(context, work, carried, serving)
     elif replicas < context.current:
         more = tuple(replace(one, requests=RELEASE_RATIO * one.requests) for one in work)
@@ -155,7 +154,7 @@ def _planned(
     late = late_requests(work, outlook, served_by(outlook, carried(serving), carried(replicas)))
     return BacklogReport(
         unit=stated.unit,
-        due_seconds=min(one.due_seconds for one in work),
+        due_seconds=min(0.0 if one.late else one.due_seconds for one in work),
         late_ratio=late / whole,
         replicas=replicas,
         infeasible=infeasible,

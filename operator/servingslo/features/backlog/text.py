@@ -32,7 +32,7 @@ class BacklogText(Text):
         report = REPORT.of(reports)
         if report is not None and report.infeasible:
             yield (
-                f"Backlog: {percent(report.late_ratio)} will be late at "
+                f"Backlog: {percent(report.late_ratio)} is or will be late at "
                 f"{counted(report.replicas, 'replica')}; {_would_do(report)}"
             )
 
@@ -48,9 +48,13 @@ class BacklogText(Text):
             yield f"Backlog: empty; {now}"
         else:
             yield (
-                f"Backlog: {number(report.left)} {unit}, the first due in "
-                f"{seconds(report.due_seconds)}: {counted(report.replicas, 'replica')}; {now}"
+                f"Backlog: {number(report.left)} {unit}, the first {_due(report.due_seconds)}: "
+                f"{counted(report.replicas, 'replica')}; {now}"
             )
+
+
+def _due(in_seconds: float) -> str:
+    return f"due in {seconds(in_seconds)}" if in_seconds else "late"
 
 
 def _would_do(report: BacklogReport) -> str:
