@@ -59,6 +59,7 @@ _TOLD_STEPS = frozenset(
         Reason.SLOW_PODS,
         Reason.PODS_FAILING,
         Reason.PRIORITY_BOUNDED,
+        Reason.DISPATCHER_SILENT,
     }
 )
 # Input of a step that holds names of pods: each pod that is new there is news of its own.

@@ -6,7 +6,7 @@ is sent first. Work whose time has passed is late once, and must still be done: 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -22,6 +22,10 @@ MOST_COHORTS = 64
 # otherwise each error makes old work young, and its deadline is missed unseen.
 _LAGGING_READINGS = 4.0
 _NOISE_RATIO = 0.05
+# A dispatcher that sends nothing for so long, of at least so many requests that it might have sent,
+# is away: twenty readings; by chance none of ten comes with e^-10.
+SILENT_SECONDS = 300.0
+LEAST_OFFERED_REQUESTS = 10.0
 
 
 class Unit(StrEnum):
@@ -97,15 +101,36 @@ class Cohort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """A time in which none of the work was sent, in the queue's unit.
+
+    left: at its beginning. offered: what might have been sent in it.
+    """
+
+    since_seconds: float
+    left: float
+    offered: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogMemory:
     """What waits, oldest first, by the reading of this time.
 
-    unexplained: what left the queue and was not known to be sent, and may be noise.
+    unexplained: what left the queue and was not known to be sent, and may be noise. silence: None
+    while work is sent, or none waits.
     """
 
     at_seconds: float
     cohorts: tuple[Cohort, ...] = ()
     unexplained: float = 0.0
+    silence: Silence | None = None
+
+    def is_silent(self, units_per_request: float) -> bool:
+        """Whether a dispatcher that runs would have sent some of it."""
+        one, least = self.silence, LEAST_OFFERED_REQUESTS * units_per_request
+        if one is None or one.offered < least:
+            return False
+        return self.at_seconds - one.since_seconds >= SILENT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +148,16 @@ MEMORY: Key[BacklogMemory] = Key(TARGETS.name, BacklogMemory)
 
 
 def remember(
-    memory: BacklogMemory | None, reading: BacklogReading, sent: float, span_seconds: float
+    memory: BacklogMemory | None,
+    reading: BacklogReading,
+    sent: float,
+    span_seconds: float,
+    offered: float = 0.0,
 ) -> BacklogMemory:
-    """The memory with a reading. sent: since the last one, in the queue's unit, 0 or more."""
+    """The memory with a reading.
+
+    sent, offered: what was sent since the last one, and what might have been, in the queue's unit.
+    """
     left, now = reading.left or 0.0, reading.time_seconds
     before, unexplained = ((), 0.0) if memory is None else (memory.cohorts, memory.unexplained)
     waiting = sum(one.left for one in before)
@@ -136,7 +168,18 @@ def remember(
     kept = _without_oldest(before, waiting - (left - arrived))
     if arrived > 0.0:
         kept = _with_newest(kept, Cohort(arrived_seconds=now, left=arrived), span_seconds)
-    return BacklogMemory(at_seconds=now, cohorts=kept, unexplained=unexplained)
+    silence = _silence(None if memory is None else memory.silence, now, left, sent, offered)
+    return BacklogMemory(at_seconds=now, cohorts=kept, unexplained=unexplained, silence=silence)
+
+
+def _silence(
+    before: Silence | None, now: float, left: float, sent: float, offered: float
+) -> Silence | None:
+    if sent > 0.0 or not left:
+        return None
+    if before is None or left < (1.0 - _NOISE_RATIO) * before.left:
+        return Silence(since_seconds=now, left=left)
+    return replace(before, offered=before.offered + offered)
 
 
 def _with_newest(kept: tuple[Cohort, ...], new: Cohort, span_seconds: float) -> tuple[Cohort, ...]:

@@ -7,10 +7,10 @@ from servingslo.policy.rules.needs import Case, Need
 from servingslo.reasons import Constraint
 
 
-def backlog_need(context: TickContext, case: Case | None) -> Need | None:
+def backlog_need(context: TickContext, _case: Case | None) -> Need | None:
     """The least count that finishes it in time; None without work, or if it is not planned for."""
     report = REPORT.of(context.features)
-    if case is None or report is None or not report.replicas:
+    if report is None or not report.replicas:
         return None
     late = {} if report.late_ratio is None else {"deadline_late_ratio": report.late_ratio}
     return Need(
