@@ -25,7 +25,7 @@ from servingslo.policy.decision_parts import DecisionStep, PredictedCount
 from servingslo.policy.replicas.proposal import STEP_DOWN_STAGE
 from servingslo.reasons import Constraint, Reason
 
-CONSTRAINTS = {
+_CONSTRAINTS = {
     Constraint.UTILIZATION: "the utilization target",
     Constraint.KV_CACHE: "KV cache memory",
     **{row.constraint: row.about for row in ROWS},
@@ -34,7 +34,6 @@ CONSTRAINTS = {
     Constraint.SATURATION: "measured saturation",
     Constraint.RESERVE: "the reserve that past arrivals ask for",
     Constraint.DEADLINE: "work with a deadline",
-    Constraint.MIN_REPLICAS: "replicas.min",
 }
 _QUIET = {
     Reason.IDLE: "no requests arrive or run",
@@ -75,6 +74,11 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Otherwise: {otherwise}"
 
 
+def bound_by(decision: Decision, binding: Constraint) -> str:
+    """The constraint in words, with whose minimum it is."""
+    return _CONSTRAINTS.get(binding) or features.minimum(decision.features)
+
+
 def because(decision: Decision) -> str:
     """The constraint that needs this count, and the demand; '' if none does."""
     demand = decision.demand
@@ -82,7 +86,7 @@ def because(decision: Decision) -> str:
         return _QUIET[decision.reason]
     if decision.binding is None:
         return ""
-    what = CONSTRAINTS[decision.binding]
+    what = bound_by(decision, decision.binding)
     asked = next((asked_count(n) for n in decision.needs if n.constraint is decision.binding), "")
     if not asked or demand.forecast_rate_per_second is None:
         return f"{what} binds"
