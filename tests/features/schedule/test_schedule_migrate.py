@@ -94,7 +94,7 @@ def test_a_count_above_the_maximum_is_cut_as_keda_does(cli: CLI) -> None:
 def test_a_backtest_of_undated_requests_is_refused(cli: CLI, tmp_path: Path) -> None:
     """Its bounds would follow a clock that begins in 1970."""
     trace = chat_trace(tmp_path / "chat.csv", 60, 60)
-    manifest = Path("examples/21-schedule/slo.yaml")
+    manifest = Path("examples/21-schedule/servingslo.yaml")
     done = backtest_of(cli, trace, "l4-small", tmp_path)("-f", manifest)
     assert done.refuses("--trace", "chat.csv", "dated requests"), done.err
 

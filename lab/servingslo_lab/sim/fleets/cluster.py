@@ -56,7 +56,7 @@ class Wanted:
 
     max_queued: bound on running + waiting of each engine, max_waiting: on waiting only, both
     enforced from now on. limits: of all engines; a change restarts all pods by a rolling update.
-    lanes: the bounds of classes that change.
+    lanes: the bounds of classes that change. rates: requests per second of paced classes.
     """
 
     replicas: int | None = None
@@ -64,6 +64,7 @@ class Wanted:
     max_waiting: int | None = None
     limits: EngineLimits | None = None
     lanes: Mapping[str, int | None] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Autoscaler(Protocol):
@@ -262,6 +263,7 @@ class Cluster:
         self.bound_queues(wanted.max_queued, wanted.max_waiting)
         if self.lanes is not None:
             self.lanes.set_bounds(wanted.lanes)
+            self.lanes.set_rates(wanted.rates)
         if wanted.replicas is not None and wanted.replicas != self.desired:
             self.scale(wanted.replicas)
 
