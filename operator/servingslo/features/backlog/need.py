@@ -12,12 +12,14 @@ def backlog_need(context: TickContext, _case: Case | None) -> Need | None:
     report = REPORT.of(context.features)
     if report is None or not report.replicas:
         return None
-    late = {} if report.late_ratio is None else {"deadline_late_ratio": report.late_ratio}
     return Need(
         constraint=Constraint.DEADLINE,
         replicas=report.replicas,
         reported=(ConstraintNeed(constraint=Constraint.DEADLINE, replicas=report.replicas),),
-        inputs={"deadline_replicas": report.replicas, **late},
+        inputs={
+            "deadline_replicas": report.replicas,
+            "deadline_late_ratio": report.late_ratio,
+        },
         # An unproven law is followed no further than for live demand.
         sure=context.proven,
     )
