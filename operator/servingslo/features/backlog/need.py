@@ -16,10 +16,7 @@ def backlog_need(context: TickContext, _case: Case | None) -> Need | None:
         constraint=Constraint.DEADLINE,
         replicas=report.replicas,
         reported=(ConstraintNeed(constraint=Constraint.DEADLINE, replicas=report.replicas),),
-        inputs={
-            "deadline_replicas": report.replicas,
-            "deadline_late_ratio": report.late_ratio,
-        },
+        inputs={"deadline_replicas": report.replicas, "deadline_late_ratio": report.late_ratio},
         # An unproven law is followed no further than for live demand.
         sure=context.proven,
     )
