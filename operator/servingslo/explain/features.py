@@ -75,9 +75,8 @@ def is_news(before: Reports, now: Reports) -> bool:
 
 
 def minimum(reports: Reports) -> str:
-    """What states the minimum that holds."""
-    stated = (one.minimum(reports) for one in TEXT.parts())
-    return next(filter(None, stated), "replicas.min")
+    """What states the minimum that holds; '' if it is `replicas.min`."""
+    return next(filter(None, (one.minimum(reports) for one in TEXT.parts())), "")
 
 
 def headlines(reports: Reports) -> Iterator[str]:

@@ -25,7 +25,7 @@ from servingslo.policy.decision_parts import DecisionStep, PredictedCount
 from servingslo.policy.replicas.proposal import STEP_DOWN_STAGE
 from servingslo.reasons import Constraint, Reason
 
-_CONSTRAINTS = {
+CONSTRAINTS = {
     Constraint.UTILIZATION: "the utilization target",
     Constraint.KV_CACHE: "KV cache memory",
     **{row.constraint: row.about for row in ROWS},
@@ -34,6 +34,7 @@ _CONSTRAINTS = {
     Constraint.SATURATION: "measured saturation",
     Constraint.RESERVE: "the reserve that past arrivals ask for",
     Constraint.DEADLINE: "work with a deadline",
+    Constraint.MIN_REPLICAS: "replicas.min",
 }
 _QUIET = {
     Reason.IDLE: "no requests arrive or run",
@@ -76,7 +77,8 @@ def summary(decision: Decision) -> Iterator[str]:
 
 def bound_by(decision: Decision, binding: Constraint) -> str:
     """The constraint in words, with whose minimum it is."""
-    return _CONSTRAINTS.get(binding) or features.minimum(decision.features)
+    stated = features.minimum(decision.features) if binding is Constraint.MIN_REPLICAS else ""
+    return stated or CONSTRAINTS[binding]
 
 
 def because(decision: Decision) -> str:

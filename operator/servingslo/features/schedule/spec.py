@@ -106,12 +106,14 @@ class ScheduledBounds(ApiModel):
 
 def _rule(broken: str, allowed: str, value: str) -> dict[str, Any]:
     """CEL of the replicas: no window is so. value: of the first one that is, with its place."""
-    first = f"self.schedule.map(w, {broken}).indexOf(true)"
     return cel_rule(
         f"!has(self.schedule) || !self.schedule.exists(w, {broken})",
         allowed=allowed,
-        got=f"%d at schedule[%d].{value}",
-        values=(f"self.schedule[{first}].{value}", first),
+        got=f"%s at schedule[%d].{value}",
+        values=(
+            f"self.schedule.filter(w, {broken})[0].{value}",
+            f"self.schedule.map(w, {broken}).indexOf(true)",
+        ),
         field_path=".schedule",
     )
 
