@@ -1,6 +1,6 @@
-"""A night of production traffic and work that is due in the morning: together and apart.
+"""Production traffic of an evening and work that is due at its end: together and apart.
 
-    python -m tests.benchmarks.backlog [--hours 6] [--seed 1]
+    python -m tests.benchmarks.backlog [--hours 2] [--seed 1]
 
 Chat follows the rates of `examples/traces/servegen_m-small_rates.csv` from 22:00 of its eighth day
 on, with the days before as its past. Work of half as many requests comes in two lots and is due at
@@ -151,7 +151,7 @@ def full_rate_per_second(seed: int, hours: float) -> float:
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hours", type=float, default=6.0)
+    parser.add_argument("--hours", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with ProcessPoolExecutor(2) as workers:
