@@ -85,7 +85,7 @@ def bounds_at(schedule: Schedule, usual: ReplicaTargets, moment: Moment) -> Repl
         minimum=minimum,
         maximum=maximum,
         zero_at_times=usual.may_sleep,
-        cut_minimum=cut,
+        lowered_from=cut,
     )
 
 

@@ -51,7 +51,7 @@ def schedule_report(
         maximum=held.maximum,
         windows=tuple(_reported(one, pool) for one in (*found.now, *found.ordered)),
         next=_reported(found.later[0], pool) if found.later else None,
-        cut_minimum=held.cut_minimum,
+        cut_minimum=held.lowered_from,
     )
 
 
