@@ -43,6 +43,7 @@ class Reason(StrEnum):
     SATURATION_BOUND = "SaturationBound"
     RESERVE_BOUND = "ReserveBound"
     DEADLINE_BOUND = "DeadlineBound"
+    DISPATCHER_SILENT = "DispatcherSilent"
     TOLERATED_FAILURES = "ToleratedFailures"
     IDLE = "Idle"
     ASLEEP = "Asleep"

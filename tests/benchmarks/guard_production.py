@@ -24,7 +24,7 @@ EARLIER_SECONDS = SECONDS_PER_HOUR
 # Eight days and fifteen hours: the evening of the ninth day is played, at a thousandth of the rate
 # times ten, a load for a handful of small cards.
 EVENING_SECONDS, EVENING_HOURS, EVENING_RATE = 8.0 * SECONDS_PER_DAY + 15.0 * 3600.0, 5.0, 0.008
-_WINDOW_SECONDS = 600.0
+RATE_WINDOW_SECONDS = 600.0
 
 
 @cache
@@ -53,24 +53,25 @@ def _earlier(name: str, copies: float) -> Callable[[int], Mapping[float, np.ndar
 
 
 @cache
-def _rates() -> np.ndarray:
+def published_rates() -> np.ndarray:
+    """Of the whole model, in windows of RATE_WINDOW_SECONDS."""
     with TRACE.with_name("servegen_m-small_rates.csv").open(encoding="utf-8") as file:
         return np.array([float(row["requests_per_second"]) for row in csv.DictReader(file)])
 
 
 def _evening(seed: int) -> Trace:
-    first = round(EVENING_SECONDS / _WINDOW_SECONDS)
-    rates = EVENING_RATE * _rates()[first : first + round(6.0 * EVENING_HOURS) + 1]
+    first = round(EVENING_SECONDS / RATE_WINDOW_SECONDS)
+    rates = EVENING_RATE * published_rates()[first : first + round(6.0 * EVENING_HOURS) + 1]
     course = RateCourse(
-        times_seconds=tuple((_WINDOW_SECONDS * np.arange(len(rates))).tolist()),
+        times_seconds=tuple((RATE_WINDOW_SECONDS * np.arange(len(rates))).tolist()),
         rates_per_second=tuple(rates.tolist()),
     )
     return generated(course, lengths_of(read_trace(TRACE)), np.random.default_rng([seed, _TAG]))
 
 
 def _days(_seed: int) -> dict[float, np.ndarray]:
-    rates = EVENING_RATE * _rates()[: round(EVENING_SECONDS / _WINDOW_SECONDS)]
-    return {BIN_SECONDS: np.repeat(rates, round(_WINDOW_SECONDS / BIN_SECONDS))}
+    rates = EVENING_RATE * published_rates()[: round(EVENING_SECONDS / RATE_WINDOW_SECONDS)]
+    return {BIN_SECONDS: np.repeat(rates, round(RATE_WINDOW_SECONDS / BIN_SECONDS))}
 
 
 PRODUCTION = (

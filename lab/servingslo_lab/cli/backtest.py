@@ -26,6 +26,7 @@ from servingslo.cli.output import (
 )
 from servingslo.cli.prometheus_flags import PrometheusFlags, asks_prometheus
 from servingslo.errors import InvalidInputError
+from servingslo.policy.replicas.bounds_in_force import change_over_time
 from servingslo.runtimes.gateway_catalogue import NO_GATEWAY, gateway_profile
 from servingslo_lab.cli.backtesting.inputs import (
     LARGEST_SCALE,
@@ -45,7 +46,12 @@ from servingslo_lab.cli.backtesting.inputs import (
 from servingslo_lab.cli.backtesting.page import page
 from servingslo_lab.cli.backtesting.report import Report, report_of
 from servingslo_lab.cli.backtesting.text import policies_text, report_text
-from servingslo_lab.cli.backtesting.traces import TraceSource, check_requests_left, replay_of
+from servingslo_lab.cli.backtesting.traces import (
+    TraceSource,
+    check_dated,
+    check_requests_left,
+    replay_of,
+)
 from servingslo_lab.cli.options import GatewayName, check_writable, written_whole
 from servingslo_lab.cli.sizing.inputs import in_range
 from servingslo_lab.sim.backtest import run, runs_of
@@ -233,6 +239,10 @@ def backtest(
     )
     replay = replay_of(source, kept, scale)
     check_requests_left(replay, scale)
+    every = [targets, *(pool.targets for pool in (pool_targets.pools if pool_targets else ()))]
+    timed = any(map(change_over_time, every))
+    if timed:
+        check_dated(replay)
     if pools is not None:
         check_trace(replay.trace)
     scenario = Scenario(
@@ -247,7 +257,7 @@ def backtest(
         pools=pools,
         pool_targets=pool_targets,
     )
-    if not policy and replay.past is not None:
+    if not policy and replay.past is not None and not timed:
         policies = with_cold(policies)
     inputs = Inputs(
         scenario=scenario,

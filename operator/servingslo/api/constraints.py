@@ -40,7 +40,7 @@ def keyed_by(*keys: str) -> dict[str, Any]:
 
 
 def not_allowed(
-    allowed: str, *, path: tuple[str, ...] = (), value: object = None
+    allowed: str, *, path: tuple[str | int, ...] = (), value: object = None
 ) -> PydanticCustomError:
     """The error of a value outside its range; path and value if they are not pydantic's own."""
     context: dict[str, Any] = {"allowed": allowed, "path": path}

@@ -61,6 +61,7 @@ _TOLD_STEPS = frozenset(
         Reason.PODS_FAILING,
         Reason.PRIORITY_BOUNDED,
         Reason.OTHER_POOL_SHORT,
+        Reason.DISPATCHER_SILENT,
     }
 )
 # Input of a step that holds names of pods: each pod that is new there is news of its own.

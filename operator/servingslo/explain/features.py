@@ -27,6 +27,10 @@ class Text:
         """Whether it deserves a new log line."""
         return self.essence(before) != self.essence(now)
 
+    def minimum(self, _reports: Reports) -> str:
+        """What states the minimum that holds; '' if it is `replicas.min`."""
+        return ""
+
     def headlines(self, _reports: Reports) -> Iterable[str]:
         """What a person on call should read first; mostly nothing."""
         return ()
@@ -68,6 +72,11 @@ def pairs(reports: Reports) -> Iterator[tuple[str, str]]:
 def is_news(before: Reports, now: Reports) -> bool:
     """Whether what any feature reports or decided deserves a new log line."""
     return any(one.is_news(before, now) for one in TEXT.parts())
+
+
+def minimum(reports: Reports) -> str:
+    """What states the minimum that holds; '' if it is `replicas.min`."""
+    return next(filter(None, (one.minimum(reports) for one in TEXT.parts())), "")
 
 
 def headlines(reports: Reports) -> Iterator[str]:

@@ -10,7 +10,7 @@ _ROUTINE = {
     Reason.ROLLOUT_IN_PROGRESS: "a rollout is in progress",
     Reason.SCALE_UP_POLICY: "behavior.scaleUp allows no more",
     Reason.SCALE_DOWN_POLICY: "behavior.scaleDown allows no fewer",
-    Reason.MIN_REPLICAS_REACHED: "replicas.min is reached",
+    Reason.MIN_REPLICAS_REACHED: "the minimum is reached",
     Reason.PENDING_PODS: "no pod is ready yet",
     Reason.OTHER_POOL_AWAKE: "pools go to zero together, and another one still serves",
     Reason.LEAST_COST: "another division over the pools costs least",

@@ -75,6 +75,12 @@ def summary(decision: Decision) -> Iterator[str]:
         yield f"Otherwise: {otherwise}"
 
 
+def bound_by(decision: Decision, binding: Constraint) -> str:
+    """The constraint in words, with whose minimum it is."""
+    stated = features.minimum(decision.features) if binding is Constraint.MIN_REPLICAS else ""
+    return stated or CONSTRAINTS[binding]
+
+
 def because(decision: Decision) -> str:
     """The constraint that needs this count, and the demand; '' if none does."""
     demand = decision.demand
@@ -82,7 +88,7 @@ def because(decision: Decision) -> str:
         return _QUIET[decision.reason]
     if decision.binding is None:
         return ""
-    what = CONSTRAINTS[decision.binding]
+    what = bound_by(decision, decision.binding)
     asked = next((asked_count(n) for n in decision.needs if n.constraint is decision.binding), "")
     if not asked or demand.forecast_rate_per_second is None:
         return f"{what} binds"

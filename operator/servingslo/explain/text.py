@@ -25,7 +25,7 @@ from servingslo.explain.format import (
 from servingslo.explain.knob_text import knob_lines
 from servingslo.explain.parts.gpus import gpu_lines
 from servingslo.explain.parts.models import model_lines
-from servingslo.explain.summary import CONSTRAINTS, SMALL_CORRECTION, summary
+from servingslo.explain.summary import SMALL_CORRECTION, bound_by, summary
 from servingslo.models.engine.service_time import ServiceLaw
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import (
@@ -89,7 +89,7 @@ def _lines(decision: Decision) -> Iterator[str]:
 
 def _why(decision: Decision) -> Iterator[str]:
     if decision.binding is not None:
-        yield f"Binds: {CONSTRAINTS[decision.binding]}"
+        yield f"Binds: {bound_by(decision, decision.binding)}"
     for need in decision.needs:
         if asked := asked_count(need):
             yield f"  {need.constraint.value} needs {asked}"

@@ -70,13 +70,12 @@ class BacklogRun(Run):
         for when in [one for one in self.arrivals if one <= begin]:
             self.waiting.append([when, self.arrivals.pop(when)])
         self._send(begin)
-        served = len(self.world.records)
         observation = self.world.observe(at)
         self.replica_seconds += TICK * len(self.world.pods)
         in_system = sum(
             (e.running or 0) + (e.waiting or 0) for p in observation.pods for e in p.engines
         )
-        passed = served * 0 + len(self.world.records) + in_system - sum(self.counts.values())
+        passed = len(self.world.records) + in_system - sum(self.counts.values())
         live = self.live(begin + TICK / 2)
         part = self.job_per_second / max(live + self.job_per_second, 1e-9)
         for name, ratio in (("chat", 1.0 - part), ("job", part)):

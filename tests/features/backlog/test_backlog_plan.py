@@ -9,11 +9,12 @@ from tests.unit.policy_world import REPLICAS_ONLY, steady
 
 from servingslo.adapters.gauges import metric_samples
 from servingslo.controller.reporting.status import status_fields
+from servingslo.explain.events import events
 from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.features.backlog.deadlines import BacklogMemory, Cohort, Unit
 from servingslo.features.backlog.insight import PART
-from servingslo.features.backlog.report import AT_ZERO, NO_CLASS, NO_LAW, REPORT
+from servingslo.features.backlog.report import NO_CLASS, NO_LAW, REPORT, SILENT
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.reasons import Constraint, Reason
 
@@ -76,7 +77,7 @@ def test_an_impossible_deadline_is_said_at_once_with_the_count_that_would_do():
     assert report.replicas == 3
     assert report.enough_replicas > 3
     assert 0.1 < report.late_ratio < 1.0
-    assert "will be late at 3 replicas" in text(told.decisions[-1])
+    assert "is or will be late at 3 replicas" in text(told.decisions[-1])
     assert "backlog_late=" in log_line(told.decisions[-1])
 
 
@@ -129,23 +130,47 @@ def test_an_exporter_that_starts_again_makes_no_work_younger():
     assert backlog(told.decisions[-1]).due_seconds == pytest.approx(due - 45.0, abs=1.0)
 
 
-def test_at_zero_it_is_said_what_waits_and_that_nothing_is_woken():
-    """A backlog orders no first replica."""
+def test_work_wakes_a_target_that_sleeps_until_it_is_done():
+    """Without any live request; then it sleeps again."""
     asleep = ReplicaTargets(minimum=0, maximum=12, idle_seconds=60.0)
     targets = stated(3600.0, targets=replace(CLASSED, replicas=asleep))
-    told = story(lambda at: 4.0 if at < 300.0 else 0.0, {1200.0: 50.0}, targets).until(1230.0)
-    report = backlog(told.decisions[-1])
+    told = story(lambda at: 4.0 if at < 300.0 else 0.0, {900.0: 500.0}, targets).until(930.0)
+    woken = next(d for d in told.decisions if d.time_seconds > 600.0 and d.replicas_after)
+    assert told.at(900.0).replicas_after == 0
+    assert (woken.reason, woken.time_seconds) == (Reason.DEADLINE_BOUND, 915.0)
+    told.until(1800.0)
+    assert told.left() == 0.0
     assert told.decisions[-1].replicas_after == 0
-    assert (report.problem, report.left, report.rate_per_second) == (AT_ZERO, 50.0, 0.0)
 
 
 def test_what_no_order_can_reach_orders_nothing():
     """The dispatcher was away until the last minute: a replica would serve too late."""
-    told = story(steady(4.0), {300.0: 400.0}, stated(600.0), sends=False).until(870.0)
+    told = story(steady(4.0), {300.0: 400.0}, stated(300.0), sends=False).until(570.0)
     report = backlog(told.decisions[-1])
     assert report.infeasible
     assert report.late_ratio > 0.5
     assert report.replicas <= 4
+
+
+def test_a_dispatcher_that_is_away_is_reported_and_what_is_late_is_done_soon():
+    """Replicas are ordered for it for some minutes only; it is back after the deadline."""
+    told = story(steady(4.0), {300.0: 3_000.0}, stated(900.0), sends=False).until(1230.0)
+    before, away = told.decisions[-2:]
+    assert max(d.replicas_after for d in told.decisions) > away.replicas_after
+    assert (backlog(away).problem, backlog(away).replicas) == (SILENT, None)
+    assert backlog(away).rate_per_second > 0.0
+    assert f"Backlog: {SILENT}" in text(away)
+    first = next(d for d in told.decisions if backlog(d).problem == SILENT)
+    (event,) = [e for e in events(first, None) if e.reason is Reason.DISPATCHER_SILENT]
+    assert SILENT in event.message
+    assert not [e for e in events(away, before) if e.reason is Reason.DISPATCHER_SILENT]
+    told.sends = True
+    report = backlog(told.until(1275.0).decisions[-1])
+    assert (report.infeasible, report.due_seconds) == (True, 0.0)
+    assert report.late_ratio == pytest.approx(1.0, abs=0.01)
+    assert report.enough_replicas is None
+    assert "the first late: " in text(told.decisions[-1])
+    assert told.until(1275.0 + 900.0).left() == 0.0
 
 
 DAY = 7200.0

@@ -143,16 +143,17 @@ def test_the_oldest_work_is_sent_first():
     assert [(one.arrived_seconds, one.left) for one in third.cohorts] == [(600.0, 40.0)]
 
 
-def test_a_passed_deadline_is_late_and_due_again():
-    """Eight hours after now."""
+def test_a_passed_deadline_is_late_and_due_soon():
+    """In four minutes, however long ago it passed."""
     memory = remember(None, BacklogReading(time_seconds=0.0, left=10.0), 0.0, 28800.0)
     deadline = Deadline(within_seconds=28800.0)
-    assert work_of(memory.cohorts, deadline, 1.0, 3600.0) == (
+    assert work_of(memory.cohorts, deadline, 1.0, 3600.0, 240.0) == (
         Work(due_seconds=25200.0, requests=10.0),
     )
-    assert work_of(memory.cohorts, deadline, 0.5, 30000.0) == (
-        Work(due_seconds=28800.0, requests=5.0, late=True),
-    )
+    for now in (30000.0, 90000.0):
+        assert work_of(memory.cohorts, deadline, 0.5, now, 240.0) == (
+            Work(due_seconds=240.0, requests=5.0, late=True),
+        )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_noise_of_the_length_does_not_make_old_work_young():
 def test_work_that_is_late_is_due_before_what_waits_behind_it():
     """It is sent first: the newer work waits for it."""
     cohorts = (Cohort(arrived_seconds=0.0, left=100.0), Cohort(arrived_seconds=600.0, left=50.0))
-    assert work_of(cohorts, Deadline(within_seconds=3600.0), 1.0, 3900.0) == (
+    assert work_of(cohorts, Deadline(within_seconds=3600.0), 1.0, 3900.0, 900.0) == (
         Work(due_seconds=300.0, requests=100.0, late=True),
         Work(due_seconds=300.0, requests=50.0),
     )

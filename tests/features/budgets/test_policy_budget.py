@@ -4,9 +4,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from tests.features.budgets.budget_world import TICK_SECONDS, BudgetWorld
 
+from servingslo.features.budgets.claims import waiting_replicas
 from servingslo.features.budgets.sharing import Claim, Names, share_gpus, steady_quota, with_drawn
+from servingslo.policy.decision_parts import ConstraintNeed
+from servingslo.reasons import Constraint
 
 
 def held(uid: str, gpus: int, **stated: float | bool) -> Claim:
@@ -38,6 +42,26 @@ def test_equals_get_gpus_by_their_use() -> None:
     large = held("large", 2, wanted_gpus=6, kept_per_gpu=0.5)
     small = held("small", 2, wanted_gpus=6, kept_per_gpu=2.0)
     assert granted(8, large, small) == {"small": 6, "large": 2}
+
+
+def test_work_that_may_wait_comes_after_live_requests_of_equals() -> None:
+    """It gives back what it holds, before others of its priority lack any; never to a lower one."""
+    night = held("night", 6, waiting_gpus=4)
+    chat = held("chat", 2, wanted_gpus=5)
+    other = held("other", 0, minimum_gpus=0, wanted_gpus=9, waiting_gpus=9, kept_per_gpu=2.0)
+    assert share_gpus(8, (night, chat), 1000.0).shares["chat"].share_gpus == 5
+    assert granted(8, night, chat) == {"night": 3, "chat": 2}
+    assert granted(8, night, chat, other) == {"night": 3, "chat": 2, "other": 0}
+    assert granted(8, replace(night, priority=1), chat) == {"night": 6, "chat": 2}
+    assert night.within(3).live_gpus == 2
+
+
+@pytest.mark.parametrize(("due", "waits"), [(9, 3), (12, 4), (6, 0), (None, 0)])
+def test_what_only_a_deadline_needs_may_wait(due: int | None, waits: int) -> None:
+    """As far as it is wanted: here live requests need six replicas, and ten are wanted at most."""
+    each = {Constraint.TTFT: 6, Constraint.KV_CACHE: 2, Constraint.DEADLINE: due}
+    needs = [ConstraintNeed(constraint=one, replicas=count) for one, count in each.items()]
+    assert waiting_replicas(needs, 10) == waits
 
 
 def test_priority_takes_back_what_is_above_the_minimum_of_others() -> None:

@@ -85,10 +85,11 @@ def test_the_max_holds_if_windows_contradict_and_the_cut_min_is_known() -> None:
     """No min of one is kept against the max of the other."""
     windows = (window(8, 8.0, least=8), window(10, 2.0, most=5))
     assert held(11.0, *windows) == (5, 5)
-    found = around(
-        Schedule(windows=windows), Moment(now_seconds=DAY + 11.0 * HOUR, lead_seconds=LEAD)
-    )
-    assert found.cut_minimum == 8
+    moment = Moment(now_seconds=DAY + 11.0 * HOUR, lead_seconds=LEAD)
+    assert bounds_at(Schedule(windows=windows), USUAL, moment).lowered_from == 8
+    assert bounds_at(Schedule(windows=windows[1:]), USUAL, moment).lowered_from is None
+    high = replace(USUAL, minimum=6)
+    assert bounds_at(Schedule(windows=windows[1:]), high, moment).lowered_from == 6
     assert held(13.0, *windows) == (8, 10)
 
 

@@ -1,8 +1,10 @@
-"""`servingslo migrate`: KEDA's cron triggers and AIBrix's schedules become windows of time."""
+"""The commands: `migrate` makes windows of others' schedules, `backtest` needs dates for them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.cli_backtests import backtest_of, chat_trace
 from tests.unit.cli_calls import CLI
 from tests.unit.test_migrate import SCALED_OBJECT, called, changed, spec_of
 
@@ -87,6 +89,14 @@ def test_a_count_above_the_maximum_is_cut_as_keda_does(cli: CLI) -> None:
     done = called(cli, keda(cron("0 8 * * *", "0 18 * * *", "200")))
     assert "desiredReplicas 200: at most replicas.max, 100" in done.out
     assert "min: 100" in done.out
+
+
+def test_a_backtest_of_undated_requests_is_refused(cli: CLI, tmp_path: Path) -> None:
+    """Its bounds would follow a clock that begins in 1970."""
+    trace = chat_trace(tmp_path / "chat.csv", 60, 60)
+    manifest = Path("examples/21-schedule/servingslo.yaml")
+    done = backtest_of(cli, trace, "l4-small", tmp_path)("-f", manifest)
+    assert done.refuses("--trace", "chat.csv", "dated requests"), done.err
 
 
 def test_schedules_of_aibrix_become_windows(cli: CLI) -> None:

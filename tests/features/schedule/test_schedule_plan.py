@@ -139,10 +139,12 @@ def test_reports_name_the_windows_the_next_one_and_what_contradicts() -> None:
     assert gauges["servingslo_schedule_max_replicas"] == 9
     assert f"windows=\"min 6, max 9 by '{TWENTY_PAST}' UTC\"" in log_line(inside)
     assert "Schedule: at least 6, at most 9 now" in text(inside)
+    assert f"Binds: min 6, max 9 by '{TWENTY_PAST}' UTC" in text(inside)
+    assert "Binds: replicas.min" in text(ahead)
     assert "next: max 4 by '30 0 * * *' UTC, from 1970-01-01T00:30:00Z" in text(inside)
     assert (cut.replicas_after, REPORT.of(cut.features).cut_minimum) == (4, 6)
     assert "cut_min=6" in log_line(cut)
-    assert "Windows contradict: min 6 is above the max of another window" in text(cut)
+    assert "Bounds contradict: min 6 is above the max of a window" in text(cut)
 
 
 def test_nothing_is_reported_without_a_schedule() -> None:

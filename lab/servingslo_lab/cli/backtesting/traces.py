@@ -20,7 +20,7 @@ from servingslo_lab.cli.backtesting.pasts import read_past, write_past
 from servingslo_lab.cli.options import check_writable, flag_named, written_whole
 from servingslo_lab.sim.past import BIN_SECONDS, Past, history_of_arrivals, past_of_history
 from servingslo_lab.sim.traces.rebuilt import trace_from_metrics
-from servingslo_lab.sim.traces.trace import Trace, read_trace
+from servingslo_lab.sim.traces.trace import EPOCH_SECONDS, Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 
 if TYPE_CHECKING:
@@ -121,6 +121,13 @@ def check_requests_left(replay: Replay, scale: float) -> None:
     if scale < 1.0 and count * scale < LEAST_REQUESTS_SCALED:
         allowed = f"so much that {LEAST_REQUESTS_SCALED} of the {count} requests are left"
         raise InvalidInputError("--scale", scale, allowed)
+
+
+def check_dated(replay: Replay) -> None:
+    """Raises: InvalidInputError where the planner would not know the time of day."""
+    if replay.past is None or replay.past.begin_seconds < EPOCH_SECONDS:
+        allowed = "dated requests with a past (--history), as bounds of -f change with the time"
+        raise InvalidInputError("--trace", str(replay.path), allowed)
 
 
 def _past(

@@ -23,6 +23,7 @@ from servingslo.policy.inputs import Limits, Observation, Targets
 from servingslo.policy.pools.inputs import FleetTargets
 from servingslo.policy.pools.path import path_targets
 from servingslo.policy.pools.stored import restore_fleet
+from servingslo.policy.replicas.bounds_in_force import with_bounds_in_force
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
 from servingslo.policy.rules.needs import UTILIZATION_CEILING, UTILIZATION_INPUT
 from servingslo_lab.cli.sizing.answer import Question, sized
@@ -168,7 +169,9 @@ def question_of(
         routing=estimate.routing,
         utilization_target_ratio=_ceiling_ratio(targets, decision),
         kv_cache_target_ratio=targets.kv_cache_target_ratio,
-        replicas=targets.replicas,
+        replicas=with_bounds_in_force(
+            targets, course.cold_start_seconds, observation.time_seconds
+        ).replicas,
         growth_per_second2=course.growth_per_second2,
         cold_start_seconds=course.cold_start_seconds,
         gpu_hourly=stated.gpu_hourly if price.hourly is None and stated else price.hourly,

@@ -57,7 +57,8 @@ class Wanted:
 
     max_queued: bound on running + waiting of each engine, max_waiting: on waiting only, both
     enforced from now on. limits: of all engines; a change restarts all pods by a rolling update.
-    lanes: the bounds of classes that change. nodes_ahead: that are kept free.
+    lanes: the bounds of classes that change. rates: requests per second of paced classes.
+    nodes_ahead: that are kept free.
     """
 
     replicas: int | None = None
@@ -66,6 +67,7 @@ class Wanted:
     limits: EngineLimits | None = None
     lanes: Mapping[str, int | None] = field(default_factory=dict)
     nodes_ahead: int | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Autoscaler(Protocol):
@@ -291,6 +293,7 @@ class Cluster:
         self.bound_queues(wanted.max_queued, wanted.max_waiting)
         if self.lanes is not None:
             self.lanes.set_bounds(wanted.lanes)
+            self.lanes.set_rates(wanted.rates)
         if self.nodes is not None and wanted.nodes_ahead is not None:
             # Node autoscalers look every few seconds: they see both changes at once.
             self.nodes.ahead = wanted.nodes_ahead

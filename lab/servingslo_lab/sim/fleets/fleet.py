@@ -83,12 +83,14 @@ class ClassSpec:
     """A class of requests with a lane of its own at the gateway, named in the trace's `class`.
 
     workers: that send its requests, each one at a time, as a job does; None if they are sent when
-    they arrive. backoff_seconds: after which a worker sends a refused request again.
+    they arrive. backoff_seconds: after which a worker sends a refused request again. paced: a
+    dispatcher sends them at the rate that the autoscaler says, none before it says one.
     """
 
     name: str
     workers: _AtLeastOne | None = None
     backoff_seconds: _Positive = 1.0
+    paced: bool = False
 
 
 @with_config(_STRICT)

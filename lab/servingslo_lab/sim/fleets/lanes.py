@@ -2,7 +2,8 @@
 
 As at Envoy, a new bound begins a new count of what is in flight: requests from before are answered
 and no longer counted. A class may be sent by workers, as a job is: each sends its next request when
-the one before is answered, and a refused one again after a while.
+the one before is answered, and a refused one again after a while. Or a dispatcher sends it at a
+rate.
 """
 
 import heapq
@@ -33,7 +34,8 @@ class Lane:
     """One class. bound: None for none. counted: in flight since the last change of the bound.
 
     number: of that change. free: workers without a request; None if requests are sent when they
-    arrive. due: requests that no worker has sent yet.
+    arrive. due: requests that nobody has sent yet. per_second: at which they are sent; None without
+    a dispatcher. owed: of that, what is not sent yet, at sent_seconds.
     """
 
     backoff_seconds: float
@@ -45,6 +47,14 @@ class Lane:
     counted: int = 0
     number: int = 0
     due: deque[int] = field(default_factory=deque)
+    per_second: float | None = None
+    owed: float = 0.0
+    sent_seconds: float = 0.0
+
+    @property
+    def queues(self) -> bool:
+        """Whether requests wait until they are sent."""
+        return self.free is not None or self.per_second is not None
 
 
 class Lanes:
@@ -63,6 +73,11 @@ class Lanes:
         for name, bound in bounds.items():
             lane = self._lanes[name]
             lane.bound, lane.counted, lane.number = bound, 0, lane.number + 1
+
+    def set_rates(self, rates: Mapping[str, float]) -> None:
+        """Change what dispatchers send."""
+        for name, rate in rates.items():
+            self._lanes[name].per_second = rate
 
     def serve(
         self,
@@ -91,11 +106,11 @@ class Lanes:
             if r < gateway[REQUESTS] and arrival <= now:
                 gateway[NEXT_ARRIVAL] = r + 1
                 lane = self._lanes[self._classes[r]]
-                if lane.free is None:
-                    sent.append(r)
-                else:
+                if lane.queues:
                     lane.due.append(r)
-            for request in (*sent, *self._by_workers()):
+                else:
+                    sent.append(r)
+            for request in (*sent, *self._by_workers(), *self._by_dispatchers(now)):
                 self._send(q, rows, serving, gateway, request, now)
             if now >= until and not (r < gateway[REQUESTS] and arrival <= until):
                 return
@@ -140,7 +155,7 @@ class Lanes:
         return InForce(values=values)
 
     def _has_workers(self) -> bool:
-        return any(lane.free is not None and lane.due for lane in self._lanes.values())
+        return any(lane.queues and lane.due for lane in self._lanes.values())
 
     def _due_again(self, now: float) -> Iterator[int]:
         while self._retries and self._retries[0][0] <= now:
@@ -150,6 +165,14 @@ class Lanes:
         for lane in self._lanes.values():
             while lane.free and lane.due:
                 lane.free -= 1
+                yield lane.due.popleft()
+
+    def _by_dispatchers(self, now: float) -> Iterator[int]:
+        for lane in self._lanes.values():
+            owed = lane.owed + (lane.per_second or 0.0) * (now - lane.sent_seconds)
+            lane.owed, lane.sent_seconds = owed if lane.due else 0.0, now
+            while lane.owed >= 1.0 and lane.due:
+                lane.owed -= 1.0
                 yield lane.due.popleft()
 
     def _send(
@@ -165,7 +188,7 @@ class Lanes:
         lane.offered += 1
         if q.status[r] != layout.PENDING:
             layout.begin_again(q, r)
-        if lane.free is not None:
+        if lane.queues:
             q.arrival[r] = now
         full = lane.bound is not None and lane.counted >= lane.bound
         engine = layout.NONE if full else pick(q, rows, serving, gateway, now)
@@ -180,7 +203,7 @@ class Lanes:
             lane.rejected += 1
             q.status[r] = layout.REJECTED if full else layout.FAILED
             q.finish[r] = now
-        if lane.free is not None:
+        if lane.queues:
             heapq.heappush(self._retries, (now + lane.backoff_seconds, r))
 
     def _end(self, q: Requests, row: EngineRow) -> None:
@@ -224,7 +247,11 @@ def lanes_of(classes: Sequence[ClassSpec], names: tuple[str, ...] | None) -> Lan
     known = {name: ClassSpec(name=name) for name in names} | {one.name: one for one in classes}
     return Lanes(
         {
-            one.name: Lane(backoff_seconds=one.backoff_seconds, free=one.workers)
+            one.name: Lane(
+                backoff_seconds=one.backoff_seconds,
+                free=one.workers,
+                per_second=0.0 if one.paced else None,
+            )
             for one in known.values()
         },
         names,

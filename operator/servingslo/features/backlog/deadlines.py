@@ -1,13 +1,12 @@
 """When waiting work is due, remembered by when it arrived: a queue's length does not say it.
 
 A reading that is longer than what is left of the last one has new work at its end; the oldest work
-is sent first. Work whose time has passed is late, and due again one deadline later, or before what
-waits behind it.
+is sent first. Work whose time has passed is late once, and must still be done: soon.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -23,6 +22,10 @@ MOST_COHORTS = 64
 # otherwise each error makes old work young, and its deadline is missed unseen.
 _LAGGING_READINGS = 4.0
 _NOISE_RATIO = 0.05
+# A dispatcher that sends nothing for so long, of at least so many requests that it might have sent,
+# is away: twenty readings; by chance none of ten comes with e^-10.
+SILENT_SECONDS = 300.0
+LEAST_OFFERED_REQUESTS = 10.0
 
 
 class Unit(StrEnum):
@@ -98,20 +101,41 @@ class Cohort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """A time in which none of the work was sent, in the queue's unit.
+
+    left: at its beginning. offered: what might have been sent in it.
+    """
+
+    since_seconds: float
+    left: float
+    offered: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogMemory:
     """What waits, oldest first, by the reading of this time.
 
-    unexplained: what left the queue and was not known to be sent, and may be noise.
+    unexplained: what left the queue and was not known to be sent, and may be noise. silence: None
+    while work is sent, or none waits.
     """
 
     at_seconds: float
     cohorts: tuple[Cohort, ...] = ()
     unexplained: float = 0.0
+    silence: Silence | None = None
+
+    def is_silent(self, units_per_request: float) -> bool:
+        """Whether a dispatcher that runs would have sent some of it."""
+        one, least = self.silence, LEAST_OFFERED_REQUESTS * units_per_request
+        if one is None or one.offered < least:
+            return False
+        return self.at_seconds - one.since_seconds >= SILENT_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Requests that are due in so many seconds, more than 0. late: their first deadline passed."""
+    """Requests that are due in so many seconds, more than 0. late: their deadline passed."""
 
     due_seconds: float
     requests: float
@@ -124,9 +148,16 @@ MEMORY: Key[BacklogMemory] = Key(TARGETS.name, BacklogMemory)
 
 
 def remember(
-    memory: BacklogMemory | None, reading: BacklogReading, sent: float, span_seconds: float
+    memory: BacklogMemory | None,
+    reading: BacklogReading,
+    sent: float,
+    span_seconds: float,
+    offered: float = 0.0,
 ) -> BacklogMemory:
-    """The memory with a reading. sent: since the last one, in the queue's unit, 0 or more."""
+    """The memory with a reading.
+
+    sent, offered: what was sent since the last one, and what might have been, in the queue's unit.
+    """
     left, now = reading.left or 0.0, reading.time_seconds
     before, unexplained = ((), 0.0) if memory is None else (memory.cohorts, memory.unexplained)
     waiting = sum(one.left for one in before)
@@ -137,7 +168,18 @@ def remember(
     kept = _without_oldest(before, waiting - (left - arrived))
     if arrived > 0.0:
         kept = _with_newest(kept, Cohort(arrived_seconds=now, left=arrived), span_seconds)
-    return BacklogMemory(at_seconds=now, cohorts=kept, unexplained=unexplained)
+    silence = _silence(None if memory is None else memory.silence, now, left, sent, offered)
+    return BacklogMemory(at_seconds=now, cohorts=kept, unexplained=unexplained, silence=silence)
+
+
+def _silence(
+    before: Silence | None, now: float, left: float, sent: float, offered: float
+) -> Silence | None:
+    if sent > 0.0 or not left:
+        return None
+    if before is None or left < (1.0 - _NOISE_RATIO) * before.left:
+        return Silence(since_seconds=now, left=left)
+    return replace(before, offered=before.offered + offered)
 
 
 def _with_newest(kept: tuple[Cohort, ...], new: Cohort, span_seconds: float) -> tuple[Cohort, ...]:
@@ -149,14 +191,21 @@ def _with_newest(kept: tuple[Cohort, ...], new: Cohort, span_seconds: float) -> 
 
 
 def work_of(
-    cohorts: Sequence[Cohort], deadline: Deadline, requests_per_unit: float, now_seconds: float
+    cohorts: Sequence[Cohort],
+    deadline: Deadline,
+    requests_per_unit: float,
+    now_seconds: float,
+    soon_seconds: float,
 ) -> tuple[Work, ...]:
-    """The work of a queue, oldest first, as requests: none is sent after what arrived later."""
+    """The work of a queue, oldest first, as requests: none is sent after what arrived later.
+
+    soon_seconds: in which late work is to be done.
+    """
     found, behind = [], math.inf
     for one in reversed(cohorts):
         due = deadline.due_seconds(one.arrived_seconds)
         late = due <= now_seconds
-        behind = min(behind, deadline.due_seconds(now_seconds) if late else due)
+        behind = min(behind, now_seconds + soon_seconds if late else due)
         requests = one.left * requests_per_unit
         found.append(Work(due_seconds=behind - now_seconds, requests=requests, late=late))
     return tuple(reversed(found))

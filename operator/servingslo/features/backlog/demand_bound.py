@@ -54,12 +54,17 @@ def served_by(outlook: Outlook, now_per_second: float, then_per_second: float) -
 def late_requests(work: Sequence[Work], outlook: Outlook, served: Sequence[float]) -> float:
     """Requests of the work that are late by any order; those that are late already are in it."""
     by_time = dict(zip(outlook.times_seconds, served, strict=True))
-    due, excess = 0.0, 0.0
+    due, in_time, excess = 0.0, 0.0, 0.0
     for one in sorted(work, key=lambda each: each.due_seconds):
         due += one.requests
-        excess = max(excess, due - by_time[one.due_seconds])
-    already = sum(one.requests for one in work if one.late)
-    return min(already + excess, due)
+        in_time += 0.0 if one.late else one.requests
+        excess = max(excess, min(due - by_time[one.due_seconds], in_time))
+    return late_already(work) + excess
+
+
+def late_already(work: Sequence[Work]) -> float:
+    """Requests of the work whose deadline has passed."""
+    return sum(one.requests for one in work if one.late)
 
 
 def least_count(
@@ -74,7 +79,7 @@ def least_count(
     """The least count from 1 to `most` at which no more requests than allowed become late.
 
     carried: the fleet rate within the objectives at a count, which grows with it. Work that is late
-    already must end by its second deadline. None if no such count is enough.
+    already must end soon. None if no such count is enough.
     """
     again, now = _due_again(work), carried(serving)
 

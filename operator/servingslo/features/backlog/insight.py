@@ -1,6 +1,6 @@
 """The backlog at each tick, and when what waits has arrived."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from servingslo.features.backlog.deadlines import (
     MEMORY,
@@ -12,15 +12,20 @@ from servingslo.features.backlog.deadlines import (
     work_of,
 )
 from servingslo.features.backlog.report import (
+    LATE_LEADS,
     REPORT,
+    SILENT,
     BacklogReport,
     backlog_report,
     fresh_reading,
     is_recent,
     units_per_request,
 )
+from servingslo.policy.decision_parts import DecisionStep
 from servingslo.policy.insights import Insight
 from servingslo.policy.replicas.context import TickContext
+from servingslo.policy.replicas.proposal import Proposal
+from servingslo.reasons import Reason
 
 
 class BacklogInsight(Insight):
@@ -37,8 +42,19 @@ class BacklogInsight(Insight):
         memory = _memory(context, context.state.features)
         known = memory is not None and each is not None and is_recent(context, memory.at_seconds)
         cohorts = memory.cohorts if memory is not None and known else ()
-        work = work_of(cohorts, stated.deadline, 1.0 / (each or 1.0), context.now_seconds)
-        return backlog_report(context, stated, work)
+        soon = LATE_LEADS * context.lead_seconds
+        work = work_of(cohorts, stated.deadline, 1.0 / (each or 1.0), context.now_seconds, soon)
+        silent = memory is not None and memory.is_silent(each or 1.0)
+        return backlog_report(context, stated, work, silent=silent)
+
+    def steps(self, context: TickContext) -> Iterator[DecisionStep]:
+        """A dispatcher that is away."""
+        report = REPORT.of(context.features)
+        if report is not None and report.problem == SILENT:
+            now, inputs = context.current, {"left": report.left, "detail": report.problem}
+            yield (
+                Proposal.of(now).noted("backlog", now, Reason.DISPATCHER_SILENT, **inputs).steps[0]
+            )
 
     def learn(self, context: TickContext, memories: Mapping[str, object]) -> BacklogMemory | None:
         """What waits by the last reading."""
@@ -79,7 +95,10 @@ def _memory(context: TickContext, memories: Mapping[str, object]) -> BacklogMemo
     seconds = 0.0 if memory is None else reading.time_seconds - memory.at_seconds
     each = units_per_request(context, stated.unit) or 0.0
     sent = context.estimate.sheddable_per_second * seconds * each
-    return remember(memory, reading, sent, stated.deadline.span_seconds)
+    report, gateway = REPORT.of(context.features), context.estimate.gateway
+    seen = gateway is not None and gateway.gateway_per_second is not None
+    offered = report.rate_per_second * seconds if report is not None and seen else 0.0
+    return remember(memory, reading, sent, stated.deadline.span_seconds, offered)
 
 
 PART = BacklogInsight()

@@ -7,17 +7,16 @@ from servingslo.policy.rules.needs import Case, Need
 from servingslo.reasons import Constraint
 
 
-def backlog_need(context: TickContext, case: Case | None) -> Need | None:
+def backlog_need(context: TickContext, _case: Case | None) -> Need | None:
     """The least count that finishes it in time; None without work, or if it is not planned for."""
     report = REPORT.of(context.features)
-    if case is None or report is None or not report.replicas:
+    if report is None or not report.replicas:
         return None
-    late = {} if report.late_ratio is None else {"deadline_late_ratio": report.late_ratio}
     return Need(
         constraint=Constraint.DEADLINE,
         replicas=report.replicas,
         reported=(ConstraintNeed(constraint=Constraint.DEADLINE, replicas=report.replicas),),
-        inputs={"deadline_replicas": report.replicas, **late},
+        inputs={"deadline_replicas": report.replicas, "deadline_late_ratio": report.late_ratio},
         # An unproven law is followed no further than for live demand.
         sure=context.proven,
     )

@@ -14,6 +14,7 @@ from servingslo.features.backlog.deadlines import (
 )
 from servingslo.features.backlog.demand_bound import (
     Outlook,
+    late_already,
     late_requests,
     least_count,
     least_late_count,
@@ -23,6 +24,7 @@ from servingslo.features.backlog.demand_bound import (
 from servingslo.plugins import Key
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS, planned_probability
+from servingslo.policy.replicas.prepared_model import PreparedModel
 from servingslo.policy.replicas.sizing import SizingCase, carried_rate_per_second, size
 from servingslo.policy.rules.requirement import sizing_case
 
@@ -33,11 +35,11 @@ OLDEST_READING_SECONDS = 300.0
 FILLED_RATIO = 0.9
 # Replicas are released only if fewer would finish so much more: else they are back in minutes.
 RELEASE_RATIO = 1.125
-# What no order can reach in time any more is done in one lead after that of an order.
+# What is late, or what no order can reach in time, is done in one lead after that of an order.
 LATE_LEADS = 2.0
 NO_CLASS = "no class of requests below priority 0 carries it"
 NO_LAW = "the latency law is not trusted yet"
-AT_ZERO = "there are no replicas, and a backlog wakes none"
+SILENT = "what may be sent is not sent: is the dispatcher away?"
 NO_LENGTH = "nothing exports the queue's length: it is empty, or its name is wrong"
 UNREAD = "the queue's length was not read"
 NO_METRICS = "metrics of the engines are missing"
@@ -48,10 +50,10 @@ class BacklogReport:
     """The backlog at a tick, in its unit.
 
     rate_per_second: what may be sent now. left: what waits. due_seconds: in how many seconds the
-    first of it is due. late_ratio: of what waits, at these replicas. replicas: the least that
-    finish it in time, or if `infeasible` the least with which no more is late than with all that
-    are allowed: then enough_replicas is the count that would do, None if none of those examined
-    does. problem: why nothing is planned; '' if it is.
+    first of it is due, 0 if it is late. late_ratio: of what waits, at these replicas. replicas: the
+    least that finish it in time, or if `infeasible` the least with which no more is late than with
+    all that are allowed: then enough_replicas is the count that would do, None if none of those
+    examined does. problem: why nothing is planned; '' if it is.
     """
 
     unit: Unit
@@ -83,29 +85,36 @@ def units_per_request(context: TickContext, unit: Unit) -> float | None:
     """1, or the mean tokens of a request: those of the engines' mix; None while it is unknown."""
     if unit is Unit.REQUESTS:
         return 1.0
-    if context.prepared is None:
+    if (prepared := prepared_model(context)) is None:
         return None
-    mix = context.prepared.workload
+    mix = prepared.workload
     return mix.prompt.mean_tokens + mix.output.mean_tokens
+
+
+def prepared_model(context: TickContext) -> PreparedModel | None:
+    """The model to plan with; at zero that of the last replicas."""
+    return context.prepared or (None if context.current else context.state.prepared)
 
 
 def problem_of(context: TickContext) -> str:
     """Why a backlog is not planned for; '' if it is."""
     if context.targets.classes == () or all(one.orders for one in context.targets.classes):
         return NO_CLASS
-    if context.current == 0:
-        return AT_ZERO
     if context.signals.no_metrics is not None:
         return NO_METRICS
-    known = context.demand is not None and context.prepared is not None
-    return "" if known and context.trusted else NO_LAW
+    known = context.demand is not None and prepared_model(context) is not None
+    return "" if known and context.estimate.law.trusted else NO_LAW
 
 
 def backlog_report(
-    context: TickContext, stated: BacklogTargets, work: Sequence[Work]
+    context: TickContext, stated: BacklogTargets, work: Sequence[Work], *, silent: bool
 ) -> BacklogReport:
-    """What may be sent now, and what the work needs."""
-    each, prepared = units_per_request(context, stated.unit), context.prepared
+    """What may be sent now, and what the work needs.
+
+    silent: nobody sends it. Nothing is ordered then, and one request may be sent at least, by which
+    a dispatcher that is back is seen.
+    """
+    each, prepared = units_per_request(context, stated.unit), prepared_model(context)
     reading = fresh_reading(context)
     left = None if reading is None else reading.left
     if (problem := problem_of(context)) or prepared is None or each is None:
@@ -113,12 +122,16 @@ def backlog_report(
     case, found = sizing_case(context, prepared), BacklogReport(unit=stated.unit)
     if work:
         waits = sum(one.requests for one in work) * each
-        found = replace(_planned(context, stated, work, case), left=waits if left is None else left)
+        found = replace(found, problem=SILENT) if silent else _planned(context, stated, work, case)
+        found = replace(found, left=waits if left is None else left)
     elif left is None:
         found = replace(found, problem=UNREAD if reading is None else NO_LENGTH)
     else:
         found = replace(found, left=left)
-    return replace(found, rate_per_second=_spare_per_second(context, case, found) * each)
+    rate = _spare_per_second(context, case, found)
+    if found.problem == SILENT:
+        rate = max(rate, 1.0 / _lease_seconds(context))
+    return replace(found, rate_per_second=rate * each)
 
 
 def _spare_per_second(context: TickContext, case: SizingCase, found: BacklogReport) -> float:
@@ -137,16 +150,14 @@ def _planned(
     carried, serving = _carried_by(case), min(len(context.serving), context.current)
     outlook = outlook_of(context, work)
     whole, most = sum(one.requests for one in work), context.bounds.maximum
+    allowed = (1.0 - stated.on_time_ratio) * whole - late_already(work)
     search = partial(
-        least_count,
-        outlook=outlook,
-        allowed=(1.0 - stated.on_time_ratio) * whole,
-        carried=carried,
-        serving=serving,
+        least_count, outlook=outlook, allowed=max(allowed, 0.0), carried=carried, serving=serving
     )
     replicas, enough = search(work, most=most), None
-    if infeasible := replicas is None:
-        enough = search(work, most=max(case.largest_count, most))
+    infeasible = replicas is None or allowed < 0.0
+    if replicas is None:
+        enough = search(work, most=max(case.largest_count, most)) if allowed >= 0.0 else None
         replicas = _least_late(context, work, carried, serving)
     elif replicas < context.current:
         more = tuple(replace(one, requests=RELEASE_RATIO * one.requests) for one in work)
@@ -155,7 +166,7 @@ def _planned(
     late = late_requests(work, outlook, served_by(outlook, carried(serving), carried(replicas)))
     return BacklogReport(
         unit=stated.unit,
-        due_seconds=min(one.due_seconds for one in work),
+        due_seconds=min(0.0 if one.late else one.due_seconds for one in work),
         late_ratio=late / whole,
         replicas=replicas,
         infeasible=infeasible,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from servingslo.explain.features import Reports, Text
 from servingslo.explain.format import counted, number, percent, seconds
-from servingslo.features.backlog.report import REPORT, BacklogReport
+from servingslo.features.backlog.report import REPORT, SILENT, BacklogReport
 
 
 class BacklogText(Text):
@@ -28,11 +28,13 @@ class BacklogText(Text):
         return None if report is None else (report.infeasible, report.problem)
 
     def headlines(self, reports: Reports) -> Iterator[str]:
-        """A deadline that cannot be met, and what would do."""
+        """A deadline that cannot be met, and what would do; a dispatcher that is away."""
         report = REPORT.of(reports)
+        if report is not None and report.problem == SILENT:
+            yield f"Backlog: {SILENT}"
         if report is not None and report.infeasible:
             yield (
-                f"Backlog: {percent(report.late_ratio)} will be late at "
+                f"Backlog: {percent(report.late_ratio)} is or will be late at "
                 f"{counted(report.replicas, 'replica')}; {_would_do(report)}"
             )
 
@@ -48,9 +50,13 @@ class BacklogText(Text):
             yield f"Backlog: empty; {now}"
         else:
             yield (
-                f"Backlog: {number(report.left)} {unit}, the first due in "
-                f"{seconds(report.due_seconds)}: {counted(report.replicas, 'replica')}; {now}"
+                f"Backlog: {number(report.left)} {unit}, the first {_due(report.due_seconds)}: "
+                f"{counted(report.replicas, 'replica')}; {now}"
             )
+
+
+def _due(in_seconds: float) -> str:
+    return f"due in {seconds(in_seconds)}" if in_seconds else "late"
 
 
 def _would_do(report: BacklogReport) -> str:

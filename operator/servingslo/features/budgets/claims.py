@@ -6,7 +6,7 @@ what it would lose with one replica fewer. Both are read from the capacity front
 is the mean over all GPUs that are wanted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from servingslo.explain.events import Event, EventType
 from servingslo.explain.format import counted
 from servingslo.features.budgets.sharing import Wants
 from servingslo.policy.decision import Decision
+from servingslo.policy.decision_parts import ConstraintNeed
 from servingslo.policy.inputs import Limits, Targets
 from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.division import carried_rate_per_second as carried_together
@@ -32,7 +33,7 @@ from servingslo.policy.replicas.sizing import (
     carried_rate_per_second,
     infeasible_objectives,
 )
-from servingslo.reasons import Reason
+from servingslo.reasons import Constraint, Reason
 from servingslo.runtimes.recognition import NOT_RECOGNIZED
 
 # How long a grant stays if no cold start is known.
@@ -109,6 +110,10 @@ def wants_of(
         hold_seconds=max(starts, default=UNKNOWN_HOLD_SECONDS),
         acts=seen,
         after_gpus=sum(after[name] * each[name] for name in each),
+        waiting_gpus=sum(
+            waiting_replicas(one.needs, replicas[name]) * each[name]
+            for name, one in decisions.items()
+        ),
     )
 
 
@@ -136,6 +141,18 @@ def wanted_replicas(decision: Decision) -> int:
     if decision.model.trusted and watched_only and isinstance(held[0].before, int):
         return min(wanted, held[0].before + 1)
     return wanted
+
+
+def waiting_replicas(needs: Sequence[ConstraintNeed], wanted: int) -> int:
+    """Those of the wanted replicas that only work with a deadline needs: it may wait."""
+    due, live = 0, 0
+    for one in needs:
+        count = one.replicas or one.more_than or 0
+        if one.constraint is Constraint.DEADLINE:
+            due = max(due, count)
+        else:
+            live = max(live, count)
+    return max(min(due, wanted) - live, 0)
 
 
 def _is_known(decision: Decision) -> bool:

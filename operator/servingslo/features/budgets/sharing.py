@@ -31,7 +31,7 @@ class Wants:
     ordered replicas and of pods that still end. gpus_per_replica: the least step. kept_per_gpu:
     requests per second that one more GPU keeps within their objectives. hold_seconds: its cold
     start. acts: whether it can step down; one that cannot keeps what it has. after_gpus: of the
-    replicas that were just decided.
+    replicas that were just decided. waiting_gpus: wanted only for work that may wait.
     """
 
     minimum_gpus: int = 0
@@ -43,12 +43,20 @@ class Wants:
     hold_seconds: float = 0.0
     acts: bool = True
     after_gpus: int = 0
+    waiting_gpus: int = 0
+
+    @property
+    def live_gpus(self) -> int:
+        """GPUs that are wanted for what cannot wait."""
+        return self.wanted_gpus - self.waiting_gpus
 
     def within(self, most: int | None) -> "Wants":
         """The same, with no more wanted than a further budget leaves for it; None is no budget."""
         if most is None or self.wanted_gpus <= most:
             return self
-        return replace(self, wanted_gpus=max(most, self.minimum_gpus))
+        wanted = max(most, self.minimum_gpus)
+        waiting = max(wanted - self.live_gpus, 0)
+        return replace(self, wanted_gpus=wanted, waiting_gpus=waiting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +231,22 @@ def _shares(gpus: int, claims: Sequence[Claim], now_seconds: float) -> dict[str,
         left = _fill(list(group), found, left, lambda claim: claim.minimum_gpus)
     for _, group in groupby(claims, key=lambda claim: claim.priority):
         equals = [claim for claim in group if claim.acts]
-        for wanted in (_in_use, lambda claim: _kept(claim, now_seconds), _wanted):
+        rounds = (_in_use, lambda claim: _kept(claim, now_seconds), _live, _all_in_use, _wanted)
+        for wanted in rounds:
             left = _fill(equals, found, left, wanted)
     return found
 
 
 def _in_use(claim: Claim) -> int:
-    """What it has and needs: its equals never take that."""
+    """What it has and needs for live requests: its equals never take that."""
+    return min(claim.live_gpus, claim.base_gpus)
+
+
+def _live(claim: Claim) -> int:
+    return claim.live_gpus
+
+
+def _all_in_use(claim: Claim) -> int:
     return min(claim.wanted_gpus, claim.base_gpus)
 
 
@@ -238,7 +255,7 @@ def _kept(claim: Claim, now_seconds: float) -> int:
     since = claim.needed_seconds
     lasts = since is not None and now_seconds - since < claim.hold_seconds
     most = claim.ordered_gpus + claim.gpus_per_replica
-    return min(claim.shared_gpus or 0, most) if lasts else 0
+    return min((claim.shared_gpus or 0) - claim.waiting_gpus, most) if lasts else 0
 
 
 def _wanted(claim: Claim) -> int:

@@ -40,12 +40,6 @@ class Around:
         """What begins before a replica that is ordered later would be ready."""
         return tuple(one for one in self.later if one.begins_seconds <= self.ahead_seconds)
 
-    @property
-    def cut_minimum(self) -> int | None:
-        """A minimum above the maximum of another window in force; None if there is none."""
-        wanted, most = least((*self.now, *self.ordered)), greatest(self.now)
-        return wanted if wanted is not None and most is not None and wanted > most else None
-
 
 def around(schedule: Schedule, moment: Moment) -> Around:
     """What is in force and what comes next."""
@@ -81,12 +75,18 @@ def bounds_at(schedule: Schedule, usual: ReplicaTargets, moment: Moment) -> Repl
     )
     minima = [least(one) for one in (found.now, *(in_force(schedule.windows, t) for t in changes))]
     minimum = max(usual.minimum if one is None else one for one in minima)
-    maximum = greatest(found.now)
-    if maximum is not None:
-        minimum = min(minimum, maximum)
-    elif usual.maximum is not None:
+    maximum, cut = greatest(found.now), None
+    if maximum is not None and minimum > maximum:
+        minimum, cut = maximum, minimum
+    if maximum is None and usual.maximum is not None:
         maximum = max(usual.maximum, minimum)
-    return replace(usual, minimum=minimum, maximum=maximum, zero_at_times=usual.may_sleep)
+    return replace(
+        usual,
+        minimum=minimum,
+        maximum=maximum,
+        zero_at_times=usual.may_sleep,
+        lowered_from=cut,
+    )
 
 
 PART = BoundsPart(

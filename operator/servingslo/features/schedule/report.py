@@ -28,7 +28,7 @@ class ScheduleReport:
 
     minimum, maximum: None of several pools; maximum also if none is stated. windows: in force, or
     ordered for because they begin within a lead. next: the window that begins next. cut_minimum: a
-    minimum above the maximum of another window in force; the maximum holds.
+    minimum, also the usual one, above the maximum of a window in force; the maximum holds.
     """
 
     minimum: int | None = None
@@ -51,7 +51,7 @@ def schedule_report(
         maximum=held.maximum,
         windows=tuple(_reported(one, pool) for one in (*found.now, *found.ordered)),
         next=_reported(found.later[0], pool) if found.later else None,
-        cut_minimum=found.cut_minimum,
+        cut_minimum=held.lowered_from,
     )
 
 

@@ -105,12 +105,15 @@ class ScheduledBounds(ApiModel):
 
 
 def _rule(broken: str, allowed: str, value: str) -> dict[str, Any]:
-    """CEL of the replicas: no window is so. value: of the first one that is."""
+    """CEL of the replicas: no window is so. value: of the first one that is, with its place."""
     return cel_rule(
         f"!has(self.schedule) || !self.schedule.exists(w, {broken})",
         allowed=allowed,
-        got="%s",
-        values=(f"self.schedule.filter(w, {broken})[0].{value}",),
+        got=f"%s at schedule[%d].{value}",
+        values=(
+            f"self.schedule.filter(w, {broken})[0].{value}",
+            f"self.schedule.map(w, {broken}).indexOf(true)",
+        ),
         field_path=".schedule",
     )
 
@@ -125,16 +128,16 @@ RULES = (
 
 def _check(replicas: Any) -> None:
     """The same rules. Raises: PydanticCustomError for the first window that breaks one."""
-    for one in replicas.schedule or ():
-        usual = replicas.max
+    for place, one in enumerate(replicas.schedule or ()):
+        usual, least, most = replicas.max, ("schedule", place, "min"), ("schedule", place, "max")
         if one.min is not None and one.max is None and usual is not None and one.min > usual:
-            raise not_allowed(_MIN, path=("schedule",), value=one.min)
+            raise not_allowed(_MIN, path=least, value=one.min)
         if one.max is not None and one.min is None and replicas.min > one.max:
-            raise not_allowed(_MAX, path=("schedule",), value=one.max)
+            raise not_allowed(_MAX, path=most, value=one.max)
         if one.max is not None and replicas.tolerated_failures >= one.max:
-            raise not_allowed(_FAILURES, path=("schedule",), value=one.max)
+            raise not_allowed(_FAILURES, path=most, value=one.max)
         if one.min == 0 and replicas.idle_after is None:
-            raise not_allowed(_IDLE, path=("schedule",), value=one.min)
+            raise not_allowed(_IDLE, path=least, value=one.min)
 
 
 def _targets(stated: Sequence[ScheduledBounds]) -> Schedule:

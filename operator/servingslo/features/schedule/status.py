@@ -40,7 +40,7 @@ class ScheduleStatus(StatusModel):
     next: WindowStatus | None = told("next", "The window that begins next.")
     cut_min: int | None = told(
         "cut_minimum",
-        "A min that contradicts the max of another window in force; the max holds.",
+        "A min, of replicas or a window, above the max of a window in force; the max holds.",
     )
 
 

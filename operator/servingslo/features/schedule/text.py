@@ -20,6 +20,12 @@ class ScheduleText(Text):
         if report.cut_minimum is not None:
             yield "cut_min", str(report.cut_minimum)
 
+    def minimum(self, reports: Reports) -> str:
+        """The window whose minimum holds."""
+        if (report := REPORT.of(reports)) is None:
+            return ""
+        return next((_bounds(one) for one in report.windows if one.minimum == report.minimum), "")
+
     def essence(self, reports: Reports) -> object:
         """The windows, by when they began, and a contradiction."""
         report = REPORT.of(reports)
@@ -30,7 +36,7 @@ class ScheduleText(Text):
         report = REPORT.of(reports)
         if report is not None and report.cut_minimum is not None:
             yield (
-                f"Windows contradict: min {report.cut_minimum} is above the max of another window; "
+                f"Bounds contradict: min {report.cut_minimum} is above the max of a window; "
                 "the max holds"
             )
 

@@ -41,6 +41,11 @@ def with_bounds_in_force(targets: Targets, lead_seconds: float, now_seconds: flo
     return targets if replicas is targets.replicas else replace(targets, replicas=replicas)
 
 
+def change_over_time(targets: Targets) -> bool:
+    """Whether a feature changes the bounds at some time."""
+    return any(part.key.of(targets.features) is not None for part in BOUNDS.parts())
+
+
 def greatest_maximum(targets: Targets) -> int | None:
     """The greatest count that the bounds allow at any time; None without a maximum."""
     if targets.replicas.maximum is None:

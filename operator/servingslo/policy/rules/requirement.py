@@ -150,7 +150,7 @@ def _by_model(context: TickContext, prepared: PreparedModel, demand: Demand) -> 
         needs=reported,
         infeasible=sizing.infeasible,
         sized=Sized(case=sizing_for, load=demand.scale_up_load),
-        idle=demand.idle,
+        idle=demand.idle and all(need.constraint is not Constraint.DEADLINE for need in needs),
     )
     return replace(proposal, requirement=requirement)
 

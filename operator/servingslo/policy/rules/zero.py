@@ -14,9 +14,10 @@ from servingslo.policy.replicas.demand import DRAIN_SECONDS
 from servingslo.policy.replicas.proposal import Proposal
 from servingslo.policy.replicas.signals import Signals
 from servingslo.policy.replicas.sizing import Load, size
+from servingslo.policy.rules.needs import NEEDS
 from servingslo.policy.rules.requirement import sizing_case
 from servingslo.policy.rules.step_down import step_down_blocks
-from servingslo.reasons import Reason
+from servingslo.reasons import BOUND_REASON, Reason
 
 STAGE = "zero"
 # A gateway that counts fewer requests than the engines, or impossible numbers, would miss the first
@@ -109,18 +110,20 @@ def put_to_sleep(context: TickContext, proposal: Proposal) -> Proposal:
 
 
 def sleep_or_wake(context: TickContext) -> Proposal:
-    """Zero while no requests arrive; otherwise the replicas that the arrived requests need."""
+    """Zero while no requests arrive; otherwise the replicas that they, or waiting work, need."""
     seconds = first_request_seconds(context)
     asleep = Proposal.of(0)
-    if not _told(context):
+    needs = [need for rule in NEEDS.parts() if (need := rule(context, None)) is not None]
+    told = _told(context)
+    if not told and not needs:
         requirement = replace(asleep.requirement, idle=True)
         asleep = asleep.noted(STAGE, 0, Reason.ASLEEP, first_request_seconds=seconds)
         return replace(asleep, requirement=requirement)
     use = context.estimate.gateway
     woken = asleep.required(
         STAGE,
-        _woken_replicas(context),
-        Reason.WOKEN_BY_REQUESTS,
+        max((_woken_replicas(context), *(need.replicas for need in needs))),
+        Reason.WOKEN_BY_REQUESTS if told else BOUND_REASON[needs[0].constraint],
         gateway_per_second=None if use is None else use.gateway_per_second,
         waiting_requests=context.estimate.backlog_requests,
         first_request_seconds=seconds,
