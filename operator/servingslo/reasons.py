@@ -25,6 +25,7 @@ class Constraint(StrEnum):
     SATURATION = "saturation"
     RESERVE = "reserve"
     DEADLINE = "deadline"
+    WARM = "warm"
     MIN_REPLICAS = "min-replicas"
 
 
@@ -43,6 +44,7 @@ class Reason(StrEnum):
     SATURATION_BOUND = "SaturationBound"
     RESERVE_BOUND = "ReserveBound"
     DEADLINE_BOUND = "DeadlineBound"
+    WARM_BOUND = "WarmBound"
     TOLERATED_FAILURES = "ToleratedFailures"
     IDLE = "Idle"
     ASLEEP = "Asleep"
@@ -224,6 +226,10 @@ class Reason(StrEnum):
     DEGRADATION_LOWERED = "DegradationLowered"
     WEIGHTS_PUT_BACK = "WeightsPutBack"
 
+    # Sleep
+    ENGINES_PUT_TO_SLEEP = "EnginesPutToSleep"
+    ENGINES_WOKEN = "EnginesWoken"
+
 
 BOUND_REASON = {
     Constraint.UTILIZATION: Reason.UTILIZATION_BOUND,
@@ -237,5 +243,6 @@ BOUND_REASON = {
     Constraint.SATURATION: Reason.SATURATION_BOUND,
     Constraint.RESERVE: Reason.RESERVE_BOUND,
     Constraint.DEADLINE: Reason.DEADLINE_BOUND,
+    Constraint.WARM: Reason.WARM_BOUND,
     Constraint.MIN_REPLICAS: Reason.MIN_REPLICAS_REACHED,
 }
