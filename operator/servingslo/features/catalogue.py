@@ -13,5 +13,6 @@ FEATURES: tuple[str, ...] = (
     "batch_limits",
     "degradation",
     "dynamic_batches",
+    "warm_replicas",
     "classes",
 )
