@@ -37,5 +37,5 @@ def test_sleepers_serve_a_flash_crowd_that_orders_come_too_late_for() -> None:
     assert share >= 0.96
     assert run.most_asleep >= 8
     assert run.price_hours < 1.2 * plain.price_hours
-    told = [warm_of(one.knobs) for one in run.decisions]
-    assert {Reason.ENGINES_PUT_TO_SLEEP, Reason.ENGINES_WOKEN} <= {one.reason for one in told if one}
+    told = {one.reason for each in run.decisions if (one := warm_of(each.knobs))}
+    assert told >= {Reason.ENGINES_PUT_TO_SLEEP, Reason.ENGINES_WOKEN}

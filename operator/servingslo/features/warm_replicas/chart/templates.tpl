@@ -29,7 +29,7 @@
 # The label that keeps requests from a pod whose engine sleeps, and who set it.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, patch]
+  verbs: [patch]
 {{- end }}
 {{- end }}
 
