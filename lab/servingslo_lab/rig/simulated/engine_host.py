@@ -12,7 +12,7 @@ from typing import Any
 
 from servingslo.errors import InvalidInputError
 from servingslo_lab.rig.simulated.direct_requests import DirectRequest, DirectRequests
-from servingslo_lab.rig.simulated.engine_metrics import GPUReading, dcgm_page
+from servingslo_lab.rig.simulated.engine_metrics import GPUReading, asleep_page, dcgm_page
 from servingslo_lab.rig.simulated.engine_pods import EnginePod
 from servingslo_lab.rig.simulated.gateway_metrics import envoy_page
 from servingslo_lab.rig.simulated.kv_transfers import CacheAddress, cache_address, keeps_cache
@@ -75,6 +75,7 @@ class _Hosted:
     utilization: float = 0.0
     faults: dict[FaultKind, float] | None = None
     frozen_page: str = ""
+    asleep: bool = False
 
     def fault(self, kind: FaultKind) -> float | None:
         """The value of a fault, None if it is not set."""
@@ -112,6 +113,8 @@ class EngineHost:
         for key in ended:
             self._advance_one(self._hosted[key], now)
             self._end(key, now)
+        for key, hosted in self._hosted.items():
+            self._follow_labels(hosted, ready[key], now)
         begun = [key for key in ready if key not in self._hosted]
         for key in begun:
             if (traffic := self._traffic_of(ready[key])) is not None:
@@ -120,6 +123,29 @@ class EngineHost:
         # Most pod events change no engine, and checking hundreds takes long.
         if ended or begun:
             self.changed.set()
+
+    def _follow_labels(self, hosted: _Hosted, pod: EnginePod, now: float) -> None:
+        """Take an engine out of the traffic whose selector its pod leaves, and put it back."""
+        before, hosted.pod = self._traffic_of(hosted.pod), pod
+        if (after := self._traffic_of(pod)) is before or hosted.direct is not None:
+            return
+        for traffic in (before, after):
+            if traffic is not None:
+                traffic.advance(now)
+        if before is not None:
+            before.service.remove(pod.key, now, drain=True)
+        if after is not None:
+            after.service.add(pod.key, hosted.engine, now)
+
+    def put_to_sleep(self, key: str, *, asleep: bool) -> None:
+        """Put a pod's engine to sleep, or wake it; its requests go on."""
+        if (hosted := self._hosted.get(key)) is not None:
+            hosted.asleep = asleep
+
+    def sleeps(self, key: str) -> bool:
+        """Whether a pod's engine sleeps."""
+        hosted = self._hosted.get(key)
+        return hosted is not None and hosted.asleep
 
     def _begin(self, key: str, pod: EnginePod, now: float) -> None:
         traffic = self._traffic_of(pod)
@@ -398,7 +424,8 @@ def _goes_on(hosted: _Hosted, ready: Mapping[str, EnginePod]) -> bool:
 def _page(hosted: _Hosted, *, nan: bool = False) -> str:
     pod, direct = hosted.pod, hosted.direct
     counts = None if direct is None or pod.connector is None else direct.counts
-    return engine_page(hosted.engine, counts, model_name=pod.model_name, nan=nan)
+    page = engine_page(hosted.engine, counts, model_name=pod.model_name, nan=nan)
+    return asleep_page(page) if hosted.asleep else page
 
 
 def _sample_utilization(hosted: _Hosted, now: float) -> None:
