@@ -5,7 +5,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -75,7 +75,7 @@ class _Hosted:
     utilization: float = 0.0
     faults: dict[FaultKind, float] | None = None
     frozen_page: str = ""
-    asleep: bool = False
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fault(self, kind: FaultKind) -> float | None:
         """The value of a fault, None if it is not set."""
@@ -139,13 +139,22 @@ class EngineHost:
 
     def put_to_sleep(self, key: str, *, asleep: bool) -> None:
         """Put a pod's engine to sleep, or wake it; its requests go on."""
-        if (hosted := self._hosted.get(key)) is not None:
-            hosted.asleep = asleep
+        if (hosted := self._hosted.get(key)) is None:
+            return
+        if asleep:
+            hosted.awake.clear()
+        else:
+            hosted.awake.set()
 
     def sleeps(self, key: str) -> bool:
         """Whether a pod's engine sleeps."""
         hosted = self._hosted.get(key)
-        return hosted is not None and hosted.asleep
+        return hosted is not None and not hosted.awake.is_set()
+
+    async def awake(self, key: str) -> None:
+        """Wait while a pod's engine sleeps, or until it ends."""
+        if (hosted := self._hosted.get(key)) is not None:
+            await hosted.awake.wait()
 
     def _begin(self, key: str, pod: EnginePod, now: float) -> None:
         traffic = self._traffic_of(pod)
@@ -163,11 +172,13 @@ class EngineHost:
         self._hosted[key] = _Hosted(
             pod=pod, engine=engine, since=now, direct=direct, gpu=gpu, sampled=(now, 0.0)
         )
+        self._hosted[key].awake.set()
         if traffic:
             traffic.service.add(key, engine, now)
 
     def _end(self, key: str, now: float) -> None:
         hosted = self._hosted.pop(key)
+        hosted.awake.set()
         if hosted.direct is not None and hosted.pod.drain:
             self._draining[key] = (hosted.pod.incarnation, hosted.direct)
         elif hosted.direct is not None:
@@ -425,7 +436,7 @@ def _page(hosted: _Hosted, *, nan: bool = False) -> str:
     pod, direct = hosted.pod, hosted.direct
     counts = None if direct is None or pod.connector is None else direct.counts
     page = engine_page(hosted.engine, counts, model_name=pod.model_name, nan=nan)
-    return asleep_page(page) if hosted.asleep else page
+    return page if hosted.awake.is_set() else asleep_page(page)
 
 
 def _sample_utilization(hosted: _Hosted, now: float) -> None:

@@ -25,8 +25,6 @@ from servingslo_lab.sim.replicas.engine import Outcome, RequestRecord
 _LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 _STATUSES = {Outcome.FINISHED: 200, Outcome.REJECTED: 503, Outcome.INVALID: 400}
 _LARGEST_BODY_BYTES = 65_536
-# How often a request looks whether its engine is awake again.
-_ASLEEP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,7 @@ def _application(host: EngineHost, door: Door) -> web.Application:
         transfer = document.get("kv_transfer_params") or {}
         if not isinstance(transfer, dict):
             return _error(400, "kv_transfer_params: an object")
-        while host.sleeps(door.key):
-            # As vLLM: the request waits until the engine is woken.
-            await asyncio.sleep(_ASLEEP_SECONDS)
+        await host.awake(door.key)
         if host.breaks(door.key):
             return _error(500, "broken on purpose")
         sent = host.submit(door.key, prompt_tokens=prompt, output_tokens=output, transfer=transfer)
@@ -124,30 +120,37 @@ def _application(host: EngineHost, door: Door) -> web.Application:
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="")
 
-    async def sleep(request: web.Request) -> web.Response:
-        host.put_to_sleep(door.key, asleep=request.query.get("level", "1") != "0")
-        return web.Response()
-
-    async def wake_up(_: web.Request) -> web.Response:
-        host.put_to_sleep(door.key, asleep=False)
-        return web.Response()
-
-    async def is_sleeping(_: web.Request) -> web.Response:
-        return web.json_response({"is_sleeping": host.sleeps(door.key)})
-
     application = web.Application(client_max_size=_LARGEST_BODY_BYTES)
     application.add_routes(
         [
             web.post("/v1/completions", complete),
             web.get("/metrics", metrics),
             web.get("/health", health),
-            # Source: vllm/entrypoints/serve/dev/sleep/api_router.py.
-            web.post("/sleep", sleep),
-            web.post("/wake_up", wake_up),
-            web.get("/is_sleeping", is_sleeping),
+            *_sleep_routes(host, door.key),
         ]
     )
     return application
+
+
+def _sleep_routes(host: EngineHost, key: str) -> list[web.RouteDef]:
+    """Source: vllm/entrypoints/serve/dev/sleep/api_router.py."""
+
+    async def sleep(request: web.Request) -> web.Response:
+        host.put_to_sleep(key, asleep=request.query.get("level", "1") != "0")
+        return web.Response()
+
+    async def wake_up(_: web.Request) -> web.Response:
+        host.put_to_sleep(key, asleep=False)
+        return web.Response()
+
+    async def is_sleeping(_: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": host.sleeps(key)})
+
+    return [
+        web.post("/sleep", sleep),
+        web.post("/wake_up", wake_up),
+        web.get("/is_sleeping", is_sleeping),
+    ]
 
 
 async def _answer(
