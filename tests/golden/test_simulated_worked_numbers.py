@@ -3,7 +3,7 @@
 A number of the literature or of a measurement on simulated engines is held as tightly as chance
 allows; where the law that decides differs from it, the difference is held, and which side the
 simulation is on is said. The engines are those of tests/validation/step_simulation.py, with the
-Azure conversation lengths unless stated. docs/lab/findings.md has the table.
+Azure conversation lengths unless stated.
 """
 
 import math

@@ -279,19 +279,6 @@ def test_every_knob_is_in_the_glossary() -> None:
     assert words([row]) == set(Knob)
 
 
-def test_the_costs_on_the_install_page_are_those_that_were_measured() -> None:
-    """Each row is in the table of the page of scale."""
-    rows = table("how-to/scale.md", "resources (pods)")
-    measured = {row[0].partition("),")[0] + ")": row for row in rows}
-    rows = table("how-to/install.md", "ServingSLOs (pods)")
-    assert len(rows) == len(measured)
-    for name, cpu, memory, prometheus in rows:
-        row = measured[name]
-        assert cpu == f"{row[2].partition(' / ')[0]} s"
-        assert memory == f"{row[5]} MiB"
-        assert prometheus == f"{row[7]} cores"
-
-
 def test_every_scenario_of_the_demo_is_told() -> None:
     """In the table of the rig's page, with each engine; the surge is the demo without one."""
     rows = table("how-to/test-rig.md", "`make demo`")

@@ -9,7 +9,9 @@ from servingslo.api.constraints import RULES
 
 Field = tuple[str, Mapping[str, Any]]
 _WORD = re.compile(r"[\w.%]*\w")
-_FILLING = frozenset({"a", "from", "to", "duration", "days", "share", "items", "quantity", "bytes"})
+_FILLING = frozenset(
+    {"a", "from", "to", "0", "duration", "days", "share", "items", "quantity", "bytes"}
+)
 _ALLOWED = re.compile(r"allowed: (.*); got")
 # Said once, at the head of the page.
 _EXAMPLES = re.compile(r" \((?:such as|lower case) [^)]*\)")
@@ -19,8 +21,7 @@ _HEAD = """<!-- Generated from operator/servingslo/api by `make crd`; do not edi
 A namespaced resource, short name `sslo`, category `serving`. The same text is in the cluster:
 `kubectl explain sslo.spec --recursive`.
 
-Every field has a default except `targetRef` (or `pools`), the objectives and, in mode Auto,
-`replicas.max`:
+Needed are `targetRef` (or `pools`), the objectives and, in mode Auto, `replicas.max`:
 
 ```yaml
 apiVersion: servingslo.dev/v1beta1
@@ -35,8 +36,8 @@ spec:
 ```
 
 A value outside its range is refused by the API server with its path, the value and what is
-allowed. Unknown fields are refused by `kubectl` and by every client that asks for strict field
-validation; for other clients the API server sends a warning and drops the field.
+allowed; so is an unknown field from `kubectl` and every client that asks for strict field
+validation. For other clients it is dropped with a warning.
 
 Durations are written as 500ms, 2s, 1m30s or 1h, sizes as 16Gi or 80G. A DNS label has lower case
 letters, digits and -, a DNS name dots too. `[]` is a list; other types
@@ -114,8 +115,9 @@ def _spec_row(path: str, field: Mapping[str, Any]) -> str:
     if field.get("default") is not None and field["type"] != "object":
         default = f"`{json.dumps(field['default']).strip(chr(34))}`"
     meaning, allowed = field["description"], _allowed(field)
-    # What the words of the field say already is not said again.
-    if not set(_WORD.findall(allowed)) - _FILLING <= set(_WORD.findall(meaning)):
+    said = set(_WORD.findall(meaning))
+    # What the words or the example of the field say already is not said again.
+    if "such as" not in allowed and set(_WORD.findall(allowed)) - _FILLING - said:
         meaning = f"{meaning} Allowed: {allowed}."
     return _row(f"`{path}`", default, meaning)
 

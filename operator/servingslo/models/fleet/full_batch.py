@@ -4,8 +4,7 @@ An overloaded engine with a bound in flight always runs the same number of seque
 starts when another ends. Starts then come with steps, not with time, so prefill causes no further
 prefill, and the tail is far shorter than at an open load with as many running sequences.
 Law: Poisson starts at n/(O − 1) a step, and the gamma law of `output_laws`.
-Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI;
-simulated in docs/lab/findings.md, "A full batch".
+Source: W. Feller, An Introduction to Probability Theory and Its Applications II (1971), chapter VI.
 Assumes: a queue that never empties.
 Fails: batches of a few sequences, up to 7 % late.
 Shown by: tests/unit/test_models_full_batch.py.
