@@ -164,7 +164,7 @@ CHECKS = (
     ),
     Check(
         name="closed-loop",
-        shows="a trace through the live rig and through the backtest: the same decisions",
+        shows="a trace through the live rig and the simulator: as alike as two of its runs",
         command=("-m", "tests.validation.closed_loop"),
     ),
     Check(

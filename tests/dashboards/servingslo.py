@@ -8,11 +8,10 @@ each pool, and one for all of them where a sum means something: replicas and cos
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import yaml
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
@@ -49,7 +48,7 @@ _STAT_WIDTH, _STAT_HEIGHT = 6, 4
 _TEXT_MODES = {"values": BigValueTextMode.VALUE_AND_NAME, "names": BigValueTextMode.NAME}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Query:
     """An expression and what its lines are called."""
 
@@ -57,7 +56,7 @@ class Query:
     legend: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Picture:
     """One panel. unit: as Grafana calls it.
 
@@ -67,7 +66,7 @@ class Picture:
     title: str
     says: str
     unit: str
-    queries: tuple[Query, ...]
+    queries: Sequence[Query]
     stat: str = ""
     words: tuple[tuple[str, str, str], ...] = ()
 
@@ -106,14 +105,16 @@ _ALL = "{{namespace}}/{{name}} all pools"
 _NAMED = f"{_NAME} {{{{metric}}}} p{{{{percentile}}}}"
 
 
-def _queries(one: dict[str, Any]) -> Iterator[Query]:
-    """Of each gauge of a picture, with the word that its lines end with, by labels."""
-    labels = [f"{{{{{label}}}}}" for label in one["by"].split(", ")]
-    for gauge, word in one.get("gauges", {one.get("gauge"): ""}).items():
-        yield Query(
-            expression=_of(gauge, f"{_RESOURCE}, {one['by']}"),
-            legend=" ".join(filter(None, (_NAME, *labels, word))),
-        )
+def _gauge(gauge: str, word: str = "", *labels: str, also: str = "") -> Query:
+    """A gauge by labels in addition to the resource's. word: what its lines end with."""
+    shown = (_NAME, *(f"{{{{{label}}}}}" for label in labels), word)
+    expression = _of(gauge, ", ".join((_RESOURCE, *labels)))
+    return Query(f"{expression}{also}", " ".join(filter(None, shown)))
+
+
+def _objective(gauge: str, word: str = "") -> Query:
+    """A gauge of each objective."""
+    return Query(_of(gauge, _OBJECTIVE), f"{_NAMED} {word}".strip())
 
 
 def _of_features() -> dict[str, tuple[Picture, ...]]:
@@ -122,10 +123,13 @@ def _of_features() -> dict[str, tuple[Picture, ...]]:
     return {
         title: tuple(
             Picture(
-                title=one["title"],
-                says=one["says"],
-                unit=one["unit"],
-                queries=tuple(_queries(one)),
+                one["title"],
+                one["says"],
+                one["unit"],
+                [
+                    _gauge(gauge, word, *one["by"].split(", "))
+                    for gauge, word in one.get("gauges", {one.get("gauge"): ""}).items()
+                ],
             )
             for one in pictures
         )
@@ -135,327 +139,257 @@ def _of_features() -> dict[str, tuple[Picture, ...]]:
     }
 
 
+_KEPT, _MOST_KEPT, _WANTED = (
+    _of(f"servingslo_{name}_ratio", _OBJECTIVE)
+    for name in ("within_objective", "within_objective_greatest", "objective_target")
+)
+_OR_NOTHING = f" or {_of('servingslo_replicas_current')} * 0"
 ROWS: dict[str, tuple[Picture, ...]] = {
     "At a glance": (
         Picture(
-            title="Objectives",
-            says="Whether the share of requests within each threshold is the wanted one.",
-            unit="short",
-            queries=(
+            "Objectives",
+            "Whether the share of requests within each threshold is the wanted one.",
+            "short",
+            [
                 Query(
-                    expression=f"min by ({_RESOURCE}) ("
-                    f"({_of('servingslo_within_objective_ratio', _OBJECTIVE)} >= bool "
-                    f"{_of('servingslo_objective_target_ratio', _OBJECTIVE)}) + "
-                    f"({_of('servingslo_within_objective_greatest_ratio', _OBJECTIVE)} >= bool "
-                    f"{_of('servingslo_objective_target_ratio', _OBJECTIVE)}))",
-                    legend=_NAME,
-                ),
-            ),
-            stat="values",
-            words=(
-                ("0", "missed", "red"),
-                ("1", "between two buckets", "yellow"),
-                ("2", "met", "green"),
-            ),
+                    f"min by ({_RESOURCE}) (({_KEPT} >= bool {_WANTED}) + "
+                    f"({_MOST_KEPT} >= bool {_WANTED}))",
+                    _NAME,
+                )
+            ],
+            "values",
+            (("0", "missed", "red"), ("1", "between two buckets", "yellow"), ("2", "met", "green")),
         ),
         Picture(
-            title="Replicas now",
-            says="Of the target, as the last decision found it.",
-            unit="short",
-            queries=(Query(expression=_of("servingslo_replicas_current"), legend=_NAME),),
-            stat="values",
+            "Replicas now",
+            "Of the target, as the last decision found it.",
+            "short",
+            [_gauge("servingslo_replicas_current")],
+            "values",
         ),
         Picture(
-            title="Why so many",
-            says="The constraint that asks for most, and what keeps the planner from its count.",
-            unit="short",
-            queries=(
+            "Why so many",
+            "The constraint that asks for most, and what keeps the planner from its count.",
+            "short",
+            [
+                _gauge("servingslo_binding_constraint", "", "constraint", also=" > 0"),
                 Query(
-                    expression=_of("servingslo_binding_constraint", _RESOURCE + ", constraint")
-                    + " > 0",
-                    legend=f"{_NAME} {{{{constraint}}}}",
+                    f"{_of('servingslo_limited_by', _RESOURCE + ', reason')} > 0",
+                    f"{_NAME} held: {{{{reason}}}}",
                 ),
-                Query(
-                    expression=f"{_of('servingslo_limited_by', _RESOURCE + ', reason')} > 0",
-                    legend=f"{_NAME} held: {{{{reason}}}}",
-                ),
-            ),
-            stat="names",
+            ],
+            "names",
         ),
         Picture(
-            title="Cost an hour now",
-            says="Where spec.cost states a price.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=_of("servingslo_cost_per_hour", _RESOURCE + ", currency"),
-                    legend=f"{_NAME} {{{{currency}}}}",
-                ),
-            ),
-            stat="values",
+            "Cost an hour now",
+            "Where spec.cost states a price.",
+            "short",
+            [_gauge("servingslo_cost_per_hour", "", "currency")],
+            "values",
         ),
     ),
     "Is the objective met?": (
         Picture(
-            title="Share of requests within the threshold",
-            says="The least share that the histogram's buckets allow, and the wanted share.",
-            unit="percentunit",
-            queries=(
-                Query(
-                    expression=_of("servingslo_within_objective_ratio", _OBJECTIVE),
-                    legend=_NAMED,
-                ),
-                Query(
-                    expression=_of("servingslo_objective_target_ratio", _OBJECTIVE),
-                    legend=f"{_NAMED} wanted",
-                ),
-            ),
+            "Share of requests within the threshold",
+            "The least share that the histogram's buckets allow, and the wanted share.",
+            "percentunit",
+            [
+                _objective("servingslo_within_objective_ratio"),
+                _objective("servingslo_objective_target_ratio", "wanted"),
+            ],
         ),
         Picture(
-            title="Observed and threshold",
-            says="The percentile of each objective as observed over the recent window.",
-            unit="s",
-            queries=(
-                Query(expression=_of("servingslo_observed_seconds", _OBJECTIVE), legend=_NAMED),
-                Query(
-                    expression=_of("servingslo_objective_seconds", _OBJECTIVE),
-                    legend=f"{_NAMED} threshold",
-                ),
-            ),
+            "Observed and threshold",
+            "The percentile of each objective as observed over the recent window.",
+            "s",
+            [
+                _objective("servingslo_observed_seconds"),
+                _objective("servingslo_objective_seconds", "threshold"),
+            ],
         ),
     ),
     **_of_features(),
     "What limits?": (
         Picture(
-            title="Guards that keep the planner from the required count",
-            says="1 for the reason that holds; 0 where nothing does. Each has a runbook.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=f"{_of('servingslo_limited_by', _RESOURCE + ', reason')} "
-                    f"or {_of('servingslo_replicas_current')} * 0",
-                    legend=f"{_NAME} {{{{reason}}}}",
-                ),
-            ),
+            "Guards that keep the planner from the required count",
+            "1 for the reason that holds; 0 where nothing does. Each has a runbook.",
+            "short",
+            [_gauge("servingslo_limited_by", "", "reason", also=_OR_NOTHING)],
         ),
         Picture(
-            title="Not ready, and no fresh metrics",
-            says="1 while a resource cannot be decided for, with the reason, or cannot be seen.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=f"{_of('servingslo_not_ready', _RESOURCE + ', reason')} "
-                    f"or {_of('servingslo_replicas_current')} * 0",
-                    legend=f"{_NAME} {{{{reason}}}}",
-                ),
-                Query(
-                    expression=f"1 - {_of('servingslo_metrics_fresh')}",
-                    legend=f"{_NAME} no fresh metrics",
-                ),
-            ),
+            "Not ready, and no fresh metrics",
+            "1 while a resource cannot be decided for, with the reason, or cannot be seen.",
+            "short",
+            [
+                _gauge("servingslo_not_ready", "", "reason", also=_OR_NOTHING),
+                Query(f"1 - {_of('servingslo_metrics_fresh')}", f"{_NAME} no fresh metrics"),
+            ],
         ),
     ),
     "Why this many?": (
         Picture(
-            title="Replicas",
-            says="What is ready, what the last decision set, and what it would set in mode Auto.",
-            unit="short",
-            queries=(
-                Query(expression=_of("servingslo_desired_replicas"), legend=f"{_NAME} desired"),
-                Query(expression=_of("servingslo_replicas_ready"), legend=f"{_NAME} ready"),
-                Query(
-                    expression=_of("servingslo_replicas_recommended"),
-                    legend=f"{_NAME} recommended",
-                ),
-                Query(expression=_sum_of("servingslo_desired_replicas"), legend=f"{_ALL} desired"),
-            ),
+            "Replicas",
+            "What is ready, what the last decision set, and what it would set in mode Auto.",
+            "short",
+            [
+                _gauge("servingslo_desired_replicas", "desired"),
+                _gauge("servingslo_replicas_ready", "ready"),
+                _gauge("servingslo_replicas_recommended", "recommended"),
+                Query(_sum_of("servingslo_desired_replicas"), f"{_ALL} desired"),
+            ],
         ),
         Picture(
-            title="Replicas that each constraint alone asks for",
-            says="The largest binds.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=_of("servingslo_replicas_needed", _RESOURCE + ", constraint"),
-                    legend=f"{_NAME} {{{{constraint}}}}",
-                ),
-            ),
+            "Replicas that each constraint alone asks for",
+            "The largest binds.",
+            "short",
+            [_gauge("servingslo_replicas_needed", "", "constraint")],
         ),
         Picture(
-            title="Arrivals and what is expected of them",
-            says="The forecast is for the time when a replica ordered now would be ready.",
-            unit="reqps",
-            queries=(
-                Query(expression=_of("servingslo_arrivals_per_second"), legend=f"{_NAME} arrivals"),
-                Query(
-                    expression=_of("servingslo_forecast_arrivals_per_second"),
-                    legend=f"{_NAME} forecast",
-                ),
-            ),
+            "Arrivals and what is expected of them",
+            "The forecast is for the time when a replica ordered now would be ready.",
+            "reqps",
+            [
+                _gauge("servingslo_arrivals_per_second", "arrivals"),
+                _gauge("servingslo_forecast_arrivals_per_second", "forecast"),
+            ],
         ),
         Picture(
-            title="Utilization and KV cache, predicted at the decided count",
-            says="1 is saturation, or a full cache.",
-            unit="percentunit",
-            queries=(
-                Query(
-                    expression=_of("servingslo_utilization_ratio"), legend=f"{_NAME} utilization"
-                ),
-                Query(expression=_of("servingslo_kv_usage_ratio"), legend=f"{_NAME} KV cache"),
-            ),
+            "Utilization and KV cache, predicted at the decided count",
+            "1 is saturation, or a full cache.",
+            "percentunit",
+            [
+                _gauge("servingslo_utilization_ratio", "utilization"),
+                _gauge("servingslo_kv_usage_ratio", "KV cache"),
+            ],
         ),
     ),
     "Does the model fit?": (
         Picture(
-            title="Observed over predicted",
-            says="1 is a prediction that came true; below 1 it was pessimistic.",
-            unit="short",
-            queries=(
+            "Observed over predicted",
+            "1 is a prediction that came true; below 1 it was pessimistic.",
+            "short",
+            [
                 Query(
-                    expression=f"{_of('servingslo_observed_seconds', _OBJECTIVE)} "
+                    f"{_of('servingslo_observed_seconds', _OBJECTIVE)} "
                     f"/ {_of('servingslo_predicted_seconds', _OBJECTIVE)}",
-                    legend=_NAMED,
-                ),
-            ),
+                    _NAMED,
+                )
+            ],
         ),
         Picture(
-            title="Error of the service law, and whether it decides",
-            says="A law is trusted below 15 %; while none is, measured saturation decides.",
-            unit="percentunit",
-            queries=(
-                Query(
-                    expression=_of("servingslo_model_fit_error_ratio"), legend=f"{_NAME} fit error"
-                ),
-                Query(expression=_of("servingslo_model_trusted"), legend=f"{_NAME} trusted"),
-            ),
+            "Error of the service law, and whether it decides",
+            "A law is trusted below 15 %; while none is, measured saturation decides.",
+            "percentunit",
+            [
+                _gauge("servingslo_model_fit_error_ratio", "fit error"),
+                _gauge("servingslo_model_trusted", "trusted"),
+            ],
         ),
         Picture(
-            title="GPUs busy, as measured and as the law explains",
-            says="Shares of the last minutes, where DCGM is scraped; far apart, no law is trusted.",
-            unit="percentunit",
-            queries=(
-                Query(
-                    expression=_of("servingslo_gpu_utilization_ratio"), legend=f"{_NAME} measured"
-                ),
-                Query(
-                    expression=_of("servingslo_gpu_law_utilization_ratio"), legend=f"{_NAME} law"
-                ),
-            ),
+            "GPUs busy, as measured and as the law explains",
+            "Shares of the last minutes, where DCGM is scraped; far apart, no law is trusted.",
+            "percentunit",
+            [
+                _gauge("servingslo_gpu_utilization_ratio", "measured"),
+                _gauge("servingslo_gpu_law_utilization_ratio", "law"),
+            ],
         ),
     ),
     "Is the budget spent?": (
         Picture(
-            title="Budget burn over an hour and a day",
-            says="1 spends exactly what the percentile allows. A threshold between two buckets "
+            "Budget burn over an hour and a day",
+            "1 spends exactly what the percentile allows. A threshold between two buckets "
             "counts as missed.",
-            unit="short",
-            queries=(
-                Query(expression=_burn("1h"), legend=f"{_NAMED} 1 h"),
-                Query(expression=_burn("1d"), legend=f"{_NAMED} 1 d"),
-            ),
+            "short",
+            [Query(_burn("1h"), f"{_NAMED} 1 h"), Query(_burn("1d"), f"{_NAMED} 1 d")],
         ),
         Picture(
-            title="Requests without a whole answer",
-            says="Refused, failed (5xx and timeouts) and aborted, per second.",
-            unit="reqps",
-            queries=(
+            "Requests without a whole answer",
+            "Refused, failed (5xx and timeouts) and aborted, per second.",
+            "reqps",
+            [
                 Query(
-                    expression="max by (" + _RESOURCE + ", outcome) "
-                    "(servingslo_requests_per_second"
+                    f"max by ({_RESOURCE}, outcome) (servingslo_requests_per_second"
                     + _CHOSEN.replace("}", ', outcome=~"refused|failed|aborted"}')
                     + ")",
-                    legend=f"{_NAME} {{{{outcome}}}}",
-                ),
-            ),
+                    f"{_NAME} {{{{outcome}}}}",
+                )
+            ],
         ),
         Picture(
-            title="Requests to be drained",
-            says="Backlog on top of new arrivals.",
-            unit="short",
-            queries=(Query(expression=_of("servingslo_backlog_requests"), legend=_NAME),),
+            "Requests to be drained",
+            "Backlog on top of new arrivals.",
+            "short",
+            [_gauge("servingslo_backlog_requests")],
         ),
     ),
     "What does it cost?": (
         Picture(
-            title="Cost an hour",
-            says="Of the decided count, where spec.cost states a price.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=_of("servingslo_cost_per_hour", _RESOURCE + ", currency"),
-                    legend=f"{_NAME} {{{{currency}}}}",
-                ),
-                Query(
-                    expression=_sum_of("servingslo_cost_per_hour", "currency"),
-                    legend=f"{_ALL} {{{{currency}}}}",
-                ),
-            ),
+            "Cost an hour",
+            "Of the decided count, where spec.cost states a price.",
+            "short",
+            [
+                _gauge("servingslo_cost_per_hour", "", "currency"),
+                Query(_sum_of("servingslo_cost_per_hour", "currency"), f"{_ALL} {{{{currency}}}}"),
+            ],
         ),
         Picture(
-            title="Replica-hours of the last day",
-            says="Only of the time in which an operator was scraped.",
-            unit="short",
-            queries=(
-                Query(
-                    expression=_hours(_of("servingslo_replicas_current")),
-                    legend=_NAME,
-                ),
-                Query(
-                    expression=_hours(_sum_of("servingslo_replicas_current")),
-                    legend=_ALL,
-                ),
-            ),
+            "Replica-hours of the last day",
+            "Only of the time in which an operator was scraped.",
+            "short",
+            [
+                Query(_hours(_of("servingslo_replicas_current")), _NAME),
+                Query(_hours(_sum_of("servingslo_replicas_current")), _ALL),
+            ],
         ),
     ),
     "What energy does it take?": (
         Picture(
-            title="Joules an output token",
-            says="Energy of the GPUs over the last minutes, idle ones included.",
-            unit="joule",
-            queries=(Query(expression=_of("servingslo_joules_per_output_token"), legend=_NAME),),
+            "Joules an output token",
+            "Energy of the GPUs over the last minutes, idle ones included.",
+            "joule",
+            [_gauge("servingslo_joules_per_output_token")],
         ),
         Picture(
-            title="Power of the GPUs",
-            says="Where DCGM's exporter is scraped.",
-            unit="watt",
-            queries=(
-                Query(expression=_of("servingslo_gpu_power_watts"), legend=_NAME),
-                Query(expression=_sum_of("servingslo_gpu_power_watts"), legend=_ALL),
-            ),
+            "Power of the GPUs",
+            "Where DCGM's exporter is scraped.",
+            "watt",
+            [
+                _gauge("servingslo_gpu_power_watts"),
+                Query(_sum_of("servingslo_gpu_power_watts"), _ALL),
+            ],
         ),
     ),
     "Does the operator work?": (
         Picture(
-            title="A round of decisions",
-            says="Mean duration, and how long ago the last one succeeded.",
-            unit="s",
-            queries=(
+            "A round of decisions",
+            "Mean duration, and how long ago the last one succeeded.",
+            "s",
+            [
                 Query(
-                    expression="sum(rate(servingslo_tick_duration_seconds_sum[$__rate_interval])) "
+                    "sum(rate(servingslo_tick_duration_seconds_sum[$__rate_interval])) "
                     "/ sum(rate(servingslo_tick_duration_seconds_count[$__rate_interval]))",
-                    legend="duration",
+                    "duration",
                 ),
-                Query(
-                    expression="min(servingslo_last_success_age_seconds)", legend="since the last"
-                ),
-            ),
+                Query("min(servingslo_last_success_age_seconds)", "since the last"),
+            ],
         ),
         Picture(
-            title="Writes and failures",
-            says="Writes to targets by outcome, and failures by part, per second.",
-            unit="cps",
-            queries=(
+            "Writes and failures",
+            "Writes to targets by outcome, and failures by part, per second.",
+            "cps",
+            [
                 Query(
-                    expression="sum by (knob, outcome) "
+                    "sum by (knob, outcome) "
                     f"(rate(servingslo_changes_total{_CHANGED}[$__rate_interval])) or vector(0)",
-                    legend="{{knob}} {{outcome}}",
+                    "{{knob}} {{outcome}}",
                 ),
                 Query(
-                    expression="sum by (part) (rate(servingslo_failures_total[$__rate_interval])) "
+                    "sum by (part) (rate(servingslo_failures_total[$__rate_interval])) "
                     "or vector(0)",
-                    legend="failed {{part}}",
+                    "failed {{part}}",
                 ),
-            ),
+            ],
         ),
     ),
 }

@@ -1,10 +1,9 @@
 """The demo of limits of real Triton servers as a user starts it, judged at full length."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.full_demo import demo
 
 from servingslo_lab.rig.triton import missing_for_triton
 
@@ -17,12 +16,5 @@ def test_limits_too_low_are_put_right_with_no_request_failed(tmp_path: Path) -> 
     """The objective that was missed is met, and replicas follow a surge."""
     if missing := missing_for_triton():
         pytest.skip(missing)
-    command = [sys.executable, "-m", "servingslo.cli", "demo", "--scenario=triton"]
-    done = subprocess.run(
-        [*command, f"--out={tmp_path}", "--minutes=8"],
-        capture_output=True,
-        text=True,
-        timeout=FULL_SECONDS,
-        check=False,
-    )
+    done = demo(tmp_path, "--scenario=triton", "--minutes=8", seconds=FULL_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,8 +9,8 @@ from typing import Any
 
 import kubernetes
 import pytest
-import yaml
 from kubernetes.dynamic import DynamicClient
+from tests.unit.test_examples import FOLDERS, documents
 
 from servingslo.api.crd import definitions
 from servingslo_lab.rig.cluster import Rig
@@ -25,7 +25,6 @@ from servingslo_lab.rig.programs.upstream_crds import (
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
-FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/servingslo.yaml"))
 # Argo CD's own CRD is not on the rig: its Application is parsed, and no server is asked.
 UNASKED_GROUPS = ("argoproj.io/",)
 OURS = {one["metadata"]["name"]: one for one in definitions()}
@@ -55,16 +54,6 @@ def client(rig: Rig) -> Iterator[DynamicClient]:
 def _is_established(extensions: kubernetes.client.ApiextensionsV1Api, name: str) -> bool:
     conditions = extensions.read_custom_resource_definition(name).status.conditions or []
     return any(c.type == "Established" and c.status == "True" for c in conditions)
-
-
-def documents(folder: Path) -> list[dict[str, Any]]:
-    """What `kubectl apply -f` of all manifests of an example would send."""
-    return [
-        document
-        for path in sorted(folder.glob("*.yaml"))
-        if path.name != "values.yaml"
-        for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    ]
 
 
 def dry_run(client: DynamicClient, document: dict[str, Any], namespace: str) -> dict[str, Any]:

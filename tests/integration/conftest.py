@@ -7,6 +7,8 @@ import pytest
 from tests.integration.audit import differences
 from tests.integration.crd_server import CRD_NAME, CRDS, Server, resources
 from tests.integration.operator_under_test import Engines, Operator, Tenant, install_chart
+from tests.integration.prometheus_pods import scraping, serving_pods
+from tests.integration.prometheus_world import Pages
 
 from servingslo.api.crd import custom_resource_definition
 from servingslo_lab.rig.cluster import Rig
@@ -17,6 +19,7 @@ from servingslo_lab.rig.programs.upstream_crds import (
     install_crds,
     manifests,
 )
+from servingslo_lab.rig.prometheus import Prometheus
 from servingslo_lab.rig.waiting import wait_until
 
 _SPEC_SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
@@ -155,6 +158,20 @@ def server(rig: Rig) -> Iterator[Server]:
             lambda: server.call("GET", f"{CRDS}/{CRD_NAME}").status_code == 404,
             what="the CRD is gone",
         )
+
+
+@pytest.fixture(scope="module")
+def pages() -> Iterator[Pages]:
+    """The pages of all pods; a test that changes one puts it back."""
+    with serving_pods() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def prometheus(pages: Pages) -> Iterator[Prometheus]:
+    """A real Prometheus that has scraped every page."""
+    with scraping(pages) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

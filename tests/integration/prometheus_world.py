@@ -7,9 +7,10 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from tests.answering import Answering, serving
 
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.processes import ProcessFamily
@@ -19,35 +20,8 @@ from servingslo_lab.rig.prometheus import Prometheus, ScrapePlan
 TEXT_FORMAT = "text/plain; version=0.0.4"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering):
     protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        """Say nothing: the tests judge the answers."""
-
-    def answer(self, status: int, content_type: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@contextmanager
-def _serving(handler: type[_Handler], context: ssl.SSLContext | None = None) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    scheme = "http" if context is None else "https"
-    try:
-        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @dataclass
@@ -76,19 +50,19 @@ def serving_pages() -> Iterator[Pages]:
     pages = Pages()
 
     class Handler(_Handler):
-        def do_GET(self):
+        def reply(self):
             if self.path == "/targets":
-                self.answer(200, "application/json", json.dumps(pages.targets).encode())
+                self.answer(json.dumps(pages.targets).encode())
                 return
             text = pages.texts.get(self.path[1:])
             if callable(text):
                 text = text()
             if text is None:
-                self.answer(503, "text/plain", b"gone")
+                self.answer(b"gone", 503, "text/plain")
             else:
-                self.answer(200, TEXT_FORMAT, text.encode())
+                self.answer(text.encode(), kind=TEXT_FORMAT)
 
-    with _serving(Handler) as url:
+    with serving(Handler) as url:
         pages.url = url
         yield pages
 
@@ -160,7 +134,7 @@ def proxying(target: str, certificate: Path | None = None) -> Iterator[Proxy]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
     proxy = Proxy(target=target)
-    with _serving(_forwarding(proxy), context) as url:
+    with serving(_forwarding(proxy), context) as url:
         proxy.url = url
         try:
             yield proxy
@@ -184,20 +158,20 @@ def _body(proxy: Proxy, path: str) -> bytes:
 
 def _forwarding(proxy: Proxy) -> type[_Handler]:
     class Handler(_Handler):
-        def do_GET(self):
+        def reply(self):
             proxy.requests.append(self.path)
             bearer = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
             stranger = proxy.admits is not None and not proxy.admits(bearer)
             required = proxy.required.items()
             if stranger or any(self.headers.get(name) != value for name, value in required):
-                self.answer(401, "text/plain", b"who are you?")
+                self.answer(b"who are you?", 401, "text/plain")
             elif proxy.failures:
                 proxy.failures -= 1
-                self.answer(503, "text/plain", b"busy")
+                self.answer(b"busy", 503, "text/plain")
             elif proxy.trickle_seconds is not None:
                 self._trickle(_body(proxy, self.path), proxy.trickle_seconds)
             else:
-                self.answer(200, "application/json", _body(proxy, self.path))
+                self.answer(_body(proxy, self.path))
 
         def _trickle(self, body, pause_seconds):
             self.send_response(200)

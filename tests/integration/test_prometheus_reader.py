@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,10 +19,8 @@ from tests.integration.prometheus_pods import (
     read_until,
     reader_of,
     running,
-    scraping,
-    serving_pods,
 )
-from tests.integration.prometheus_world import Pages, proxying
+from tests.integration.prometheus_world import proxying
 from tests.unit.test_prometheus_matchers import ask_for_the_past
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
@@ -31,24 +28,9 @@ from servingslo.estimation.sample import HistogramSample
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import profile
 from servingslo.runtimes.profile import MetricKind
-from servingslo_lab.rig.prometheus import Prometheus
 
 VLLM = profile("vllm")
 pytestmark = pytest.mark.rig
-
-
-@pytest.fixture(scope="module")
-def pages() -> Iterator[Pages]:
-    """The pages of all pods; a test that changes one puts it back."""
-    with serving_pods() as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def prometheus(pages: Pages) -> Iterator[Prometheus]:
-    """A real Prometheus that has scraped every page."""
-    with scraping(pages) as process:
-        yield process
 
 
 # What is read

@@ -1,7 +1,6 @@
 """The reader while Prometheus, or what stands before it, is in trouble; and its credentials."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,32 +10,15 @@ from tests.integration.prometheus_pods import (
     read_once,
     read_until,
     reader_of,
-    scraping,
-    serving_pods,
 )
-from tests.integration.prometheus_world import Pages, proxying
+from tests.integration.prometheus_world import proxying
 
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.reasons import Reason
-from servingslo_lab.rig.prometheus import Prometheus
 
 DATA = Path(__file__).parent / "data"
 pytestmark = pytest.mark.rig
-
-
-@pytest.fixture(scope="module")
-def pages() -> Iterator[Pages]:
-    """The pages of all pods; a test that changes one puts it back."""
-    with serving_pods() as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def prometheus(pages: Pages) -> Iterator[Prometheus]:
-    """A real Prometheus that has scraped every page."""
-    with scraping(pages) as process:
-        yield process
 
 
 def _assert_unavailable(found: ClusterMetrics, *words: str) -> None:

@@ -7,15 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import urllib.parse
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import kubernetes
 import pytest
+from tests.answering import Answering, serving
 
 from servingslo_lab.rig.cluster import Rig, RigOptions
 from servingslo_lab.rig.waiting import http_get, wait_until
@@ -51,31 +50,18 @@ def _scrape_plan(rig: Rig) -> Iterator[None]:
 def _engine_pages(namespace: str) -> Iterator[str]:
     """A discovery endpoint with one engine, and that engine's metrics, on one address."""
 
-    class Pages(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Pages(Answering):
+        def reply(self) -> None:
             host = f"127.0.0.1:{self.server.server_address[1]}"
             labels = {"namespace": namespace, "pod": "pod-a", "container": "engine"}
             found = [{"targets": [host], "labels": labels}]
             is_discovery = self.path == "/sd"
             body = json.dumps(found) if is_discovery else "vllm:num_requests_running 7\n"
-            self.send_response(200)
             kind = "application/json" if is_discovery else "text/plain; version=0.0.4"
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(body.encode())
+            self.answer(body.encode(), kind=kind)
 
-        def log_message(self, *_arguments: object) -> None:
-            """Stay silent."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/sd"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Pages) as url:
+        yield f"{url}/sd"
 
 
 @pytest.mark.usefixtures("_scrape_plan")

@@ -185,6 +185,36 @@ def _phase(name: str) -> float:
     return zlib.crc32(name.encode()) % 997 / 997.0
 
 
+def page_of(
+    served: float,
+    *,
+    running: float = 4.0,
+    waiting: float = 0.0,
+    age: float = 1.0,
+    slow: float = 0.0,
+) -> EngineSample:
+    """An engine that has served so many requests. slow: of them, with a first token after 9 s."""
+    usual = served - slow
+    return EngineSample(
+        engine="0",
+        gauges_age_seconds=age,
+        counters_age_seconds=age,
+        histograms_age_seconds=age,
+        running=running,
+        waiting=waiting,
+        kv_usage_ratio=0.3,
+        generation_tokens_total=200.0 * served,
+        prompt_tokens_total=1000.0 * served,
+        finished_total={"stop": served},
+        ttft_seconds=HistogramSample(
+            upper_bounds=(1.0, float("inf")),
+            cumulative_counts=(usual, served),
+            sum=9.0 * slow + 0.1 * usual,
+            count=served,
+        ),
+    )
+
+
 def poisson(rate: float, duration: float, rng: np.random.Generator) -> np.ndarray:
     """Arrival times of a Poisson process."""
     count = rng.poisson(rate * duration)

@@ -2,13 +2,12 @@
 
 import asyncio
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from cli_calls import CLI
+from tests.answering import Answering, serving
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
@@ -36,8 +35,8 @@ PAGES = {
 def server() -> Iterator[str]:
     """An address at which everything but Prometheus answers."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(Answering):
+        def reply(self) -> None:
             path = "/" + self.path.split("/")[1]
             if path == "/login":
                 self.send_response(302)
@@ -45,20 +44,10 @@ def server() -> Iterator[str]:
                 self.end_headers()
                 return
             status, kind, body = PAGES[path]
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(body, status, kind)
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{http.server_address[1]}"
-    http.shutdown()
-    http.server_close()
+    with serving(Handler) as url:
+        yield url
 
 
 def _said(config: PrometheusConfig) -> str:

@@ -1,14 +1,13 @@
 """The chart's dashboard as a picture: every query is asked, and the answers are what is drawn."""
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from tests.answering import Answering, serving
 from tests.dashboards.servingslo import queries
 
 from servingslo_lab.cli.demo import dashboard
@@ -21,13 +20,13 @@ PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 RECORDED = ROOT / "docs" / "pictures" / "panels.json"
 
 
-class Prometheus(http.server.BaseHTTPRequestHandler):
+class Prometheus(Answering):
     """Answers each range query with one series of two points, and keeps what was asked."""
 
     asked: ClassVar[list[dict[str, str]]] = []
     refused = ""
 
-    def do_GET(self) -> None:
+    def reply(self) -> None:
         """One query."""
         asked = {name: one for name, (one,) in parse_qs(urlsplit(self.path).query).items()}
         self.asked.append(asked)
@@ -37,13 +36,7 @@ class Prometheus(http.server.BaseHTTPRequestHandler):
         labels = {"namespace": "inference", "name": "llama-chat", "metric": "ttft"}
         start = float(asked["start"])
         series = {"metric": labels, "values": [[start, "0.51237"], [start + 5, "NaN"]]}
-        body = json.dumps({"data": {"result": [series]}}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+        self.answer(json.dumps({"data": {"result": [series]}}).encode())
 
 
 @pytest.fixture
@@ -51,10 +44,8 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Its address."""
     monkeypatch.setattr(Prometheus, "asked", [])
     monkeypatch.setattr(Prometheus, "refused", "")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Prometheus) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serving(Prometheus) as url:
+        yield url
 
 
 def answered(url: str) -> list[dashboard.Answered]:

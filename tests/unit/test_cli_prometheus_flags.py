@@ -2,12 +2,11 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.answering import Answering, serving
 from tests.unit.cli_calls import CLI
 
 from servingslo.adapters.prometheus.refusals import status_words
@@ -25,35 +24,25 @@ ASKING = ("run", "fit", "backtest", "record", "shadow", "history", "explain")
 EMPTY = {"status": "success", "data": {"resultType": "vector", "result": []}}
 
 
-class _Guarded(BaseHTTPRequestHandler):
+class _Guarded(Answering):
     """An API that answers only to user 'me' with password 'secret' and tenant 'team'."""
 
     seen: list[tuple[str | None, str | None]]
 
-    def do_GET(self) -> None:
+    def reply(self) -> None:
         """Answer 401 to anybody else."""
         asked_by = (self.headers["Authorization"], self.headers["X-Scope-OrgID"])
         self.seen.append(asked_by)
         wanted = "Basic " + base64.b64encode(b"me:secret").decode()
-        body = json.dumps(EMPTY).encode()
-        self.send_response(200 if asked_by == (wanted, "team") else 401)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on standard error."""
+        self.answer(json.dumps(EMPTY).encode(), 200 if asked_by == (wanted, "team") else 401)
 
 
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """The address of such an API."""
     _Guarded.seen = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Guarded)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(_Guarded) as url:
+        yield url
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ PAGES = (
 )
 FENCE = re.compile(r"^```(?:sh|shell|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^```sh\n((?:(?!```).)*)^```\n\n```\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
 
 
 def typed_commands() -> Iterator[tuple[str, str]]:
@@ -116,13 +115,3 @@ def test_every_reason_is_explained() -> None:
     first = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
     told = [word for cell in first for word in re.findall(r"`([A-Z]\w+)`", cell)]
     assert sorted(told) == sorted(Reason)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link of a page is a file or folder of the repository."""
-    text = re.sub(
-        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
-    missing = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
-    assert missing == []

@@ -3,39 +3,20 @@
 from dataclasses import replace
 
 import pytest
+from tests.unit.estimation_fleet import page_of
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
 from servingslo.estimation.requests.arrivals import ArrivalState, measure
-from servingslo.estimation.sample import EngineSample, GatewaySample, HistogramSample, PodSample
+from servingslo.estimation.sample import EngineSample, GatewaySample, PodSample
 from servingslo.estimation.windows.balance import arrivals_of
 from servingslo.estimation.windows.counters import Window
 from servingslo.estimation.windows.freshness import assess
 
 
-def _engine(served: float, *, waiting: float = 0.0, age: float = 1.0) -> EngineSample:
-    return EngineSample(
-        engine="0",
-        gauges_age_seconds=age,
-        counters_age_seconds=age,
-        histograms_age_seconds=age,
-        running=4.0,
-        waiting=waiting,
-        generation_tokens_total=200.0 * served,
-        prompt_tokens_total=1000.0 * served,
-        finished_total={"stop": served},
-        ttft_seconds=HistogramSample(
-            upper_bounds=(1.0, float("inf")),
-            cumulative_counts=(served, served),
-            sum=0.1 * served,
-            count=served,
-        ),
-    )
-
-
 def _idle(served: float) -> EngineSample:
     """An engine that has served so many and has nothing to do: what runs would emit tokens."""
-    return replace(_engine(served), running=0.0)
+    return page_of(served, running=0.0)
 
 
 def _pod(name: str, *engines: EngineSample, ready_for: float = 900.0) -> PodSample:
@@ -67,7 +48,7 @@ def test_pods_whose_metrics_are_lost_are_no_surge() -> None:
     """Four at 1/s each; two go unseen while they serve on, and come back: 4/s at every tick."""
     ticks: list[tuple[PodSample, ...]] = []
     for number in range(8):
-        seen = _engine(100.0 + 15.0 * number)
+        seen = page_of(100.0 + 15.0 * number)
         lost = (_pod("c"), _pod("d")) if 4 <= number < 6 else (_pod("c", seen), _pod("d", seen))
         ticks.append((_pod("a", seen), _pod("b", seen), *lost))
     rates = [_after(*ticks[: last + 1]).arrival_rate_per_second for last in range(1, 8)]
@@ -76,7 +57,7 @@ def test_pods_whose_metrics_are_lost_are_no_surge() -> None:
 
 def test_nothing_is_known_after_one_scrape() -> None:
     """A counter alone is not a rate: unknown, not zero."""
-    estimate = _after((_pod("a", _engine(500.0)),))
+    estimate = _after((_pod("a", page_of(500.0)),))
     assert estimate.arrival_rate_per_second is None
     assert estimate.workload is None
 
@@ -84,8 +65,8 @@ def test_nothing_is_known_after_one_scrape() -> None:
 def test_served_and_queued_requests_are_arrivals() -> None:
     """30 served and 15 more waiting in 15 s are 3 a second, though completions say 2."""
     estimate = _after(
-        (_pod("a", _engine(100.0)),),
-        (_pod("a", _engine(130.0, waiting=15.0)),),
+        (_pod("a", page_of(100.0)),),
+        (_pod("a", page_of(130.0, waiting=15.0)),),
     )
     assert estimate.arrival_rate_per_second == pytest.approx(3.0)
     assert estimate.backlog_requests == 15.0
@@ -100,25 +81,25 @@ def test_no_traffic_is_zero_not_unknown() -> None:
 
 def test_restarted_engine_counts_from_zero() -> None:
     """A counter that fell from 100 to 30 served 30 since, it did not serve −70."""
-    estimate = _after((_pod("a", _engine(100.0)),), (_pod("a", _engine(30.0)),))
+    estimate = _after((_pod("a", page_of(100.0)),), (_pod("a", page_of(30.0)),))
     assert estimate.arrival_rate_per_second == pytest.approx(2.0)
 
 
 def test_pod_that_became_ready_while_watched_counts_from_its_start() -> None:
     """Ready for 10 s at its first scrape, 15 served: they fell into this tick."""
-    old = _pod("a", _engine(100.0))
+    old = _pod("a", page_of(100.0))
     estimate = _after(
         (old,),
-        (_pod("a", _engine(115.0)), _pod("b", _engine(15.0), ready_for=10.0)),
+        (_pod("a", page_of(115.0)), _pod("b", page_of(15.0), ready_for=10.0)),
     )
     assert estimate.arrival_rate_per_second == pytest.approx(2.0)
 
 
 def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
     """It takes all that arrives for 10 s of 15: 2/s stand, until its first scrape says so too."""
-    before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
-    relieved = _pod("a", _engine(140.0)), _pod("b", ready_for=11.0)
-    scraped = _pod("a", _idle(140.0)), _pod("b", _engine(50.0), ready_for=26.0)
+    before = (_pod("a", page_of(100.0)),), (_pod("a", page_of(130.0)),)
+    relieved = _pod("a", page_of(140.0)), _pod("b", ready_for=11.0)
+    scraped = _pod("a", _idle(140.0)), _pod("b", page_of(50.0), ready_for=26.0)
     held = _after(*before, relieved)
     assert held.arrival_rate_per_second == pytest.approx(2.0)
     assert held.discarded_per_second == pytest.approx(10.0 / 15.0)
@@ -129,8 +110,8 @@ def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
 
 def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
     """What the others count is the least that came."""
-    before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
-    more = _pod("a", _engine(190.0)), _pod("b", ready_for=11.0)
+    before = (_pod("a", page_of(100.0)),), (_pod("a", page_of(130.0)),)
+    more = _pod("a", page_of(190.0)), _pod("b", ready_for=11.0)
     counted = _after(*before, more)
     assert counted.arrival_rate_per_second == pytest.approx(4.0)
     assert counted.discarded_per_second is None
@@ -138,17 +119,17 @@ def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
 
 def test_a_new_pod_seen_for_most_of_the_window_hides_no_fall() -> None:
     """Ready 3 s before the others' scrape: a fall from 2 to 0.5/s is one."""
-    before = (_pod("a", _engine(100.0)),), (_pod("a", _engine(130.0)),)
-    less = _pod("a", _engine(137.5)), _pod("b", ready_for=4.0)
+    before = (_pod("a", page_of(100.0)),), (_pod("a", page_of(130.0)),)
+    less = _pod("a", page_of(137.5)), _pod("b", ready_for=4.0)
     assert _after(*before, less).arrival_rate_per_second == pytest.approx(0.5)
 
 
 def test_long_running_pod_first_seen_adds_nothing_at_first() -> None:
     """Its counter holds a day's requests; they did not arrive in this tick."""
     estimate = _after(
-        (_pod("a", _engine(100.0)),),
-        (_pod("a", _engine(130.0)),),
-        (_pod("a", _engine(160.0)), _pod("b", _engine(90_000.0))),
+        (_pod("a", page_of(100.0)),),
+        (_pod("a", page_of(130.0)),),
+        (_pod("a", page_of(160.0)), _pod("b", page_of(90_000.0))),
     )
     assert estimate.arrival_rate_per_second == pytest.approx(2.0)
 
@@ -157,10 +138,10 @@ def test_long_running_pod_first_seen_adds_nothing_at_first() -> None:
 def test_engines_that_are_not_scraped_again_yet_are_no_fall(again: int, rate: float | None) -> None:
     """Four at 2/s each, at the first look and 8 s later, when some have had no newer scrape."""
     names = ("a", "b", "c", "d")
-    first = tuple(_pod(name, _engine(100.0, age=7.5)) for name in names)
+    first = tuple(_pod(name, page_of(100.0, age=7.5)) for name in names)
     second = (
-        *(_pod(name, _engine(130.0, age=0.5)) for name in names[:again]),
-        *(_pod(name, _engine(100.0, age=15.5)) for name in names[again:]),
+        *(_pod(name, page_of(130.0, age=0.5)) for name in names[:again]),
+        *(_pod(name, page_of(100.0, age=15.5)) for name in names[again:]),
     )
     state, _ = update(EstimatorState(), FleetSample(time_seconds=1000.0, pods=first))
     _, estimate = update(state, FleetSample(time_seconds=1008.0, pods=second))
@@ -172,8 +153,8 @@ def test_unscraped_pod_is_taken_to_receive_as_much_as_the_others() -> None:
     names = ("a", "b", "c")
     silent = _pod("d")
     estimate = _after(
-        (*(_pod(n, _engine(100.0)) for n in names), silent),
-        (*(_pod(n, _engine(115.0)) for n in names), silent),
+        (*(_pod(n, page_of(100.0)) for n in names), silent),
+        (*(_pod(n, page_of(115.0)) for n in names), silent),
     )
     assert estimate.arrival_rate_per_second == pytest.approx(4.0)
     assert estimate.unreliable_pods == (("d", "metrics-missing"),)
@@ -182,8 +163,8 @@ def test_unscraped_pod_is_taken_to_receive_as_much_as_the_others() -> None:
 def test_gateway_that_counts_requests_wins() -> None:
     """It also sees what never reached an engine."""
     estimate = _after(
-        (_pod("a", _engine(100.0)),),
-        (_pod("a", _engine(130.0)),),
+        (_pod("a", page_of(100.0)),),
+        (_pod("a", page_of(130.0)),),
         gateway=(
             GatewaySample(age_seconds=0.0, requests_total=1000.0, rejected_total=0.0),
             GatewaySample(age_seconds=0.0, requests_total=1060.0, rejected_total=15.0, queued=7.0),
@@ -212,9 +193,9 @@ def test_completions_and_change_in_system_stand_in_for_first_tokens() -> None:
 
 def test_a_pod_that_goes_serves_its_own_queue_and_none_of_it_is_new_or_left_to_others() -> None:
     """Six wait at it and get their first token there; ten arrived at the other one in 15 s."""
-    stays = [_pod("a", _engine(served, waiting=2.0)) for served in (100.0, 110.0)]
+    stays = [_pod("a", page_of(served, waiting=2.0)) for served in (100.0, 110.0)]
     goes = [
-        replace(_pod("b", _engine(served, waiting=waiting)), deleting=deleting)
+        replace(_pod("b", page_of(served, waiting=waiting)), deleting=deleting)
         for served, waiting, deleting in ((100.0, 12.0, False), (106.0, 6.0, True))
     ]
     estimate = _after(*zip(stays, goes, strict=True))
@@ -234,7 +215,7 @@ def _rejecting(offered: float, rejected: float) -> Window:
     )
 
 
-_ONE_POD = assess((_pod("a", _engine(100.0)),), 60.0)
+_ONE_POD = assess((_pod("a", page_of(100.0)),), 60.0)
 
 
 def test_dispersion_is_not_moved_by_a_ramp_and_hardly_by_a_step() -> None:

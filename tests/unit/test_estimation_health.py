@@ -3,34 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from tests.unit.estimation_fleet import page_of
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.sample import EngineSample, GPUSample, HistogramSample, PodSample
+from servingslo.estimation.sample import EngineSample, GPUSample, PodSample
 from servingslo.estimation.windows.freshness import assess
-
-
-def _engine(
-    served: float, *, running: float = 4.0, waiting: float = 0.0, age: float = 1.0
-) -> EngineSample:
-    return EngineSample(
-        engine="0",
-        gauges_age_seconds=age,
-        counters_age_seconds=age,
-        histograms_age_seconds=age,
-        running=running,
-        waiting=waiting,
-        kv_usage_ratio=0.3,
-        generation_tokens_total=200.0 * served,
-        prompt_tokens_total=1000.0 * served,
-        finished_total={"stop": served},
-        ttft_seconds=HistogramSample(
-            upper_bounds=(1.0, float("inf")),
-            cumulative_counts=(served, served),
-            sum=0.1 * served,
-            count=served,
-        ),
-    )
 
 
 def _pod(name: str, *engines: EngineSample, xid_error: int = 0) -> PodSample:
@@ -49,7 +27,7 @@ def _after_ticks(count: int, sick: EngineSample | None, *, xid_error: int = 0) -
     state, estimate = EstimatorState(), None
     for number in range(count):
         pods = (
-            _pod("well", _engine(100.0 + 30.0 * number)),
+            _pod("well", page_of(100.0 + 30.0 * number)),
             _pod("sick", *([sick] if sick else []), xid_error=xid_error),
         )
         state, estimate = update(state, FleetSample(time_seconds=15.0 * number, pods=pods))
@@ -60,14 +38,14 @@ def _after_ticks(count: int, sick: EngineSample | None, *, xid_error: int = 0) -
 @pytest.mark.parametrize(
     ("sick", "why"),
     [
-        pytest.param(_engine(50.0, waiting=9.0), "serving-nothing", id="queue-does-not-move"),
+        pytest.param(page_of(50.0, waiting=9.0), "serving-nothing", id="queue-does-not-move"),
         pytest.param(
-            _engine(50.0, running=0.0, waiting=3.0), "serving-nothing", id="waiting-none-running"
+            page_of(50.0, running=0.0, waiting=3.0), "serving-nothing", id="waiting-none-running"
         ),
-        pytest.param(_engine(50.0, running=7.0), "zero-throughput", id="running-without-tokens"),
-        pytest.param(_engine(50.0, running=0.0), "receiving-nothing", id="no-request-ever-comes"),
+        pytest.param(page_of(50.0, running=7.0), "zero-throughput", id="running-without-tokens"),
+        pytest.param(page_of(50.0, running=0.0), "receiving-nothing", id="no-request-ever-comes"),
         pytest.param(None, "metrics-missing", id="no-metrics"),
-        pytest.param(_engine(50.0, age=500.0), "metrics-stale", id="old-metrics"),
+        pytest.param(page_of(50.0, age=500.0), "metrics-stale", id="old-metrics"),
     ],
 )
 def test_ready_pod_that_serves_nothing_is_no_capacity(sick: EngineSample | None, why: str) -> None:
@@ -78,7 +56,7 @@ def test_ready_pod_that_serves_nothing_is_no_capacity(sick: EngineSample | None,
 
 def test_one_silent_window_is_not_proof() -> None:
     """A long prefill may span a scrape interval."""
-    assert _after_ticks(2, _engine(50.0, running=7.0)).unreliable_pods == ()
+    assert _after_ticks(2, page_of(50.0, running=7.0)).unreliable_pods == ()
 
 
 @pytest.mark.parametrize(
@@ -91,13 +69,13 @@ def test_one_silent_window_is_not_proof() -> None:
 )
 def test_fatal_gpu_errors_exclude_a_pod(xid_error: int, *, lies: bool) -> None:
     """Errors that need a reset exclude the pod, those of an application do not."""
-    estimate = _after_ticks(1, _engine(50.0), xid_error=xid_error)
+    estimate = _after_ticks(1, page_of(50.0), xid_error=xid_error)
     assert estimate.unreliable_pods == ((("sick", f"xid-error-{xid_error}"),) if lies else ())
 
 
 def test_pod_that_just_started_is_not_missed() -> None:
     """It has not been scraped yet."""
     new = replace(_pod("new"), ready_for_seconds=5.0)
-    found = assess([_pod("old", _engine(1.0)), new], 60.0)
+    found = assess([_pod("old", page_of(1.0)), new], 60.0)
     assert found.coverage_ratio == 1.0
     assert found.unseen == ()

@@ -1,43 +1,28 @@
 """First tokens of an engine: no part of the law or of observed latencies."""
 
+from dataclasses import replace
+
 import pytest
+from tests.unit.estimation_fleet import page_of
 
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update
-from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.sample import HistogramSample, PodSample
 
-SLOW_SECONDS, USUAL_SECONDS = 9.0, 0.1
 FIRST, PER_SCRAPE = 5, 30
 
 
 def _pod(name: str, slow: int, usual: int) -> PodSample:
     """A pod whose engine served so many requests with a slow first token, and so many others."""
-    served = slow + usual
-    tokens = 200.0 * served
-    engine = EngineSample(
-        engine="0",
-        gauges_age_seconds=1.0,
-        counters_age_seconds=1.0,
-        histograms_age_seconds=1.0,
-        running=4.0,
-        waiting=0.0,
-        kv_usage_ratio=0.3,
-        generation_tokens_total=tokens,
-        prompt_tokens_total=1000.0 * served,
-        finished_total={"stop": float(served)},
-        ttft_seconds=HistogramSample(
-            upper_bounds=(1.0, float("inf")),
-            cumulative_counts=(float(usual), float(served)),
-            sum=SLOW_SECONDS * slow + USUAL_SECONDS * usual,
-            count=float(served),
-        ),
-        inter_token_seconds=HistogramSample(
-            upper_bounds=(1.0, float("inf")),
-            cumulative_counts=(tokens, tokens),
-            sum=0.02 * tokens,
-            count=tokens,
-        ),
+    page = page_of(float(slow + usual), slow=float(slow))
+    tokens = page.generation_tokens_total
+    between = HistogramSample(
+        upper_bounds=(1.0, float("inf")),
+        cumulative_counts=(tokens, tokens),
+        sum=0.02 * tokens,
+        count=tokens,
     )
+    engine = replace(page, inter_token_seconds=between)
     return PodSample(
         name=name, ready=True, age_seconds=400.0, ready_for_seconds=300.0, engines=(engine,)
     )

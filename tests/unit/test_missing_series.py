@@ -5,26 +5,16 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engine_pages import (
-    NAMESPACE,
-    readings,
-    sglang_page,
-    triton_page,
-    vllm_page,
-)
-from tests.unit.policy_world import TARGETS
+from tests.unit.engine_pages import sglang_page, triton_page, vllm_page
+from tests.unit.page_plans import decisions
 
 from servingslo.adapters.kubernetes.pods.config_maps import StartedWith
 from servingslo.adapters.kubernetes.pods.launches import read_launch
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord
-from servingslo.estimation.sample import PodSample
 from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import Limits, Observation
-from servingslo.policy.planner import plan
-from servingslo.policy.replicas.state import PlannerState
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.launch.settings import metrics_switched_off
 
@@ -43,11 +33,6 @@ def _conditions(
     page_of, *, pods=("chat-0", "chat-1"), metric=LatencyMetric.TTFT, ticks=TICKS, **of_pods
 ):
     """Each tick's conditions of a workload whose pods export these pages, and the decisions."""
-    objective = Objective(metric=metric, percentile=95.0, threshold_seconds=1.0)
-    targets = TARGETS.__class__(
-        target=TARGETS.target, objectives=(objective,), replicas=TARGETS.replicas
-    )
-    state, found = PlannerState(), []
 
     def served(seconds):
         return [
@@ -56,25 +41,14 @@ def _conditions(
             if (page := page_of(pod, seconds)) is not None
         ]
 
-    for now, metrics in readings(served, ticks):
-        read_as = metrics.recognize(NAMESPACE, None)(pods)
-        samples = tuple(
-            PodSample(
-                name=pod, ready=True, age_seconds=9e3, ready_for_seconds=9e3,
-                engines=metrics.pods[NAMESPACE, pod].engines
-                if (NAMESPACE, pod) in metrics.pods else (),
-                **of_pods,
-            )
-            for pod in pods
-        )  # fmt: skip
-        observation = Observation(
-            time_seconds=now, namespace=NAMESPACE, name="chat", desired_replicas=len(pods),
-            current_replicas=len(pods), runtime=read_as.runtime, pods=samples,
-        )  # fmt: skip
-        decision, state = plan(observation, targets, Limits(), state, now)
-        each = conditions(decision, generation=1, now_seconds=now)
-        found.append(({str(c.type): c for c in each}, decision))
-    return found
+    objective = Objective(metric=metric, percentile=95.0, threshold_seconds=1.0)
+    of_pod = dict.fromkeys(pods, of_pods)
+    every = decisions(served, len(pods), (objective,), ticks=ticks, of_pod=of_pod)
+    told = (conditions(one, generation=1, now_seconds=one.time_seconds) for one in every)
+    return [
+        ({str(c.type): c for c in each}, decision)
+        for each, decision in zip(told, every, strict=True)
+    ]
 
 
 def _without(page: str, pattern: str) -> str:

@@ -1,12 +1,11 @@
 """Answers at past times, of a store that refuses long ranges and has lost one moment."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from tests.answering import Answering, serving
 
 from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.errors import MetricsUnavailableError
@@ -15,12 +14,12 @@ from servingslo_lab.cli.past.ranges import PastAnswers
 STEP, COUNT, LONGEST, LOST = 60, 200, 10, 77 * 60
 
 
-class _Store(BaseHTTPRequestHandler):
+class _Store(Answering):
     """Each series has the time as its value; asked holds the steps of each question."""
 
     asked: list[int]
 
-    def do_GET(self) -> None:
+    def reply(self) -> None:
         """Answer a range."""
         query = parse_qs(urlsplit(self.path).query)
         start, end = (round(float(query[name][0])) for name in ("start", "end"))
@@ -30,14 +29,7 @@ class _Store(BaseHTTPRequestHandler):
         if len(times) > LONGEST or LOST in times:
             status = 422
             document = {"status": "error", "errorType": "execution", "error": "too many samples"}
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on standard error."""
+        self.answer(json.dumps(document).encode(), status)
 
 
 def _matrix(times: range) -> dict[str, object]:
@@ -49,11 +41,8 @@ def _matrix(times: range) -> dict[str, object]:
 def store() -> Iterator[str]:
     """Its address."""
     _Store.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Store)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(_Store) as url:
+        yield url
 
 
 def test_each_moment_has_its_own_answer_and_a_lost_one_costs_no_other(store: str) -> None:

@@ -2,15 +2,14 @@
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.answering import Answering, serving
 from tests.unit.cli_calls import CLI
 from tests.unit.engine_pages import NAMESPACE, estimates, readings, vllm_page
 
@@ -43,21 +42,15 @@ SETS = Targets(
 )
 
 
-class Store(BaseHTTPRequestHandler):
+class Store(Answering):
     """Notes each query. Tells of one engine that it has native histograms alone."""
 
     asked: list[str]
 
-    def do_GET(self) -> None:
-        """Answer."""
-        self._answer(urlsplit(self.path).query)
-
-    def do_POST(self) -> None:
-        """Answer a long query."""
-        self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-    def _answer(self, text: str) -> None:
-        query = parse_qs(text)["query"][0]
+    def reply(self) -> None:
+        """A long query comes in the body."""
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
+        query = parse_qs(body or urlsplit(self.path).query)["query"][0]
         self.asked.append(query)
         labels = {"namespace": "n", "pod": "p", "servingslo_group": "native/engine"}
         ranged = "query_range" in self.path
@@ -67,25 +60,15 @@ class Store(BaseHTTPRequestHandler):
         data = {"resultType": "matrix" if ranged else "vector", "result": [one] if told else []}
         if query == "time()":
             data = {"resultType": "scalar", "result": [1e9, "1000000000"]}
-        body = json.dumps({"status": "success", "data": data}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on standard error."""
+        self.answer(json.dumps({"status": "success", "data": data}).encode())
 
 
 @pytest.fixture
 def store() -> Iterator[str]:
     """The address of a store that notes what it is asked."""
     Store.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(Store) as url:
+        yield url
 
 
 def unmatched(query: str) -> list[str]:
@@ -118,10 +101,11 @@ def ask_for_the_past(config: PrometheusConfig) -> None:
 
 def _everything(config: PrometheusConfig) -> None:
     """Ask whatever the operator and its commands ask."""
-    reader = PrometheusReader(config)
     for pods in (None, {"chat-0", "chat-1"}):
+        # One reading for each reader, because the store's clock stands.
+        reader = PrometheusReader(config)
         assert reader._read(pods).time_seconds is not None
-    reader.close()
+        reader.close()
     ask_for_the_past(config)
 
 

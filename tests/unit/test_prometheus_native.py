@@ -1,12 +1,10 @@
 """Native histograms that a tenant's pod exports under any name take nothing of the others along."""
 
 import json
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from tests.answering import Answering, serving
 
 from servingslo.adapters.prometheus.client import Answer, PrometheusClient, PrometheusConfig
 
@@ -22,39 +20,20 @@ OF_SERIES = [
 PARTIAL = "receive series from Addr: store-1: context deadline exceeded"
 
 
-@pytest.fixture
-def answered() -> Iterator:
+def answered(result: list, warnings: list[str]) -> Answer:
     """Asks a server that gives this answer."""
-    servers = []
+    document = {"status": "success", "data": {"resultType": "vector", "result": result}}
 
-    def ask(result: list, warnings: list[str]) -> Answer:
-        document = {"status": "success", "data": {"resultType": "vector", "result": result}}
-        body = json.dumps({**document, "warnings": warnings}).encode()
+    class Handler(Answering):
+        def reply(self) -> None:
+            self.answer(json.dumps({**document, "warnings": warnings}).encode())
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        http = HTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(http)
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        config = PrometheusConfig(url=f"http://127.0.0.1:{http.server_address[1]}")
-        client = PrometheusClient(config)
+    with serving(Handler) as url:
+        client = PrometheusClient(PrometheusConfig(url=url))
         try:
             return client.query("up", deadline=time.monotonic() + 5.0)
         finally:
             client.close()
-
-    yield ask
-    for http in servers:
-        http.shutdown()
-        http.server_close()
 
 
 @pytest.mark.parametrize(
@@ -66,12 +45,12 @@ def answered() -> Iterator:
         pytest.param([{"metric": {}}], [{"metric": {}}], id="malformed"),
     ],
 )
-def test_series_without_a_number_are_left_out(answered, result, numbers):
+def test_series_without_a_number_are_left_out(result, numbers):
     """Else one of them would make the answer for everybody one that cannot be read."""
     assert answered(result, []).result == numbers
 
 
-def test_only_warnings_that_data_is_missing_count(answered):
+def test_only_warnings_that_data_is_missing_count():
     """What Prometheus says of the form of single series is about those alone."""
     assert answered([GOOD], OF_SERIES).warnings == ()
     assert answered([GOOD], [*OF_SERIES, PARTIAL]).warnings == (PARTIAL,)

@@ -1,14 +1,14 @@
 """Answers that are none, or a part, or late: what is said of each, over generated answers."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.answering import Answering, serving
 
 from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
@@ -60,30 +60,17 @@ def test_what_is_no_document_of_prometheus_misses_nothing(document) -> None:
 @pytest.fixture
 def served() -> Iterator[Callable[..., str]]:
     """Serves what a function answers to a query, each answer after a pause; gives the address."""
-    servers = []
+    with ExitStack() as servers:
 
-    def serve(answer: Callable[[str], dict[str, object]], pause_seconds: float = 0.0) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                time.sleep(pause_seconds)
-                body = json.dumps(answer(self.path)).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+        def serve(answer: Callable[[str], dict[str, object]], pause_seconds: float = 0.0) -> str:
+            class Handler(Answering):
+                def reply(self) -> None:
+                    time.sleep(pause_seconds)
+                    self.answer(json.dumps(answer(self.path)).encode())
 
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
+            return servers.enter_context(serving(Handler))
 
-        http = HTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(http)
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{http.server_address[1]}"
-
-    yield serve
-    for http in servers:
-        http.shutdown()
-        http.server_close()
+        yield serve
 
 
 def _of_now(path: str) -> dict[str, object]:

@@ -30,9 +30,21 @@ def test_hpa_counts_pods_as_kubernetes_does(values, missing, current, target, ex
     assert found == expected
 
 
-def test_hpa_rises_by_the_greater_of_twice_and_four_pods():
-    """Two pods with 50 waiting each want twenty; the policy lets four come in 15 s."""
-    assert world("hpa-waiting").look(2, each={"waiting": 50.0, "running": 9.0}) == 6
+@pytest.mark.parametrize(
+    ("rule", "each", "expected"),
+    [
+        pytest.param(
+            "hpa-waiting", {"waiting": 50.0, "running": 9.0}, 6, id="wants 20, 4 may come in 15 s"
+        ),
+        pytest.param(
+            "keda-guide", {"running": 40.0, "waiting": 3.0}, 6, id="5 for running, 6 for the queue"
+        ),
+        pytest.param("knative", {"running": 70.0, "waiting": 5.0}, 3, id="⌈150/70⌉ of 100"),
+    ],
+)
+def test_what_two_busy_pods_become(rule, each, expected):
+    """At the first look of each rule."""
+    assert world(rule).look(2, each=each) == expected
 
 
 def test_hpa_falls_only_after_five_minutes_without_a_higher_wish():
@@ -45,11 +57,6 @@ def test_hpa_falls_only_after_five_minutes_without_a_higher_wish():
         kept += 1
     assert hpa.now == 360.0
     assert kept == 19
-
-
-def test_keda_guide_takes_the_larger_of_queue_and_running():
-    """Running 2 × 40 over 16 asks for 5, a queue of 2 × 3 over 1 for 6."""
-    assert world("keda-guide").look(2, each={"running": 40.0, "waiting": 3.0}) == 6
 
 
 @pytest.mark.parametrize(
@@ -66,11 +73,6 @@ def test_keda_guide_takes_the_larger_of_queue_and_running():
 def test_the_slo_law_of_keda(score, current, ready, expected):
     """Up above 0.55, down below 0.40, with the share of pods that are ready."""
     assert law_replicas(score, current, ready, up=0.55, down=0.40) == expected
-
-
-def test_knative_divides_mean_concurrency_by_seventy_per_cent_of_the_target():
-    """⌈150/70⌉ of a target of 100."""
-    assert world("knative").look(2, each={"running": 70.0, "waiting": 5.0}) == 3
 
 
 def test_knative_panics_at_twice_its_pods_and_does_not_shrink_until_it_is_over():

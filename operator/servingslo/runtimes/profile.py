@@ -130,9 +130,8 @@ class LaunchFlags:
     throughput_mode: a flag and its value that enable larger default limits. chunked_prefill,
     no_chunked_prefill: switches. max_model_len: longest sequence, tokens. config: names a YAML file
     of further flags, which is read as vLLM reads it. other_files: name files of flags that are not
-    read. short_names: of flags here, each with the full one. programs: programs that start the
-    server. metrics_off: a flag and its value ('' for none) that turn its metrics off; metrics_on: a
-    flag that it needs to have metrics.
+    read. short_names: of flags here, each with the full one. metrics_off: a flag and its value (''
+    for none) that turn its metrics off; metrics_on: a flag that it needs to have metrics.
     For the number of processes that count each step: server_counts: flags of this number and of the
     number of data-parallel engines, its default; local_count: of the engines in this pod. external,
     hybrid: flags of another balancer in front of servers with one engine, or with a pod's engines;
@@ -147,7 +146,6 @@ class LaunchFlags:
     max_model_len: str = ""
     server_counts: tuple[str, ...] = ()
     config: str = ""
-    programs: tuple[str, ...] = ()
     metrics_off: tuple[str, str] | None = None
     metrics_on: str = ""
     other_files: tuple[str, ...] = ()

@@ -69,21 +69,18 @@ class Switch:
         self,
         field: OwnedValues[Value, Owned],
         acting: Acting,
-        wanted: Callable[[Value, Sequence[Targets]], bool],
-        change: Callable[[Value], Change],
+        wanted: Callable[[Value, Owned, Sequence[Targets]], bool],
+        change: Callable[[Value, Owned], Change],
     ) -> list[Change]:
-        """Put back the field in each object whose resource is gone or does not want it any more.
-
-        change: what is reported of an object that has an owner.
-        """
+        """Put back the field in each object whose resource is gone or does not want it any more."""
         found, acting = list[Change](), self.acting(acting)
         for one in await self.standing(field.owned):
             owner = one.owner
             if owner is None:
                 continue
             pools = acting(ResourceRef(namespace=one.namespace, name=owner.name, uid=owner.uid))
-            if pools is not None and not wanted(one, pools):
-                found += await undone(field.put_back(one), change(one))
+            if pools is not None and not wanted(one, owner, pools):
+                found += await undone(field.put_back(one), change(one, owner))
         return found
 
 

@@ -11,6 +11,7 @@ from servingslo.adapters.kubernetes.gateways.limits import (
     LimitForm,
     LimitHolder,
     LimitHolders,
+    LimitOwner,
     limit_holders,
     taken,
 )
@@ -218,7 +219,7 @@ def _set_by_another(ref: ResourceRef, policy: LimitHolder) -> str:
     return ""
 
 
-def _is_wanted(policy: LimitHolder, pools: Sequence[Targets]) -> bool:
+def _is_wanted(policy: LimitHolder, _: LimitOwner, pools: Sequence[Targets]) -> bool:
     vias = (
         via
         for targets in pools
@@ -230,12 +231,9 @@ def _is_wanted(policy: LimitHolder, pools: Sequence[Targets]) -> bool:
     )
 
 
-def _way_back(policy: LimitHolder) -> Change:
-    owner = policy.owner
-    former = owner.former if owner is not None and policy.is_ours else policy.limit
-    name = "" if owner is None else owner.name
-    limits = policy.limit, former
-    return limit_change(policy.namespace, name, policy.title, limits, Reason.LIMIT_PUT_BACK)
+def _way_back(policy: LimitHolder, owner: LimitOwner) -> Change:
+    limits = policy.limit, owner.former if policy.is_ours else policy.limit
+    return limit_change(policy.namespace, owner.name, policy.title, limits, Reason.LIMIT_PUT_BACK)
 
 
 def class_object(one: ClassTargets) -> LimitObject:

@@ -231,9 +231,8 @@ def _set_by_another(ref: ResourceRef, route: WeightedRoute) -> str:
     return ""
 
 
-def _is_wanted(route: WeightedRoute, pools: Sequence[Targets]) -> bool:
-    owner = route.owner
-    backends = () if owner is None else zip(route.backends(owner.rule), owner.former, strict=False)
+def _is_wanted(route: WeightedRoute, owner: WeightsOwner, pools: Sequence[Targets]) -> bool:
+    backends = zip(route.backends(owner.rule), owner.former, strict=False)
     added = {backend.get("name") for backend, before in backends if before == 0}
     return any(
         asked is not None and asked.route == route.name and asked.fallback in added
@@ -241,11 +240,9 @@ def _is_wanted(route: WeightedRoute, pools: Sequence[Targets]) -> bool:
     )
 
 
-def _way_back(route: WeightedRoute) -> Change:
-    owner = route.owner
-    name = "" if owner is None else owner.name
-    share = _share(owner.weights, owner.former) if owner is not None and route.is_ours else 0
-    return _put_back((route.namespace, name), route.title, share)
+def _way_back(route: WeightedRoute, owner: WeightsOwner) -> Change:
+    share = _share(owner.weights, owner.former) if route.is_ours else 0
+    return _put_back((route.namespace, owner.name), route.title, share)
 
 
 def _change(decision: Decision) -> Change | None:

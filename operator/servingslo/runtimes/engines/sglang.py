@@ -100,7 +100,6 @@ SGLANG = RuntimeProfile(
         max_model_len="--context-length",
         other_files=("--config",),
         # Dynamo registers SGLang's metrics only with the flag too: components/src/dynamo/sglang.
-        programs=("sglang", "sglang.launch_server", "dynamo.sglang"),
         metrics_on="--enable-metrics",
         # Source: sglang/srt/server_args.py: `chunked_prefill_size // dp_size`; same for requests.
         divided_by_ranks="--enable-dp-attention",

@@ -244,12 +244,16 @@ def _engines(every: Sequence[tuple[Word, ...]], starts: Sequence[str]) -> list[t
     """Commands that start the runtime: by all words of a start command, else by its program."""
     if len(every) == 1:
         return list(every)
-    programs = tuple(start.partition(" ")[0] for start in starts)
-    for names in (starts, programs):
+    for names in (starts, programs_of(starts)):
         found = [one for one in every if place_behind(one, names) is not None]
         if found:
             return found
     return []
+
+
+def programs_of(starts: Sequence[str]) -> tuple[str, ...]:
+    """The first word of each start command."""
+    return tuple(start.partition(" ")[0] for start in starts)
 
 
 def place_behind(words: Sequence[Word], names: Sequence[str]) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from servingslo.runtimes.launch.command_line import CommandLine, command_line, shown
+from servingslo.runtimes.launch.command_line import CommandLine, command_line, programs_of, shown
 from servingslo.runtimes.launch.flags import (
     LARGEST_NUMBER,
     Occurrence,
@@ -198,7 +198,7 @@ def metrics_switched_off(words: Sequence[str], profiles: Iterable[RuntimeProfile
             shown = f"{flag}={value}" if value else flag
             return f"{shown} turns the metrics of {profile.name} off"
         wanted = launch.metrics_on
-        if wanted and _runs(words, launch.programs) and not _given_as(words, wanted, "", profile):
+        if wanted and _runs(words, profile) and not _given_as(words, wanted, "", profile):
             return f"{profile.name} exports metrics with {wanted} only, which is not given"
     return ""
 
@@ -226,5 +226,6 @@ def _names(name: str, flag: str, profile: RuntimeProfile) -> bool:
     return profile.abbreviations and name.startswith(shortest) and flag.startswith(name)
 
 
-def _runs(words: Sequence[str], programs: Sequence[str]) -> bool:
+def _runs(words: Sequence[str], profile: RuntimeProfile) -> bool:
+    programs = programs_of(profile.starts)
     return any(PurePosixPath(word).name in programs for word in words if word)
